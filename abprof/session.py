@@ -336,6 +336,7 @@ class Progress:
                 say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
         if item.judged and item.rounds:
             run = msgspec.structs.replace(self._record.head, cells=(self._cells[item.cell],))
-            for row in provisional(run, self._blocks[item.cell]):
-                look = next((look for look in stats.LOOKS if look >= row.epochs), stats.LOOKS[-1])
-                say(f"  {label}  {row.before} -> {row.after}: {row.pct:+.1f} % so far ({row.epochs} of {look} epochs)")
+            for pair, values in provisional(run, self._blocks[item.cell]):
+                look = next((look for look in stats.LOOKS if look >= len(values)), stats.LOOKS[-1])
+                pct, so_far = stats.percent(sum(values) / len(values)), f"{len(values)} of {look} epochs"
+                say(f"  {label}  {pair.before} -> {pair.after}: {pct:+.1f} % so far ({so_far})")

@@ -11,7 +11,7 @@ import pytest
 
 from abprof.records import Block, Turn
 from abprof.verdict import judge
-from abprof.verdict.cells import Columns, at_one_clock
+from abprof.verdict.cells import Rounds, at_one_clock
 from tests.blocks import block, head
 from tests.test_verdict import only
 
@@ -73,13 +73,12 @@ def test_of_single_rounds_the_ratios_have_no_say_in_whether_the_clock_counts() -
 # ---------------------------------------------------------------- epochs of a single round
 
 
-def single(epoch: int, clock: float, *, follow: float = 1.0, read: bool = True, **more: float) -> Columns:
+def single(epoch: int, clock: float, *, follow: float = 1.0, read: bool = True, **more: float) -> Rounds:
     """A round of base and target at a clock, which times follow to a power; `more` arms take what is said. The target's clock may
     not have been `read`."""
     times = {"base": 1e6 / clock**follow, "target": 1.001e6 / clock**follow, **more}
-    values = {arm: np.array([time]) for arm, time in times.items()}
-    clocks = {arm: np.array([1500 * clock if read or arm == "base" else math.nan]) for arm in times}
-    return Columns(epoch, "", {}, values, values, clocks, {})
+    clocks = {arm: 1500 * clock if read or arm == "base" else math.nan for arm in times}
+    return Rounds(epoch, "", {}, {arm: np.array([[ns], [ns], [clocks[arm]], [math.nan]]) for arm, ns in times.items()})
 
 
 CLOCKS = (0.9, 1.0, 1.1, 0.95, 1.05, 1.0)

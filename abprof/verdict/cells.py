@@ -33,24 +33,27 @@ from abprof.verdict import stats
 
 Array = NDArray[np.float64]
 ARM, START, END, VALUE, WALL, EMPTY, MHZ, WAITED = range(8)  # columns of `table`, in the order of Turn's fields
+TIME, HOST_TIME, CLOCK, WAIT = range(4)  # rows of an arm in Rounds
+_FASTEST_CLOCK = 1e6  # MHz: no right reading is above
 _QUIETER = 0.8  # rescaled rounds are judged when they scatter by less than this share of the measured ones
 _FEWEST_RATIOS = 6  # a first look of mirrored pairs with one round rejected
 _FEWEST_ROUNDS = 4  # a first look of single rounds
-FASTEST_CLOCK = 1e6  # MHz
 _CLOCK_MISSING = 0.1  # largest share of turns that may lack a clock
 
 
 @dataclass(frozen=True)
-class Columns:
-    """A block's kept rounds: one value per round and arm, NaN where the round has no turn of that arm."""
+class Rounds:
+    """A block's kept rounds. `arms` has four rows per arm with one value a round: judged time and wall clock in ns per call,
+    the device's clock in MHz, the time the parent waited in ns per call. NaN: unknown, or no turn of the arm."""
 
     epoch: int
     protocol: str
     outcomes: dict[str, Outcome]
-    values: dict[str, Array]  # judged time, ns per call
-    walls: dict[str, Array]  # wall clock, ns per call
-    clocks: dict[str, Array]  # device clock, MHz; NaN where unknown
-    waits: dict[str, Array]  # time the parent waited, ns per call; NaN where unknown
+    arms: dict[str, Array]
+
+    def judged_arms(self) -> dict[str, Array]:
+        """All arms but peers, which do not decide how the sides are judged."""
+        return {arm: rows for arm, rows in self.arms.items() if not Arm.of(arm).peer}
 
 
 def table(rounds: Sequence[Sequence[Turn]]) -> tuple[Array, NDArray[np.int64]]:
@@ -59,37 +62,28 @@ def table(rounds: Sequence[Sequence[Turn]]) -> tuple[Array, NDArray[np.int64]]:
     return np.array(rows, dtype=float).reshape(len(rows), 8), np.repeat(np.arange(len(rounds)), [*map(len, rounds)])
 
 
-def columns(block: Block) -> Columns:
+def kept_rounds(block: Block) -> Rounds:
     """A block's kept rounds. Raises ValueError on a judged time that is not positive, finite and below LONGEST_CALL."""
     turns, rows = table(block.rounds)
-    kept = np.ones(len(block.rounds), dtype=bool)
-    kept[[i for i in block.rejected if 0 <= i < len(kept)]] = False
+    kept = ~np.isin(np.arange(len(block.rounds)), block.rejected)
     turns, at_round = turns[kept[rows]], (np.cumsum(kept) - 1)[rows[kept[rows]]]
-    at = turns[:, ARM].astype(int), at_round
-    values = np.full((len(block.arms), int(kept.sum())), np.nan)
-    walls, clocks, waits = values.copy(), values.copy(), values.copy()
-    timed = (turns[:, VALUE] > 0) & (turns[:, VALUE] <= LONGEST_CALL)
-    values[at] = np.where(timed, turns[:, VALUE], -1.0)
-    walls[at] = turns[:, WALL]
-    clocks[at] = np.where((turns[:, MHZ] > 0) & (turns[:, MHZ] < FASTEST_CLOCK), turns[:, MHZ], np.nan)
-    if block.calls:
-        waits[at] = np.where(turns[:, WAITED] > 0, turns[:, WAITED] / block.calls, np.nan)
-    if (values < 0).any():
+    value, mhz, waited = turns[:, VALUE], turns[:, MHZ], turns[:, WAITED]
+    if not ((value > 0) & (value <= LONGEST_CALL)).all():
         raise ValueError(f"{block.cell}, epoch {block.epoch}: a kept round has an impossible time")
+    clock = np.where((mhz > 0) & (mhz < _FASTEST_CLOCK), mhz, np.nan)
+    wait = np.where(waited > 0, waited / (block.calls or np.nan), np.nan)
+    numbers = np.full((len(block.arms), 4, int(kept.sum())), np.nan)
+    numbers[turns[:, ARM].astype(int), :, at_round] = np.stack([value, turns[:, WALL], clock, wait], axis=1)
     calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"
-    present = [(i, arm) for i, arm in enumerate(block.arms) if not np.isnan(values[i]).all()]
-    return Columns(
+    return Rounds(
         epoch=block.epoch,
         protocol=block.rule if block.metric == REPORTED else f"{block.timer}, {calls}",
         outcomes=block.outcomes,
-        values={arm: values[i] for i, arm in present},
-        walls={arm: walls[i] for i, arm in present},
-        clocks={arm: clocks[i] for i, arm in present},
-        waits={arm: waits[i] for i, arm in present},
+        arms={arm: own for arm, own in zip(block.arms, numbers, strict=True) if not np.isnan(own[TIME]).all()},
     )
 
 
-def at_one_clock(blocks: tuple[Columns, ...]) -> tuple[Columns, ...] | None:
+def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
     """The times rescaled to the mean clock of all turns; None unless that reduces the scatter of ratios by a fifth.
 
     Neighbouring short turns share a clock, but a device changes its clock within a call of 20 ms: under its power limit
@@ -100,64 +94,64 @@ def at_one_clock(blocks: tuple[Columns, ...]) -> tuple[Columns, ...] | None:
     (not the ratios between epochs, which the interval is made of). Also None when more than a tenth of the turns lack a
     clock.
     """
-    pairs = [(block.values[arm], block.clocks[arm]) for block in blocks for arm in _judged_arms(block)]
-    clocks = np.concatenate([clock[~np.isnan(times)] for times, clock in pairs] or [np.empty(0)])
-    known = ~np.isnan(clocks)
-    if not known.size or known.mean() < 1 - _CLOCK_MISSING:
+    clocks = [rows[CLOCK, ~np.isnan(rows[TIME])] for block in blocks for rows in block.judged_arms().values()]
+    every = np.concatenate([np.empty(0), *clocks])
+    if not every.size or np.isnan(every).mean() > _CLOCK_MISSING:
         return None
-    mhz = float(np.nanmean(clocks))
+    mhz = float(np.nanmean(every))
     rescaled = tuple(
         replace(
             block,
             protocol=f"{block.protocol}, at {mhz:.0f} MHz",
-            values={arm: values * block.clocks[arm] / mhz for arm, values in block.values.items()},
+            arms={arm: np.stack([rows[TIME] * rows[CLOCK] / mhz, *rows[1:]]) for arm, rows in block.arms.items()},
         )
         for block in blocks
     )
-    before, after = _ratio_scatter(blocks), _ratio_scatter(rescaled)
-    if before is None or after is None:
-        before, after = _drift(blocks), _drift(rescaled)
-    return rescaled if before is not None and after is not None and after < _QUIETER * before else None
+    for scatter in (_ratio_scatter, _drift):
+        before, after = (
+            scatter([{arm: np.log(rows[TIME]) for arm, rows in block.judged_arms().items()} for block in some])
+            for some in (blocks, rescaled)
+        )
+        if before is not None and after is not None:
+            return rescaled if after < _QUIETER * before else None
+    return None
 
 
-def _judged_arms(block: Columns) -> list[str]:
-    """All arms but peers, which do not decide how the sides are judged."""
-    return [arm for arm in block.values if not Arm.of(arm).peer]
-
-
-def _ratio_scatter(blocks: Sequence[Columns]) -> float | None:
-    """Median absolute deviation of the rounds' log ratios from their epoch's median, over all pairs of a judged arm with
-    the first; None with fewer than six ratios."""
+def _ratio_scatter(blocks: Sequence[dict[str, Array]]) -> float | None:
+    """Median absolute deviation of the rounds' log ratios from their epoch's median, over all pairs of an arm with the
+    first; None with fewer than six ratios. `blocks`: log times by arm."""
     deviations = [np.empty(0)]
     for block in blocks:
-        arms = _judged_arms(block)
-        for other in arms[1:]:
-            logs = np.log(block.values[other]) - np.log(block.values[arms[0]])
-            logs = logs[~np.isnan(logs)]
+        first, *others = block.values() or [np.empty(0)]
+        for other in others:
+            logs = (other - first)[~np.isnan(other - first)]
             if logs.size > 1:
                 deviations.append(np.abs(logs - np.median(logs)))
     every = np.concatenate(deviations)
     return float(np.median(every)) if every.size >= _FEWEST_RATIOS else None
 
 
-def _drift(blocks: Sequence[Columns]) -> float | None:
-    """Standard deviation of the rounds' mean log time over the judged arms that every epoch has; None with fewer than two
-    such arms or four rounds.
+def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
+    """Standard deviation of the rounds' mean log time over the arms that every epoch has; None with fewer than two such
+    arms or four rounds.
 
     Independent of the ratios when the arms scatter alike. When one scatters three times as far, 95 % intervals miss in
     7 % instead of 5 (tests/simulations/test_error_rates.py).
     """
-    several = [block for block in blocks if len(_judged_arms(block)) > 1]
-    common = sorted(set.intersection(*(set(_judged_arms(block)) for block in several))) if several else []
+    several = [block for block in blocks if len(block) > 1]
+    common = sorted(set.intersection(*map(set, several))) if several else []
     if len(common) < 2:
         return None
-    levels = np.concatenate([np.mean([np.log(block.values[arm]) for arm in common], axis=0) for block in several])
+    levels = np.concatenate([np.mean([block[arm] for arm in common], axis=0) for block in several])
     levels = levels[~np.isnan(levels)]
     return float(np.std(levels)) if levels.size >= _FEWEST_ROUNDS else None
 
 
+# ---------------------------------------------------------------- one cell
+
+
 T = TypeVar("T")
-Quantity = Literal["judged", "read", "clock", "cycles", "sustained"]
+Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "sustained"]
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
 # Worst first: the status of an arm whose epochs disagree. A wrong answer comes first: only it would show a speed.
 SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
@@ -182,6 +176,11 @@ class ArmState:
     def runs(self) -> bool:
         return self.status in RUNS
 
+    @property
+    def failed(self) -> bool:
+        """Whether no further epoch can show a speed."""
+        return self.proof_broken or (self.settled and not self.runs)
+
 
 @dataclass(frozen=True, eq=False)
 class CellData:
@@ -195,7 +194,7 @@ class CellData:
     metric: str  # the judged one: gpu_span, wall or reported
     blocks: tuple[Block, ...] = field(repr=False)
     sequential: tuple[Block, ...] = field(default=(), repr=False)  # selfcheck: timed by another protocol
-    sustained: tuple[Block, ...] = field(default=(), repr=False)  # slices without a pause (abprof/measure/sustained.py)
+    sustained: tuple[Block, ...] = field(default=(), repr=False)  # slices without a pause
     _memo: dict[object, Any] = field(default_factory=dict, repr=False)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
@@ -219,90 +218,68 @@ class CellData:
         return state.runs or (state.status == "wrong" and self.allow_wrong)
 
     @cached_property
-    def read(self) -> tuple[Columns, ...]:
+    def read(self) -> tuple[Rounds, ...]:
         """The rounds as measured. Raises ValueError on an impossible time."""
-        return tuple(columns(block) for block in self.blocks)
+        return tuple(map(kept_rounds, self.blocks))
 
     @cached_property
-    def judged(self) -> tuple[Columns, ...]:
+    def judged(self) -> tuple[Rounds, ...]:
         """The judged rounds: rescaled to one clock where that is quieter, else as measured."""
         return at_one_clock(self.read) or self.read
-
-    @cached_property
-    def pauseless(self) -> tuple[Columns, ...]:
-        return tuple(columns(block) for block in self.sustained)
 
     @property
     def at_one_clock(self) -> bool:
         return self.judged is not self.read
 
-    def protocols(self, arm: str) -> list[str]:
-        """The distinct ways in which the arm was timed."""
-        return [*dict.fromkeys(block.protocol for block in self.judged if arm in block.values)]
+    def epochs(self, of: Quantity, *arms: str) -> list[Array]:
+        """Per epoch in which all arms ran: a row of values for each arm, of the rounds that have them all.
 
-    def epoch_values(self, before: str, after: str, of: Quantity = "judged") -> list[float]:
-        """Epoch values D (log ratios after/before) in the order of epochs, for epochs in which both arms ran.
-
-        `of`: the judged times, the times as read, the device clock alone, cycles (time x clock), or the times of slices
-        without a pause. Epochs that lack the clock have no clock and cycles.
+        `of`: the judged times, the times as read, the wall clock, the device's clock, cycles (time x clock), the times of
+        slices without a pause, or `waits`: two rows for each arm, the times as read and the time the parent waited.
         """
-        return list(self.once(("values", before, after, of), lambda: self._ratios(before, after, of)))
-
-    def _ratios(self, before: str, after: str, of: Quantity) -> list[float]:
-        def column(block: Columns, arm: str) -> np.ndarray[Any, Any]:
-            if of == "cycles":
-                return block.values[arm] * block.clocks[arm]
-            return block.clocks[arm] if of == "clock" else block.values[arm]
-
-        rounds = {"judged": self.judged, "sustained": self.pauseless}.get(of, self.read)
-        values = []
-        for blocks in self._by_epoch(rounds, before, after):
-            first, second = (np.concatenate([column(block, arm) for block in blocks]) for arm in (before, after))
-            both = ~(np.isnan(first) | np.isnan(second))
-            if both.any():
-                values.append(stats.round_median(first[both], second[both]))
-        return values
-
-    def epoch_savings(self, before: str, after: str) -> list[tuple[float, float]]:
-        """What `after` saves of `before`'s time per epoch, as a share of it: (by the worker's timer, by the parent's clock).
-        Epochs without the parent's clock are left out."""
-        found = []
-        for blocks in self._by_epoch(self.read, before, after):
-            timer = np.concatenate([block.values[before] - block.values[after] for block in blocks])
-            parent = np.concatenate([block.waits[before] - block.waits[after] for block in blocks])
-            known = ~(np.isnan(timer) | np.isnan(parent))
-            if known.any():
-                whole = float(np.nanmedian(np.concatenate([block.values[before] for block in blocks])))
-                found.append((float(np.median(timer[known])) / whole, float(np.median(parent[known])) / whole))
-        return found
-
-    def epoch_medians(self, arm: str, of: Literal["judged", "wall", "sustained"] = "judged") -> list[float]:
-        """The arm's median time of each epoch, ns per call."""
-        return list(self.once(("medians", arm, of), lambda: self._medians(arm, of)))
-
-    def _medians(self, arm: str, of: str) -> list[float]:
-        medians = []
-        for blocks in self._by_epoch(self.pauseless if of == "sustained" else self.judged, arm):
-            times = np.concatenate([(block.walls if of == "wall" else block.values)[arm] for block in blocks])
-            times = times[~np.isnan(times)]
-            if times.size:
-                medians.append(float(np.median(times)))
-        return medians
-
-    def _by_epoch(self, rounds: Sequence[Columns], *arms: str) -> list[list[Columns]]:
-        """Blocks in which all `arms` ran, grouped by epoch; none if an arm's times may not be shown."""
         if not all(map(self.shows_times, arms)):
             return []
-        groups: dict[int, list[Columns]] = {}
+        blocks = {"judged": self.judged, "sustained": map(kept_rounds, self.sustained)}.get(of, self.read)
         usable = RUNS | {"wrong"} if self.allow_wrong else RUNS
-        for block in rounds:
-            states = [block.outcomes[arm].status for arm in arms if arm in block.outcomes]
-            if all(arm in block.values for arm in arms) and usable.issuperset(states):
-                groups.setdefault(block.epoch, []).append(block)
-        return [blocks for _, blocks in sorted(groups.items())]
+        found: dict[int, list[Array]] = {}
+        for block in blocks:
+            runs = usable.issuperset(block.outcomes[arm].status for arm in arms if arm in block.outcomes)
+            if runs and block.arms.keys() >= set(arms):
+                found.setdefault(block.epoch, []).append(np.vstack([_values(block.arms[arm], of) for arm in arms]))
+        every = [np.concatenate(blocks, axis=1) for _, blocks in sorted(found.items())]
+        whole = [each[:, ~np.isnan(each).any(axis=0)] for each in every]
+        return [each for each in whole if each.size]
+
+    def epoch_values(self, before: str, after: str, of: Quantity = "judged") -> list[float]:
+        """Epoch values D (log ratios after/before) in the order of epochs, for epochs in which both arms ran."""
+        return self.once(
+            ("values", before, after, of),
+            lambda: [stats.round_median(first, second) for first, second in self.epochs(of, before, after)],
+        )
+
+    def epoch_medians(self, arm: str, of: Quantity = "judged") -> list[float]:
+        """The arm's median time of each epoch, ns per call."""
+        return self.once(("medians", arm, of), lambda: [float(np.median(each)) for each in self.epochs(of, arm)])
+
+
+def _values(rows: Array, of: Quantity) -> Array:
+    """What an arm's rows of Rounds have of a quantity."""
+    if of == "cycles":
+        return np.asarray(rows[TIME] * rows[CLOCK])
+    found: Array = rows[{"wall": [HOST_TIME], "clock": [CLOCK], "waits": [TIME, WAIT]}.get(of, [TIME])]
+    return found
 
 
 # ---------------------------------------------------------------- aggregation
+
+
+@dataclass
+class CellCache:
+    """Aggregated cells of one run, reused while a cell's blocks are the same objects and the head is equal in what any
+    cell's data or memoized results depend on."""
+
+    head: tuple[object, ...] = ()
+    cells: dict[str, tuple[list[Block], CellData]] = field(default_factory=dict)
 
 
 def aggregate(
@@ -310,52 +287,24 @@ def aggregate(
 ) -> dict[str, CellData]:
     """Cell id -> data, for every cell of the run, measured or not; what `cache` has is reused. Raises ValueError on
     impossible input."""
-    return (cache or CellCache()).aggregate(run, blocks, proofs)
-
-
-class CellCache:
-    """Aggregated cells of one run, reused while a cell's blocks and the run's head stay the same.
-
-    A cell is aggregated again when its blocks are other objects; all are when the head changes, or a proof fails.
-    """
-
-    # Fields of the head that no single cell's data or memoized results depend on.
-    UNREAD = frozenset(
-        {
-            *("id", "status", "ended", "cells", "machines", "losses", "notes", "touched", "proofs"),
-            *("header", "observations", "comparisons", "within", "controls", "warnings"),
-            *("kernels", "traces", "profiles", "sampled"),
-        }
-    )
-
-    def __init__(self) -> None:
-        self._head: tuple[object, ...] = ()
-        self._cells: dict[str, tuple[list[Block], CellData]] = {}
-
-    def aggregate(self, run: Run, blocks: Sequence[Block], proofs: Sequence[Proof]) -> dict[str, CellData]:
-        """As the function `aggregate`. Raises ValueError on impossible input."""
-        owned: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
-        for block in blocks:
-            if block.cell not in owned:
-                raise ValueError(f"rounds of a cell that is not in the run: {block.cell}")
-            owned[block.cell].append(block)
-        # If any output was checked, an arm whose only check did not arrive is not trusted.
-        checked = any(outcome.check is not None for block in blocks for outcome in block.outcomes.values())
-        broken = tuple(proof for proof in proofs if not proof.ok)
-        read = [getattr(run, name) for name in Run.__struct_fields__ if name not in self.UNREAD]
-        builds = [(device, machine.builds) for device, machine in run.machines.items() if machine.builds]
-        head = (*read, run.status == "interrupted", builds, broken, checked)
-        if head != self._head:
-            self._head, self._cells = head, {}
-        for cell in run.cells:
-            own, (known, data) = owned[cell.id], self._cells.get(cell.id, ([], None))
-            if data is None or data.cell is not cell or len(own) != len(known) or not all(map(is_, own, known)):
-                self._cells[cell.id] = own, _cell_data(run, cell, own, broken, checked=checked)
-        return {cell.id: self._cells[cell.id][1] for cell in run.cells}
-
-    def clear(self) -> None:
-        """Free the memory."""
-        self._head, self._cells = (), {}
+    cache = cache or CellCache()
+    owned: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
+    for block in blocks:
+        if block.cell not in owned:
+            raise ValueError(f"rounds of a cell that is not in the run: {block.cell}")
+        owned[block.cell].append(block)
+    # If any output was checked, an arm whose only check did not arrive is not trusted.
+    checked = any(outcome.check is not None for block in blocks for outcome in block.outcomes.values())
+    broken = tuple(proof for proof in proofs if not proof.ok)
+    builds = [(device, machine.builds) for device, machine in run.machines.items() if machine.builds]
+    read = run.options, run.sides, run.workloads, run.arms, run.builds, builds, run.status == "interrupted"
+    if (*read, broken, checked) != cache.head:
+        cache.head, cache.cells = (*read, broken, checked), {}
+    for cell in run.cells:
+        own, (known, data) = owned[cell.id], cache.cells.get(cell.id, ([], None))
+        if data is None or data.cell is not cell or len(own) != len(known) or not all(map(is_, own, known)):
+            cache.cells[cell.id] = own, _cell_data(run, cell, own, broken, checked=checked)
+    return {cell.id: cache.cells[cell.id][1] for cell in run.cells}
 
 
 def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof], *, checked: bool) -> CellData:
@@ -374,7 +323,7 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
     judge = next((load.judge for load in run.workloads if load.name == cell.workload), run.options.judge)
     return CellData(
         cell=cell,
-        states={arm: _state(run, cell, arm, kept, broken, checked=checked) for arm in cell_arms(run, cell, kept)},
+        states={arm: _state(run, cell, arm, kept, broken, checked=checked) for arm in _cell_arms(run, cell, kept)},
         quick=bool(tried) and not fresh,
         allow_wrong=run.options.allow_wrong,
         attempts=len({block.epoch for block in kept}),
@@ -397,10 +346,10 @@ def same_code(run: Run) -> bool:
     return len(run.sides) > 1 and len({side.tree for side in run.sides}) == 1
 
 
-def cell_arms(run: Run, cell: Cell, blocks: Sequence[Block] = ()) -> list[str]:
+def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
     """Ids of the arms of this cell in the run's order; controls only where one was measured."""
     workload = next((load for load in run.workloads if load.name == cell.workload), None)
-    built = tuple(dict.fromkeys(v for build in run.builds if build.kernel == cell.kernel for v in build.variants))
+    built = [variant for build in run.builds if build.kernel == cell.kernel for variant in build.variants]
     variants = (workload.variants if workload else ()) or built or ("",)
     peers = workload.peers if workload else ()
     seen = {arm for block in blocks for arm in (*block.arms, *block.outcomes)}
@@ -426,7 +375,8 @@ def _state(
             reason = proof.reason or "code from outside its own tree was loaded"
             return ArmState("crash", reason, proof_broken=True)
     if not (peer and tried):
-        for build in run.builds_of(next((block.device for block in blocks if block.device), "")):
+        machine = run.machines.get(next(filter(None, (block.device for block in blocks)), ""))
+        for build in (machine.builds if machine else ()) or run.builds:
             own = build.side == ("base" if side == "control" else side) and build.kernel == cell.kernel
             if own and build.failure is not None:
                 return ArmState(build.failure.status, build.failure.reason, build.failure.log or build.log)
@@ -435,7 +385,7 @@ def _state(
         return ArmState("ok", "" if turned else "not measured", seen=turned)
     merged = _over_epochs(tried, last=run.options.quick or not any(block.metric for block in blocks))
     if merged.flaky and merged.check is None and checked:  # the failed epoch was the one that checks the output
-        _, first = next(each for each in tried if each[1].status in TRANSIENT)
+        first = next(outcome for _, outcome in tried if outcome.status in TRANSIENT)
         return ArmState(first.status, first.reason, first.log, first.at)
     return merged
 
@@ -449,17 +399,13 @@ def _over_epochs(tried: Sequence[tuple[int, Outcome]], *, last: bool) -> ArmStat
     """
     failed = {epoch for epoch, outcome in tried if outcome.status in TRANSIENT}
     good = {epoch for epoch, outcome in tried if outcome.status in RUNS} - failed
-    lasting = any(outcome.status not in RUNS | TRANSIENT for _, outcome in tried)
+    bad = [(SEVERITY.index(o.status), epoch, o) for epoch, o in tried if o.status not in RUNS]
+    once = len(failed) == 1 and all(outcome.status in TRANSIENT for _, _, outcome in bad)
     checks = [outcome.check for _, outcome in tried if outcome.check is not None]
     check = next((one for one in checks if not one.ok), max(checks, key=lambda c: c.max_abs or 0.0, default=None))
-    once = len(failed) == 1 and not lasting
     flaky = once and len(good) >= 2
-    if (not failed and not lasting) or flaky:
-        identical = any(outcome.status == "identical" for _, outcome in tried)
-        reason = next((o.reason for _, o in tried if o.status in TRANSIENT), "") if flaky else ""
-        return ArmState("identical" if identical else "ok", reason, check=check, flaky=flaky)
-    _, worst = min(
-        ((epoch, outcome) for epoch, outcome in tried if outcome.status not in RUNS),
-        key=lambda each: (SEVERITY.index(each[1].status), each[0]),
-    )
-    return ArmState(worst.status, worst.reason, worst.log, worst.at, check, settled=last or not once)
+    if bad and not flaky:
+        _, _, worst = min(bad, key=lambda each: each[:2])
+        return ArmState(worst.status, worst.reason, worst.log, worst.at, check, settled=last or not once)
+    identical = any(outcome.status == "identical" for _, outcome in tried)
+    return ArmState("identical" if identical else "ok", bad[0][2].reason if bad else "", check=check, flaky=flaky)

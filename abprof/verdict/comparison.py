@@ -22,26 +22,23 @@ not affect the header, the exit code or the number of epochs (except variants in
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from abprof.records import Arm, Comparison, Options, Run, Verdict
 from abprof.verdict import stats
-from abprof.verdict.cells import ArmState, CellData, arm_id, same_code
+from abprof.verdict.cells import CellData, arm_id, same_code
 
-CHANGED: frozenset[Verdict] = frozenset({"slower", "faster", "slight"})
 WITHHELD = frozenset({"clock", "power", "timer"})  # reasons
-_replace = msgspec.structs.replace
 _SEEN = 0.5  # share of a claimed saving that the parent's clock must see
 Role = Literal["target", "peer", "variant", "control"]
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two arms of one cell that are compared, and as what."""
 
     before: str
@@ -51,44 +48,37 @@ class Pair:
 
 def pairs(run: Run, data: CellData) -> list[Pair]:
     """The comparisons of a cell: base with each target (same variant), base with its control, each peer with every side,
-    and the variants of a side with each other."""
+    and the variants of a side: the plain one with every other, and each step of the ladder with the next.
+
+    Plain is the ladder's first step or the sweep's reference; without either variants are not compared.
+    """
     variants = {arm.id: arm.variant for arm in run.arms}
     sides = [side.id for side in run.sides]
     arms = [Arm.of(arm) for arm in data.states]
-    names = [
-        *dict.fromkeys(variants.get(arm.id, arm.variant) for arm in arms if not arm.peer and arm.side != "control")
-    ]
+    names = [*dict.fromkeys(variants.get(a.id, a.variant) for a in arms if not a.peer and a.side != "control")]
     found = []
     if "base" in sides:
         found += [Pair(arm_id("base", n), arm_id(side, n), "target") for side in sides if side != "base" for n in names]
         controls = [arm.id for arm in run.arms if arm.side == "control" and arm.id in data.states]
         found += [Pair(arm_id("base", variants[control]), control, "control") for control in controls]
-    for peer in (arm.id for arm in arms if arm.peer):
-        found += [Pair(peer, arm_id(side, name), "peer") for side in sides for name in names]
-    steps = _variant_steps(run, data, names)
-    return found + [Pair(arm_id(side, a), arm_id(side, b), "variant") for side in sides for a, b in steps]
+    found += [Pair(arm.id, arm_id(side, n), "peer") for arm in arms if arm.peer for side in sides for n in names]
+    for load in (load for load in run.workloads if load.name == data.cell.workload):
+        plain = load.ladder[0] if load.ladder else load.sweep.against if load.sweep else ""
+        steps = dict.fromkeys([*((plain, name) for name in names if name != plain), *pairwise(load.ladder)])
+        both = [(a, b) for a, b in steps if a in names and b in names]
+        found += [Pair(arm_id(side, a), arm_id(side, b), "variant") for side in sides for a, b in both]
+    return found
 
 
-def _variant_steps(run: Run, data: CellData, names: Sequence[str]) -> list[tuple[str, str]]:
-    """The plain variant with every other, and each step of the ladder with the next. Plain is the ladder's first step or
-    the sweep's reference; without either there are no pairs."""
-    load = next((load for load in run.workloads if load.name == data.cell.workload), None)
-    if load is None:
-        return []
-    plain = load.ladder[0] if load.ladder else load.sweep.against if load.sweep else ""
-    steps = dict.fromkeys([*((plain, name) for name in names if name != plain), *pairwise(load.ladder)])
-    return [(a, b) for a, b in steps if a in names and b in names]
+def pursued(run: Run, role: Role) -> bool:
+    """Whether cells are measured until pairs of this role are decided: sides, and in a run of one branch its variants."""
+    return role == "target" or (role == "variant" and len(run.sides) == 1)
 
 
-def pursued(run: Run, pair: Pair) -> bool:
-    """Whether a cell is measured until this pair is decided: sides, and in a run of one branch its variants."""
-    return pair.role == "target" or (pair.role == "variant" and len(run.sides) == 1)
-
-
-def precise(values: Sequence[float], settings: Options) -> bool:
+def precise(values: Sequence[float], options: Options) -> bool:
     """Whether the interval is as narrow as --precision requires."""
     interval = stats.repeated_interval(values)
-    return settings.precision is None or (interval is not None and stats.half_width_pct(interval) <= settings.precision)
+    return options.precision is None or (interval is not None and stats.half_width_pct(interval) <= options.precision)
 
 
 def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict | None:
@@ -107,53 +97,70 @@ def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict 
         return "faster"
     if wide.inside(*stats.band(min(margin, threshold))):
         return "same"
-    if strict.beyond(0.0, 0.0) and strict.inside(low, high):
-        return "slight"
-    return None
+    return "slight" if strict.beyond(0.0, 0.0) and strict.inside(low, high) else None
 
 
 def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
-    """The verdict on one pair, with its numbers if both arms may show times."""
-    before, after = data.state(pair.before), data.state(pair.after)
-    values = data.epoch_values(pair.before, pair.after)
-    row = _numbers(run, data, pair, values)
-    failed = _arm_failed(before, after, pair.role)
-    if failed is not None:
-        return _replace(row, verdict=failed[0], reasons=failed[1], p=None)
-    identical = "identical" in {before.status, after.status} and pair.role == "target"
-    if identical and (not values or not same_code(run)):
-        return _replace(row, verdict="same", reasons=("identical_code",), p=None)
-    verdict, reasons = _by_interval(run, data, pair, values)
-    threshold = run.options.threshold_of(data.cell.id)
-    if verdict != "unclear" and _clock_disagrees(data, pair, values, min(run.options.margin, threshold)):
-        verdict, reasons = "unclear", ("clock",)
-    if verdict in CHANGED and _reversed_without_pause(row):
-        verdict, reasons = "unclear", ("power",)
-    if pair.role == "target" and _contradicted(data, pair, verdict, threshold):
-        verdict, reasons = "unclear", ("timer",)
-    wide = stats.repeated_interval(values, 0.10)
-    certifiable = stats.certifiable_pct(wide) if verdict == "unclear" and wide is not None else None
-    tested = pair.role != "control" and not WITHHELD & set(reasons)
-    first = ("identical_code",) if identical else ()
-    last = ("one_clock",) if data.at_one_clock else ()
-    reasons = (*first, *reasons, *last)
-    return _replace(row, verdict=verdict, reasons=reasons, p=row.p if tested else None, certifiable_pct=certifiable)
+    """The verdict on one pair, with its numbers if both arms may show times. Before the first look there is a change and no
+    interval."""
+    before, after, role = pair
+    values, percent = data.epoch_values(before, after), stats.percent
+    interval, wide = stats.repeated_interval(values), stats.repeated_interval(values, 0.10)
+    slices = stats.repeated_interval(data.epoch_values(before, after, "sustained"))
+    used = values[: interval.epochs] if interval else values
+    identical = role == "target" and "identical" in {data.state(before).status, data.state(after).status}
+    settled = _without_times(data, pair)
+    if settled is None and identical and (not values or not same_code(run)):
+        settled = "same", ("identical_code",)
+    verdict, reasons = settled or _by_times(run, data, pair, values)
+    if settled is None and identical:
+        reasons = ("identical_code", *reasons)
+    if settled is None and data.at_one_clock:
+        reasons = (*reasons, "one_clock")
+    tested = settled is None and role != "control" and not WITHHELD & set(reasons)
+    certifiable = verdict == "unclear" and settled is None
+    clocks, cycles = (data.epoch_values(before, after, of) for of in ("clock", "cycles"))
+    read = data.epoch_values(before, after, "read") if data.at_one_clock else []
+    return Comparison(
+        cell=data.cell.id,
+        from_=before,
+        to=after,
+        metric=data.metric,
+        verdict=verdict,
+        reasons=reasons,
+        pct=percent(sum(used) / len(used)) if used else None,
+        low_pct=percent(interval.low) if interval else None,
+        high_pct=percent(interval.high) if interval else None,
+        epochs=len(used),
+        look=stats.LOOKS.index(interval.epochs) + 1 if interval else 0,
+        p=stats.p_beyond(values, *stats.band(run.options.threshold_of(data.cell.id))) if tested else None,
+        certifiable_pct=max(abs(percent(wide.low)), abs(percent(wide.high))) if certifiable and wide else None,
+        clock_pct=percent(fmean(clocks)) if clocks else None,
+        read_pct=percent(fmean(read)) if read else None,
+        cycles_pct=percent(fmean(cycles)) if cycles else None,
+        sustained_pct=percent(slices.theta) if slices else None,
+        sustained_low_pct=percent(slices.low) if slices else None,
+        sustained_high_pct=percent(slices.high) if slices else None,
+    )
 
 
 def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """Mark the changed rows that survive false-discovery control (5 %) over all tested rows of one family."""
     found = iter(stats.discoveries([row.p for row in rows if row.p is not None]))
     survives = [row.p is not None and next(found) and row.verdict in {"slower", "faster"} for row in rows]
-    return tuple(_replace(row, discovery=True) if yes else row for row, yes in zip(rows, survives, strict=True))
+    return tuple(
+        msgspec.structs.replace(row, discovery=True) if yes else row for row, yes in zip(rows, survives, strict=True)
+    )
 
 
-def _arm_failed(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict, tuple[str, ...]] | None:
+def _without_times(data: CellData, pair: Pair) -> tuple[Verdict, tuple[str, ...]] | None:
     """The verdict if an arm is not ok (docs/DESIGN.md, "Outcomes are values"); None if both are."""
+    before, after, role = data.state(pair.before), data.state(pair.after), pair.role
     first = {"peer": "peer_", "variant": "first_"}.get(role, "base_")
     second = {"control": "control_", "variant": "second_"}.get(role, "")  # a target's status has no prefix
     if before.proof_broken or after.proof_broken:
         found = ((before, f"{first}proof"), (after, f"{second}proof"))
-        return "broken", tuple(code for state, code in found if state.proof_broken)
+        return "broken", tuple(reason for state, reason in found if state.proof_broken)
     if before.runs and after.runs:
         return None
     if {before.status, after.status} <= {"unsupported", "missing"}:  # also a new variant that does not cover this case
@@ -165,44 +172,51 @@ def _arm_failed(before: ArmState, after: ArmState, role: Role) -> tuple[Verdict,
     return ("unclear" if role in {"control", "variant"} else "broken"), (f"{second}{after.status}",)
 
 
-def _by_interval(run: Run, data: CellData, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
-    threshold = run.options.threshold_of(data.cell.id)
+def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict by the epoch values, unless another reading contradicts it."""
+    options, threshold = run.options, run.options.threshold_of(data.cell.id)
+    interrupted = run.status == "interrupted"
     if not values:
-        return "unclear", ("interrupted" if run.status == "interrupted" else "not_measured",)
-    if data.quick or (run.options.quick and len(values) < stats.LOOKS[0]):
+        return "unclear", ("interrupted" if interrupted else "not_measured",)
+    if data.quick or (options.quick and len(values) < stats.LOOKS[0]):
         low, high = stats.band(threshold)
         small = low <= sum(values) / len(values) <= high
         return "unclear", ("quick_nothing_large" if small else "quick_worth_confirming",)
-    verdict = decide(values, threshold, run.options.margin)
-    if verdict is not None:
-        return verdict, () if precise(values, run.options) else ("precision",)
-    fixed = run.options.epochs
-    if len(values) >= stats.LOOKS[-1] or (fixed is not None and data.attempts >= fixed):
-        return "unclear", ("epochs",)
-    if run.status == "interrupted":
-        return "unclear", ("interrupted",)
-    return "unclear", ("budget" if pursued(run, pair) else "not_pursued",)
+    verdict = decide(values, threshold, options.margin)
+    if verdict is None:
+        if len(values) >= stats.LOOKS[-1] or (options.epochs is not None and data.attempts >= options.epochs):
+            return "unclear", ("epochs",)
+        ended = "budget" if pursued(run, pair.role) else "not_pursued"
+        return "unclear", ("interrupted" if interrupted else ended,)
+    if _clock_disagrees(data, pair, values, min(options.margin, threshold)):
+        return "unclear", ("clock",)
+    if verdict in {"slower", "faster", "slight"} and _reversed_without_pause(data, pair, values):
+        return "unclear", ("power",)
+    if pair.role == "target" and _contradicted(data, pair, verdict, threshold):
+        return "unclear", ("timer",)
+    return verdict, () if precise(values, options) else ("precision",)
 
 
 def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin: float) -> bool:
     """Whether times at one clock and times as read certainly disagree while the sides' clocks differed."""
-    arms = pair.before, pair.after
-    other = data.epoch_values(*arms, "read" if data.at_one_clock else "cycles")
+    other = data.epoch_values(pair.before, pair.after, "read" if data.at_one_clock else "cycles")
     judged, second = stats.repeated_interval(values), stats.repeated_interval(other)
     if judged is None or second is None or len(other) < len(values):
         return False
     low, high = stats.band(margin / 4)
-    if low <= fmean(data.epoch_values(*arms, "clock")) <= high:
+    if low <= fmean(data.epoch_values(pair.before, pair.after, "clock")) <= high:
         return False
     one_sign = (judged.low > 0 and second.low > 0) or (judged.high < 0 and second.high < 0)
     return (judged.high < second.low or second.high < judged.low) and not one_sign
 
 
-def _reversed_without_pause(row: Comparison) -> bool:
+def _reversed_without_pause(data: CellData, pair: Pair, values: Sequence[float]) -> bool:
     """Whether the change without a pause certainly has the other sign."""
-    if row.pct is None or row.sustained_low_pct is None or row.sustained_high_pct is None:
+    judged = stats.repeated_interval(values)
+    slices = stats.repeated_interval(data.epoch_values(pair.before, pair.after, "sustained"))
+    if judged is None or slices is None:
         return False
-    return row.sustained_high_pct < 0 if row.pct > 0 else row.sustained_low_pct > 0
+    return slices.high < 0 if judged.theta > 0 else slices.low > 0
 
 
 def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
@@ -213,41 +227,16 @@ def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float
     Contradicted are a `faster` of which the parent saw less than half, and, where the host's clock is the judged one, any
     other verdict than `slower` if the parent waited longer by more than `threshold` (per cent) than the timer says.
     """
-    if verdict not in {"faster", "same", "slight"}:
+    if verdict == "slower":
         return False
-    savings = data.epoch_savings(pair.before, pair.after)
+    # What the second arm saves per epoch, as a share of the first one's time: by the timer, by the parent's clock.
+    savings = [
+        (float(np.median(first - second) / np.median(first)), float(np.median(waited - less) / np.median(first)))
+        for first, waited, second, less in data.epochs("waits", pair.before, pair.after)
+    ]
     if verdict == "faster":
         seen = stats.repeated_interval([parent - _SEEN * timer for timer, parent in savings])
         if seen is not None and seen.high < 0:
             return True
     hidden = stats.repeated_interval([timer - parent for timer, parent in savings])
     return data.metric == "wall" and hidden is not None and hidden.low > threshold / 100
-
-
-def _numbers(run: Run, data: CellData, pair: Pair, values: list[float]) -> Comparison:
-    """The row without its verdict. Before the first look there is a change and no interval."""
-    arms = pair.before, pair.after
-    interval = stats.repeated_interval(values)
-    used = values[: interval.epochs] if interval else values
-    clocks, cycles = data.epoch_values(*arms, "clock"), data.epoch_values(*arms, "cycles")
-    read = data.epoch_values(*arms, "read") if data.at_one_clock else []
-    slices = stats.repeated_interval(data.epoch_values(*arms, "sustained"))
-    return Comparison(
-        cell=data.cell.id,
-        from_=pair.before,
-        to=pair.after,
-        metric=data.metric,
-        verdict="unclear",
-        pct=stats.percent(sum(used) / len(used)) if used else None,
-        low_pct=stats.percent(interval.low) if interval else None,
-        high_pct=stats.percent(interval.high) if interval else None,
-        epochs=len(used),
-        look=stats.LOOKS.index(interval.epochs) + 1 if interval else 0,
-        p=stats.p_beyond(values, *stats.band(run.options.threshold_of(data.cell.id))),
-        clock_pct=stats.percent(fmean(clocks)) if clocks else None,
-        read_pct=stats.percent(fmean(read)) if read else None,
-        cycles_pct=stats.percent(fmean(cycles)) if cycles else None,
-        sustained_pct=stats.percent(slices.theta) if slices else None,
-        sustained_low_pct=stats.percent(slices.low) if slices else None,
-        sustained_high_pct=stats.percent(slices.high) if slices else None,
-    )

@@ -56,14 +56,12 @@ def round_median(before: Times, after: Times) -> float:
     first, second = np.asarray(before, dtype=float), np.asarray(after, dtype=float)
     if first.shape != second.shape or first.size == 0:
         raise ValueError(f"an epoch value needs pairs, got {first.size} and {second.size} times")
-    require_times(first)
-    require_times(second)
+    _require_times(first)
+    _require_times(second)
     return float(np.median(np.log(second) - np.log(first)))
 
 
-def require_times(values: Times) -> None:
-    """Raises ValueError unless every value is a positive, finite time."""
-    times = np.asarray(values, dtype=float)
+def _require_times(times: NDArray[np.float64]) -> None:
     if not bool((np.isfinite(times) & (times > 0)).all()):
         raise ValueError("a time must be positive and finite")
 
@@ -141,9 +139,6 @@ def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
     return mean, 0.0 if spread <= 1e-14 * max(1.0, abs(mean)) else spread / math.sqrt(data.size)
 
 
-# ---------------------------------------------------------------- per cent
-
-
 def percent(theta: float) -> float:
     """Change of time in per cent of a log ratio: 100 (exp(theta) - 1)."""
     return 100 * math.expm1(max(-_LARGEST, min(_LARGEST, theta)))
@@ -159,36 +154,22 @@ def half_width_pct(interval: Interval) -> float:
     return (percent(interval.high) - percent(interval.low)) / 2
 
 
-def certifiable_pct(interval: Interval) -> float:
-    """The smallest margin (per cent) that contains this interval: the equivalence that could have been certified."""
-    return max(abs(percent(interval.low)), abs(percent(interval.high)))
-
-
 # ---------------------------------------------------------------- an arm by itself, controls, many cells
 
 
-@dataclass(frozen=True)
-class OwnTime:
-    """An arm's own time over epochs, ns; `low` and `high` are None with one epoch."""
-
-    value: float
-    low: float | None
-    high: float | None
-
-
-def own_time(epoch_medians: Sequence[float]) -> OwnTime:
-    """Geometric mean of an arm's epoch medians with its 95 % Student interval (in logs), as a description: no verdict uses
-    it. Raises ValueError on no epochs and on impossible times."""
+def own_time(epoch_medians: Sequence[float]) -> tuple[float, float | None, float | None]:
+    """An arm's own time: geometric mean of its epoch medians and its 95 % Student interval (in logs; None with one epoch),
+    as a description: no verdict uses it. Raises ValueError on no epochs and on impossible times."""
     if not epoch_medians:
         raise ValueError("an arm's time needs an epoch")
-    require_times(epoch_medians)
+    _require_times(np.asarray(epoch_medians, dtype=float))
     first = float(epoch_medians[0])
     if len(epoch_medians) == 1:
-        return OwnTime(first, None, None)
+        return first, None, None
     if min(epoch_medians) == max(epoch_medians):
-        return OwnTime(first, first, first)
-    interval = student_interval([math.log(value) for value in epoch_medians], 0.05)
-    return OwnTime(math.exp(interval.theta), math.exp(interval.low), math.exp(min(interval.high, _LARGEST)))
+        return first, first, first
+    own = student_interval([math.log(value) for value in epoch_medians], 0.05)
+    return math.exp(own.theta), math.exp(own.low), math.exp(min(own.high, _LARGEST))
 
 
 @functools.cache
@@ -219,10 +200,3 @@ def discoveries(p_values: Sequence[float], q: float = 0.05) -> list[bool]:
     rejected = np.empty(p.size, dtype=bool)
     rejected[order] = np.minimum.accumulate(adjusted[::-1])[::-1] <= q
     return [bool(yes) for yes in rejected]
-
-
-def mann_whitney_p(before: Times, after: Times) -> float:
-    """Two-sided p of Mann and Whitney's U test, as benchstat and asv use on pooled samples. No verdict uses it."""
-    from scipy.stats import mannwhitneyu
-
-    return float(mannwhitneyu(before, after).pvalue)

@@ -13,8 +13,8 @@ from typing import Literal
 from abprof.measure import turns
 from abprof.records import ALONE, DO_BENCH_METRIC, IDLE_SECOND, SEED_METRIC, TURN_LENGTH, Block, Machine, Record, Run
 from abprof.verdict import CellData, aggregate, stats
+from abprof.verdict.cells import TIME
 from abprof.verdict.comparison import decide
-from abprof.verdict.judgement import busy_share
 
 # Upper bounds of a call's time in ns: the classes of docs/DESIGN.md.
 CLASSES = (("under 20 us", 20_000.0), ("20 us to 0.3 ms", 300_000.0), ("0.3 ms and longer", float("inf")))
@@ -139,6 +139,8 @@ Says = Callable[[Measured, float, float], str | None]  # a verdict, or None wher
 def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     """The result of a finished selfcheck. Cells that were not measured on both sides are left out, and counted in none."""
     judged = [block for block in blocks if block.judged]
+    seconds = max((b.began + b.seconds for b in judged), default=0.0) - min((b.began for b in judged), default=0.0)
+    busy = sum(turn.end - turn.start for block in judged for row in block.rounds for turn in row)
     evidence = aggregate(run, blocks).values()
     cells = [pair for item in evidence for pair in _measured(item)]
     plans = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
@@ -152,8 +154,8 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         versions=run.versions,
         cells=sum(bool(item.epoch_values("base", "target")) for item in evidence),
         epochs=max((len(cell.values) for cell in cells), default=0),
-        seconds=max((b.began + b.seconds for b in judged), default=0.0) - min((b.began for b in judged), default=0.0),
-        busy_share=busy_share(judged) or 0.0,
+        seconds=seconds,
+        busy_share=busy / 1e9 / seconds if seconds else 0.0,
         false_alarms=sum(row.slower + row.faster for row in own),
         alarms=alarms,
         detection=tuple(_detection(cells, plans)),
@@ -187,9 +189,9 @@ def _measured(item: CellData) -> Iterable[Measured]:
 
 
 def _rounds(item: CellData, before: str, after: str) -> Iterable[tuple[float, float]]:
-    for digest in item.judged:
-        if digest.epoch <= GROUP and {before, after} <= digest.values.keys():
-            for a, b in zip(digest.values[before], digest.values[after], strict=True):
+    for rounds in item.judged:
+        if rounds.epoch <= GROUP and {before, after} <= rounds.arms.keys():
+            for a, b in zip(rounds.arms[before][TIME], rounds.arms[after][TIME], strict=True):
                 if not (math.isnan(a) or math.isnan(b)):
                     yield float(a), float(b)
 
@@ -230,8 +232,10 @@ def _pooled_u(cell: Measured, threshold: float, margin: float) -> str | None:
     del threshold, margin
     if not cell.pairs:
         return None
+    from scipy.stats import mannwhitneyu
+
     base, target = zip(*cell.pairs, strict=True)
-    if stats.mann_whitney_p(base, target) >= 0.05:
+    if float(mannwhitneyu(base, target).pvalue) >= 0.05:
         return "unclear"
     return "slower" if statistics.median(target) > statistics.median(base) else "faster"
 
