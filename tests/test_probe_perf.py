@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 
 import pytest
@@ -73,12 +72,6 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
         SampledFunction(name="__sin_fma", object="libm.so.6", samples=1),
     )
     assert result.folder
-    table = {line["function"]: line for line in csv.DictReader((result.folder / "samples.csv").open())
-             if line["cell"] == "w/case=slower"}  # fmt: skip
-    counts = {name: (line["from_samples"], line["to_samples"]) for name, line in table.items()}
-    assert counts == {"twice": ("3", "5"), "__sin_fma": ("1", "0"), "new<float>(int)": ("0", "1")}
-    assert float(table["__sin_fma"]["difference_ns"]) < 0 < float(table["new<float>(int)"]["difference_ns"])
-    assert float(table["twice"]["from_ns"]) == pytest.approx(3e9 / first.hz / first.calls)
     text = (result.folder / "report.md").read_text()
     assert "## Sampled by perf" in text
     assert "base: 4 samples of cpu-clock in 75 calls" in text
@@ -99,8 +92,7 @@ def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: P
     assert {one.missing.startswith(why) for one in result.run.sampled} == {True}
     assert f"--probe perf: w/case=slower base: {why}" in result.err
     assert result.folder
-    assert f"base was not sampled: {why}" in (result.folder / "report.md").read_text().replace("\\_", "_")
-    assert (result.folder / "samples.csv").read_text().count("\n") == 1, "what is not known is no row"
+    assert f"base has no sample: {why}" in (result.folder / "report.md").read_text().replace("\\_", "_")
 
 
 def test_lines_of_every_kind_are_read() -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import csv
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -35,17 +35,9 @@ def test_the_rows_that_changed_are_traced_on_both_sides_the_most_changed_first(n
         made = result.folder / trace.file
         assert (trace.missing, trace.bytes) == ("", made.stat().st_size)
         assert json.loads(made.read_text())["traceEvents"]
-    table = list(csv.DictReader((result.folder / "traces.csv").open()))
-    mine = {line["name"]: line for line in table if line["cell"] == "w/case=slower"}
-    assert {name: line["presence"] for name, line in mine.items()} == {
-        "simulated base": "only from",
-        "simulated target": "only to",
-        "shared": "both",
-    }
-    assert float(mine["shared"]["difference_ns"]) == pytest.approx(0.15 * 10e6)
     page, text = ((result.folder / name).read_text() for name in ("report.html", "report.md"))
     assert f'href="{result.run.traces[0].file}"' in page
-    assert "| shared | 2 | 2 | 10 ms | 11.5 ms | +1.5 ms |  |" in text
+    assert "| shared | 2 | 2 | 10 ms | 11.5 ms | +1.5 ms |" in text
 
 
 def test_a_probe_that_fails_says_why_and_the_run_is_whole(new_lab: NewLab) -> None:
@@ -84,8 +76,6 @@ def test_a_branch_alone_is_traced_and_nothing_is_where_nothing_changed(new_lab: 
     same = lab.abprof("main", "fast", "--probe", "torch")
     assert same.run.traces == ()
     assert "no row changed" in same.err
-    assert same.folder
-    assert not (same.folder / "traces.csv").exists()
 
 
 @pytest.mark.slow
@@ -104,8 +94,7 @@ def test_real_workers_on_a_cpu(tmp_path: Path) -> None:
         text = (Path(done.run["run_dir"]) / trace["file"]).read_text()
         assert ("aten::zeros_like" in text) == (trace is target)
         assert str(tmp_path) not in text
-    lines = list(csv.DictReader((Path(done.run["run_dir"]) / "traces.csv").open()))
-    assert {line["name"]: line["presence"] for line in lines}["aten::zeros_like"] == "only to"
+    assert re.search(r"\| aten::zeros\\_like \| 0 \| \d", (Path(done.run["run_dir"]) / "report.md").read_text())
 
 
 # ---------------------------------------------------------------- proton
@@ -120,10 +109,6 @@ def test_proton_writes_a_tree_for_each_side_and_a_table_with_differences(new_lab
     for trace in by_proton:
         assert trace.file.endswith(".hatchet")
         assert isinstance(json.loads((result.folder / trace.file).read_text()), list)
-    table = list(csv.DictReader((result.folder / "traces.csv").open()))
-    mine = [line for line in table if (line["cell"], line["name"]) == ("w/case=slower", "shared")]
-    assert {line["profiler"]: line["kind"] for line in mine} == {"torch": "operation", "proton": "kernel"}
-    assert [float(line["difference_ns"]) for line in mine] == pytest.approx([0.15 * 10e6] * 2)
     text = (result.folder / "report.md").read_text()
     assert "## Under torch's profiler and Triton's proton" in text
     assert ", by proton" in text

@@ -52,7 +52,7 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
         options = options_from(words, values, peers=values["peers"] or bool(values["peer"]))
         looked = profiling.refs(options, PROFILE, view)
     _show_profiles(looked, json=values["json"])
-    view.say(f"kept in {os.path.relpath(looked.folder)}: report.html, profiles.csv, memory.csv, ncu/*.ncu-rep")
+    view.say(f"kept in {os.path.relpath(looked.folder)}: report.html, memory.csv, ncu/*.ncu-rep")
     if looked.interrupted:
         return Exit.INTERRUPTED
     ok = any(one.status == "ok" for one in looked.made)

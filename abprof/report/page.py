@@ -281,9 +281,8 @@ def _code(run: Run, row: Row) -> Iterator[Texts]:
 
 
 def _unlike(label: str, known: Sequence[object]) -> Iterator[Texts]:
-    texts = [NOT_RECORDED if one in (None, "") else clean(one, 200) for one in known]
-    if len(set(texts)) > 1:
-        yield f"– {label}", *texts
+    if len(set(known)) > 1:
+        yield f"– {label}", *(NOT_RECORDED if one in (None, "") else clean(one, 200) for one in known)
 
 
 def _launched(part: Part) -> str:
