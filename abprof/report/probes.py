@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TypeVar
 
 from abprof.evidence.causes.wording import ns
@@ -318,7 +319,7 @@ def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[dict[str, str | flo
             for pair in _beside(group.tables[0], table if place else None):
                 yield _memory_line(table, pair, pair.target if place else pair.base, compared=place > 0)
             for (kernel, grid, block), count in table.outside.items():
-                yield {"file": table.of.csv, "kernel": kernel, "grid": grid, "block": block, "kind": "outside",
+                yield {"file": str(Path(table.of.csv)), "kernel": kernel, "grid": grid, "block": block, "kind": "outside",
                        "launches": count}  # fmt: skip
         for cell, name, reason in group.failed:
             yield {"cell": cell, "arm": name, "kind": "error", "reason": reason}
@@ -329,7 +330,7 @@ def _memory_line(table: Traffic, pair: Pair, here: Row | None, *, compared: bool
     row = pair.either
     both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
     line: dict[str, str | float | None] = {
-        "file": table.of.csv, "shape": row.shape, "kernel": row.kernel, "grid": row.grid, "block": row.block,
+        "file": str(Path(table.of.csv)), "shape": row.shape, "kernel": row.kernel, "grid": row.grid, "block": row.block,
         "kind": row.kind, "launches": here.launches if here else 0, "launches_a_call": here.a_call if here else 0,
         "warmup": table.of.warmup, "runs": table.of.runs, "in_files": both if compared else "", "cell": table.of.cell, "arm": table.of.arm,
     }  # fmt: skip
