@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from abprof.evidence.causes.sides import Part, Sides
-from abprof.evidence.causes.wording import dims
+from abprof.evidence.causes.sides import Part, Sides, dims
 from abprof.records import HOST, SUSTAINED, Kernel, Observation, Run
 from abprof.records import Block as Measured
 from abprof.records.quantities import plural

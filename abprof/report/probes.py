@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from abprof.evidence.causes.wording import ns
+from abprof.evidence.causes.sides import ns
 from abprof.evidence.ncu import recording
 from abprof.evidence.ncu.recording import LEVELS, Shown
 from abprof.evidence.ncu.traffic import Pair, Row, beside, sums_beside

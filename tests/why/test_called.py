@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.evidence.causes import host
+from abprof.evidence.causes import cpu as rules
 from abprof.records import Comparison, Kernel, Outcome, Sampled, SampledFunction
 from tests import blocks
 from tests.planted import cpu
@@ -55,7 +55,7 @@ def test_calls_through_further_functions_are_followed(tmp_path: Path) -> None:
     source = between + cpu.SOURCE.replace("z[i] = a;\n  }\n", "z[i] = a;\n  }\n  between(z, n);\n")
     [cause] = judged(read(tmp_path, BASE, (source, "-O3")), 40.0).causes or ()
     assert (cause.kind, cause.kernels) == ("pass", (RESCALE,))
-    assert cause.text.endswith(host.UNRECORDED)
+    assert cause.text.endswith(rules.UNRECORDED)
 
 
 def test_what_perf_saw_is_said_and_needs_no_hedge(tmp_path: Path) -> None:
@@ -94,4 +94,4 @@ def test_what_perf_did_not_see_or_hardly_is_not_to_blame(tmp_path: Path, functio
     ],
 )
 def test_names_as_perf_says_them(name: str, said: str) -> None:
-    assert host._bare(name) == said
+    assert rules._bare(name) == said

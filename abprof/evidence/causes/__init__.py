@@ -10,18 +10,12 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from abprof.evidence.causes import counters, device, host, wording
-from abprof.evidence.causes.sides import SHARE, Sides
+from abprof.evidence.causes import cpu, gpu
+from abprof.evidence.causes.sides import SHARE, Sides, listed, ns
 from abprof.records import Arm, Cause, Comparison, Observation, Range, Run
 
 CHANGED = frozenset({"slower", "faster", "slight"})
 MOST = 3  # causes per row
-_MOST_OF_IT = 0.6  # share of the profiled pass's change that the one changed phase must have
-_AGREES = (0.5, 2.0)  # the profiled pass's change over the row's: a single pass must roughly agree
-_REST = 0.05  # of a call that must lie outside the phase
-_APART = 3.0  # the phase must change by so many times the rest of the call, in per cent: a clock changes all alike
-_MOST_PASSES = 2.0  # times the row's change that ranges may take: more, and they existed before without a mark
-_LOST = 0.5  # share of the ranges' time that unmarked time may have lost: more, and it has only been marked
 
 
 def explained(run: Run) -> Run:
@@ -47,18 +41,17 @@ def _causes(
     named = _passes(sides)
     if sides.on_gpu and not sides.counted:
         return tuple(named or _phase(sides)) or None
-    counted = counters.of_row(run.profiles, row)
-    found = [*named, *(device.causes(sides) if sides.on_gpu else host.causes(sides))]
-    if counted:
-        found = [cause for cause in found if not counters.refutes(cause, counted)]
+    rules, counters = gpu if sides.on_gpu else cpu, gpu.profiles_of(run.profiles, row)
+    found = [cause for cause in rules.causes(sides) if not counters or not gpu.refutes(cause, counters)]
+    found = named + found
     # More passes through a phase make it slower by themselves; a clock slows arithmetic and not waits for memory.
-    if not named and not device.clocked(sides):
+    if not named and not gpu.clocked(sides):
         found += _phase(sides)
     none = not found and not list(_moved(sides))
-    if counted:
-        found += counters.causes(sides, counted)
+    if counters:
+        found += gpu.counted(sides, counters)
     if none:  # last: counters may still show what moved
-        found += device.same_code(sides) if sides.on_gpu else host.same_code(sides)
+        found += rules.same_code(sides)
     if not found and run.status != "complete":
         kernels = [kernel for side in sides.kernels for kernel in side]
         if not kernels or any(kernel.missing == "not read" for kernel in kernels):
@@ -68,10 +61,9 @@ def _causes(
 
 def _sides(run: Run, seen: Mapping[tuple[str, str], Observation], package: str, row: Comparison) -> Sides | None:
     arms = row.from_, row.to
-    observed = [seen[row.cell, arm] for arm in arms if (row.cell, arm) in seen]
-    if not row.pct or len(observed) < 2 or row.metric not in observed[0].metrics:
+    one, two = (seen.get((row.cell, arm)) for arm in arms)
+    if not row.pct or one is None or two is None or row.metric not in one.metrics:
         return None
-    one, two = observed
     before, after = (
         tuple(k for k in run.kernels if (k.side, k.package) == (Arm.of(arm).side, package)) for arm in arms
     )
@@ -91,33 +83,40 @@ def _sides(run: Run, seen: Mapping[tuple[str, str], Observation], package: str, 
 
 # ---------------------------------------------------------------- one phase has all of the change
 
+_MOST_OF_IT = 0.6  # share of the profiled pass's change that the one changed phase must have
+_AGREES = (0.5, 2.0)  # the profiled pass's change over the row's: a single pass must roughly agree
+_REST = 0.05  # of a call that must lie outside the phase
+_APART = 3.0  # the phase must change by so many times the rest of the call, in per cent: a clock changes all alike
+
 
 def _phase(sides: Sides) -> list[Cause]:
     """The one phase that changed, if the rest of the call did not and the profiled pass agrees with the verdict."""
-    before, after = sides.phases
-    total_before, total_after = ((side or {}).get("total") for side in (before, after))
-    if before is None or after is None or not total_before or not total_after:
+    before, after = (side or {} for side in sides.phases)
+    whole, whole_after = before.get("total"), after.get("total")
+    if not whole or not whole_after:
         return []
-    total = total_after - total_before
+    total = whole_after - whole
     if not _AGREES[0] <= total / sides.change_ns <= _AGREES[1]:
         return []
     found = []
     for name in before.keys() - {"total", "residual"}:
         one, two = before[name], after.get(name)
-        if not one or two is None or two == one or (two - one) / sides.change_ns < _AGREES[0]:
+        if not one or two is None or (two - one) / sides.change_ns < _AGREES[0]:
             continue
-        rest = total_before - one
-        if rest < _REST * total_before:
+        rest = whole - one
+        if rest < max(_REST * whole, 1e-9) or (two - one) / total < _MOST_OF_IT:
             continue
-        own, others = abs(two - one) / one, abs(total - (two - one)) / rest if rest > 0 else 0.0
-        if (two - one) / total >= _MOST_OF_IT and own >= _APART * others:
+        if abs(two - one) / one >= _APART * abs(total - (two - one)) / rest:
             way, pct = "slower" if two > one else "faster", 100 * (two / one - 1)
-            text = f"{way} phase {name}: {wording.ns(one)} -> {wording.ns(two)} ({pct:+.1f} %)"
+            text = f"{way} phase {name}: {ns(one)} -> {ns(two)} ({pct:+.1f} %)"
             found.append(Cause(kind="phase", text=text, evidence=("phases",)))
     return found if len(found) == 1 else []
 
 
 # ---------------------------------------------------------------- a part of the package runs more often, by its ranges
+
+_MOST_PASSES = 2.0  # times the row's change that ranges may take: more, and they existed before without a mark
+_LOST = 0.5  # share of the ranges' time that unmarked time may have lost: more, and it has only been marked
 
 
 def _passes(sides: Sides) -> list[Cause]:
@@ -135,22 +134,23 @@ def _passes(sides: Sides) -> list[Cause]:
     pct = sides.row.pct or 0.0
     change = abs(pct) / max(100.0, 100.0 + pct)  # as a share of the slower side's time
     taken = sum(extra.values())
-    lost = _unmarked(sides, few, slower=False) * (1 - change) - _unmarked(sides, many, slower=True)
+    fast, slow = (max(0.0, 1 - sum(one.ns for one in ranges or ()) / total)  # unmarked
+                  for ranges, total in zip(_ranges(sides), (few, many), strict=True))  # fmt: skip
+    lost = fast * (1 - change) - slow
     if not SHARE <= taken / change <= _MOST_PASSES or other >= SHARE * change or lost >= _LOST * taken:
         return []
     parts = []
     for less, one in sorted(moved, key=lambda both: -both[1].ns):
         if extra.get(one.name, 0.0) >= SHARE * change:
             before, after = (less, one) if sides.slower else (one, less)
-            cost = wording.ns(_extra_ns(less, one))
-            parts.append(f"{one.name} {before.count} -> {after.count} times a call ({cost})")
-    text = f"a part of the package runs {'more' if sides.slower else 'less'} often: {wording.listed(parts)}"
+            parts.append(f"{one.name} {before.count} -> {after.count} times a call ({ns(_extra_ns(less, one))})")
+    text = f"a part of the package runs {'more' if sides.slower else 'less'} often: {listed(parts)}"
     return [Cause(kind="part", text=text, evidence=("census", "phases"))] if parts else []
 
 
 def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
     """(on the faster side, on the slower) of the ranges whose counts differ; none if a side's are unknown."""
-    fast, slow = (_ranges(sides, slower=slower) for slower in (False, True))
+    fast, slow = _ranges(sides)
     if fast is None or slow is None:
         return
     before, after = ({one.name: one for one in ranges} for ranges in (fast, slow))
@@ -160,14 +160,10 @@ def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
             yield one, two
 
 
-def _ranges(sides: Sides, *, slower: bool) -> tuple[Range, ...] | None:
-    census = sides.census[slower == sides.slower]
-    return census.ranges if census else None
-
-
-def _unmarked(sides: Sides, total: float, *, slower: bool) -> float:
-    """The share of a call outside all ranges."""
-    return max(0.0, 1 - sum(one.ns for one in _ranges(sides, slower=slower) or ()) / total)
+def _ranges(sides: Sides) -> list[tuple[Range, ...] | None]:
+    """The ranges of the faster side, and of the slower."""
+    both = [census.ranges if census else None for census in sides.census]
+    return both if sides.slower else both[::-1]
 
 
 def _extra_ns(few: Range, many: Range) -> float:

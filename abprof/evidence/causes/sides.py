@@ -1,4 +1,4 @@
-"""Both sides of a changed row beside each other: launches paired, with what is known of their code."""
+"""Both sides of a changed row beside each other: launches paired, with what is known of their code; numbers in few words."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from abprof.records import Census, Comparison, Kernel, Launch, Sampled
+from abprof.records import Census, Comparison, Kernel, Launch, Sampled, Value
 
 SHARE = 0.25  # of a row's change that a cause must carry, if its own time is known
 _MOST = 2.0  # times a row's change that a kernel's own may be: more, and the profiled call shows something else
 # Of a kernel's own time: the profiled call reads most kernels up to 1 % apart on two sides of an H200 (docs/CAUSES.md).
 _FLOOR = 0.03
 _ALL = 0.8  # of a call's time: the verdict is then about this kernel, whatever a single profiled call reads
+_LISTED = 4  # items of a sentence
 
 
 @dataclass(frozen=True)
@@ -59,10 +60,6 @@ class Pair:
     after: Part
 
     @property
-    def renamed(self) -> bool:
-        return self.before.name != self.after.name
-
-    @property
     def same_code(self) -> bool | None:
         """None if the code of one is unknown."""
         one, two = self.before.kernel, self.after.kernel
@@ -74,10 +71,15 @@ class Pair:
         return self.before.shape != self.after.shape
 
     @property
-    def read(self) -> tuple[Mapping[str, int], Mapping[str, int]] | None:
-        """Instructions by class on both sides; None if one was not read."""
-        one, two = self.before.kernel, self.after.kernel
-        return (one.classes, two.classes) if one and two and one.classes and two.classes else None
+    def change_ns(self) -> float:
+        return self.after.ns - self.before.ns
+
+    def classes(self, *names: str) -> tuple[int, int] | None:
+        """Instructions of these classes on both sides, without names all; None if one was not read."""
+        both = [part.kernel.classes if part.kernel else None for part in (self.before, self.after)]
+        counts = [sum(n for name, n in of.items() if (name in names if names else name != "loops"))
+                  for of in both if of]  # fmt: skip
+        return (counts[0], counts[1]) if len(counts) == 2 else None
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,10 @@ class Sides:
         """Whether the launches of a call are known on both sides."""
         return all(census is not None and not census.missing for census in self.census)
 
+    def along(self, change: float) -> bool:
+        """Whether this change would make the row what it is: an increase if it is slower, a decrease if it is faster."""
+        return change > 0 if self.slower else change < 0
+
     def carries(self, ns: float) -> bool:
         """Whether a difference has the row's sign and is large enough to be its cause."""
         return ns * self.change_ns > 0 and abs(ns) >= SHARE * abs(self.change_ns)
@@ -113,8 +119,8 @@ class Sides:
     def shown(self, pair: Pair) -> bool:
         """Whether this kernel's own time in the profiled call makes up the row's change: its sign, a quarter to twice its
         size, and more than such a call scatters by."""
-        ns = pair.after.ns - pair.before.ns
-        return self.carries(ns) and abs(ns) <= _MOST * abs(self.change_ns) and abs(ns) >= _FLOOR * pair.before.ns
+        least, most = _FLOOR * pair.before.ns, _MOST * abs(self.change_ns)
+        return self.carries(pair.change_ns) and least <= abs(pair.change_ns) <= most
 
     def is_all(self, pair: Pair) -> bool:
         """Whether this kernel is nearly all of the call and all that differs, and the change too small for one profiled call
@@ -122,7 +128,7 @@ class Sides:
         others = (one for one in self.pairs if one is not pair)
         alone = not self.gone and not self.new and all(one.same_code and not one.moved for one in others)
         scatter = _FLOOR * pair.before.ns
-        back = (pair.before.ns - pair.after.ns) * (1 if self.slower else -1)  # against the row's direction
+        back = -pair.change_ns if self.slower else pair.change_ns  # against the row's direction
         small = abs(self.change_ns) < 2 * scatter and back < scatter
         return alone and small and pair.before.ns >= _ALL * self.base_ns
 
@@ -141,9 +147,8 @@ class Sides:
             mine, theirs = ([p for p in parts if p.name == name] for parts in (before, after))
             if len(mine) == len(theirs):
                 found += [Pair(one, two) for one, two in zip(mine, theirs, strict=True)]
-        left = [part for part in before if all(part is not pair.before for pair in found)]
         right = [part for part in after if all(part is not pair.after for pair in found)]
-        for part in left:
+        for part in [part for part in before if all(part is not pair.before for pair in found)]:
             same = [p for p in right if p.name != part.name and Pair(part, p).same_code and p.count == part.count]
             if len(same) == 1:
                 found.append(Pair(part, same[0]))
@@ -178,6 +183,10 @@ class Sides:
         """Whether every object has its counterpart."""
         return sum(kernel.kind == "object" for kernels in self.kernels for kernel in kernels) == 2 * len(self.objects)
 
+    @property
+    def same_objects(self) -> bool:
+        return self.matched and all(one.code and one.code == two.code for one, two in self.objects)
+
 
 def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
     """Launches grouped by name and compiled kernel, in a fixed order."""
@@ -188,3 +197,40 @@ def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
         found.setdefault((launch.name, launch.compiled), []).append(launch)
     parts = [Part(name, tuple(own), compiled.get(key) or native.get(name)) for (name, key), own in found.items()]
     return sorted(parts, key=lambda p: (p.name, repr(sorted(p.kernel.constants.items())) if p.kernel else "", p.shape))
+
+
+# ---------------------------------------------------------------- numbers in few words
+
+
+def ns(value: float) -> str:
+    """A time to three digits: `1.23 ms`."""
+    return _scaled(value, {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0})
+
+
+def bytes_of(value: float) -> str:
+    """A number of bytes to three digits: `1.23 MB`."""
+    return _scaled(value, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0})
+
+
+def _scaled(value: float, units: Mapping[str, float]) -> str:
+    unit = next((unit for unit, size in units.items() if abs(value) >= size), list(units)[-1])
+    return f"{value / units[unit]:.3g} {unit}"
+
+
+def listed(items: Sequence[str]) -> str:
+    """The first few, and how many more there are."""
+    rest = len(items) - _LISTED
+    return ", ".join(items[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def dims(values: Sequence[int]) -> str:
+    """`128`, `16x16`: without trailing ones."""
+    kept = list(values)
+    while len(kept) > 1 and kept[-1] == 1:
+        kept.pop()
+    return "x".join(map(str, kept))
+
+
+def changes(both: Mapping[str, tuple[Value, Value]]) -> str:
+    """`BLOCK 64 -> 128, warps 4 -> 8`, of those that differ."""
+    return listed([f"{name} {one} -> {two}" for name, (one, two) in both.items() if one != two])

@@ -10,10 +10,8 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePath
 
-from abprof.evidence.causes import wording
-from abprof.evidence.causes.sides import Sides
+from abprof.evidence.causes.sides import Sides, changes, listed, ns
 from abprof.records import Cause, Function, Kernel, Sampled
-from abprof.records.quantities import plural
 
 UNRECORDED = "; whether this row calls it is not recorded on a CPU"
 _WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
@@ -30,15 +28,19 @@ def causes(sides: Sides) -> list[Cause]:
     """What changed in the operations and the objects, the surest first."""
     found = list(_operations(sides))
     if sides.matched and sides.objects and all(not kernel.missing for pair in sides.objects for kernel in pair):
-        found += _vectors(sides) or _passes(sides)
+        before, after = (
+            {(place, function.name): function
+             for place, pair in enumerate(sides.objects) for function in pair[side].functions
+             if not _ONCE.search(function.name)}
+            for side in (0, 1)
+        )  # fmt: skip
+        found += _vectors(sides, before, after) or _passes(sides, before, after)
     return found
 
 
 def same_code(sides: Sides) -> list[Cause]:
     """Objects and torch operations are equal. What Python calls in the objects, and how often, is not counted."""
-    if not (sides.matched and sides.objects and sides.same_launches):
-        return []
-    if any(not one.code or one.code != two.code for one, two in sides.objects):
+    if not (sides.objects and sides.same_objects and sides.same_launches):
         return []
     text = "same machine code on both sides, different time; calls into C++ are not counted on a CPU"
     return [Cause(kind="same_code", text=text, evidence=("census", "kernels"))]
@@ -46,95 +48,66 @@ def same_code(sides: Sides) -> list[Cause]:
 
 def _operations(sides: Sides) -> Iterator[Cause]:
     """Torch operations that were added or removed, if their own time is enough to be the cause."""
-    if not sides.counted:
-        return
     before, after = ({part.name: part for part in parts} for parts in sides.parts)
-    found, ns, ways = [], 0.0, set[bool]()
+    found, total, ways = [], 0.0, set[bool]()
     for name in dict.fromkeys((*before, *after)):
         one, two = (side[name].count if name in side else 0 for side in (before, after))
         if one != two:
             part = after[name] if two > one else before[name]
             spent = part.ns * abs(two - one) / max(one, two)
-            ns += spent if two > one else -spent
+            total += spent if two > one else -spent
             ways.add(two > one)
-            found.append((spent, name, f"{name} {one} -> {two} times a call ({wording.ns(spent)})"))
-    if found and sides.carries(ns):
+            found.append((spent, name, f"{name} {one} -> {two} times a call ({ns(spent)})"))
+    if sides.counted and found and sides.carries(total):
         found.sort(reverse=True)
         word = "replaced" if len(ways) > 1 else "added" if sides.slower else "gone"
-        text = f"operations of torch {word}: {wording.listed([line for *_, line in found])}"
+        text = f"operations of torch {word}: {listed([line for *_, line in found])}"
         yield Cause(kind="operations", text=text, kernels=tuple(name for _, name, _ in found), evidence=("census",))
 
 
-# ---------------------------------------------------------------- functions of the objects
-
-
-def _functions(sides: Sides) -> tuple[Functions, Functions]:
-    """The functions that differ, of all objects together: two objects may have functions of one name."""
-    before, after = (
-        {(place, function.name): function
-         for place, pair in enumerate(sides.objects) for function in pair[side].functions
-         if not _ONCE.search(function.name)}
-        for side in (0, 1)
-    )  # fmt: skip
-    return before, after
-
-
-def _vectors(sides: Sides) -> list[Cause]:
+def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
     """Functions whose widest arithmetic became narrower (slower), or wider (faster)."""
-    before, after = _functions(sides)
-    moved = {key: _width(after[key]) - _width(before[key]) for key in before.keys() & after.keys()}
-    wanted = -1 if sides.slower else 1
-    if any(width * wanted < 0 for width in moved.values()):
+    moved = {key: _width(before[key]) - _width(after[key]) for key in before.keys() & after.keys()}
+    if any(narrower and not sides.along(narrower) for narrower in moved.values()):
         return []
     shown = (*_WIDTHS, "scalar arithmetic")
-    found = {}
-    for key in sorted(key for key in moved if moved[key] * wanted > 0):
-        one, two = ({name: side[key].classes.get(name, 0) for name in shown} for side in (before, after))
-        found[key] = wording.counts(one, two)
-    flags = next(
-        (_flags(one, two) for one, two in sides.objects if one.flags and two.flags and one.flags != two.flags), ""
-    )
-    head = f"vectorisation {'lost' if sides.slower else 'gained'} in"
-    return _cause(sides, "vectorisation", head, found, flags)
+    found = {key: _counts(before[key], after[key], shown) for key in sorted(moved) if moved[key]}
+    return _cause(sides, "vectorisation", f"vectorisation {'lost' if sides.slower else 'gained'} in", found)
 
 
-def _passes(sides: Sides) -> list[Cause]:
+def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
     """A loop more over memory (slower), or one fewer (faster): in a function of equal vector width, or as a function of its
     own that is shown to run. A renamed function is neither."""
-    before, after = _functions(sides)
     few, many = (before, after) if sides.slower else (after, before)
-    codes = {function.code for function in few.values()}
+    codes, names = {function.code for function in few.values()}, ("loops", "loads", "stores")
     lone = {key: f for key, f in many.items() if key not in few and f.code not in codes}
     lone = {key: f for key, f in lone.items() if f.classes.get("loops") and _accesses(f)}
     run = _reached(many, few) | {key for key, seen in (_sampled(sides, lone) or {}).items() if seen}
     found = {}
     for key in (key for key in lone if key in run):
-        parts = [plural(lone[key].classes.get(f"{name}s", 0), name) for name in ("loop", "load", "store")]
-        found[key] = ", ".join(parts)
-    names = ("loops", "loads", "stores")
+        found[key] = ", ".join(f"{name} {lone[key].classes.get(name, 0)}" for name in names)
     for key in sorted(few.keys() & many.keys()):
         one, two = few[key], many[key]
         longer = two.classes["loops"] > one.classes["loops"] and _accesses(two) > _accesses(one)
         if longer and _width(one) == _width(two):
-            first, second = (one, two) if sides.slower else (two, one)
-            counts = ({name: function.classes.get(name, 0) for name in names} for function in (first, second))
-            found[key] = wording.counts(*counts)
+            found[key] = _counts(before[key], after[key], names)
     return _cause(sides, "pass", "an extra pass over memory:" if sides.slower else "a pass over memory less:", found)
 
 
-def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str], more: str = "") -> list[Cause]:
+def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str]) -> list[Cause]:
     """The cause, of the functions that perf saw take the time; without perf of all, with a note."""
     seen = _sampled(sides, found)
-    kept = [key for key in found if seen is None or key in seen]
-    if not kept:
+    samples = {key: (seen or {}).get(key, "") for key in found if seen is None or key in seen}
+    if not samples:
         return []
-    samples = [(seen[key] if seen else None) or "" for key in kept]
-    parts = [
-        f"{key[1]} ({'; '.join(filter(None, (found[key], each)))})" for key, each in zip(kept, samples, strict=True)
-    ]
-    text = f"{head} {wording.listed(parts)}{more}{'' if all(samples) else UNRECORDED}"
-    evidence = ("kernels", "perf") if any(samples) else ("kernels",)
-    return [Cause(kind=kind, text=text, kernels=tuple(name for _, name in kept), evidence=evidence)]
+    parts = [f"{key[1]} ({'; '.join(filter(None, (found[key], each)))})" for key, each in samples.items()]
+    text = f"{head} {listed(parts)}{'' if all(samples.values()) else UNRECORDED}"
+    evidence = ("kernels", "perf") if any(samples.values()) else ("kernels",)
+    return [Cause(kind=kind, text=text, kernels=tuple(name for _, name in samples), evidence=evidence)]
+
+
+def _counts(before: Function, after: Function, names: Collection[str]) -> str:
+    return changes({name: (before.classes.get(name, 0), after.classes.get(name, 0)) for name in names})
 
 
 def _width(function: Function) -> int:
@@ -143,14 +116,6 @@ def _width(function: Function) -> int:
 
 def _accesses(function: Function) -> int:
     return function.classes.get("loads", 0) + function.classes.get("stores", 0)
-
-
-def _flags(one: Kernel, two: Kernel) -> str:
-    """The compiler flags that differ."""
-    before, after = one.flags.split(), two.flags.split()
-    gone = [flag for flag in before if flag not in after]
-    new = [flag for flag in after if flag not in before]
-    return f"; compiler flags {' '.join(gone) or 'none'} -> {' '.join(new) or 'none'}"
 
 
 # ---------------------------------------------------------------- whether a row runs a function
@@ -181,14 +146,13 @@ def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
     found = {}
     for place, name in keys:
         pair, names = sides.objects[place], {name, _bare(name)}
-        count = _samples(slow, _file(pair[many]), names)
-        ns = _ns(slow, count) - _ns(fast, _samples(fast, _file(pair[1 - many]), names))
-        ns = ns if sides.slower else -ns
+        count, was = (_samples(of, _file(kernel), names) for of, kernel in ((slow, pair[many]), (fast, pair[1 - many])))
+        more = sum(n * 1e9 / of.hz / of.calls if of.hz and of.calls else 0.0 for of, n in ((slow, count), (fast, -was)))
         if count and sum(_bare(one.name) in names for one in pair[many].functions) > 1:
             found[place, name] = ""
-        elif count and sides.carries(ns):
-            way = "more" if ns > 0 else "less"
-            found[place, name] = f"perf: {count} of {slow.samples} samples, {wording.ns(abs(ns))} a call {way}"
+        elif count and sides.carries(more if sides.slower else -more):
+            way = "more" if sides.slower else "less"
+            found[place, name] = f"perf: {count} of {slow.samples} samples, {ns(more)} a call {way}"
     return found
 
 
@@ -198,11 +162,6 @@ def _file(kernel: Kernel) -> str:
 
 def _samples(of: Sampled, file: str, names: Collection[str]) -> int:
     return sum(one.samples for one in of.functions if one.object == file and one.name in names)
-
-
-def _ns(of: Sampled, samples: int) -> float:
-    """Time per call that these samples stand for."""
-    return samples * 1e9 / of.hz / of.calls if of.hz and of.calls else 0.0
 
 
 def _bare(name: str) -> str:
