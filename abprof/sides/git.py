@@ -11,17 +11,11 @@ from dataclasses import dataclass, field, replace
 
 from abprof.records.errors import AbprofError
 
-# Variables of a git hook, which may be what runs abprof, would redirect every command. GIT_CONFIG_* stays: CI hands over
-# credentials that way.
-_UNSET = (
-    "GIT_ALTERNATE_OBJECT_DIRECTORIES", "GIT_ATTR_SOURCE", "GIT_COMMON_DIR", "GIT_CONFIG", "GIT_DEFAULT_HASH",
-    "GIT_DIR", "GIT_EXTERNAL_DIFF", "GIT_GLOB_PATHSPECS", "GIT_GRAFT_FILE", "GIT_ICASE_PATHSPECS",
-    "GIT_IMPLICIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_INTERNAL_SUPER_PREFIX", "GIT_LITERAL_PATHSPECS",
-    "GIT_NAMESPACE", "GIT_NOGLOB_PATHSPECS", "GIT_OBJECT_DIRECTORY", "GIT_PREFIX", "GIT_QUARANTINE_PATH",
-    "GIT_REPLACE_REF_BASE", "GIT_SHALLOW_FILE", "GIT_WORK_TREE",
-)  # fmt: skip
+# Of the variables of a git hook, which may be what runs abprof, most would redirect every command. Those that stay say how to
+# reach a server.
+_KEPT = re.compile(r"GIT_(CONFIG_\w+|SSH\w*|ASKPASS|ALLOW_PROTOCOL|(HTTP|SSL|PROXY|CURL|TRACE)_?\w*)")
 
-ENVIRONMENT = {
+_ENVIRONMENT = {
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",  # `git status` would refresh the user's index
     "GIT_NO_REPLACE_OBJECTS": "1",  # a commit's hash must stand for its content
@@ -59,24 +53,15 @@ _SETTINGS = {
 
 
 class GitError(AbprofError):
-    """A git command that failed, as one line made of git's own message."""
+    """A git command that failed, as the line of git's standard error that names the problem, without passwords."""
 
     def __init__(self, verb: str, status: int, stderr: str) -> None:
-        self.stderr = stderr
+        self.stderr = re.sub(r"://[^/@\s]+@", "://", stderr)
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
+        telling = [line.split(": ", 1)[1] for line in lines if line.startswith(("error: ", "fatal: "))]
         failed = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        self.line_of_git = _telling_line(stderr) or failed
+        self.line_of_git = next(iter([*telling, *lines, failed]))
         super().__init__(f"git {verb}: {self.line_of_git}")
-
-
-def _telling_line(stderr: str) -> str:
-    """The line of git's standard error that names the problem, without prefix and passwords."""
-    stderr = re.sub(r"://[^/@\s]+@", "://", stderr)
-    lines = [line.strip() for line in stderr.splitlines() if line.strip() and not line.startswith("hint:")]
-    for prefix in ("error: ", "fatal: "):
-        for line in lines:
-            if line.startswith(prefix):
-                return line.removeprefix(prefix)
-    return lines[0] if lines else ""
 
 
 @dataclass(frozen=True)
@@ -104,7 +89,8 @@ class Git:
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         program = git.Git.GIT_PYTHON_GIT_EXECUTABLE or shutil.which("git") or "git"
         # GitPython can add to the inherited environment, not take from it: `env -u` does.
-        unset = [word for name in _UNSET if name not in self.env for word in ("-u", name)]
+        drop = [name for name in os.environ if name.startswith("GIT_") and not _KEPT.fullmatch(name)]
+        unset = [word for name in drop if name not in self.env for word in ("-u", name)]
         with tempfile.TemporaryFile() as feed:
             feed.write(stdin)
             feed.seek(0)
@@ -115,7 +101,7 @@ class Git:
                 with_exceptions=False,
                 stdout_as_string=False,
                 strip_newline_in_stdout=False,
-                env={**ENVIRONMENT, **self.env},
+                env={**_ENVIRONMENT, **self.env},
             )
         return int(status), bytes(out), err if isinstance(err, str) else os.fsdecode(err)
 

@@ -71,7 +71,6 @@ class Repository:
     git_dir: Path  # .git, or .git/worktrees/NAME in a linked worktree
     common_dir: Path  # .git
     objects: Path
-    object_format: str  # sha1, sha256
     shallow: bool
     cache: Path
 
@@ -82,13 +81,15 @@ class Repository:
 
     @cached_property
     def store(self) -> Path:
-        """Abprof's clone, made on first use."""
-        promisors = _promisors(self.reader)
-        return open_store(self.cache, objects=str(self.objects), object_format=self.object_format, config=promisors)
+        """Abprof's clone, made on first use. Raises AbprofError for a partial clone."""
+        if self.reader.maybe("config", "--get-regexp", r"^remote\..*\.promisor$"):
+            what = "a partial clone (--filter) lacks objects that abprof borrows"
+            raise AbprofError(what, where=str(self.path), advice="use a clone without --filter")
+        return open_store(self.cache, objects=str(self.objects))
 
     @property
     def git(self) -> Git:
-        """Git on the user's repository that writes objects into abprof's clone, those a partial clone fetches included."""
+        """Git on the user's repository that writes objects into abprof's clone."""
         return self.reader.using(GIT_OBJECT_DIRECTORY=str(self.store / "objects"))
 
     def with_commits(self) -> Repository:
@@ -167,11 +168,14 @@ def open_repository(path: Path, *, cache: Path) -> Repository:
     try:
         bare, inside = git.text("rev-parse", "--is-bare-repository", "--is-inside-work-tree").split()
     except GitError as error:
-        raise _unreadable(path, error) from error
+        what = "not a git repository" if "not a git repository" in error.stderr else error.line_of_git
+        raise AbprofError(what, where=str(path), advice=_ADVICE) from error
     if bare == "true":
         raise AbprofError("a bare repository has no working tree", where=str(path), advice="clone it first")
     if inside != "true":
         raise AbprofError("inside a .git folder, not a working tree", where=str(path), advice=_ADVICE)
+    if git.maybe("rev-parse", "--show-object-format") == "sha256":
+        raise AbprofError("SHA-256 repositories are not supported", where=str(path))
 
     def place(*flags: str) -> Path:  # one call each, because a path may hold newlines
         return Path(git.cwd, git.text("rev-parse", *flags)).resolve()
@@ -181,20 +185,9 @@ def open_repository(path: Path, *, cache: Path) -> Repository:
         git_dir=place("--git-dir"),
         common_dir=place("--git-common-dir"),
         objects=place("--git-path", "objects"),
-        object_format="sha256" if git.maybe("rev-parse", "--show-object-format") == "sha256" else "sha1",
         shallow=git.text("rev-parse", "--is-shallow-repository") == "true",
         cache=cache.expanduser().absolute(),
     )
-
-
-def _unreadable(path: Path, error: GitError) -> AbprofError:
-    if "not a git repository" in error.stderr:
-        return AbprofError("not a git repository", where=str(path), advice=_ADVICE)
-    if "dubious ownership" in error.stderr or "unsafe repository" in error.stderr:
-        # git older than 2.38 takes safe.directory from a configuration file only
-        advice = f"git config --global --add safe.directory '{path}'"
-        return AbprofError("another user owns the repository, so git refuses it", where=str(path), advice=advice)
-    return AbprofError(error.line_of_git, where=str(path))
 
 
 def _link(text: str) -> Link:
@@ -212,22 +205,21 @@ def unicode(text: str) -> str:
 # ---------------------------------------------------------------- abprof's clone
 
 
-def open_store(cache: Path, *, objects: str = "", url: str = "", object_format: str = "sha1", config: str = "") -> Path:
+def open_store(cache: Path, *, objects: str = "", url: str = "") -> Path:
     """Return the bare clone that borrows from the object folder `objects`, or that its user fills from `url`.
 
-    Makes it if there is none; `config` is appended to its configuration. Raises AbprofError for an unusable cache folder.
+    Makes it if there is none. Raises AbprofError for an unusable cache folder.
     """
-    key = f"{objects}\n{url}\n{object_format}\n{config}".encode(errors="surrogateescape")
+    key = f"{objects}\n{url}".encode(errors="surrogateescape")
     store = cache / "repos" / hashlib.sha256(key).hexdigest()[:16]
     with locks.locked(lock_of(store)):
         locks.hold(store.with_name(f"{store.name}.use"), shared=True)
         if not store.is_dir():
             try:
-                _make_store(store, objects, object_format, config)
-            except OSError as error:
-                raise AbprofError(f"cannot use the cache folder: {error.strerror}", where=str(cache)) from error
-            except GitError as error:
-                raise AbprofError(f"cannot use the cache folder: {error.line_of_git}", where=str(cache)) from error
+                _make_store(store, objects)
+            except (OSError, GitError) as error:
+                why = error.line_of_git if isinstance(error, GitError) else error.strerror
+                raise AbprofError(f"cannot use the cache folder: {why}", where=str(cache)) from error
     return store
 
 
@@ -236,48 +228,19 @@ def lock_of(store: Path) -> Path:
     return store.with_name(f"{store.name}.lock")
 
 
-def init_bare(folder: Path, objects: Sequence[str], object_format: str) -> Git:
-    """Make an empty bare repository that borrows from these object folders."""
-    form = [] if object_format == "sha1" else [f"--object-format={object_format}"]
-    Git(str(folder.parent)).text("init", "--bare", "--quiet", "--template=", *form, str(folder))
-    if objects:
-        info = folder / "objects" / "info"
-        info.mkdir(exist_ok=True)
-        (info / "alternates").write_text("".join(f'"{_quoted(path)}"\n' for path in objects), errors="surrogateescape")
-    return Git(str(folder))
-
-
-def _make_store(store: Path, objects: str, object_format: str, config: str) -> None:
+def _make_store(store: Path, objects: str) -> None:
     new = store.with_name(f"{store.name}.new")
     if new.exists():
         remove_tree(new)  # its maker was killed: the lock is ours
-    init_bare(new, [objects] if objects else [], object_format)
+    Git(str(new.parent)).text("init", "--bare", "--quiet", "--template=", str(new))
     if objects:
+        quoted = objects.replace("\\", "\\\\").replace('"', '\\"')
+        (new / "objects" / "info").mkdir(exist_ok=True)
+        (new / "objects" / "info" / "alternates").write_text(f'"{quoted}"\n', errors="surrogateescape")
         (new / SOURCE).write_text(objects, errors="surrogateescape")
-    with open(new / "config", "a", errors="surrogateescape") as file:
-        file.write(_CONFIG + config)
-    (new / "config").chmod(0o600)  # a remote's URL may hold a token
+    with open(new / "config", "a") as file:
+        file.write(_CONFIG)
     new.rename(store)
-
-
-def _promisors(git: Git) -> str:
-    """Configuration that lets a clone of a partial clone fetch missing objects from where the user's clone would."""
-    remotes: dict[str, list[str]] = {}
-    pattern = r"^remote\..*\.(url|promisor|partialclonefilter)$"
-    status, out, _ = git.status("config", "-z", "--get-regexp", pattern)
-    for entry in os.fsdecode(out).split("\0") if status == 0 else ():
-        key, _, value = entry.partition("\n")
-        name, _, variable = key.removeprefix("remote.").rpartition(".")
-        if name:
-            remotes.setdefault(name, []).append(f'\t{variable} = "{_quoted(value)}"\n')
-    partial = {name: lines for name, lines in remotes.items() if any("promisor = " in line for line in lines)}
-    text = "".join(f'[remote "{_quoted(name)}"]\n{"".join(lines)}' for name, lines in partial.items())
-    first = next(iter(partial), "")
-    return text + f'[extensions]\n\tpartialClone = "{_quoted(first)}"\n' if partial else ""
-
-
-def _quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 # ---------------------------------------------------------------- a repository of our own
@@ -291,18 +254,13 @@ class NewRepository:
         if any(path.iterdir()):
             raise AbprofError("not an empty folder", where=str(path))
         self.path = path
-        who = {"NAME": "abprof demo", "EMAIL": "demo@abprof.invalid"}
-        self._git = Git(str(path)).using(
-            **{f"GIT_{role}_{name}": value for role in ("AUTHOR", "COMMITTER") for name, value in who.items()}
-        )
+        self._git = Git(str(path))
         self._git.text("init", "--quiet", f"--initial-branch={branch}")
 
-    def commit(self, message: str, files: Mapping[str, str] | None = None) -> None:
+    def commit(self, message: str, files: Mapping[str, str]) -> None:
         """Write `files` (path -> text) and commit the whole folder."""
-        for name, text in (files or {}).items():
-            place = self.path / name
-            place.parent.mkdir(parents=True, exist_ok=True)
-            place.write_text(text)
+        for name, text in files.items():
+            (self.path / name).write_text(text)
         self._git.text("add", "--all")
         self._git.text("commit", "--quiet", "--no-verify", "-m", message)
 

@@ -3,33 +3,29 @@
 from __future__ import annotations
 
 import difflib
-import os
 import re
+import secrets
+import shutil
 import unicodedata
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import msgspec
 
 from abprof.records import Side
 from abprof.records.errors import AbprofError
+from abprof.sides.git import Git, GitError
 from abprof.sides.repository import Folder, Repository, unicode
-from abprof.sides.snapshot import snapshot
+from abprof.system import locks
+from abprof.system.trees import remove_tree
 
 _WORKING_TREE = "."
 _RANGE = "..."
-_HASH = re.compile(r"[0-9a-f]{40}([0-9a-f]{24})?")
-_HEX = re.compile(r"[0-9a-fA-F]{4,64}")
+_HASH = re.compile(r"[0-9a-f]{40}")
 _MOST_NAMED = 6  # refs that a message lists
 _MOST_COMPARED = 5000  # ref names that are compared letter by letter; more would take seconds
 _LONGEST = 4096  # characters; no file system holds a longer ref
-_DEEPER = "git fetch --unshallow, or git fetch --depth=N with a larger N"
-_ALIKE = {
-    "commit": "are the same commit {}",
-    "worktree": "are the same working tree",
-    "dist": "are the same release",
-}
+_DEEPER = "git fetch --unshallow"
 
 
 def resolve(
@@ -48,26 +44,32 @@ def resolve(
     """
     if not specs:
         raise AbprofError("no ref given", advice="abprof BASE TARGET, or abprof run REF")
-    for spec in specs[1:]:
-        if _RANGE in spec:
-            raise AbprofError(f"{spec!r} can only come first", advice="base...target stands for base and target")
-    names = _Specs(repository, {spec: (side, list(notes)) for spec, (side, notes) in known.items()})
-    fork = _fork(names, specs[0]) if _RANGE in specs[0] else None
-    found: list[tuple[Side, list[str]]] = [] if fork is None else [(_merge_base_side(names.repository, fork), [])]
-    found += [names.side(spec) for spec in (specs if fork is None else [fork.target, *specs[1:]])]
-    sides = tuple(msgspec.structs.replace(side, id=side_id(place)) for place, (side, _) in enumerate(found))
-    notes = [line for _, lines in found for line in lines]
-    alike = [line for side in sides[1:] for line in _same(sides[0], side)]
-    notes += [f"{line}: this is an A/A run" for line in alike] if len(alike) == len(sides) - 1 else alike
-    if len(alike) < len(sides) - 1:
-        pairs = ((one, two) for n, two in enumerate(sides[2:], 2) for one in sides[1:n])
-        notes += [f"{line}: measured twice" for one, two in pairs for line in _same(one, two)]
-    if fork is not None and fork.commit != fork.tip:
-        line = _moved_by(names.repository, fork.base, fork.commit, fork.tip, kernel_paths)
-        notes.append(f"{line}; these are not part of the comparison")
-    elif fork is None and sides[0].kind != "dist":
+    if any(_RANGE in spec for spec in specs[1:]):
+        raise AbprofError("base...target can only come first", advice="it stands for base and target")
+    left, fork, right = specs[0].partition(_RANGE)
+    asked = [left or "HEAD", right or "HEAD", *specs[1:]] if fork else list(specs)
+    made = dict(known)
+    for spec in asked:  # each once: a branch may move meanwhile
+        if spec not in made:
+            made[spec] = _side(repository.with_commits(), spec)
+    found = [made[spec][0] for spec in asked]
+    notes = [line for spec in asked for line in made[spec][1]]
+    moved = ""
+    if fork:
+        tip = found[0]
+        found[0] = _merge_base_side(repository.with_commits(), tip, found[1])
+        if found[0].commit != tip.commit:
+            moved = _moved_by(repository.with_commits(), tip.spec, found[0].commit, tip.commit, kernel_paths)
+            moved += "; these are not part of the comparison"
+    sides = tuple(msgspec.structs.replace(side, id=side_id(place)) for place, side in enumerate(found))
+    notes += _same(sides)
+    if moved:
+        notes.append(moved)
+    elif not fork and sides[0].kind != "dist":
         commits = [side for side in sides[1:] if side.kind != "dist"]
-        notes += [line for side in commits for line in _moved_on(names.repository, sides[0], side, kernel_paths)]
+        notes += [
+            line for side in commits for line in _moved_on(repository.with_commits(), sides[0], side, kernel_paths)
+        ]
     return sides, tuple(dict.fromkeys(notes))
 
 
@@ -76,65 +78,25 @@ def side_id(place: int) -> str:
     return ("base", "target")[place] if place < 2 else f"target{place}"
 
 
-@dataclass
-class _Specs:
-    """Each spec's side, resolved once: a branch may move meanwhile."""
-
-    place: Repository | Folder
-    sides: dict[str, tuple[Side, list[str]]]
-    commits: dict[str, str] = field(default_factory=dict)
-
-    @property
-    def repository(self) -> Repository:
-        return self.place.with_commits()
-
-    def commit(self, spec: str) -> str:
-        name = "HEAD" if spec == _WORKING_TREE else spec
-        if name not in self.commits:
-            self.commits[name] = commit_of(self.repository, name)
-        return self.commits[name]
-
-    def side(self, spec: str) -> tuple[Side, list[str]]:
-        if spec not in self.sides:
-            repository, commit = self.repository, self.commit(spec)
-            if spec == _WORKING_TREE:
-                tree, notes = snapshot(repository, commit)
-                side = _side(repository, spec, commit, "working-tree")
-                self.sides[spec] = msgspec.structs.replace(side, kind="worktree", tree=tree), notes
-            else:
-                side = _side(repository, spec, commit, _label(repository, spec, commit))
-                self.sides[spec] = side, _ambiguity(repository, spec)
-        return self.sides[spec]
+def _side(repository: Repository, spec: str) -> tuple[Side, Sequence[str]]:
+    commit = commit_of(repository, "HEAD" if spec == _WORKING_TREE else spec)
+    if spec != _WORKING_TREE:
+        return _of_commit(repository, spec, commit, _label(repository, spec, commit)), ()
+    tree, notes = _snapshot(repository)
+    side = _of_commit(repository, spec, commit, "working-tree")
+    return msgspec.structs.replace(side, kind="worktree", tree=tree), notes
 
 
-@dataclass(frozen=True)
-class _Fork:
-    """`base...target`: two specs, and the best commit they have in common."""
-
-    base: str
-    target: str
-    tip: str  # commit of `base`
-    commit: str
-
-
-def _fork(names: _Specs, spec: str) -> _Fork:
-    left, _, right = spec.partition(_RANGE)
-    base, target = left or "HEAD", right or "HEAD"
-    tip = names.commit(base)
-    common = names.repository.merge_base(tip, names.commit(target))
-    if common is not None:
-        return _Fork(base=base, target=target, tip=tip, commit=common)
-    if names.repository.shallow:
-        raise AbprofError(f"{base!r} and {target!r} have no merge base in this shallow clone", advice=_DEEPER)
-    raise AbprofError(f"{base!r} and {target!r} have no merge base", advice="as two words their tips are compared")
+def _merge_base_side(repository: Repository, base: Side, target: Side) -> Side:
+    common = repository.merge_base(base.commit, target.commit)
+    if common is None:
+        advice = _DEEPER if repository.shallow else "as two words their tips are compared"
+        raise AbprofError(f"{base.spec!r} and {target.spec!r} have no merge base here", advice=advice)
+    label = base.label if common == base.commit else common[:10]
+    return _of_commit(repository, f"{base.spec}{_RANGE}{target.spec}", common, label)
 
 
-def _merge_base_side(repository: Repository, fork: _Fork) -> Side:
-    label = _label(repository, fork.base, fork.tip) if fork.commit == fork.tip else fork.commit[:10]
-    return _side(repository, f"{fork.base}{_RANGE}{fork.target}", fork.commit, label)
-
-
-def _side(repository: Repository, spec: str, commit: str, label: str) -> Side:
+def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Side:
     # rev-list rather than log or show, which the user's configuration can bend.
     lines = repository.git.text("rev-list", "--max-count=1", "--format=%T%n%s", commit, "--").split("\n", 2)
     subject = unicode(" ".join("".join(lines[2:]).split()))
@@ -142,24 +104,89 @@ def _side(repository: Repository, spec: str, commit: str, label: str) -> Side:
     return Side(id="base", spec=spec, kind="commit", commit=commit, tree=tree, label=label, subject=subject)
 
 
+# ---------------------------------------------------------------- the working tree
+
+
+def _snapshot(repository: Repository) -> tuple[str, list[str]]:
+    """Write the working tree's content, tracked and unignored files, as a tree of abprof's clone; with notes on what it lacks.
+
+    It is made as `git add --all` would make it, on a copy of the index: the user's index, refs, stash and objects stay untouched.
+    Raises AbprofError if git cannot read a file.
+    """
+    folder = repository.cache / "index" / secrets.token_hex(6)
+    lock = folder.with_name(f"{folder.name}.lock")  # `sweep` removes a folder whose lock no process holds
+    locks.hold(lock)
+    try:
+        folder.mkdir()
+        if (repository.git_dir / "index").exists():
+            # With its times: git trusts what is older than the index, and must not trust more because of the copy.
+            shutil.copy2(repository.git_dir / "index", folder / "index")
+        git = repository.git.using(GIT_INDEX_FILE=str(folder / "index"))
+        marked = [(line[0], line[2:]) for line in git.records("ls-files", "-z", "-v")]
+        hidden = [
+            name for mark, name in marked if mark.islower() or (mark == "S" and (repository.path / name).exists())
+        ]
+        if hidden:
+            advice = "git update-index --no-assume-unchanged --no-skip-worktree FILE"
+            raise AbprofError("git was told to overlook changes of this file", where=hidden[0], advice=advice)
+        git.raw("add", "--all")
+        return _without_nested(git, has_modules=(repository.path / ".gitmodules").exists())
+    except (GitError, OSError) as error:
+        why = error.line_of_git if isinstance(error, GitError) else str(error)
+        what = f"the working tree cannot be read: {why}"
+        raise AbprofError(what, where=str(repository.path), advice="mend or ignore it") from error
+    finally:
+        remove_tree(folder)
+        locks.drop(lock)
+
+
+def _without_nested(git: Git, *, has_modules: bool) -> tuple[str, list[str]]:
+    """The index's tree without repositories that are no submodules, and a note for each, and for each changed submodule."""
+    links = {line.split("\t", 1)[1] for line in git.records("ls-files", "-z", "--stage") if line.startswith("160000 ")}
+    listed = git.maybe("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$") or ""
+    nested = sorted(links - {entry.partition("\n")[2] for entry in listed.split("\0")})
+    if nested:
+        git.raw("update-index", "--force-remove", "--", *nested)
+    notes = [f"'.' leaves out the nested repository {path}" for path in nested]
+    options = ("--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=none")
+    # "1 XY SCMU ...": U or M in the third field says untracked or modified content inside the submodule
+    changed = [
+        line.split(" ", 8) for line in (git.records("status", *options) if has_modules else ()) if line[0] == "1"
+    ]
+    dirty = [words[8] for words in changed if words[2].startswith("S") and {*words[2]} & {"M", "U"}]
+    notes += [f"uncommitted changes in submodule {path} are not part of '.'" for path in dirty]
+    return git.text("write-tree"), notes
+
+
 # ---------------------------------------------------------------- notes
 
 
-def _same(base: Side, side: Side) -> list[str]:
-    if base.tree != side.tree:
+def _same(sides: Sequence[Side]) -> list[str]:
+    """Notes on targets with the files of the base or of another target."""
+    alike = [line for side in sides[1:] for line in _alike(sides[0], side)]
+    if alike and len(alike) == len(sides) - 1:
+        return [f"{line}: this is an A/A run" for line in alike]
+    pairs = ((one, two) for n, two in enumerate(sides[2:], 2) for one in sides[1:n])
+    return alike + [f"{line}: measured twice" for one, two in pairs for line in _alike(one, two)]
+
+
+def _alike(one: Side, two: Side) -> list[str]:
+    if one.tree != two.tree:
         return []
-    same = base.kind == side.kind and base.commit == side.commit
-    what = _ALIKE[base.kind].format(base.commit[:10]) if same else "hold the same files"
-    return [f"{base.id} ({base.label}) and {side.id} ({side.label}) {what}"]
+    what = "hold the same files"
+    if (one.kind, one.commit) == (two.kind, two.commit):
+        what = {"dist": "are the same release", "worktree": "are the same working tree"}.get(
+            one.kind, f"are the same commit {one.commit[:10]}"
+        )
+    return [f"{one.id} ({one.label}) and {two.id} ({two.label}) {what}"]
 
 
 def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequence[str]) -> list[str]:
     """Tips are compared: what base got since the fork looks like the target's doing."""
     common = repository.merge_base(base.commit, side.commit)
-    if common is None and repository.shallow:
-        return [f"this clone is too shallow to tell whether {base.label} has moved on since {side.label} branched off"]
     if common is None:
-        return [f"{base.label} and {side.label} have no common history"]
+        why = "in this shallow clone" if repository.shallow else "at all"
+        return [f"{base.label} and {side.label} have no common history {why}"]
     if common in {base.commit, side.commit}:
         return []
     line = _moved_by(repository, base.label, common, base.commit, kernel_paths)
@@ -190,22 +217,18 @@ def commit_of(repository: Repository, spec: str) -> str:
     """
     if not spec.strip():
         raise AbprofError("a ref cannot be empty")
-    if spec.startswith("-"):
-        raise AbprofError(f"invalid ref {spec!r}: it starts with '-'")
-    if spec.startswith("^") or len(spec) > _LONGEST or any(unicodedata.category(sign) == "Cc" for sign in spec):
+    if spec.startswith(("-", "^")) or len(spec) > _LONGEST or any(unicodedata.category(sign) == "Cc" for sign in spec):
         raise AbprofError(f"invalid ref {spec[:80]!r}")
     # With the suffix first: it settles an abbreviation that a commit shares with a file. `:/words` cannot bear one.
     commit = _verify(repository, f"{spec}^{{commit}}")
-    if commit is not None:
-        return commit
-    found = _verify(repository, spec)
-    commit = _verify(repository, f"{found}^{{commit}}") if found else None
-    if commit is not None:
+    found = None if commit else _verify(repository, spec)
+    commit = commit or (found and _verify(repository, f"{found}^{{commit}}"))
+    if commit:
         return commit
     kind = repository.git.maybe("cat-file", "-t", found) if found else None  # git does not look for a full hash before
-    if kind is None:
-        raise _unknown(repository, spec)
-    raise AbprofError(f"{spec!r} is a {kind}, not a commit")
+    if kind is not None:
+        raise AbprofError(f"{spec!r} is a {kind}, not a commit")
+    raise _unknown(repository, spec)
 
 
 def _verify(repository: Repository, spec: str) -> str | None:
@@ -216,22 +239,8 @@ def _verify(repository: Repository, spec: str) -> str | None:
 def _label(repository: Repository, spec: str, commit: str) -> str:
     """The branch or tag name as people say it, else the commit's first 10 digits."""
     name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
-    tag = f"refs/tags/{spec}"  # git names no ref where a tag and a branch share the name
-    if not name.startswith("refs/"):
-        name = tag if _verify(repository, tag) else ""
-    for prefix in ("refs/heads/", "refs/tags/", "refs/remotes/", "refs/"):
-        if name.startswith(prefix):
-            return name.removeprefix(prefix)
-    return commit[:10]
-
-
-def _ambiguity(repository: Repository, spec: str) -> list[str]:
-    """A note if `spec` is both a tag and a branch that differ."""
-    branch = _verify(repository, f"refs/heads/{spec}^{{commit}}")
-    tag = _verify(repository, f"refs/tags/{spec}^{{commit}}") if branch else None
-    if not branch or not tag or branch == tag:
-        return []
-    return [f"{spec} is a tag ({tag[:10]}) and a branch ({branch[:10]}): the tag was taken, heads/{spec} is the branch"]
+    match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
+    return match[1] if match else commit[:10]
 
 
 def _unknown(repository: Repository, spec: str) -> AbprofError:
@@ -239,22 +248,16 @@ def _unknown(repository: Repository, spec: str) -> AbprofError:
     refs = repository.ref_names()
     if _verify(repository, "HEAD") is None and (spec in {"HEAD", "@"} or not refs):
         return AbprofError("the repository has no commit yet", where=str(repository.path))
-    if _HEX.fullmatch(spec) and len(repository.git.text("rev-parse", f"--disambiguate={spec}").split()) > 1:
-        return AbprofError(f"several objects begin with {spec!r}", advice="give more digits")
-    if near := _nearest(refs, spec):
-        hints = [f"nearest: {', '.join(near)}"]
+    if repository.shallow:
+        return AbprofError(f"{spec!r} is not in this shallow clone", advice=_DEEPER)
+    if ".." in spec:
+        advice = "give base and target as two words, or base...target for the merge base"
+    elif near := _nearest(refs, spec):
+        advice = f"nearest: {', '.join(near)}"
     else:
         more = ", ..." if len(refs) > _MOST_NAMED else ""
-        hints = [f"there are {', '.join(refs[:_MOST_NAMED])}{more}"] if refs else []
-    if "/" in spec and os.path.isdir(os.path.expanduser(spec)):  # noqa: PTH111, PTH112 - these raise nothing
-        hints = ["a folder is not a ref: . is the working tree, --repo names another repository"]
-    elif ".." in spec:
-        hints = ["give base and target as two words, or base...target for the merge base"]
-    elif repository.shallow:
-        deeper = f"git fetch --unshallow origin '+refs/heads/*:refs/remotes/origin/*', then origin/{spec}"
-        hints.append(_DEEPER if _HEX.fullmatch(spec) or re.search(r"[~^@:]", spec) else deeper)
-        return AbprofError(f"{spec!r} is not in this shallow clone", advice="; ".join(hints))
-    return AbprofError(f"unknown ref {spec!r}", advice="; ".join(hints))
+        advice = f"there are {', '.join(refs[:_MOST_NAMED])}{more}"
+    return AbprofError(f"unknown ref {spec!r}", advice=advice)
 
 
 def _nearest(refs: Sequence[str], name: str, limit: int = 3) -> tuple[str, ...]:

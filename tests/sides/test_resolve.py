@@ -56,7 +56,7 @@ def test_odd_branch_names(repo: GitRepo, opened: Opened, name: str) -> None:
     ("spec", "line"),
     [
         ("optimise_ffa", "unknown ref 'optimise_ffa' (nearest: optimize_ffa)"),
-        ("-optimize_ffa", "invalid ref '-optimize_ffa': it starts with '-'"),
+        ("-optimize_ffa", "invalid ref '-optimize_ffa'"),
         ("", "a ref cannot be empty"),
         ("^main", "invalid ref '^main'"),
         ("ma\nin", r"invalid ref 'ma\nin'"),
@@ -82,21 +82,6 @@ def test_no_commit_yet(tmp_path: Path, opened: Opened) -> None:
     for spec in (".", "HEAD", "main"):
         with pytest.raises(AbprofError, match="no commit yet"):
             resolve(opened(repo), [spec])
-
-
-def test_a_tag_and_a_branch_of_one_name(repo: GitRepo, opened: Opened) -> None:
-    first = repo.git("rev-parse", "main")
-    repo.git("tag", "twin")
-    repo.branch("twin")
-    second = repo.commit("on the branch", {"a": "1"})
-    repository = opened(repo)
-    (side,), notes = resolve(repository, ["twin"])
-    assert (side.commit, side.label) == (first, "twin")
-    assert notes == (
-        f"twin is a tag ({first[:10]}) and a branch ({second[:10]}): the tag was taken, heads/twin is the branch",
-    )
-    (side,), notes = resolve(repository, ["heads/twin"])
-    assert (side.commit, side.label, notes) == (second, "twin", ())
 
 
 def test_tips_are_compared_and_the_merge_base_offered(repo: GitRepo, opened: Opened) -> None:
@@ -131,21 +116,13 @@ def shallow(repo: GitRepo, tmp_path: Path) -> GitRepo:
 def test_shallow_clone(shallow: GitRepo, repo: GitRepo, opened: Opened) -> None:
     root = repo.git("rev-parse", "main~3")
     repository = opened(shallow)
-    for spec, advice in (
-        (root, "git fetch --unshallow, or git fetch --depth=N with a larger N"),
-        ("main~3", "git fetch --unshallow, or git fetch --depth=N with a larger N"),
-        ("elsewhere", "git fetch --unshallow origin '+refs/heads/*:refs/remotes/origin/*', then origin/elsewhere"),
-    ):
-        with pytest.raises(AbprofError) as caught:
+    for spec in (root, "main~3", "elsewhere"):
+        with pytest.raises(AbprofError, match=r"is not in this shallow clone \(git fetch --unshallow\)"):
             resolve(repository, ["main", spec])
-        assert caught.value.what == f"{spec!r} is not in this shallow clone"
-        assert caught.value.advice.endswith(advice)
-    with pytest.raises(AbprofError, match=r"no merge base in this shallow clone \(git fetch --unshallow"):
+    with pytest.raises(AbprofError, match=r"no merge base here \(git fetch --unshallow\)"):
         resolve(repository, ["main...origin/optimize_ffa"])
     sides, notes = resolve(repository, ["main", "origin/optimize_ffa"])
-    assert notes == (
-        "this clone is too shallow to tell whether main has moved on since origin/optimize_ffa branched off",
-    )
+    assert notes == ("main and origin/optimize_ffa have no common history in this shallow clone",)
     with checkouts(repository, sides, run="r") as made:
         assert Path(made[1].path, "kernels/ffa/__init__.py").read_text() == "SPEED = 2\n"
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from abprof.records.errors import AbprofError
 from abprof.sides import Repository, checkouts, resolve
 from tests.gitrepo import GitRepo, make_repo
 from tests.sides.conftest import fingerprint
@@ -67,16 +68,15 @@ def test_nothing_of_the_users_changes(dirty: GitRepo, opened: Opened) -> None:
     assert sides[1].tree != sides[0].tree
 
 
-def test_marks_that_hide_changes_are_seen_through(repo: GitRepo, opened: Opened) -> None:
-    repo.commit("more", {"assumed": "1", "skipped": "1"})
-    repo.git("update-index", "--assume-unchanged", "assumed")
-    repo.git("update-index", "--skip-worktree", "skipped")
-    repo.write({"assumed": "2", "skipped": "2"})
-    assert repo.git("status", "--porcelain") == ""
-    before = fingerprint(repo.path)
-    files = files_of(opened(repo))
-    assert files == {name: mark for name, mark in before.items() if not name.startswith(".git")}
-    assert fingerprint(repo.path) == before
+@pytest.mark.parametrize("mark", ["--assume-unchanged", "--skip-worktree"])
+def test_marks_that_hide_changes_are_refused(repo: GitRepo, opened: Opened, mark: str) -> None:
+    repo.commit("more", {"hidden": "1"})
+    repo.git("update-index", mark, "hidden")
+    with pytest.raises(AbprofError, match="hidden: git was told to overlook changes"):
+        resolve(opened(repo), ["."])
+    (repo.path / "hidden").unlink()
+    if mark == "--skip-worktree":  # a sparse checkout
+        assert "hidden" in files_of(opened(repo))
 
 
 def test_hooks_and_monitors_of_the_repository_do_not_run(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from abprof.records.errors import AbprofError
 from abprof.sides import Repository, checkouts, resolve
-from abprof.sides.submodules import Origin, Submodule, submodule_url
 from tests.gitrepo import GitRepo, make_repo
 from tests.sides.conftest import fingerprint
 from tests.sides.test_worktrees import leftovers
@@ -22,9 +21,9 @@ def superproject(repo: GitRepo, tmp_path: Path) -> GitRepo:
     inner = make_repo(tmp_path / "inner")
     inner.commit("inner", {"inner.h": "1"})
     outer = make_repo(tmp_path / "outer")
-    outer.git("submodule", "--quiet", "add", "../inner", "deps/inner")
+    outer.git("submodule", "--quiet", "add", inner.path.as_uri(), "deps/inner")
     outer.commit("outer", {"outer.h": "1"})
-    repo.git("submodule", "--quiet", "add", "--name", "the outer", "../outer", "third party/outer")
+    repo.git("submodule", "--quiet", "add", "--name", "the outer", outer.path.as_uri(), "third party/outer")
     repo.git("submodule", "--quiet", "update", "--init", "--recursive")
     repo.commit("with submodules")
     repo.branch("optimize_ffa")
@@ -71,23 +70,7 @@ def test_a_name_that_climbs_out(repo: GitRepo, opened: Opened) -> None:
     repository = opened(repo)
     sides, _ = resolve(repository, ["main"])
     with (
-        pytest.raises(AbprofError, match="not a safe folder name"),
+        pytest.raises(AbprofError, match="no safe name"),
         checkouts(repository, sides, run="r", submodules=True),
     ):
         pass
-
-
-@pytest.mark.parametrize(
-    ("base", "url", "expected"),
-    [
-        ("https://example.org/team/project.git", "../lib.git", "https://example.org/team/lib.git"),
-        ("https://example.org/team/project.git", "../../other/lib", "https://example.org/other/lib"),
-        ("git@example.org:team/project.git", "../lib.git", "git@example.org:team/lib.git"),
-        ("ssh://git@example.org:22/team/project", "./lib", "ssh://git@example.org:22/team/project/lib"),
-        ("/srv/git/project", "../lib", "/srv/git/lib"),
-        ("https://example.org/team/project.git", "https://example.com/lib", "https://example.com/lib"),
-    ],
-)
-def test_relative_urls(base: str, url: str, expected: str) -> None:
-    module = Submodule(name="lib", path="lib", url=url, commit="1" * 40)
-    assert submodule_url(module, Origin((), None, base)) == expected

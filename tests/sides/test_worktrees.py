@@ -10,7 +10,7 @@ from abprof.records import Side
 from abprof.records.errors import AbprofError
 from abprof.sides import Repository, checkouts, resolve
 from tests.gitrepo import GitRepo
-from tests.sides.conftest import fingerprint, forked
+from tests.sides.conftest import forked
 
 Opened = Callable[[GitRepo], Repository]
 ROOT = Path(__file__).parents[2]
@@ -65,16 +65,8 @@ def test_a_commit_that_is_not_there(repo: GitRepo, opened: Opened, cache: Path) 
     assert leftovers(cache) == []
 
 
-def test_partial_clone_fetches_into_the_cache(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
-    forked(repo)
+def test_a_partial_clone_is_refused(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
     repo.git("config", "uploadpack.allowFilter", "true")
-    repo.git("config", "uploadpack.allowAnySHA1InWant", "true")
-    partial = GitRepo(tmp_path / "partial")
-    repo.git("clone", "--quiet", "--filter=tree:0", "--no-checkout", repo.path.as_uri(), str(partial.path))
-    before = fingerprint(partial.path)
-    repository = opened(partial)
-    sides, notes = resolve(repository, ["origin/main", "origin/optimize_ffa"])
-    assert "2 touching kernels" in notes[0]
-    with checkouts(repository, sides, run="r") as made:
-        assert Path(made[1].path, "kernels/ffa/__init__.py").read_text() == "SPEED = 2\n"
-    assert fingerprint(partial.path) == before
+    repo.git("clone", "--quiet", "--filter=blob:none", repo.path.as_uri(), str(tmp_path / "partial"))
+    with pytest.raises(AbprofError, match=r"a partial clone \(--filter\) lacks objects"):
+        resolve(opened(GitRepo(tmp_path / "partial")), ["main"])
