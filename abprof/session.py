@@ -44,15 +44,13 @@ from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
 
-Study = Callable[[Plan, int], Iterator[Block]]
 
 
-def run(config: Options, view: View, also: Study | None = None, until: Wanted | None = None) -> tuple[Run, Path]:
+def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
     """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
 
-    `also(plan, epoch)`: more blocks to record at the end, which no verdict reads. `until`: which cells need one more epoch;
-    by default those without a verdict. Raises AbprofError for what the user can mend. ^C ends the measuring, and the
-    report is written all the same.
+    `until`: which cells need one more epoch; by default those without a verdict. Raises AbprofError for what the user can
+    mend. ^C ends the measuring, and the report is written all the same.
     """
     with begin(config, view) as (place, folder, trees):
         if config.command:
@@ -62,7 +60,7 @@ def run(config: Options, view: View, also: Study | None = None, until: Wanted | 
         else:
             plan = make_plan(place, trees, folder.logs, view)
             record = new_record(folder, plan.run, [], view, until=until)
-            measure(place, plan, record, also)
+            measure(place, plan, record)
         return finish(record), folder.path
 
 
@@ -206,7 +204,7 @@ def new_record(
     )
 
 
-def measure(place: RunContext, plan: Plan, record: Record, also: Study | None = None) -> None:
+def measure(place: RunContext, plan: Plan, record: Record) -> None:
     """Build, and add epochs to the record until all is decided, the budget is spent, or ^C."""
     # Children that no group and no mark identifies end here, before the results are written.
     with (
@@ -229,8 +227,6 @@ def measure(place: RunContext, plan: Plan, record: Record, also: Study | None = 
         if not spread:  # a shard does so after its own cells
             for block in follow_up(plan, record.blocks, record.next_epoch):
                 show.add(block)
-        for block in also(plan, record.next_epoch) if also else ():
-            show.add(block)
         probes, path = place.options.probe, record.folder.path
         for trace in probed(plan, record.judged, probes, path, record.next_epoch, record.view.say):
             record.add(trace)

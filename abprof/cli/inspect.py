@@ -38,19 +38,18 @@ def demo(
 @app.command("selfcheck", short_help="Measure abprof itself on this machine.")
 @takes("budget", "preset", "epochs", "only", "device", "timer", "quick", "runs_dir", "json", "quiet")
 def selfcheck(
-    against: Annotated[list[str], typer.Option(metavar="PROTOCOL", help="Compare with: seed, do_bench.")] = [],  # noqa: B006
     **values: Any,
 ) -> int:
     """Measure abprof itself on this machine: false alarms, detection of known changes, coverage of its intervals.
 
-    Presets are quick, default and full; --budget is 5m by default, and studies come on top.
+    Presets are quick, default and full; --budget is 5m by default.
     """
     from abprof.extras import selfcheck as check
 
     quick = values["quick"]
     own = {**values, "quick": False, "preset": values["preset"] or ("quick" if quick else "default")}
     own |= {"epochs": values["epochs"] or (4 if quick else 8), "budget": values["budget"] or 300.0, "peers": False}
-    found, folder = check.run(options_from([], own), view_of(values), quick=quick, against=against)
+    found, folder = check.run(options_from([], own), view_of(values))
     with while_read():
         print(check.as_json(found, folder) if values["json"] else check.as_markdown(found, folder))
     return Exit.OK if found.cells else Exit.CANNOT_RUN

@@ -31,10 +31,8 @@ JUDGED_METRIC: dict[Judge, str] = {
 # Shown and never judged.
 HOST = "host"  # time of the host to enqueue a call on an idle device
 SUSTAINED = "gpu_sustained"  # without a pause, at the power limit: may overrule the sign of a change
-# Of `abprof selfcheck`: as others time, turns of several lengths, a worker alone, a worker beside an idle one.
-SEED_METRIC, DO_BENCH_METRIC = "seed_latency", "do_bench_latency"
-TURN_LENGTH, ALONE, IDLE_SECOND = "turn_length", "one_worker", "idle_second_worker"
-UNJUDGED_METRICS = (SEED_METRIC, DO_BENCH_METRIC, TURN_LENGTH, ALONE, IDLE_SECOND, SUSTAINED)
+_GONE = ("seed_latency", "do_bench_latency", "turn_length", "one_worker", "idle_second_worker")  # in older selfchecks
+UNJUDGED_METRICS = (SUSTAINED, *_GONE)
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -309,7 +309,7 @@ class Examine:
 class Turn:
     arm: str
     calls: int
-    timer: str  # cpu_clock, cuda_event, cuda_graph, cupti, wall_clock, do_bench, sustained
+    timer: str  # cpu_clock, cuda_event, cuda_graph, cupti, wall_clock, sustained
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # re-allocate the inputs first, untimed
     empties: int = 0  # empty launches to time after the calls

@@ -13,11 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from abprof.records import (
-    DO_BENCH_METRIC,
     JUDGED_METRIC,
     LONGEST_CALL,
     REPORTED,
-    SEED_METRIC,
     SUSTAINED,
     Arm,
     Block,
@@ -193,7 +191,6 @@ class CellData:
     attempts: int  # distinct epochs that tried this cell
     metric: str  # the judged one: gpu_span, wall or reported
     blocks: tuple[Block, ...] = field(repr=False)
-    sequential: tuple[Block, ...] = field(default=(), repr=False)  # selfcheck: timed by another protocol
     sustained: tuple[Block, ...] = field(default=(), repr=False)  # slices without a pause
     _memo: dict[object, Any] = field(default_factory=dict, repr=False)
 
@@ -329,7 +326,6 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
         attempts=len({block.epoch for block in kept}),
         metric=next(iter(metrics), JUDGED_METRIC[judge]),
         blocks=kept,
-        sequential=tuple(block for block in every if block.metric in (SEED_METRIC, DO_BENCH_METRIC)),
         sustained=tuple(block for block in every if block.metric == SUSTAINED and block.rounds),
     )
 

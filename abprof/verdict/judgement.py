@@ -217,9 +217,6 @@ def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str,
     add_time(HOST, hosts, "the host's clock, to enqueue a warm call on an idle device")
     slices = data.epoch_medians(arm, "sustained")
     add_time(SUSTAINED, slices, "calls without a pause, the first third of a second not timed")
-    for block in data.sequential:
-        for turn in (turn for row in block.rounds for turn in row if block.arms[turn.arm] == arm):
-            found[block.metric] = Metric(value=turn.value, unit="ns", better="lower", protocol=block.rule)
     peaks = [float(outcome.peak_mem_bytes) for outcome in outcomes if outcome.peak_mem_bytes is not None]
     if peaks:
         found["peak_mem_bytes"] = Metric(

@@ -136,9 +136,7 @@ class Arms(dict[str, Arm]):
         if request.timer == "cuda_graph" and arm.graph is None:
             arm.graph = clock.graph(arm.op, self._compiled)
         start, mhz = time.monotonic_ns(), 0.0
-        if request.timer == "do_bench":
-            value = clock.do_bench(arm.op)
-        elif request.timer == "sustained":
+        if request.timer == "sustained":
             value = clock.sustained(arm.op, request.calls)
         elif request.timer == "cupti" and request.added:
             value = clock.kernels(arm.op, request.calls, cold=request.cold)

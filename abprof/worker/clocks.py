@@ -96,10 +96,6 @@ class Clock:
         """Mean of the last two thirds of `calls` calls without a pause, resets included."""
         raise Unsupported("sustained timing needs a GPU")
 
-    def do_bench(self, op: Op) -> float:
-        """One reading of triton.testing.do_bench."""
-        raise Unsupported("do_bench needs a GPU")
-
 
 class CpuClock(Clock):
     """Wall time on the host."""

@@ -189,14 +189,6 @@ class CudaClock(Clock):
         self.sync()
         return 1e6 * first.elapsed_time(last) / (calls - lead)
 
-    def do_bench(self, op: Op) -> float:
-        """The median, with do_bench's own defaults."""
-        from triton.testing import do_bench
-
-        if op.reset:
-            op.reset()
-        return 1e6 * float(do_bench(op.call, return_mode="median"))
-
     def _flush_l2(self) -> None:
         if self._flush is None:
             size = 2 * max(int(getattr(self._properties, "L2_cache_size", 0)), 32 << 20)

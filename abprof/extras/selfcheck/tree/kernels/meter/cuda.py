@@ -9,7 +9,6 @@ import triton
 import triton.language as tl
 
 CHUNK = 4096
-TILE = 128
 
 
 # A bound that divides by 16 would be compiled to other code than one that does not.
@@ -30,20 +29,6 @@ def _copy(source, out, count, CHUNK: tl.constexpr):
         tl.store(out + at, tl.load(source + at, at < count), at < count)
 
 
-@triton.jit(do_not_specialize=["steps"])
-def _product(a, b, out, blocks, steps, N, TILE: tl.constexpr):
-    row = tl.program_id(0) * TILE + tl.arange(0, TILE)
-    col = tl.program_id(1) * TILE + tl.arange(0, TILE)
-    k = tl.arange(0, TILE)
-    total = tl.zeros((TILE, TILE), tl.float32)
-    for step in range(steps):
-        inner = (step % blocks) * TILE + k
-        left = tl.load(a + row[:, None] * (blocks * TILE) + inner[None, :])
-        right = tl.load(b + inner[:, None] * N + col[None, :])
-        total = tl.dot(left, right, total)
-    tl.store(out + row[:, None] * N + col[None, :], total / steps)
-
-
 @lru_cache(maxsize=1)
 def _multiprocessors() -> int:
     return torch.cuda.get_device_properties(0).multi_processor_count
@@ -55,8 +40,3 @@ def chain(out: torch.Tensor, steps: int) -> None:
 
 def copy(source: torch.Tensor, out: torch.Tensor, count: int) -> None:
     _copy[(4 * _multiprocessors(),)](source, out, count, CHUNK=CHUNK, num_warps=8)
-
-
-def product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor, steps: int) -> None:
-    (M, K), N = a.shape, b.shape[1]
-    _product[(M // TILE, N // TILE)](a, b, out, K // TILE, steps, N, TILE=TILE, num_warps=8, num_stages=3)
