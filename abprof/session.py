@@ -45,7 +45,6 @@ from abprof.system.console import View
 from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
 
 
-
 def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
     """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
 

@@ -10,7 +10,7 @@ import msgspec
 
 from abprof.extras.bisect import Bisection
 from abprof.extras.bot.notice import Notice
-from abprof.extras.selfcheck.examine import Selfcheck
+from abprof.extras.selfcheck import Selfcheck
 from abprof.fleet.messages import SHARD_SCHEMA, News, Shard
 from abprof.records import SCHEMA, Block, Finding, Run
 from abprof.records import messages as wire

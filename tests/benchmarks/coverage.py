@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from itertools import combinations
 from pathlib import Path
 
-from abprof.extras.selfcheck.examine import CLASSES, GROUP
+from abprof.extras.selfcheck import CLASSES, GROUP
 from abprof.records import Block, Proof, Run
 from abprof.store import runfolder
 from abprof.verdict import CellData, aggregate, stats

@@ -88,7 +88,7 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
     return Selfcheck(
         run=run.id,
         began=run.began,
-        arguments=run.arguments,
+        arguments=run.options.arguments,
         machine=run.machine,
         versions=run.versions,
         cells=sum(bool(item.epoch_values("base", "target")) for item in evidence),

@@ -62,7 +62,9 @@ def prepare(kernel, variant, case, inputs):
 
 def reference(case, inputs):
     found = _sampled(case, inputs[0])
-    return found if case["op"] == "copy" else torch.ones_like(found)  # a chain reaches 1 exactly after some thirty steps
+    return (
+        found if case["op"] == "copy" else torch.ones_like(found)
+    )  # a chain reaches 1 exactly after some thirty steps
 
 
 def _sampled(case, output):
