@@ -45,9 +45,8 @@ def row(rows: Any, **wanted: Any) -> Any:
 
 
 def test_verdicts_are_counted_by_injection_threshold_and_duration() -> None:
-    quiet, lied, short, one, two = (
-        cell(name, pct) for name, pct in dict(quiet=0.0, lied=0.0, short=0.0, one=2.0, two=2.0).items()
-    )
+    quiet, lied, short = (cell(name, 0.0) for name in ("quiet", "lied", "short"))
+    one, two = cell("one", 2.0), cell("two", 2.0)
     found = examine(
         made(quiet, lied, short, one, two),
         [
