@@ -162,9 +162,7 @@ def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None)
     run = msgspec.structs.replace(run, notes=notes)
     if run.observations and not blocks:
         return run
-    judgement = judge(run, blocks, run.proofs, cache)
-    results = {field: getattr(judgement, field) for field in judgement.__struct_fields__}
-    return explained(msgspec.structs.replace(run, **results))
+    return explained(judge(run, blocks, run.proofs, cache))
 
 
 # ---------------------------------------------------------------- the stages

@@ -9,7 +9,7 @@ import pytest
 from abprof.records import Block, Run
 from abprof.report.rows import groups, pair_table
 from abprof.report.workload_tables import blocks
-from abprof.verdict import Judgement, judge, undecided
+from abprof.verdict import judge, undecided
 from tests.blocks import block, head, side
 from tests.reports import html, markdown, shown
 from tests.simulated.planted import SLOWER, NewLab, load, new_lab, times
@@ -38,7 +38,7 @@ def climbed(sides: tuple[str, ...] = ("base",), count: int = 4) -> list[Block]:
     return made
 
 
-def between(judged: Judgement) -> dict[tuple[str, str], str]:
+def between(judged: Run) -> dict[tuple[str, str], str]:
     return {(row.from_, row.to): row.verdict for row in judged.within}
 
 

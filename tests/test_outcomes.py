@@ -8,21 +8,21 @@ from typing import get_args
 import msgspec
 import pytest
 
-from abprof.records import Artefact, Build, CheckResult, Failure, Outcome, Proof, Status
-from abprof.verdict import Judgement, judge, undecided
+from abprof.records import Artefact, Build, CheckResult, Failure, Outcome, Proof, Run, Status
+from abprof.verdict import judge, undecided
 from tests.blocks import block, epochs, head
 
 FAILED: list[Status] = [status for status in get_args(Status) if status not in ("ok", "identical")]
 RATIOS = {"base": 1.0, "target": 1.0}
 
 
-def one(base: Status, target: Status) -> Judgement:
+def one(base: Status, target: Status) -> Run:
     """Four epochs of the same outcomes; arms that are ok take turns."""
     arms = {arm: 1.0 for arm, status in (("base", base), ("target", target)) if status == "ok"}
     return judge(head(), [block(i, arms, status={"base": base, "target": target}) for i in range(4)])
 
 
-def statuses(judged: Judgement) -> dict[str, str]:
+def statuses(judged: Run) -> dict[str, str]:
     return {observation.arm: observation.status for observation in judged.observations}
 
 

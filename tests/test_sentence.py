@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from abprof.records import Block
-from abprof.verdict import Judgement, judge
+from abprof.records import Block, Run
+from abprof.verdict import judge
 from tests.blocks import block, epochs, head
 
 KINDS: dict[str, list[float]] = {
@@ -26,7 +26,7 @@ STATUSES: dict[str, Mapping[str, Any]] = {
 }
 
 
-def made(*kinds: str, **fields: Any) -> Judgement:
+def made(*kinds: str, **fields: Any) -> Run:
     """A run with one cell of each kind named."""
     run = head(len(kinds), **fields)
     blocks: list[Block] = []

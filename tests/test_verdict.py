@@ -7,8 +7,8 @@ import math
 import msgspec
 import pytest
 
-from abprof.records import Comparison, Outcome, Turn
-from abprof.verdict import Judgement, judge, stats, undecided
+from abprof.records import Comparison, Outcome, Run, Turn
+from abprof.verdict import judge, stats, undecided
 from tests.blocks import block, cells, epochs, head, side
 
 QUIET = [1.0, 1.001, 0.999, 1.0]  # sd about 0.08 %: a half-width of 0.23 % at the first look
@@ -18,7 +18,7 @@ def times(factor: float) -> list[float]:
     return [factor * value for value in QUIET]
 
 
-def only(judgement: Judgement) -> Comparison:
+def only(judgement: Run) -> Comparison:
     assert len(judgement.comparisons) == 1
     return judgement.comparisons[0]
 
@@ -46,7 +46,7 @@ def test_verdicts(ratios: list[float], verdict: str) -> None:
     assert row.reasons == (("budget",) if verdict == "unclear" else ())
 
 
-def clocked(ratios: list[float], base: float, target: float) -> Judgement:
+def clocked(ratios: list[float], base: float, target: float) -> Run:
     return judge(head(), epochs(ratios, mhz={"base": base, "target": target}))
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.records import Block, Ceilings, Comparison, Verdict
-from abprof.verdict import Judgement, judge
+from abprof.records import Block, Ceilings, Comparison, Run, Verdict
+from abprof.verdict import judge
 from tests.blocks import block, head
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 
@@ -35,7 +35,7 @@ def epoch(number: int, claimed: float, true: float, *, told: bool = True, metric
     return msgspec.structs.replace(made, rounds=rounds)
 
 
-def judged(claimed: float, true: float, **fields: object) -> Judgement:
+def judged(claimed: float, true: float, **fields: object) -> Run:
     run = head()
     judges = [msgspec.structs.replace(load, judge="gpu") for load in run.workloads]
     if fields.get("metric") == "gpu_span":
@@ -43,7 +43,7 @@ def judged(claimed: float, true: float, **fields: object) -> Judgement:
     return judge(run, [epoch(number, claimed, true, **fields) for number in EPOCHS])  # type: ignore[arg-type]
 
 
-def only(found: Judgement) -> Comparison:
+def only(found: Run) -> Comparison:
     (row,) = found.comparisons
     return row
 

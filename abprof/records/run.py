@@ -205,16 +205,6 @@ class Run(Record, frozen=True, kw_only=True):
         """The side with this id. Raises KeyError."""
         return {side.id: side for side in self.sides}[id]
 
-    def builds_of(self, device: str) -> tuple[Build, ...]:
-        """What this device's workers load; the run's with ""."""
-        machine = self.machines.get(device)
-        return (machine.builds if machine else ()) or self.builds
-
-    def ceilings_of(self, device: str) -> Ceilings | None:
-        """What this device does at its best; of the run's only one with ""."""
-        machine = self.machines.get(device)
-        return machine.ceilings if machine else self.ceilings
-
 
 class Placed(Record, frozen=True, kw_only=True):
     """A device that part of the run is measured on."""

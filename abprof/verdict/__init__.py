@@ -1,4 +1,4 @@
-"""Verdicts: records in (a run's head, blocks of rounds, proofs), a Judgement out. Pure; imports records alone.
+"""Verdicts: records in (a run's head, blocks of rounds, proofs), the run with its results out. Pure; imports records alone.
 
 `judge` gives comparisons with verdicts, observations, warnings and the header with its exit code; `undecided` is the
 stopping rule; `aggregate` and CellCache give each cell's data; the submodules `stats`, `headline` and `waivers`
@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from abprof.verdict.cells import CellCache, CellData, aggregate
-    from abprof.verdict.judgement import Judgement, epochs_counted, judge, provisional, undecided
+    from abprof.verdict.judgement import epochs_counted, judge, provisional, undecided
 
-__all__ = [
-    "CellCache", "CellData", "Judgement", "aggregate", "epochs_counted", "judge", "provisional", "undecided",
-]  # fmt: skip
+__all__ = ["CellCache", "CellData", "aggregate", "epochs_counted", "judge", "provisional", "undecided"]
 
 
 def __getattr__(name: str) -> Any:
     """Load on first use: numpy costs more than a short command."""
     if name in __all__:
-        from abprof.verdict import cells, judgement
+        from abprof.verdict import judgement
 
-        return next(vars(module)[name] for module in (cells, judgement) if name in vars(module))
+        return getattr(judgement, name)
     raise AttributeError(name)

@@ -25,12 +25,10 @@ from abprof.records import (
     Proof,
     Run,
     Status,
-    Turn,
 )
 from abprof.verdict import stats
 
 Array = NDArray[np.float64]
-ARM, START, END, VALUE, WALL, EMPTY, MHZ, WAITED = range(8)  # columns of `table`, in the order of Turn's fields
 TIME, HOST_TIME, CLOCK, WAIT = range(4)  # rows of an arm in Rounds
 _FASTEST_CLOCK = 1e6  # MHz: no right reading is above
 _QUIETER = 0.8  # rescaled rounds are judged when they scatter by less than this share of the measured ones
@@ -54,24 +52,19 @@ class Rounds:
         return {arm: rows for arm, rows in self.arms.items() if not Arm.of(arm).peer}
 
 
-def table(rounds: Sequence[Sequence[Turn]]) -> tuple[Array, NDArray[np.int64]]:
-    """Turns as rows of (arm, start, end, value, wall, empty, mhz, waited), and the round number of each row."""
-    rows = [msgspec.structs.astuple(turn) for row in rounds for turn in row]
-    return np.array(rows, dtype=float).reshape(len(rows), 8), np.repeat(np.arange(len(rounds)), [*map(len, rounds)])
-
-
 def kept_rounds(block: Block) -> Rounds:
     """A block's kept rounds. Raises ValueError on a judged time that is not positive, finite and below LONGEST_CALL."""
-    turns, rows = table(block.rounds)
-    kept = ~np.isin(np.arange(len(block.rounds)), block.rejected)
-    turns, at_round = turns[kept[rows]], (np.cumsum(kept) - 1)[rows[kept[rows]]]
-    value, mhz, waited = turns[:, VALUE], turns[:, MHZ], turns[:, WAITED]
+    dropped = frozenset(block.rejected)
+    kept = [row for number, row in enumerate(block.rounds) if number not in dropped]
+    turns = np.array([msgspec.structs.astuple(turn) for row in kept for turn in row], dtype=float).reshape(-1, 8)
+    arms, _, _, value, wall, _, mhz, waited = turns.T  # in the order of Turn's fields
     if not ((value > 0) & (value <= LONGEST_CALL)).all():
         raise ValueError(f"{block.cell}, epoch {block.epoch}: a kept round has an impossible time")
     clock = np.where((mhz > 0) & (mhz < _FASTEST_CLOCK), mhz, np.nan)
     wait = np.where(waited > 0, waited / (block.calls or np.nan), np.nan)
-    numbers = np.full((len(block.arms), 4, int(kept.sum())), np.nan)
-    numbers[turns[:, ARM].astype(int), :, at_round] = np.stack([value, turns[:, WALL], clock, wait], axis=1)
+    numbers = np.full((len(block.arms), 4, len(kept)), np.nan)
+    at_round = np.repeat(np.arange(len(kept)), [len(row) for row in kept])
+    numbers[arms.astype(int), :, at_round] = np.stack([value, wall, clock, wait], axis=1)
     calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"
     return Rounds(
         epoch=block.epoch,
@@ -82,15 +75,12 @@ def kept_rounds(block: Block) -> Rounds:
 
 
 def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
-    """The times rescaled to the mean clock of all turns; None unless that reduces the scatter of ratios by a fifth.
+    """The times rescaled to the mean clock of all turns; None unless that reduces the scatter of ratios by a fifth, or when
+    more than a tenth of the turns lack a clock.
 
-    Neighbouring short turns share a clock, but a device changes its clock within a call of 20 ms: under its power limit
-    the ratio of two such calls on an H200 scattered by 0.1 to 5 %, that of their cycles by 0.02 to 0.6 %
-    (docs/MEASUREMENT.md). Only scatter is compared, never a centre, so the choice cannot favour a verdict, and all arms
-    of a cell share it. Memory does not follow the clock: there the scatter grows and the measured times are judged.
-    An epoch of one round has no scatter of its own; then the drift of all arms together is compared from round to round
-    (not the ratios between epochs, which the interval is made of). Also None when more than a tenth of the turns lack a
-    clock.
+    A device changes its clock within a call of 20 ms (docs/MEASUREMENT.md). Only scatter is compared, never a centre, so
+    the choice cannot favour a verdict. Epochs of one round have no scatter of their own: there the drift of all arms
+    together is compared, not the ratios between epochs, which the interval is made of.
     """
     clocks = [rows[CLOCK, ~np.isnan(rows[TIME])] for block in blocks for rows in block.judged_arms().values()]
     every = np.concatenate([np.empty(0), *clocks])
@@ -145,9 +135,6 @@ def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
     return float(np.std(levels)) if levels.size >= _FEWEST_ROUNDS else None
 
 
-# ---------------------------------------------------------------- one cell
-
-
 T = TypeVar("T")
 Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "sustained"]
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
@@ -190,9 +177,9 @@ class CellData:
     allow_wrong: bool
     attempts: int  # distinct epochs that tried this cell
     metric: str  # the judged one: gpu_span, wall or reported
-    blocks: tuple[Block, ...] = field(repr=False)
-    sustained: tuple[Block, ...] = field(default=(), repr=False)  # slices without a pause
-    _memo: dict[object, Any] = field(default_factory=dict, repr=False)
+    blocks: tuple[Block, ...]
+    sustained: tuple[Block, ...] = ()  # slices without a pause
+    _memo: dict[object, Any] = field(default_factory=dict)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
         """Memoize a result that depends on this cell, the key, and the run's head alone (see CellCache)."""
@@ -224,6 +211,10 @@ class CellData:
         """The judged rounds: rescaled to one clock where that is quieter, else as measured."""
         return at_one_clock(self.read) or self.read
 
+    @cached_property
+    def _sustained(self) -> tuple[Rounds, ...]:
+        return tuple(map(kept_rounds, self.sustained))
+
     @property
     def at_one_clock(self) -> bool:
         return self.judged is not self.read
@@ -236,7 +227,7 @@ class CellData:
         """
         if not all(map(self.shows_times, arms)):
             return []
-        blocks = {"judged": self.judged, "sustained": map(kept_rounds, self.sustained)}.get(of, self.read)
+        blocks = {"judged": self.judged, "sustained": self._sustained}.get(of, self.read)
         usable = RUNS | {"wrong"} if self.allow_wrong else RUNS
         found: dict[int, list[Array]] = {}
         for block in blocks:

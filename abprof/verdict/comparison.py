@@ -97,7 +97,7 @@ def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict 
         return "faster"
     if wide.inside(*stats.band(min(margin, threshold))):
         return "same"
-    return "slight" if strict.beyond(0.0, 0.0) and strict.inside(low, high) else None
+    return "slight" if (strict.low > 0 or strict.high < 0) and strict.inside(low, high) else None
 
 
 def compare(run: Run, data: CellData, pair: Pair) -> Comparison:

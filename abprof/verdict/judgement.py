@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
+import msgspec
+
 from abprof.records import (
     HOST,
     SUSTAINED,
-    Advice,
     Block,
     Comparison,
-    Header,
     Metric,
     Observation,
     Outcome,
     Proof,
-    Record,
     Run,
 )
 from abprof.verdict import stats, waivers
@@ -29,25 +28,14 @@ from abprof.verdict.headline import summarise, untimed
 from abprof.verdict.warnings import warnings
 
 
-class Judgement(Record, frozen=True, kw_only=True):
-    """The results of a run: the fields of Run with the same names, except causes."""
+def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None) -> Run:
+    """The run with the results of everything measured so far, without causes. Pure: equal records give equal results.
 
-    header: Header
-    observations: tuple[Observation, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()  # base with targets, then peers with sides
-    within: tuple[Comparison, ...] = ()  # variants of one side with each other
-    controls: tuple[Comparison, ...] = ()
-    warnings: tuple[Advice, ...] = ()
-
-
-def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None) -> Judgement:
-    """Judge everything measured so far. Pure: the same records always give the same judgement.
-
-    `run` is the head of a run; its lists of results are not read. `cache` reuses cells from call to call. Raises ValueError on
-    impossible input: a kept round with an impossible time, or rounds of a cell that the run does not have.
+    Results that the run has are not read. `cache` reuses cells from call to call. Raises ValueError on impossible input: a
+    kept round with an impossible time, or rounds of a cell that the run does not have.
     """
     if not run.options.timed:
-        return Judgement(header=untimed(run))
+        return msgspec.structs.replace(run, header=untimed(run))
     cells = aggregate(run, blocks, proofs, cache)
     rows: dict[Role, list[Comparison]] = {"target": [], "peer": [], "variant": [], "control": []}
     for data in cells.values():
@@ -55,7 +43,8 @@ def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache
             rows[role].append(row)
     targets, peers, within = (with_discoveries(rows[family]) for family in ("target", "peer", "variant"))
     targets = waivers.applied(run, targets)
-    return Judgement(
+    return msgspec.structs.replace(
+        run,
         header=summarise(run, cells, targets, rows["control"], within),
         observations=tuple(
             data.once(arm, partial(_observation, data, arm))
@@ -71,6 +60,7 @@ def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache
 
 
 def _compared(run: Run, data: CellData) -> list[tuple[Role, Comparison]]:
+    """Every pair of a cell, judged once as long as the cell has nothing new."""
     return data.once("rows", lambda: [(pair.role, compare(run, data, pair)) for pair in pairs(run, data)])
 
 

@@ -7,7 +7,6 @@ equal step up and down cancels, and a ratio's interval is the exponential of its
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,10 +43,6 @@ class Interval:
 
     def inside(self, low: float, high: float) -> bool:
         return low < self.low and self.high < high
-
-    def beyond(self, low: float, high: float) -> bool:
-        """Whether the whole interval lies outside [low, high]."""
-        return self.low > high or self.high < low
 
 
 def round_median(before: Times, after: Times) -> float:
@@ -116,16 +111,12 @@ def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
 def joint_p(smallest: float) -> float:
     """P(smallest two-sided p over LOOKS <= `smallest`) under the null: JOINT, interpolated in log-log, and at most
     Bonferroni's bound. Below the first row that bound, or the row if it is less."""
-    if smallest <= 0:
-        return 0.0
     bound = min(1.0, len(LOOKS) * smallest)
     if smallest < JOINT[0][1]:
         return min(bound, JOINT[0][0])
-    for (alpha0, level0), (alpha1, level1) in pairwise(JOINT):
-        if smallest <= level1:
-            share = math.log(smallest / level0) / math.log(level1 / level0)
-            return min(bound, alpha0 * math.exp(share * math.log(alpha1 / alpha0)))
-    return 1.0
+    (alpha0, level0), (alpha1, level1) = next(rows for rows in pairwise(JOINT) if smallest <= rows[1][1])
+    share = math.log(smallest / level0) / math.log(level1 / level0)
+    return min(bound, alpha0 * math.exp(share * math.log(alpha1 / alpha0)))
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -170,14 +161,6 @@ def own_time(epoch_medians: Sequence[float]) -> tuple[float, float | None, float
         return first, first, first
     own = student_interval([math.log(value) for value in epoch_medians], 0.05)
     return math.exp(own.theta), math.exp(own.low), math.exp(min(own.high, _LARGEST))
-
-
-@functools.cache
-def variance_by_chance(count: int) -> float:
-    """The 90th percentile of the sample variance of `count` normal values, as a multiple of the true one (chi-square)."""
-    from scipy.special import chdtri
-
-    return float(chdtri(count - 1, 0.1)) / (count - 1)
 
 
 def false_alarm_bound(alarms: int, controls: int) -> float | None:
