@@ -20,15 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from filelock import FileLock, Timeout
 
 from abprof.builds import keys
 from abprof.builds.worker_factory import WorkerFactory
 from abprof.records import UNREADABLE, Artefact, Build, Cell, Checkout, Failure, Package, Record
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
-from abprof.system import locks
-from abprof.system.config_file import fill
+from abprof.system import files, locks
 from abprof.system.console import View
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
 from abprof.system.trees import tree_hash
@@ -57,23 +55,14 @@ class Job:
     def name(self) -> str:
         return f"{self.checkout.side.id} {self.package.name}"
 
-    @property
-    def exists(self) -> bool:
-        """Whether the side has this package."""
-        return exists(Path(self.checkout.path), self.package)
-
 
 class _Published(Record, frozen=True):
     """published.json: which generation of this key is whole, and what it is."""
 
     generation: str
-    seconds: float
-    variants: tuple[str, ...]
-    artefacts: tuple[Artefact, ...]
-    facts: dict[str, str]
-    unproved: str  # why a file that the builder loaded is not allowed; "" if all are
-    compile_seconds: dict[str, float] = {}  # Triton kernel's key -> seconds
-    importable: tuple[str, ...] = ()  # files of src/ that an import could find
+    build: Build
+    parts: dict[str, str]  # digests of what decides a build
+    importable: tuple[str, ...]  # files of src/ that an import could find
 
 
 @dataclass
@@ -129,10 +118,8 @@ def exists(tree: Path, package: Package) -> bool:
     """Whether the files of a side, or a working tree, have this package: configured, a folder of kernels/ or a file there."""
     if package.path:
         return (tree / package.path).exists() or bool(package.build)  # a recipe may make it
-    if package.module:
-        return True
     folder = tree / "kernels" / package.name
-    return folder.is_dir() or folder.with_suffix(".py").is_file()
+    return bool(package.module) or folder.is_dir() or folder.with_suffix(".py").is_file()
 
 
 def missing(package: Package) -> str:
@@ -143,46 +130,48 @@ def missing(package: Package) -> str:
 def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
     """Return one package of one side, from the cache or built now."""
     side, tree = job.checkout.side.id, Path(job.checkout.path)
-    if not job.exists:
-        failure = Failure(status="missing", reason=missing(job.package))
-        return Build(side=side, kernel=job.package.name, key="", failure=failure)
+    fresh = Build(side=side, kernel=job.package.name, key="")
+    if not exists(tree, job.package):
+        return msgspec.structs.replace(fresh, failure=Failure(status="missing", reason=missing(job.package)))
     names = keys.inputs(tree, job.package)
     content = tree_hash(tree, names)
     chain = factory.toolchain[side]
     # The folders that are the builder's own follow from the key.
     received = factory.worker_env(job.checkout, job.package, Path("{build}"))
-    env = keys.counted(received, factory.named, chain.get("prefix", ""))
-    parts = keys.made_of(keys.of_side(job.package, side), content, chain, env)
-    key = keys.build_key(parts)
-    home = factory.cache / "builds" / key
-    home.mkdir(parents=True, exist_ok=True)
+    package = keys.of_side(job.package, side)
+    parts = keys.made_of(package, content, chain, keys.counted(received, factory.named, chain.get("prefix", "")))
+    home = factory.cache / "builds" / keys.build_key(parts)
     log = factory.logs / f"build-{side}-{job.package.name}.log"
-    with _locked(home, job, say):
-        keys.remember(home, parts)
+
+    def waits(holder: str) -> None:
+        say(job.name, f"waiting for {holder}, which makes the same build")
+
+    with locks.locked(home / "lock", f"[{job.name}] of process {os.getpid()}", waits):
         known = _published(home)
         if known and not rebuild and _unchanged(factory.cache, home / known.generation, known, names, content):
-            _keep_log(home / known.generation / "build.log", log, cached=True)
-            say(job.name, f"cached, {known.seconds:.1f} s when it was built")
-            return _record(job, key, home / known.generation, known, log, cached=True)
-        return _make(_Builder(factory, job, say, running), key, home, names, log)
-
-
-@contextlib.contextmanager
-def _locked(home: Path, job: Job, say: Say) -> Iterator[None]:
-    """Hold this key's folder alone; say who holds it before waiting."""
-    lock, owner = FileLock(home / "lock"), home / "owner"
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        holder = owner.read_text(errors="replace") if owner.exists() else "another abprof"
-        say(job.name, f"waiting for {holder}, which makes the same build")
-        lock.acquire()
-    try:
-        owner.write_text(f"[{job.name}] of process {os.getpid()}")
-        yield
-    finally:
-        owner.unlink(missing_ok=True)
-        lock.release()
+            kept = (home / known.generation / "build.log").read_bytes()
+            log.write_bytes(b"[abprof: from the cache; the log of the build that was published]\n" + kept)
+            say(job.name, f"cached, {known.build.seconds:.1f} s when it was built")
+            return msgspec.structs.replace(known.build, side=side, cached=True, log=log.name)
+        place = _new_generation(home)
+        for name in names:
+            (place / "src" / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(tree / name, place / "src" / name, follow_symlinks=False)
+        fresh = msgspec.structs.replace(fresh, key=home.name, path=str(place), log=log.name)
+        fresh = msgspec.structs.replace(fresh, variables=package.env, recipe=package.build)
+        made = _Builder(factory, job, say, running, place).run(fresh)
+        shutil.copyfile(place / "build.log", log)
+        if made.failure:
+            shutil.rmtree(place, ignore_errors=True)
+            return made
+        for folder in (place / "src", place / "out"):  # of a tool that ignores PYTHONDONTWRITEBYTECODE
+            for name in _compiled(folder):
+                (folder / name).unlink()
+        files.put(
+            home / "published.json",
+            msgspec.json.encode(_Published(place.name, made, parts, keys.importable(place / "src"))),
+        )
+        return made
 
 
 def _published(home: Path) -> _Published | None:
@@ -194,6 +183,14 @@ def _published(home: Path) -> _Published | None:
     return known if (home / known.generation).is_dir() else None
 
 
+def differences(cache: Path, before: str, now: str) -> list[str]:
+    """Parts in which the builds of two keys differ; [] if unknown."""
+    old, new = (_published(cache / "builds" / key) for key in (before, now))
+    if old is None or new is None:
+        return []
+    return sorted(name for name in old.parts.keys() | new.parts.keys() if old.parts.get(name) != new.parts.get(name))
+
+
 def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str], content: str) -> bool:
     """Whether a cached build is what was published: its copy of the inputs without further importable files, and every file it
     loads, those of its environment (PYTHONPATH) included. Files of a run's worktrees are gone by now and not compared."""
@@ -202,39 +199,11 @@ def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str]
             return False
         return tree_hash(place / "src", names) == content and all(
             hashlib.sha256(Path(a.path).read_bytes()).hexdigest() == a.sha256
-            for a in known.artefacts
+            for a in known.build.artefacts
             if a.path and not a.path.startswith(f"{cache / 'worktrees'}/")
         )
     except OSError:
         return False
-
-
-def _make(builder: _Builder, key: str, home: Path, names: Sequence[str], log: Path) -> Build:
-    job = builder.job
-    place = home / _next_generation(home)
-    shutil.rmtree(place, ignore_errors=True)  # left by a build that was killed
-    for folder in ("src", "out", "caches"):
-        (place / folder).mkdir(parents=True)
-    _copy(Path(job.checkout.path), place / "src", names)
-    began = time.monotonic()
-    outcome = builder.run(place, place / "build.log")
-    seconds = time.monotonic() - began
-    _keep_log(place / "build.log", log, cached=False)
-    if isinstance(outcome, Failure):
-        shutil.rmtree(place, ignore_errors=True)
-        failed = msgspec.structs.replace(outcome, log=log.name)
-        return Build(
-            side=job.checkout.side.id, kernel=job.package.name, key=key, seconds=seconds, log=log.name, failure=failed
-        )
-    for made in (place / "src", place / "out"):  # of a tool that ignores PYTHONDONTWRITEBYTECODE
-        for name in _compiled(made):
-            (made / name).unlink()
-    lies = keys.importable(place / "src")
-    fresh = msgspec.structs.replace(outcome, generation=place.name, seconds=seconds, importable=lies)
-    temporary = home / "published.json.partial"
-    temporary.write_bytes(msgspec.json.encode(fresh))
-    temporary.replace(home / "published.json")
-    return _record(job, key, place, fresh, log, cached=False)
 
 
 def _compiled(folder: Path) -> list[str]:
@@ -242,48 +211,17 @@ def _compiled(folder: Path) -> list[str]:
     return [name for name in keys.importable(folder, keys.COMPILED) if "__pycache__" in Path(name).parts]
 
 
-def _next_generation(home: Path) -> str:
-    """A number that no generation in use has. A killed build that was never published is made again at the same path."""
+def _new_generation(home: Path) -> Path:
+    """An empty build folder with a number that no build in use has; a killed build that was never published gives its back."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
-    return str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
-
-
-def _copy(tree: Path, src: Path, names: Sequence[str]) -> None:
-    for name in names:
-        place = src / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy2(tree / name, place, follow_symlinks=False)
-
-
-def _keep_log(source: Path, log: Path, *, cached: bool) -> None:
-    text = source.read_bytes() if source.exists() else b""
-    log.write_bytes((b"[abprof: from the cache; the log of the build that was published]\n" if cached else b"") + text)
-
-
-def _record(job: Job, key: str, place: Path, known: _Published, log: Path, *, cached: bool) -> Build:
-    package, where = job.package, f"abprof.toml [kernels.{job.package.name}]"
-    named = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": job.checkout.side.id}
-    return Build(
-        side=job.checkout.side.id,
-        kernel=job.package.name,
-        key=key,
-        path=str(place),
-        cached=cached,
-        seconds=known.seconds,
-        log=log.name,
-        variants=known.variants,
-        artefacts=known.artefacts,
-        facts=known.facts,
-        variables=fill(package.env, where, **named),
-        recipe=tuple(part.format(**named) for part in package.build),
-        unproved=known.unproved,
-        compile_seconds=known.compile_seconds,
-    )
+    place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
+    shutil.rmtree(place, ignore_errors=True)
+    for folder in ("src", "out", "caches"):
+        (place / folder).mkdir(parents=True)
+    return place
 
 
 # ---------------------------------------------------------------- the process
-
-_Call = tuple[Cell, str]  # a case, and the variant it is called with
 
 
 @dataclass(frozen=True)
@@ -294,71 +232,62 @@ class _Builder:
     job: Job
     say: Say
     running: _Running
+    place: Path
 
-    def run(self, place: Path, log: Path) -> _Published | Failure:
-        """Build in `place`.
+    def run(self, fresh: Build) -> Build:
+        """Return `fresh` with what was built, or with the failure.
 
         A case that fails here fails again when it is measured, and gets its status there. After one that kills the process the
         others are called in a new one.
         """
-        calls: list[_Call] | None = None
-        for _ in range(_MOST_DEATHS):
-            outcome, calls = self._process(place, log, calls)
-            if outcome is not None:
-                return outcome
-        outcome, _ = self._process(place, log, [])
-        return outcome or Failure(status="build_failed", reason="not built")
-
-    def _process(
-        self, place: Path, log: Path, calls: list[_Call] | None
-    ) -> tuple[_Published | Failure | None, list[_Call]]:
-        """Run one process. Returns (outcome, []), or (None, the calls left) if a case killed it. `calls`: None for those that
-        the package's build() leaves over."""
-        factory, side, package, name = self.factory, self.job.checkout, self.job.package, self.job.name
-        try:
-            worker = factory.worker(
-                side.side.id,
-                side,
-                package,
-                place,
-                log=log,
-                name=name,
-                on_line=lambda line: self.say(name, line),
-                network=True,  # recipes fetch what they build with
-            )
-        except WorkerDied as died:
-            return Failure(status="build_failed", reason=died.reason), []
-        with self.running.entered(worker):
+        calls: list[tuple[Cell, str]] | None = None  # cases, with the variants they are called with
+        log, name, began = self.place / "build.log", self.job.name, time.monotonic()
+        log.touch()
+        for left in reversed(range(_MOST_DEATHS + 1)):
             try:
-                built = self._build(worker, place)
-                todo = self._calls(built) if calls is None else calls
-                while todo:
-                    if not self._call(worker, *todo.pop(0)):
-                        return None, todo
-                return self._outcome(worker, built), []
-            except WorkerFault as fault:
-                if fault.status == "missing":
-                    return Failure(status="missing", reason=fault.reason), []
-                return Failure(status="build_failed", reason=_first_error(log) or fault.reason), []
+                worker = self.factory.worker(
+                    self.job.checkout.side.id,
+                    self.job.checkout,
+                    self.job.package,
+                    self.place,
+                    log=log,
+                    name=name,
+                    on_line=lambda line: self.say(name, line),
+                    network=True,  # recipes fetch what they build with
+                )
+                with self.running.entered(worker):
+                    built = self._built(worker)
+                    calls = self._calls(built) if calls is None else calls if left else []
+                    alive = True
+                    while alive and calls:
+                        alive = self._call(worker, *calls.pop(0))
+                    if alive:
+                        return self._outcome(fresh, worker, built, time.monotonic() - began)
             except WorkerHung as hung:
-                return Failure(status="build_failed", reason=hung.reason), []
-            except WorkerDied as died:
-                return Failure(status="build_failed", reason=_first_error(log) or died.reason), []
+                failure = Failure(status="build_failed", reason=hung.reason, log=fresh.log)
+                break
+            except (WorkerFault, WorkerDied) as failed:
+                absent = isinstance(failed, WorkerFault) and failed.status == "missing"
+                reason = failed.reason if absent else _first_error(log) or failed.reason
+                failure = Failure(status="missing" if absent else "build_failed", reason=reason, log=fresh.log)
+                break
+        return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)
 
-    def _build(self, worker: Worker, place: Path) -> wire.Built:
+    def _built(self, worker: Worker) -> wire.Built:
         """The recipe and the package's own build()."""
-        factory, package, id = self.factory, self.job.package, self.job.checkout.side.id
-        mount = factory.mount(self.job.checkout, package, place)
+        factory, id, place = self.factory, self.job.checkout.side.id, self.place
+        mount = factory.mount(self.job.checkout, self.job.package, place)
         start = wire.Start(factory.device, id, mount, dict(factory.workloads), str(factory.scratch))
         worker.call(start, to_start(factory.timeout))
-        recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in package.build]
+        parts = self.job.package.build
+        recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in parts]
         try:
             built: wire.Built = worker.call(wire.Build(True, recipe, str(place / "src")), factory.build_timeout)
         except WorkerHung as hung:
             raise WorkerHung(f"still building after {factory.build_timeout:.0f} s") from hung
         return built
 
-    def _calls(self, built: wire.Built) -> list[_Call]:
+    def _calls(self, built: wire.Built) -> list[tuple[Cell, str]]:
         """One case of each workload; every case if there is no build()."""
         cells = self.job.cells
         if built.has_build:
@@ -377,12 +306,12 @@ class _Builder:
             return False
         return True
 
-    def _outcome(self, worker: Worker, built: wire.Built) -> _Published:
+    def _outcome(self, fresh: Build, worker: Worker, built: wire.Built, seconds: float) -> Build:
         proved: wire.Proved = worker.call(wire.Prove(), self.factory.timeout)
         compiled = [kernel for kernel in proved.kernels if kernel.seconds is not None]
-        return _Published(
-            generation="",
-            seconds=0.0,
+        return msgspec.structs.replace(
+            fresh,
+            seconds=seconds,
             variants=tuple(built.variants),
             artefacts=tuple(msgspec.convert(a, Artefact) for a in proved.artefacts),
             facts={kernel.key: kernel.summary() for kernel in compiled},
@@ -393,10 +322,7 @@ class _Builder:
 
 def _first_error(log: Path) -> str:
     """The first line of a build log that reads like an error."""
-    try:
-        lines = log.read_text(errors="replace").splitlines()
-    except OSError:
-        return ""
+    lines = log.read_text(errors="replace").splitlines()
     for before, line in zip(["", *lines], lines, strict=False):
         quoted = _QUOTED.match(before)  # a source line in a traceback may contain the word
         if _ERROR.search(line) and not quoted and not line.startswith(("Traceback", "ninja:", "$ ")):
@@ -422,11 +348,8 @@ def identical(
         return False
     if any(toolchain[b.side] != toolchain[mine[0].side] for b in mine):  # another torch runs the same sources
         return False
-    return len({_loaded(b) for b in mine}) == 1 and len({_package_content(b, packages[b.side]) for b in mine}) == 1
-
-
-def _loaded(build: Build) -> frozenset[tuple[str, str, str]]:
-    return frozenset((a.kind, a.name, a.sha256) for a in build.artefacts)
+    loaded = {frozenset((a.kind, a.name, a.sha256) for a in b.artefacts) for b in mine}
+    return len(loaded) == 1 and len({_package_content(b, packages[b.side]) for b in mine}) == 1
 
 
 def _package_content(build: Build, package: Package) -> str:
@@ -482,8 +405,10 @@ def sweep(cache: Path, *, everything: bool) -> list[str]:
         if everything and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
         for home in homes:
-            with contextlib.suppress(Timeout, OSError), FileLock(home / "lock", timeout=0):
+            with locks.abandoned(home / "lock") as mine:
                 known = _published(home)
+                if not mine:
+                    continue
                 if everything or not (home / "published.json").exists():
                     shutil.rmtree(home, ignore_errors=True)
                     lines.append(f"removed the {'' if everything else 'unfinished '}build {home.name}")

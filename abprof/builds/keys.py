@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import hashlib
 import os
@@ -13,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from abprof.builds import environment
-from abprof.records import UNREADABLE, Package
+from abprof.records import Package
 from abprof.system.config_file import fill
 from abprof.system.trees import files_of
 
@@ -116,23 +115,3 @@ def build_key(parts: Mapping[str, str]) -> str:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:20]
-
-
-# ---------------------------------------------------------------- why two keys differ
-
-_PARTS = "made_of.json"
-
-
-def remember(home: Path, parts: Mapping[str, str]) -> None:
-    """Keep the parts of this key in its folder CACHE/builds/KEY, for `differences`."""
-    with contextlib.suppress(OSError):  # a full disk: then `differences` finds nothing
-        (home / _PARTS).write_bytes(msgspec.json.encode(parts))
-
-
-def differences(before: Path, now: Path) -> list[str]:
-    """Parts in which the builds of two such folders differ; [] if unknown."""
-    try:
-        old, new = (msgspec.json.decode((home / _PARTS).read_bytes(), type=dict[str, str]) for home in (before, now))
-    except (OSError, *UNREADABLE):
-        return []
-    return sorted(name for name in old.keys() | new.keys() if old.get(name) != new.get(name))

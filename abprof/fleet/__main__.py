@@ -156,7 +156,7 @@ class ShardWorker(contextlib.ExitStack):
             return ready
         made = build_kernels(place, plan, view)
         if _same_toolchain(plan, shard) and shard.held:
-            made = continued.same_builds(shard.run, made, place.cache / "builds")
+            made = continued.same_builds(shard.run, made, place.cache)
         self._built |= {name: tuple(b for b in made if b.kernel == name) for name in {build.kernel for build in made}}
         return made
 

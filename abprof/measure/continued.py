@@ -9,7 +9,7 @@ from typing import get_args
 
 import msgspec
 
-from abprof.builds import keys
+from abprof.builds import differences
 from abprof.measure import matrix
 from abprof.measure.run_context import RunContext, look_around
 from abprof.records import Build, Cell, Run, Verdict
@@ -100,8 +100,8 @@ def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
     return matrix.select(cells, filters)
 
 
-def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build, ...]:
-    """The run's builds, replaced by those made now. `folder` holds the inputs of each build by its key.
+def same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build, ...]:
+    """The run's builds, replaced by those made now.
 
     Raises AbprofError if one has other inputs or another toolchain than the run's.
     """
@@ -109,7 +109,7 @@ def same_builds(run: Run, builds: Sequence[Build], folder: Path) -> tuple[Build,
     for build in builds:
         old = before.get((build.side, build.kernel))
         if old is not None and old.key != build.key:
-            differing = ", ".join(keys.differences(folder / old.key, folder / build.key))
+            differing = ", ".join(differences(cache, old.key, build.key))
             why = f"other than then: {differing}" if differing else "sources, toolchain or environment differ"
             what = f"the build of {build.kernel} is not the run's ({why})"
             advice = "make it as it was, or start a new run" if differing else "start a new run"

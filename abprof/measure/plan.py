@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from abprof.builds import Job, Watch, WorkerFactory, build_packages, environment, identical
+from abprof.builds import Job, Watch, WorkerFactory, build_packages, environment, exists, identical
 from abprof.builds import sandbox as contain
 from abprof.builds.build import missing
 from abprof.builds.tampering import elsewhere, inputs_of
@@ -277,7 +277,7 @@ def assign_arms(
         for cell in plan.cells
     }
     every = dict.fromkeys((*plan.run.arms, *(arm for row in arms.values() for arm in row)))
-    known = earlier.same_builds(plan.run, builds, place.cache / "builds")
+    known = earlier.same_builds(plan.run, builds, place.cache)
     run = msgspec.structs.replace(plan.run, builds=known, arms=tuple(every))
     begun = {block.cell for block in blocks}
     skipped = []
@@ -431,7 +431,7 @@ def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...
 def check_packages(place: RunContext, plan: Plan) -> None:
     """Raise AbprofError if no side has any of the packages, as far as files tell."""
     jobs = _jobs(plan)
-    if jobs and not any(job.exists for job in jobs):
+    if jobs and not any(exists(Path(job.checkout.path), job.package) for job in jobs):
         raise _on_no_side(place, [job.package.name for job in jobs])
 
 
