@@ -288,7 +288,7 @@ def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        ('{"schema": 3, "header": {"sentence": "Act."}}', "by a newer abprof (schema 3, this one reads 2); it says: Act. ("),
+        ('{"schema": 3, "header": {"sentence": "Act."}}', "by a newer abprof (schema 3, this one reads 2)"),
         ('{"schema": 1, "id": "cut he', "not JSON: Input data was truncated (abprof writes it whole"),
         ('{"schema": 1, "settings": {"threshold": NaN}}', "invalid character"),
         ("", "not JSON: Input data was truncated"),

@@ -30,7 +30,7 @@ def rows(part: Block, *keys: str) -> list[tuple[str, ...]]:
 
 
 def test_sections_are_those_that_are_declared(found):
-    assert list(found) == ["Ladder", "Scaling over seqlen", "Autotuning", "Memory traffic", "Density sweep"]
+    assert list(found) == ["Ladder", "Scaling over seqlen", "Autotuning", "Density sweep"]
     assert made(runs.run()) == {}
     text = html(runs.run(), [])
     assert not re.search(r"<h3>(Ladder|Scaling|Density|Autotuning|Memory)", text)

@@ -1,4 +1,4 @@
-"""What a workload declares, as tables with a chart: ladder, scaling, density sweep, configurations, least memory traffic.
+"""What a workload declares, as tables with a chart: ladder, scaling, density sweep, configurations.
 
 A speed-up of two arms that were compared has an interval and a verdict; others are the ratio of the arms' own times.
 """
@@ -6,29 +6,33 @@ A speed-up of two arms that were compared has an interval and a verdict; others 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from abprof.records import Observation, Sweep, Value
 from abprof.records.quantities import plural
 from abprof.report import charts, sentences
 from abprof.report.charts import Series
 from abprof.report.rows import ROWS_UP_TO, ArmOf, Block, Group, Row, Table, gbps, label, tflops, time_text, value
-from abprof.report.text import NOT_RECORDED, clean, rate, size
+from abprof.report.text import NOT_RECORDED, clean, rate
 
 LINES_UP_TO = 8  # of a chart
 Steps = Mapping[str, Observation | None]  # one side's arms of one cell, by variant
+Texts = dict[str, str]  # column -> text
 
 
 def blocks(group: Group) -> list[Block]:
     """The views that this workload declares and that its rows have numbers for, each with one table and perhaps a chart."""
-    found = []
-    for made in (*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group), *_least_traffic(group)):
-        ((text,), (table,)) = made.text, made.tables
-        if count := len(table.rows):
-            cut = replace(table, rows=table.rows[:ROWS_UP_TO])
-            more = f"{text} The first {ROWS_UP_TO} of {count} rows." if count > ROWS_UP_TO else text
-            found.append(replace(made, tables=(cut,), text=(more,)))
-    return found
+    return [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
+
+
+def _block(title: str, text: str, rows: Sequence[Texts], left: int, chart: Markup = Markup("")) -> Iterator[Block]:
+    """A block of rows with the same columns; none without rows."""
+    if rows:
+        text += f" The first {ROWS_UP_TO} of {len(rows)} rows." if len(rows) > ROWS_UP_TO else ""
+        table = Table(tuple(rows[0]), tuple(tuple(row.values()) for row in rows[:ROWS_UP_TO]), left)
+        yield Block(title, (text,), tables=(table,), chart=chart)
 
 
 def number(given: Value | None) -> float | None:
@@ -79,10 +83,8 @@ class Gain:
     verdict: str = ""
 
     def __str__(self) -> str:
-        if self.ratio is None:
-            return "-"
-        if not self.verdict:
-            return f"{self.ratio:.2f} ×"
+        if self.ratio is None or not self.verdict:
+            return "-" if self.ratio is None else f"{self.ratio:.2f} ×"
         around = f"{self.low:.3f} to {self.high:.3f}" if self.low and self.high else sentences.NO_INTERVAL
         return f"{self.ratio:.3f} × ({around}), {self.verdict}"
 
@@ -95,9 +97,8 @@ def gain(group: Group, before: Observation | None, after: Observation | None, me
     judged = group.pairs.get((after.cell, before.arm, after.arm))
     if judged is None or judged.pct is None:
         return Gain(one / two)
-    ratio, low, high = (
-        None if pct is None else 1 / (1 + pct / 100) for pct in (judged.pct, judged.high_pct, judged.low_pct)
-    )
+    changes = judged.pct, judged.high_pct, judged.low_pct
+    ratio, low, high = (None if pct is None else 1 / (1 + pct / 100) for pct in changes)
     return Gain(ratio, low, high, judged.verdict)
 
 
@@ -126,7 +127,7 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
     return found
 
 
-# ---------------------------------------------------------------- ladder
+# ---------------------------------------------------------------- ladder, scaling
 
 
 def _ladder(group: Group) -> Iterator[Block]:
@@ -134,47 +135,44 @@ def _ladder(group: Group) -> Iterator[Block]:
     steps = group.workload.ladder
     if not steps:
         return
-    bytes_known = any(row.cell.bytes for row in group.rows)
     over = {name: seen for name, seen in peers(group).items() if any(one.metrics for one in seen.values())}
     scaled = {side: efficiency(group, arm) for side, arm in group.sides}
     axis = clean(group.workload.scaled) if any(scaled.values()) else ""
-    names, between = _steps(group), len(steps) > 2  # of two steps the baseline is the one before
     rows, lines = [], []
     for row, side, seen in _by_cell(group):
         points = []
-        for place, name in enumerate(names):
-            now, ns = seen.get(name), row.ns(seen.get(name))
-            before = steps[place - 1] if 0 < place < len(steps) else ""
-            first, last = (gain(group, seen.get(one), now, row.metric) for one in (steps[0], before))
-            texts = [_case(group, row), side, clean(name), time_text(now, row.metric), rate(tflops(row.cell, ns))]
-            if bytes_known:
-                known = row.cell.bytes
-                texts += [rate(gbps(row.cell, ns)), NOT_RECORDED if known is None else f"{known / 1e6:.3f}"]
+        for place, name in enumerate(_steps(group)):
+            now, ns, known = seen.get(name), row.ns(seen.get(name)), row.cell.bytes
+            first = gain(group, seen.get(steps[0]), now, row.metric)
+            before = seen.get(steps[place - 1]) if 0 < place < len(steps) else None
+            line = {"case": _case(group, row), "side": side, "step": clean(name), "time": time_text(now, row.metric),
+                    "TFLOP/s": rate(tflops(row.cell, ns))}  # fmt: skip
+            if any(row.cell.bytes for row in group.rows):
+                line |= {
+                    "GB/s": rate(gbps(row.cell, ns)),
+                    "MB": NOT_RECORDED if known is None else f"{known / 1e6:.3f}",
+                }
             if axis:
                 share = scaled[side].get((row.cell.id, name))
-                texts.append("-" if share is None else f"{share:.3f}")
-            gains = [first, *([last] if between else [])]
-            gains += [gain(group, by_cell.get(row.cell.id), now, row.metric) for by_cell in over.values()]
-            rows.append((*texts, *map(str, gains)))
+                line["scaling efficiency"] = "-" if share is None else f"{share:.3f}"
+            line["of the baseline"] = str(first)
+            if len(steps) > 2:  # of two steps the baseline is the one before
+                line["of the step before"] = str(gain(group, before, now, row.metric))
+            for peer, by_cell in over.items():
+                line[f"of {clean(peer)}"] = str(gain(group, by_cell.get(row.cell.id), now, row.metric))
+            rows.append(line)
             points += [(float(place), first.ratio)] if first.ratio and place < len(steps) else []
-        named = f"{_case(group, row)} {side}" if group.target else _case(group, row)
-        lines.append(Series(named, side, tuple(points)))
-    header = ["case", "side", "step", "time", "TFLOP/s", *(("GB/s", "MB") if bytes_known else ())]
-    header += [*(["scaling efficiency"] if axis else []), "of the baseline"]
-    header += [*(["of the step before"] if between else []), *(f"of {clean(name)}" for name in over)]
+        lines.append(Series(f"{_case(group, row)} {side if group.target else ''}".strip(), side, tuple(points)))
     text = f"Steps in order; the baseline is {clean(steps[0])}. A speed-up with an interval is of neighbouring turns and has "
     text += "a verdict by the rules for sides; one without is a ratio of the times shown."
     if axis:
         text += f" Scaling efficiency is the growth of a step's TFLOP/s since its smallest {axis}, over the growth of {axis}."
     drawn = charts.lines(_some(lines), y="speed-up of the baseline", ticks=tuple(map(clean, steps)))
-    yield Block("Ladder", (text,), tables=(Table(tuple(header), tuple(rows), 3),), chart=drawn)
+    yield from _block("Ladder", text, rows, 3, drawn)
 
 
 def _some(lines: Sequence[Series]) -> list[Series]:
     return [line for line in lines if line.points][:LINES_UP_TO]
-
-
-# ---------------------------------------------------------------- scaling
 
 
 def _scaling(group: Group) -> Iterator[Block]:
@@ -185,8 +183,7 @@ def _scaling(group: Group) -> Iterator[Block]:
     names = _steps(group)
     series: dict[tuple[str, str], list[tuple[Row, Steps, float | None]]] = {}  # rows with the ns of the fastest arm
     for row, side, seen in _by_cell(group):
-        times = [ns for name in seen if (ns := _right(row, seen, name))]
-        series.setdefault((_case(group, row, axis), side), []).append((row, seen, min(times, default=None)))
+        series.setdefault((_case(group, row, axis), side), []).append((row, seen, _best(row, seen)[0]))
     rated = any(tflops(row.cell, best) for points in series.values() for row, _, best in points)
     rows, drawn = [], []
     for (case, side), points in series.items():
@@ -195,43 +192,26 @@ def _scaling(group: Group) -> Iterator[Block]:
         line = []
         for row, seen, best in points:
             speed = tflops(row.cell, best)
-            each = [time_text(seen.get(name), row.metric) for name in names or ("",)]
-            each += [_fastest(group, row, seen, names)] if names else []
+            texts = {"case": case, "side": side, clean(axis): clean(row.cell.params[axis])}
+            texts |= {clean(name) or "time": time_text(seen.get(name), row.metric) for name in names or ("",)}
+            texts |= {"best": clean(_best(row, seen)[1])} if names else {}
             share = f"{100 * speed / most:.0f} %" if speed and most else NOT_RECORDED
-            rows.append((case, side, clean(row.cell.params[axis]), *each, rate(speed), share))
+            rows.append(texts | {"TFLOP/s": rate(speed), "efficiency": share})
             x, y = number(row.cell.params[axis]), speed if rated else best and best / 1e6
             line += [(x, y)] if x is not None and y else []
         drawn.append(Series(f"{case} {side}", side, tuple(line)))
-    text = "Efficiency is the TFLOP/s at a value as a share of the most in its series." if rated else ""
-    if names:
-        text = f"Best names the fastest, with those that were compared with it and are not certainly slower. {text}".strip()
-    axis = clean(axis)
-    header = ("case", "side", axis, *(names or ("time",)), *(["best"] if names else []), "TFLOP/s", "efficiency")
-    unit = "TFLOP/s" if rated else "ms a call"
-    picture = charts.lines(_some(drawn), y=unit, x=axis, log_x=True)
-    yield Block(
-        f"Scaling over {axis}", (text,), tables=(Table(tuple(map(clean, header)), tuple(rows), 3),), chart=picture
+    text = (
+        "Best names the fastest, with those that were compared with it and are not certainly slower. " if names else ""
     )
+    text += "Efficiency is the TFLOP/s at a value as a share of the most in its series." if rated else ""
+    picture = charts.lines(_some(drawn), y="TFLOP/s" if rated else "ms a call", x=clean(axis), log_x=True)
+    yield from _block(f"Scaling over {clean(axis)}", text.strip(), rows, 3, picture)
 
 
-def _right(row: Row, seen: Steps, name: str) -> float | None:
-    """The time of an arm whose output is right: a wrong one may be shown, and is never the best."""
-    one = seen.get(name)
-    return row.ns(one) if one and one.status != "wrong" else None
-
-
-def _fastest(group: Group, row: Row, seen: Steps, names: Sequence[str]) -> str:
-    timed = sorted((ns, name) for name in names if (ns := _right(row, seen, name)))
-    if not timed:
-        return NOT_RECORDED
-    first, *others = (name for _, name in timed)
-    level = [first]
-    for name in others:
-        one, other = seen[first], seen[name]
-        arms = (one.arm, other.arm) if one and other else ("", "")
-        judged = [group.pairs.get((row.cell.id, *pair)) for pair in (arms, arms[::-1])]
-        level += [name] if any(pair.verdict in ("same", "unclear") for pair in judged if pair) else []
-    return " or ".join(map(clean, level))
+def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
+    """(ns, variant) of the fastest arm whose output is right: a wrong one may be shown, and is never the best."""
+    right = [(ns, name) for name, one in seen.items() if one and one.status != "wrong" and (ns := row.ns(one))]
+    return min(right, default=(None, NOT_RECORDED))
 
 
 # ---------------------------------------------------------------- density
@@ -248,14 +228,14 @@ def _sweep(group: Group) -> Iterator[Block]:
         unseen += sum(_density(declared, row, arm(row)) is None for row in group.rows)
         for row, density, speedup in _densities(group, declared, arm):
             band = next((b.speedup for b in declared.bands if b.density[0] <= density <= b.density[1]), None)
-            expected = f"{band[0]:g} to {band[1]:g} ×" if band else "-"
             placed = "-"
             if band and speedup is not None:
                 placed = "below" if speedup < band[0] else "above" if speedup > band[1] else "inside"
-            shown = NOT_RECORDED if speedup is None else f"{speedup:.2f} ×"
-            rows.append(
-                (group.name(row), side, f"{density:.3f}", time_text(arm(row), row.metric), shown, expected, placed)
-            )
+            rows.append({
+                "case": group.name(row), "side": side, "density": f"{density:.3f}", "time": time_text(arm(row), row.metric),
+                "speed-up": NOT_RECORDED if speedup is None else f"{speedup:.2f} ×",
+                "expected": f"{band[0]:g} to {band[1]:g} ×" if band else "-", "it is": placed,
+            })  # fmt: skip
             points += [(density, speedup)] if speedup is not None else []
         lines.append(Series(side, side, tuple(sorted(points)), joined=False))
     against = clean(declared.against)
@@ -265,8 +245,7 @@ def _sweep(group: Group) -> Iterator[Block]:
         text += f" {plural(unseen, 'row')} without a density here may be denser than all of them."
     bands = [(*band.density, *band.speedup) for band in declared.bands]
     drawn = charts.lines(lines, y="speed-up", x=clean(declared.density), bands=bands)
-    header = ("case", "side", "density", "time", "speed-up", "expected", "it is")
-    yield Block("Density sweep", (text,), tables=(Table(header, tuple(rows), 2),), chart=drawn)
+    yield from _block("Density sweep", text, rows, 2, drawn)
 
 
 def _densities(group: Group, declared: Sweep, arm: ArmOf) -> list[tuple[Row, float, float | None]]:
@@ -297,8 +276,6 @@ def _density(declared: Sweep, row: Row, seen: Observation | None) -> float | Non
     return number(row.cell.params.get(declared.density) if known is None else known)
 
 
-# ---------------------------------------------------------------- facts of arms
-
 _CONFIGURED = {
     "autotuned": ("Autotuning", "The configuration that each side's kernel ran with."),
     "configuration": (
@@ -306,7 +283,6 @@ _CONFIGURED = {
         "The entry of the package's platform table for this device, as each side ran it.",
     ),
 }
-_LEAST = {"minimum_dram_bytes": "DRAM", "minimum_l2_bytes": "L2", "minimum_l1_bytes": "L1"}
 
 
 def _configurations(group: Group) -> Iterator[Block]:
@@ -314,27 +290,9 @@ def _configurations(group: Group) -> Iterator[Block]:
     for fact, (title, text) in _CONFIGURED.items():
         rows = []
         for row in group.rows:
-            known = [seen.facts.get(fact) if (seen := arm(row)) else None for _, arm in group.sides]
-            if any(one is not None for one in known):
-                texts = [NOT_RECORDED if one is None else sentences.fact(one) for one in known]
-                same = "-" if None in known else "same" if len(set(known)) == 1 else "differs"
-                rows.append((group.name(row), *texts, *([same] if group.target else [])))
-        header = ("case", *(side for side, _ in group.sides), *(["sides"] if group.target else []))
-        yield Block(title, (text,), tables=(Table(header, tuple(rows), 1),))
-
-
-def _least_traffic(group: Group) -> Iterator[Block]:
-    """The least traffic that a call can do, per level, with the rate that would be, and peak memory."""
-    seen = [(row, side, one) for row in group.rows for side, arm in group.sides if (one := arm(row))]
-    levels = [name for name in _LEAST if any(name in one.facts for _, _, one in seen)]
-    rows = []
-    for row, side, one in seen:
-        if any(name in one.facts for name in levels):
-            ns, least = row.ns(one), [number(one.facts.get(name)) for name in levels]
-            rates = [rate(count / ns if count and ns else None) for count in least]
-            memory = size(value(one, "peak_mem_bytes"))
-            rows.append((group.name(row), side, *map(size, least), *rates, memory))
-    names = [_LEAST[level] for level in levels]
-    header = ("case", "side", *(f"{n}, least" for n in names), *(f"{n} GB/s" for n in names), "peak memory")
-    text = "The least bytes that a call must move, as the workload predicts, and the rate if it moved no more."
-    yield Block("Memory traffic", (text,), tables=(Table(header, tuple(rows), 2),))
+            known = {side: seen.facts.get(fact) if (seen := arm(row)) else None for side, arm in group.sides}
+            if any(one is not None for one in known.values()):
+                texts = {side: NOT_RECORDED if one is None else sentences.fact(one) for side, one in known.items()}
+                same = "-" if None in known.values() else "same" if len(set(known.values())) == 1 else "differs"
+                rows.append({"case": group.name(row), **texts, **({"sides": same} if group.target else {})})
+        yield from _block(title, text, rows, 1)
