@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from abprof.builds import in_use
-from abprof.evidence import Reader, explained, probed, read_kernels
+from abprof.evidence import explained, probed, read_kernels
 from abprof.evidence.ncu import capture
 from abprof.fleet import Executor, cluster_of, coordinate, executor_options, pool_of
 from abprof.measure import (
@@ -228,8 +228,7 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
         for trace in probed(plan, record.judged, probes, path, record.next_epoch, record.view.say):
             record.add(trace)
         record.note(watch.look("after the epochs"))
-        prefixes = [chain.get("prefix", "") for chain in plan.factory.toolchain.values()]
-        _read_machine_code(record, Reader(place.cache / "code", prefixes))
+        _read_machine_code(record, place.cache / "code")
 
 
 def start(
@@ -283,11 +282,11 @@ def _items(place: RunContext, plan: Plan, record: Record, cluster: Executor | No
         yield from coordinate(plan, record, executor, place)
 
 
-def _read_machine_code(record: Record, reader: Reader) -> None:
+def _read_machine_code(record: Record, cache: Path) -> None:
     """Read what the loaded kernels are made of. After all timing."""
     read = {
         runfolder.kernel_key(kernel): kernel
-        for kernel in read_kernels(record.known("running"), record.kernels.values(), reader)
+        for kernel in read_kernels(record.known("running"), record.kernels.values(), cache)
     }
     # A kernel whose file is gone keeps what was read before.
     known = record.kernels

@@ -1,7 +1,7 @@
-"""Why a row changed: what workers compiled, machine code, phases, Nsight Compute, torch.profiler, proton and perf.
+"""Why a row changed: machine code, phases, Nsight Compute, torch.profiler, proton and perf.
 
 In: a judged run, and for probes the plan with its workers. Out: kernels with their code (`read_kernels`), records of the
-probes (`probed`), and the run with causes on its changed rows (`explained`). `ncu` is the only caller of Nsight Compute.
+probes (`probed`), and the run with causes on its changed rows (`explained`).
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from abprof.evidence.causes import explained
-    from abprof.evidence.machine_code import Reader, read_kernels
+    from abprof.evidence.machine_code import read_kernels
     from abprof.evidence.probes import probed, subjects
 
-__all__ = ["Reader", "explained", "probed", "read_kernels", "subjects"]
+__all__ = ["explained", "probed", "read_kernels", "subjects"]
 
 
 def __getattr__(name: str) -> Any:

@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 
 from abprof.evidence import machine_code
-from abprof.evidence.machine_code import Reader
 from abprof.records import Kernel
 from tests import blocks
 from tests.why.cases import RECORDED
@@ -30,12 +29,11 @@ def compiled(folder: Path) -> dict[str, dict[str, Any]]:
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     told = json.loads(done.stdout.splitlines()[-1])
-    reader = Reader(folder / "read")
     for sides in told.values():
         for side, part in sides.items():
             raw = [msgspec.convert(one | {"side": side, "package": "ffa", "kind": "triton"}, Kernel)
                    for one in part["kernels"]]  # fmt: skip
-            read = machine_code.read_kernels(blocks.head(), raw, reader)
+            read = machine_code.read_kernels(blocks.head(), raw, folder / "read")
             kept = [msgspec.structs.replace(kernel, path="", seconds=None) for kernel in read]
             part["kernels"] = [msgspec.to_builtins(kernel) for kernel in kept]
     return told

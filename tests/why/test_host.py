@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from abprof.evidence import machine_code
-from abprof.evidence.machine_code import Reader
 from abprof.records import (
     Artefact,
     Build,
@@ -58,7 +57,7 @@ def loaded(folder: Path, side: str, made: Sources) -> tuple[Build, Proof]:
 
 def read(folder: Path, before: Sources, after: Sources) -> tuple[Kernel, ...]:
     builds, proofs = zip(loaded(folder, "base", before), loaded(folder, "target", after), strict=True)
-    return machine_code.read_kernels(blocks.head(builds=builds, proofs=proofs), (), Reader(folder.parent / "read"))
+    return machine_code.read_kernels(blocks.head(builds=builds, proofs=proofs), (), folder.parent / "read")
 
 
 def judged(
