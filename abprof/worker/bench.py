@@ -221,5 +221,5 @@ def versions() -> dict[str, str]:
 
         found["triton"] = triton.__version__
     with contextlib.suppress(Exception):
-        found["cudnn"] = str(torch.backends.cudnn.version() or "")
+        found["cudnn"] = str(torch._C._cudnn.getVersionInt())  # torch.backends.cudnn.version() starts CUDA
     return {name: str(value) for name, value in found.items() if value}

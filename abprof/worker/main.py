@@ -49,6 +49,9 @@ def main(argv: list[str] | None = None) -> int:
     if options.cell:
         return foreground(options.cell)
     if options.fork:
+        if not _forks_work():
+            print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
+            return 1
         return fork_on_request(options.fork, _forked)
     code = worker(options.source, options.sink)
     if code:
@@ -153,6 +156,16 @@ def _calls(bench: Bench, job: wire.Foreground) -> wire.Finished:
         for _ in range(job.warmup + job.runs):
             call()
     return wire.Finished("ok", facts=bench.facts(arm) if job.facts else {})
+
+
+def _forks_work() -> bool:
+    """Whether a fork of this process can use CUDA, and this process has no thread that a fork would lack."""
+    pid = os.fork()
+    if not pid:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    _, status = os.waitpid(pid, 0)
+    # OpenBLAS ends its threads before a fork, so they are counted after it.
+    return status == 0 and len(os.listdir("/proc/self/task")) == 1
 
 
 def _forked(source: int, sink: int) -> int:
