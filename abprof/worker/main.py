@@ -165,7 +165,7 @@ def _forks_work() -> bool:
         os._exit(int(torch.cuda._is_in_bad_fork()))
     _, status = os.waitpid(pid, 0)
     # OpenBLAS ends its threads before a fork, so they are counted after it.
-    return status == 0 and len(os.listdir("/proc/self/task")) == 1
+    return status == 0 and len(list(Path("/proc/self/task").iterdir())) == 1
 
 
 def _forked(source: int, sink: int) -> int:
