@@ -34,7 +34,7 @@ def run(cells: int, *, changed: float = 0.1) -> Run:
     few = runs.changed(plain, cells=tuple(made), observations=tuple(seen), comparisons=tuple(judged), warnings=(),
                        workloads=plain.workloads[:1], builds=plain.builds[:2])  # fmt: skip
     counts = sentence.count(few, few.comparisons) | {"controls": 6, "controls_inside": 6, "controls_outside": 0}
-    said = sentence.compared(counts, margin=few.options.margin, same_code=False)
+    said = sentence.summary(counts, measured=True, margin=few.options.margin, same_code=False)
     return runs.changed(few, header=runs.changed(plain.header, sentence=said, counts=counts))
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from abprof.records import Arm, Band, Build, Cell, Judge, Phase, Side, Sweep, Timer, Value, Workload
+from abprof.records import Arm, Band, Build, Cell, Judge, Phase, Side, Sweep, Timer, Value, Workload, arm_id
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 
@@ -232,7 +232,7 @@ def arms(
     """Who takes turns in a cell: every side (or each variant of it), the control, the peers."""
     variants = variants_of(load, builds)
     rows = [
-        Arm(id=f"{side.id}:{variant}" if variant else side.id, side=side.id, variant=variant)
+        Arm(id=arm_id(side.id, variant), side=side.id, variant=variant)
         for variant in variants or ("",)
         for side in sides
     ]

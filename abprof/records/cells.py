@@ -116,6 +116,11 @@ class Cell(Record, frozen=True, kw_only=True):
     skip: str = ""  # why the workload leaves this cell out on this device: every arm is `unsupported`
 
 
+def arm_id(side: str, variant: str) -> str:
+    """The id of a side's arm in a variant, "" for the plain one."""
+    return f"{side}:{variant}" if variant else side
+
+
 PEERS = "peers"  # the worker in which they run
 STANDING_IN = frozenset({"control", PEERS})  # workers of base's build beside base's own
 

@@ -1,8 +1,8 @@
 """Verdicts: records in (a run's head, blocks of rounds, proofs), the run with its results out. Pure; imports records alone.
 
 `judge` gives comparisons with verdicts, observations, warnings and the header with its exit code; `undecided` is the
-stopping rule; `aggregate` and CellCache give each cell's data; the submodules `stats`, `headline` and `waivers`
-are for callers that need their functions.
+stopping rule; `aggregate` gives each cell's data, CellCache keeps it from call to call. The modules `stats` (numbers),
+`headline` (counts and the sentence) and `waivers` belong to the face.
 """
 
 from __future__ import annotations
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from abprof.verdict.cells import CellCache, CellData, aggregate
+    from abprof.verdict.comparison import decide
     from abprof.verdict.judgement import epochs_counted, judge, provisional, undecided
 
-__all__ = ["CellCache", "CellData", "aggregate", "epochs_counted", "judge", "provisional", "undecided"]
+__all__ = ["CellCache", "CellData", "aggregate", "decide", "epochs_counted", "judge", "provisional", "undecided"]
 
 
 def __getattr__(name: str) -> Any:

@@ -258,9 +258,6 @@ def _values(rows: Array, of: Quantity) -> Array:
     return found
 
 
-# ---------------------------------------------------------------- aggregation
-
-
 @dataclass
 class CellCache:
     """Aggregated cells of one run, reused while a cell's blocks are the same objects and the head is equal in what any
@@ -319,13 +316,6 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
         blocks=kept,
         sustained=tuple(block for block in every if block.metric == SUSTAINED and block.rounds),
     )
-
-
-# ---------------------------------------------------------------- arms
-
-
-def arm_id(side: str, variant: str) -> str:
-    return f"{side}:{variant}" if variant else side
 
 
 def same_code(run: Run) -> bool:

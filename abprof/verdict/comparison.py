@@ -29,11 +29,11 @@ from typing import Literal, NamedTuple
 import msgspec
 import numpy as np
 
-from abprof.records import Arm, Comparison, Options, Run, Verdict
+from abprof.records import Arm, Comparison, Options, Run, Verdict, arm_id
 from abprof.verdict import stats
-from abprof.verdict.cells import CellData, arm_id, same_code
+from abprof.verdict.cells import CellData, same_code
+from abprof.verdict.headline import WITHHELD
 
-WITHHELD = frozenset({"clock", "power", "timer"})  # reasons
 _SEEN = 0.5  # share of a claimed saving that the parent's clock must see
 Role = Literal["target", "peer", "variant", "control"]
 
@@ -146,10 +146,9 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
 
 def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """Mark the changed rows that survive false-discovery control (5 %) over all tested rows of one family."""
-    found = iter(stats.discoveries([row.p for row in rows if row.p is not None]))
-    survives = [row.p is not None and next(found) and row.verdict in {"slower", "faster"} for row in rows]
+    found = zip(rows, stats.discoveries([row.p for row in rows]), strict=True)
     return tuple(
-        msgspec.structs.replace(row, discovery=True) if yes else row for row, yes in zip(rows, survives, strict=True)
+        msgspec.structs.replace(row, discovery=yes and row.verdict in {"slower", "faster"}) for row, yes in found
     )
 
 
@@ -190,7 +189,9 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
         return "unclear", ("interrupted" if interrupted else ended,)
     if _clock_disagrees(data, pair, values, min(options.margin, threshold)):
         return "unclear", ("clock",)
-    if verdict in {"slower", "faster", "slight"} and _reversed_without_pause(data, pair, values):
+    judged = stats.repeated_interval(values)
+    slices = stats.repeated_interval(data.epoch_values(pair.before, pair.after, "sustained"))
+    if verdict != "same" and judged and slices and (slices.high < 0 if judged.theta > 0 else slices.low > 0):
         return "unclear", ("power",)
     if pair.role == "target" and _contradicted(data, pair, verdict, threshold):
         return "unclear", ("timer",)
@@ -208,15 +209,6 @@ def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin
         return False
     one_sign = (judged.low > 0 and second.low > 0) or (judged.high < 0 and second.high < 0)
     return (judged.high < second.low or second.high < judged.low) and not one_sign
-
-
-def _reversed_without_pause(data: CellData, pair: Pair, values: Sequence[float]) -> bool:
-    """Whether the change without a pause certainly has the other sign."""
-    judged = stats.repeated_interval(values)
-    slices = stats.repeated_interval(data.epoch_values(pair.before, pair.after, "sustained"))
-    if judged is None or slices is None:
-        return False
-    return slices.high < 0 if judged.theta > 0 else slices.low > 0
 
 
 def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:

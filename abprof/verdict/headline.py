@@ -14,9 +14,9 @@ from abprof.verdict import stats
 from abprof.verdict.cells import CellData, same_code
 
 MOST_UNDECIDED = 0.10  # share of the judged rows above which a run gives no answer (exit 4)
+WITHHELD = frozenset({"clock", "power", "timer"})  # reasons: another reading contradicts the verdict
 # Reasons that more epochs could remove.
-OPEN = frozenset({"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming",
-                  "clock", "power", "timer"})  # fmt: skip
+OPEN = {"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming"} | WITHHELD
 _FASTEST = -100 + 1e-9  # per cent; a change rounded to -100 has no logarithm
 Answer = Literal["act", "confirm", "unjudged", "fine"]
 Counts = Mapping[str, int]
@@ -40,8 +40,9 @@ def summarise(
     measured = any(row.pct is not None or row.verdict != "unclear" for row in rows)
     if not rows:
         measured = any(data.epoch_medians(arm) for data in cells.values() for arm in data.states)
+    sentence = summary(counts, measured=measured, margin=run.options.margin, same_code=same_code(run))
     return Header(
-        sentence=_sentence(run, counts, within, measured=measured),
+        sentence=_one_branch(run, counts, within) if measured and not rows else sentence,
         counts=counts,
         trusted=not outside and not counts["tampered"],
         false_alarm_bound=stats.false_alarm_bound(outside, outside + inside),
@@ -77,9 +78,6 @@ def beyond_margin(run: Run, row: Comparison) -> bool | None:
     if row.low_pct > margin or row.high_pct < -margin:
         return True
     return False if -margin <= row.low_pct and row.high_pct <= margin else None
-
-
-# ---------------------------------------------------------------- counts
 
 
 def undecided_row(row: Comparison) -> bool:
@@ -171,14 +169,8 @@ def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
     return Exit.UNTRUSTED if doubtful or _mostly_undecided(counts) else Exit.OK
 
 
-# ---------------------------------------------------------------- the sentence
-
-
-def _sentence(run: Run, counts: Counts, within: Sequence[Comparison], *, measured: bool) -> str:
-    if not measured:
-        return nothing_measured(counts)
-    if counts["comparisons"]:
-        return compared(counts, margin=run.options.margin, same_code=same_code(run))
+def _one_branch(run: Run, counts: Counts, within: Sequence[Comparison]) -> str:
+    """The sentence of a run of one branch."""
     known = Counter(row.verdict for row in within if row.pct is not None)
     between = "one branch alone has no verdict"
     if known:
@@ -188,17 +180,14 @@ def _sentence(run: Run, counts: Counts, within: Sequence[Comparison], *, measure
     return f"{_lead(counts, 0.0)}: p{profiled}" if counts["tampered"] else f"P{profiled}"
 
 
-def nothing_measured(counts: Counts) -> str:
-    """The sentence of a run without a number or a finding."""
-    return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
-
-
-def compared(counts: Counts, *, margin: float, same_code: bool, action: bool = False) -> str:
+def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, action: bool = False) -> str:
     """The sentence of a comparison: `3 slower, 1 faster, 2 unchanged (6 cells).`, changes by false-discovery control.
 
     A run that must not be acted on, or has no answer, says so first; with `action` every run says first whether to act.
     `margin` is in per cent; `same_code`: every side is the same tree.
     """
+    if not measured:
+        return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
     rows = counts.get("comparisons", 0)
     changed = {verdict: certain(counts, verdict) for verdict in ("broken", "slower", "faster")}
     found = [f"{number} {verdict}" for verdict, number in changed.items() if number] + [_rest(counts)]

@@ -73,8 +73,6 @@ def provisional(run: Run, blocks: Sequence[Block]) -> list[tuple[Pair, list[floa
 
 # ---------------------------------------------------------------- when to stop
 
-MOST_ATTEMPTS = 2 * stats.LOOKS[-1]  # epochs after which a cell that keeps failing or losing all rounds is given up
-
 
 def undecided(
     run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
@@ -91,7 +89,7 @@ def undecided(
     more = {cell for cell, data in cells.items() if data.once("open", partial(_wants_more, run, data))}
     if run.options.epochs is not None:
         return more
-    going = [data for data in cells.values() if not data.quick and data.attempts < MOST_ATTEMPTS]
+    going = [data for data in cells.values() if not data.quick and data.attempts < stats.MOST_ATTEMPTS]
     rows = [row for data in going for role, row in _compared(run, data) if pursued(run, role)]
     changed = [row for row in with_discoveries(rows) if row.verdict in {"slower", "faster"} and not row.discovery]
     return more | {row.cell for row in changed if row.look < len(stats.LOOKS)}
@@ -101,7 +99,7 @@ def _wants_more(run: Run, data: CellData) -> bool:
     runs = any(state.runs for state in data.states.values())
     if not data.attempts:
         return not data.cell.skip and runs
-    if run.options.quick or data.attempts >= MOST_ATTEMPTS:
+    if run.options.quick or data.attempts >= stats.MOST_ATTEMPTS:
         return False
     if run.options.epochs is not None:
         return data.attempts < run.options.epochs and runs

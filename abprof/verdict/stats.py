@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32)  # epochs at which a verdict may be given
+MOST_ATTEMPTS = 2 * LOOKS[-1]  # epochs after which a cell that keeps failing or losing all rounds is given up
 
 # Repeated confidence intervals (Jennison & Turnbull 1984; for equivalence 1993): at look k the interval is
 #     theta_k +- t(1 - a'/2; E_k - 1) * s_k / sqrt(E_k)
@@ -145,9 +146,6 @@ def half_width_pct(interval: Interval) -> float:
     return (percent(interval.high) - percent(interval.low)) / 2
 
 
-# ---------------------------------------------------------------- an arm by itself, controls, many cells
-
-
 def own_time(epoch_medians: Sequence[float]) -> tuple[float, float | None, float | None]:
     """An arm's own time: geometric mean of its epoch medians and its 95 % Student interval (in logs; None with one epoch),
     as a description: no verdict uses it. Raises ValueError on no epochs and on impossible times."""
@@ -172,14 +170,11 @@ def false_alarm_bound(alarms: int, controls: int) -> float | None:
     return 1.0 if alarms >= controls else float(betaincinv(alarms + 1, controls - alarms, 0.95))
 
 
-def discoveries(p_values: Sequence[float], q: float = 0.05) -> list[bool]:
-    """Which hypotheses Benjamini and Hochberg's procedure (1995) rejects at false-discovery rate q.
+def discoveries(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
+    """Which hypotheses Benjamini and Hochberg's procedure (1995) rejects at false-discovery rate q; None is not tested.
 
     Not scipy.stats.false_discovery_control, which takes a second to import at the end of every run.
     """
-    p = np.asarray(p_values, dtype=float)
-    order = np.argsort(p)
-    adjusted = p[order] * (p.size / np.arange(1, p.size + 1))
-    rejected = np.empty(p.size, dtype=bool)
-    rejected[order] = np.minimum.accumulate(adjusted[::-1])[::-1] <= q
-    return [bool(yes) for yes in rejected]
+    known = sorted(p for p in p_values if p is not None)
+    limit = max((p for k, p in enumerate(known, 1) if p * (len(known) / k) <= q), default=-1.0)
+    return [p is not None and p <= limit for p in p_values]

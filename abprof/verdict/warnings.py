@@ -8,8 +8,7 @@ from abprof.records import Advice, Block, Comparison, Run
 from abprof.records.quantities import plural
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import ArmState, CellData
-from abprof.verdict.comparison import WITHHELD
-from abprof.verdict.headline import base_not_ok, beyond_margin, trust_panel, undecided_row
+from abprof.verdict.headline import WITHHELD, base_not_ok, beyond_margin, trust_panel, undecided_row
 
 Cells = Mapping[str, CellData]
 Rows = Sequence[Comparison]
@@ -116,9 +115,6 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
     yield from waivers.advice(run, rows)
 
 
-# ---------------------------------------------------------------- kinds of warnings
-
-
 def _rows(kind: str, rows: Rows | Sequence[Block], text: str, advice: str) -> Iterator[Advice]:
     if rows:
         yield Advice(kind=kind, text=text, advice=advice, cells=tuple(dict.fromkeys(row.cell for row in rows)))
@@ -149,18 +145,11 @@ def _hint(data: CellData, state: ArmState, *, on_base: bool) -> str:
     log = f"logs/{state.log.removeprefix('logs/')} in the run folder"
     if state.at:
         return f"fix {state.at}, or what this arm returns to it; the traceback is in {log}"
-    if undescribed(data.cell.id):
+    if data.cell.id.endswith("/"):  # a whole workload, whose cells are not known because it failed
         return f"{data.cell.workload}.py could not be loaded: see {log}"
     if on_base:
         return "fix the base, or compare with another ref"
-    if state.log:
-        return f"read {log}"
-    return "the reason stands in the report; the workers' logs are in logs/ of the run folder"
-
-
-def undescribed(cell: str) -> bool:
-    """Whether this cell id is of a whole workload whose cells are not known because it failed."""
-    return cell.endswith("/")
+    return f"read {log}" if state.log else "the reason stands in the report"
 
 
 def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:

@@ -27,7 +27,7 @@ from abprof.measure.commands import prepare
 from abprof.measure.discovery import copy_workloads
 from abprof.measure.estimate import epoch_seconds, span
 from abprof.measure.matrix import id_parts
-from abprof.records import UNREADABLE, Arm, Block, Proof, Record, Run, Side, names
+from abprof.records import UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.report import sentences
@@ -36,10 +36,7 @@ from abprof.store import RUN, runfolder
 from abprof.system import files as disk
 from abprof.system import processes as proc
 from abprof.system.console import View
-from abprof.verdict import CellData, aggregate, stats
-from abprof.verdict.cells import arm_id
-from abprof.verdict.comparison import WITHHELD
-from abprof.verdict.judgement import MOST_ATTEMPTS
+from abprof.verdict import CellData, aggregate, headline, stats
 
 FILE = "bisect.json"
 SCHEMA = 2
@@ -317,7 +314,7 @@ def _open(item: CellData, row: Row, ask: Ask) -> bool:
     """Whether a row needs another epoch: both sides run, and more epochs can still answer."""
     arms = arm_id("base", row.variant), arm_id("target", row.variant)
     states = [item.state(arm) for arm in arms]
-    if item.cell.skip or item.attempts >= MOST_ATTEMPTS:
+    if item.cell.skip or item.attempts >= stats.MOST_ATTEMPTS:
         return False
     if any(state.proof_broken or (state.settled and not state.runs) for state in states):
         return False
@@ -354,7 +351,7 @@ def _doubt(run: Run, row: Row, arms: tuple[str, str]) -> str:
     if run.header and run.header.counts.get("controls_outside"):
         return "controls"
     mine = (one for one in run.comparisons if (one.cell, one.from_, one.to) == (row.cell, *arms))
-    return next((reason for one in mine for reason in one.reasons if reason in WITHHELD), "")
+    return next((reason for one in mine for reason in one.reasons if reason in headline.WITHHELD), "")
 
 
 # ---------------------------------------------------------------- in words

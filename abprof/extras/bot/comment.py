@@ -23,7 +23,7 @@ from abprof.report.sentences import change_text, guarantee
 from abprof.report.sentences import note as qualified
 from abprof.report.text import clean, code, duration
 from abprof.report.text import markdown as escape
-from abprof.verdict.headline import certain, compared, nothing_measured
+from abprof.verdict import headline
 
 MOST_BYTES = 60_000  # of UTF-8; GitHub takes 65,536 characters
 TOP = 5  # rows that are not folded
@@ -73,9 +73,8 @@ def title(notice: Notice) -> str:
 def _sentence(notice: Notice) -> str:
     if notice.status == "running":
         return "Measuring, no answer yet."
-    if not notice.measured:
-        return nothing_measured(notice.counts)
-    return compared(notice.counts, margin=notice.margin, same_code=notice.same_code, action=True)
+    margin, same_code = notice.margin, notice.same_code
+    return headline.summary(notice.counts, measured=notice.measured, margin=margin, same_code=same_code, action=True)
 
 
 def _weaker(notice: Notice, limit: int) -> Markup:
@@ -105,7 +104,7 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
         "fix the build; the first lines of its log are below": "build_failed" in failed,
         "fix the wrong outputs: no speed is reported on a wrong answer": "wrong" in failed,
         "fix what did not run": failed - {"build_failed", "wrong"},
-        "make the slower cases as fast again, or waive them on the base branch (abprof waive), then rebase": certain(
+        "make the slower cases as fast again, or waive them on the base branch (abprof waive), then rebase": headline.certain(
             notice.counts, "slower"
         ),
         "measure the doubtful cases again (abprof rerun RUN --only slower,unclear)": notice.answer == "confirm",

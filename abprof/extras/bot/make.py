@@ -17,7 +17,6 @@ from abprof.report.sentences import lacking
 from abprof.report.text import clean
 from abprof.store import LOGS
 from abprof.verdict import waivers
-from abprof.verdict.warnings import undescribed
 
 _NAME, _TEXT = 200, 600  # characters
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -115,7 +114,7 @@ def _troubles(run: Run, groups: tuple[tables.Group, ...], folder: Path | None) -
             what=_name(one.what),
             status=seen.status,
             reason=_text(one.reason),
-            on_base=tables.arm(run, one.seen[0][1]).side == "base" and not undescribed(seen.cell),
+            on_base=tables.arm(run, one.seen[0][1]).side == "base" and not seen.cell.endswith("/"),
             workload=bool(seen.at),
             log=_name(one.log),
             lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),

@@ -17,7 +17,7 @@ from msgspec import Meta
 from abprof.records import UNREADABLE, Comparison, Record, Verdict
 from abprof.records.errors import AbprofError
 from abprof.report.sentences import Lacking
-from abprof.verdict.headline import Answer, answer
+from abprof.verdict import headline
 
 MOST_BYTES = 1 << 20
 Name = Annotated[str, Meta(max_length=200)]
@@ -112,11 +112,11 @@ class Notice(Record, frozen=True, kw_only=True):
         return self.targets[0].commit
 
     @property
-    def answer(self) -> Answer | Literal["running"]:
+    def answer(self) -> headline.Answer | Literal["running"]:
         """Whether the reader must act."""
         if self.status == "running":
             return "running"
-        return answer(self.counts, measured=self.measured)
+        return headline.answer(self.counts, measured=self.measured)
 
     @property
     def unchanged(self) -> bool:

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from abprof.records import Block, Machine, Record, Run
-from abprof.verdict import CellData, aggregate, stats
-from abprof.verdict.comparison import decide
+from abprof.verdict import CellData, aggregate, decide, stats
 
 # Upper bounds of a call's time in ns: the duration classes of docs/MEASUREMENT.md.
 CLASSES = (("under 20 us", 20_000.0), ("20 us to 0.3 ms", 300_000.0), ("0.3 ms and longer", float("inf")))
