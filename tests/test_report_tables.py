@@ -1,7 +1,9 @@
-"""CSV files: texts go through to the letter, half tables are refused."""
+"""The doorway to pandas: texts go through to the letter, half tables are refused, a join loses no row."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pandas as pd
@@ -31,7 +33,7 @@ def test_texts_are_written_to_the_letter():
     ("data", "says"),
     [
         (b"a,b\n1,2\n3\n4,5\n", "row 3 has 1 cells, the header 2"),
-        (b"a,b\n1,2\n3,4,5\n", "row 3 has 3 cells, the header 2"),
+        (b"a,b\n1,2\n3,4,5\n", "not a CSV file: Expected 2 fields in line 3, saw 3"),
         (b'a,b\n1,2\n3,"4\n5,6\n', "not a CSV file: unexpected end of data"),
         (b"a,a\n1,2\n", "column 'a' stands twice in the header"),
         (b"a,b\n", "no rows"),
@@ -44,3 +46,9 @@ def test_half_a_table_is_refused(tmp_path, data, says):
         tables.read(file(tmp_path, data))
     assert says in caught.value.what
     assert caught.value.where.endswith("x.csv")
+
+
+def test_pandas_waits_until_a_table_is_read():
+    code = "import sys, abprof.cli; from abprof.report import csv_files, suite_csv; csv_files.csv_text(['a'], [{'a': '1'}]); "
+    code += "sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

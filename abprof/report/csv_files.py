@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 
 from abprof.records import HOST, Cell, Comparison, Observation, Run
@@ -47,20 +47,29 @@ def plain(text: str) -> str:
 
 def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     """A CSV file's columns and lines, every cell as text. Raises AbprofError for anything that is not a whole table."""
+    import pandas as pd
+
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            header, *lines = [line for line in csv.reader(file, strict=True) if line] or [[]]
+        # The Python engine tells a short row from one with empty cells, and says where a quote stays open.
+        frame = pd.read_csv(BytesIO(path.read_bytes()), header=None, dtype=str, keep_default_na=False,
+                            encoding="utf-8-sig", engine="python")  # fmt: skip
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=str(path)) from None
-    except (UnicodeDecodeError, csv.Error) as error:
+    except pd.errors.EmptyDataError:
+        raise AbprofError("no rows", where=str(path)) from None
+    except (UnicodeDecodeError, pd.errors.ParserError) as error:
         raise AbprofError(f"not a CSV file: {error}", where=str(path)) from None
-    if twice := [name for name in header if header.count(name) > 1]:
-        raise AbprofError(f"column {twice[0]!r} stands twice in the header", where=str(path))
+    short = frame.isna().any(axis=1)
+    if short.any():
+        first = int(short.to_numpy().argmax())
+        cells = int(frame.iloc[first].notna().sum())
+        raise AbprofError(f"row {first + 1} has {cells} cells, the header {frame.shape[1]}", where=str(path))
+    header, *lines = frame.to_numpy().tolist()
+    if len(set(header)) != len(header):
+        twice = next(name for name in header if header.count(name) > 1)
+        raise AbprofError(f"column {twice!r} stands twice in the header", where=str(path))
     if not lines:
         raise AbprofError("no rows", where=str(path))
-    for number, line in enumerate(lines, 2):
-        if len(line) != len(header):
-            raise AbprofError(f"row {number} has {len(line)} cells, the header {len(header)}", where=str(path))
     return tuple(header), [dict(zip(header, line, strict=True)) for line in lines]
 
 
