@@ -18,7 +18,7 @@ import msgspec
 from abprof.builds import in_use
 from abprof.evidence import explained, probed, read_kernels
 from abprof.evidence.ncu import capture
-from abprof.fleet import Executor, cluster_of, coordinate, executor_options, pool_of
+from abprof.fleet import Executor, coordinate, executor_of, read_options
 from abprof.measure import (
     Continued,
     Plan,
@@ -132,7 +132,7 @@ def dry_run(config: Options, view: View) -> Run:
     ):
         plan = make_plan(place, trees, Path(logs), view, dry=True)
         check_packages(place, plan)
-        executor_options(place)
+        read_options(place)
         several = place.devices if len(place.devices) > 1 and len(plan.cells) > 1 else ()
         machines = {device.lease: device.machine() for device in several}
         return msgspec.structs.replace(plan.run, observations=broken_workloads(plan), machines=machines)
@@ -208,20 +208,18 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
         proc.no_orphans(),
         interruptible(record),
         in_use(place.cache),
-        cluster_of(place, plan, record) as cluster,
+        executor_of(place, plan, record.folder.logs, record.view.say) or contextlib.nullcontext() as executor,
     ):
         watch, show = watched(place, plan), Progress(record)
         builds = build_kernels(place, plan, record.view)
         plan = start(place, plan, builds, record, show)
         record.note(watch.built(builds, "while kernels were built"))
-        several = len(place.devices) > 1 and (len(plan.cells) > 1 or bool(record.head.machines))
-        spread = bool(place.options.executor) or several
         with record.view.measuring(record.head.options.budget):
-            for item in _items(place, plan, record, cluster, spread=spread):
+            for item in _items(place, plan, record, executor):
                 show.add(item)
-                if isinstance(item, Block) and not spread:
+                if isinstance(item, Block) and not executor:
                     record.note(watch.look(f"in epoch {item.epoch}"))
-        if not spread:  # a shard does so after its own cells
+        if not executor:  # a shard does so after its own cells
             for block in follow_up(plan, record.blocks, record.next_epoch):
                 show.add(block)
         probes, path = place.options.probe, record.folder.path
@@ -273,13 +271,11 @@ def interruptible(record: Record) -> Iterator[None]:
         record.view.warn("interrupted: writing what was measured")
 
 
-def _items(place: RunContext, plan: Plan, record: Record, cluster: Executor | None, *, spread: bool) -> Iterator[Item]:
-    """Epochs in this process, or `spread` over devices: each measures shards of whole cells in its own process."""
-    if not spread:
-        yield from epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=place.options.budget)
-        return
-    with contextlib.nullcontext(cluster) if cluster else pool_of(place, plan, record) as executor:
-        yield from coordinate(plan, record, executor, place)
+def _items(place: RunContext, plan: Plan, record: Record, executor: Executor | None) -> Iterator[Item]:
+    """Epochs in this process, or spread over devices: each measures shards of whole cells in its own process."""
+    if executor:
+        return coordinate(plan, record, executor, place)
+    return epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=place.options.budget)
 
 
 def _read_machine_code(record: Record, cache: Path) -> None:

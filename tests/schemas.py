@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import msgspec
 
 from abprof.extras.bisect import Bisection
 from abprof.extras.bot.notice import Notice
 from abprof.extras.selfcheck import Selfcheck
-from abprof.fleet.messages import SHARD_SCHEMA, News, Shard
 from abprof.records import SCHEMA, Block, Finding, Run
 from abprof.records import messages as wire
 
@@ -28,8 +27,6 @@ def schemas() -> dict[str, dict[str, Any]]:
         "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
         "notice.schema.json": _whole("abprof notice, schema 2", Notice),
         "bisect.schema.json": _whole("abprof bisect.json, schema 2", Bisection),
-        "shard.schema.json": _whole(f"abprof shard, schema {SHARD_SCHEMA}", Shard),
-        "news.schema.json": _news(),
         "wire.schema.json": _wire(),
     }
 
@@ -68,14 +65,6 @@ def _rounds() -> dict[str, Any]:
 def _evidence() -> dict[str, Any]:
     schema = _whole(f"abprof evidence.jsonl, one line, schema {SCHEMA}", Finding)
     _sealed(schema["$defs"]["Finding"])
-    return schema
-
-
-def _news() -> dict[str, Any]:
-    """A line of a shard's program."""
-    schema = _whole(f"abprof news of a shard, one line, schema {SHARD_SCHEMA}", News)
-    for kind in get_args(News):
-        _sealed(schema["$defs"][kind.__name__])
     return schema
 
 

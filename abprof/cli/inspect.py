@@ -146,13 +146,12 @@ def clean(
     """Remove what killed runs left behind (worktrees, half-made clones and builds, run folders without a run.json) and
     builds that were superseded by --rebuild. A run folder with a run.json is never touched."""
     from abprof import builds as built
-    from abprof import fleet, sides, store
+    from abprof import sides, store
     from abprof.system import paths
 
     cache, state = paths.cache_dir(), paths.state_dir()
     lines = built.sweep(cache, everything=builds or everything)
     lines += [*store.sweep(state), *sides.sweep(cache, everything=everything)]
-    lines += fleet.sweep(cache, everything=everything)
     for line in lines or ["nothing to clean"]:
         print(line)
     return Exit.OK

@@ -40,7 +40,7 @@ def sampled(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path
     for path in (data, log):
         path.unlink(missing_ok=True)
     argv = [tool, "record", "-F", str(hz), "-B", "-N", "-o", str(data), "-p", str(worker.pid)]
-    with proc.Watching(argv, env=env, log=log, ready=lambda: data.exists() and data.stat().st_size > 0, why=_refusal):
+    with proc.watching(argv, env=env, log=log, ready=lambda: data.exists() and data.stat().st_size > 0, why=_refusal):
         worker.call(wire.Turn(arm, calls, "wall_clock", cold=False), timeout)
     text = proc.output([tool, "script", "-i", str(data), "-F", "event,ip,sym,dso"], timeout=120, env=env)
     event, functions = count_samples(text or "", own)

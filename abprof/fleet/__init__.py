@@ -3,9 +3,7 @@
 In: a plan whose packages are built, and an executor. Out: blocks, proofs and kernels, as shard workers report them (`coordinate`).
 """
 
-from abprof.fleet.bundle import sweep
 from abprof.fleet.coordinator import coordinate
-from abprof.fleet.executors import cluster_of, executor_options, pool_of
-from abprof.fleet.messages import Executor
+from abprof.fleet.executors import Executor, executor_of, read_options
 
-__all__ = ["Executor", "cluster_of", "coordinate", "executor_options", "pool_of", "sweep"]
+__all__ = ["Executor", "coordinate", "executor_of", "read_options"]

@@ -3,10 +3,10 @@
 A shard decides by itself when its cells are done. Verdicts follow from all cells together, so a cell that they leave open goes
 back to the device that measured it, if that device has time left.
 
-The queue holds whole cells, longest first. A free slot first takes cells whose blocks are of its own device, then cells that
-another slot lost (one at a time, so that a cell that kills its shard takes no other with it), then a shard of fresh cells: the
-longest one left, filled up with the longest that still fit, those of the same kernel package first. A shard fills most of its
-slot's fair share of the time left, so that the next ones even out estimates that were wrong.
+The queue holds whole cells, longest first. A free slot first takes cells whose blocks are of its own device, then a cell that
+another slot lost (alone, so that a cell that kills its shard takes no other with it), then a shard of fresh cells: the longest one
+left, filled up with the longest that still fit, those of the same kernel package first. A shard fills most of its slot's fair
+share of the time left, so that the next ones even out estimates that were wrong.
 """
 
 from __future__ import annotations
@@ -17,30 +17,22 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.fleet.messages import (
-    Began,
-    Ended,
-    Executor,
-    Loaded,
-    Lost,
-    Measured,
-    Noticed,
-    Proved,
-    Said,
-    Shard,
-    read_news,
-)
+from abprof.fleet.executors import Executor, Lost
+from abprof.fleet.messages import Ended, Shard, read_news
 from abprof.measure import Plan, RunContext, discovery, estimate, timers, turns
 from abprof.measure.epoch_loop import Item
 from abprof.measure.followup import owed
 from abprof.measure.plan import unmeasured
-from abprof.records import SUSTAINED, Arm, Block, Loss, Outcome, Run
+from abprof.records import SUSTAINED, Arm, Loss, Outcome, Run
 from abprof.records.errors import AbprofError
 from abprof.store import Record
 from abprof.verdict import epochs_counted, stats
 
 _MOST_SECONDS = 900.0  # of a shard of several cells: what one lost shard may cost
 _PART = 0.7  # of a slot's fair share that a shard fills, unless the rest would not be worth a start-up
+_CONTROLS = 2  # cells of each device that get a control, at least
+_LISTEN = 1.0  # seconds that one look for news waits
+_LOSSES_IN_A_ROW = 2  # a slot with so many gets no further shard while there is another slot
 
 
 @dataclass(frozen=True)
@@ -50,74 +42,48 @@ class Task:
     cell: str
     kernel: str
     seconds: float  # estimate for all its epochs, without start-up
-    attempt: int = 1
+    again: bool = False  # a shard with it was lost
 
 
 class Queue:
     """Cells without a shard, and the slots that may take them."""
 
-    def __init__(self, slots: Iterable[str], kind: str, *, kept: bool) -> None:
-        """`kind`: of the devices. `kept`: a shard's process starts once for all shards of a slot."""
+    def __init__(self, slots: Iterable[str], start_up: float) -> None:
+        """`start_up`: seconds before a shard's first turn."""
         self.slots = dict.fromkeys(slots)
-        # Seconds for each kernel package of a shard beyond its first, and before its first turn.
-        self._package = turns.epoch_cost(kind, 0)[0] + (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
-        self._start_up = self._package if kept else estimate.PROGRAM[kind] + self._package
-        self._fresh: list[Task] = []  # longest first
-        self._own: dict[str, list[Task]] = {}  # slot -> cells whose blocks are of its device
-        self._lost: list[tuple[str, Task]] = []  # slot that lost it, cell
-
-    def add(self, tasks: Iterable[Task]) -> None:
-        """Add cells that any slot may take."""
-        self._fresh = sorted([*self._fresh, *tasks], key=lambda task: (-task.seconds, task.cell))
-
-    def add_own(self, slot: str, task: Task) -> None:
-        """Add a cell that only this slot may take; it takes all of its own together."""
-        self._own.setdefault(slot, []).append(task)
-
-    def retry(self, slot: str, tasks: Iterable[Task]) -> None:
-        """Add cells that this slot lost; another slot takes them while there is one."""
-        self._lost += [(slot, replace(task, attempt=task.attempt + 1)) for task in tasks]
+        self._start_up = start_up
+        self.fresh: list[Task] = []
+        self.own: dict[str, list[Task]] = {}  # slot -> cells whose blocks are of its device
+        self.lost: list[tuple[str, Task]] = []  # slot that lost it, cell: another slot takes it while there is one
 
     def take(self, slot: str) -> tuple[Task, ...]:
         """Remove and return the slot's next shard; () if there is nothing for it."""
-        if own := self._own.pop(slot, None):
+        if own := self.own.pop(slot, None):
             return tuple(own)
-        for at, (loser, task) in enumerate(self._lost):
+        for loser, task in self.lost:
             if loser != slot or len(self.slots) == 1:
-                del self._lost[at]
+                self.lost.remove((loser, task))
                 return (task,)
-        return self._take_fresh() if self._fresh else ()
-
-    def share(self, taken: Sequence[Task], slot: str) -> float:
-        """Return the part of the slot's remaining time that these cells get."""
-        mine = sum(task.seconds for task in taken)
-        others = sum(task.seconds for task in (*self._fresh, *(task for _, task in self._lost)))
-        rest = others / max(1, len(self.slots)) + sum(task.seconds for task in self._own.get(slot, ()))
-        return mine / (mine + rest) if mine + rest > 0 else 1.0
-
-    def _take_fresh(self) -> tuple[Task, ...]:
-        fair = sum(task.seconds for task in self._fresh) / len(self.slots)
+        if not self.fresh:
+            return ()
+        rest = sorted(self.fresh, key=lambda task: (-task.seconds, task.cell))
+        fair = sum(task.seconds for task in rest) / len(self.slots)
         room = min(_MOST_SECONDS, fair if (1 - _PART) * fair <= self._start_up else _PART * fair)
-        first = self._fresh[0]
-        taken, kernels = [first], {first.kernel}
-        room -= first.seconds
-        for task in sorted(self._fresh[1:], key=lambda task: task.kernel != first.kernel):
-            cost = task.seconds + (0.0 if task.kernel in kernels else self._package)
-            if cost <= room:
+        taken = [rest[0]]
+        room -= rest[0].seconds
+        for task in sorted(rest[1:], key=lambda task: task.kernel != rest[0].kernel):
+            if task.seconds <= room:
                 taken.append(task)
-                kernels.add(task.kernel)
-                room -= cost
-        gone = set(taken)
-        self._fresh = [task for task in self._fresh if task not in gone]
+                room -= task.seconds
+        self.fresh = [task for task in rest if task not in taken]
         return tuple(taken)
 
-
-# ---------------------------------------------------------------- the coordinator
-
-MOST_ATTEMPTS = 3  # shards that one cell may lose
-_CONTROLS = 2  # cells of each device that get a control, at least
-_LISTEN = 1.0  # seconds that one look for news waits
-_LOSSES_IN_A_ROW = 2  # a slot with so many gets no further shard while there is another slot
+    def share(self, taken: Sequence[Task], slot: str) -> float:
+        """The part of the slot's remaining time that these cells get."""
+        mine = sum(task.seconds for task in taken)
+        others = sum(task.seconds for task in (*self.fresh, *(task for _, task in self.lost)))
+        rest = others / max(1, len(self.slots)) + sum(task.seconds for task in self.own.get(slot, ()))
+        return mine / (mine + rest) if mine + rest > 0 else 1.0
 
 
 def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext) -> Iterator[Item]:
@@ -139,21 +105,13 @@ class _Live:
     slot: str
     tasks: Sequence[Task]
     ended: Ended | None = None
-    lines: int = 0
     torn: str = ""  # why its news cannot be read
 
     def fault(self, lost: Lost) -> str:
-        """Why the shard is lost; "" if it ended in an orderly way and all its news arrived."""
-        ended = self.ended
-        if self.torn:
+        """Why the shard is lost; "" if it ended in an orderly way and all its news can be read."""
+        if self.torn or (self.ended and self.ended.why == "done"):
             return self.torn
-        if ended and ended.why == "refused":
-            return ended.reason
-        if ended and ended.lines > self.lines:
-            return f"news lines missing: {ended.lines - self.lines}"
-        if ended and ended.lines < self.lines:
-            return f"news lines received twice: {self.lines - ended.lines}"
-        return "" if ended and ended.why == "done" else lost.reason
+        return self.ended.reason if self.ended and self.ended.why == "refused" else lost.reason
 
 
 class _Coordinator:
@@ -161,47 +119,57 @@ class _Coordinator:
 
     def __init__(self, plan: Plan, record: Record, executor: Executor, place: RunContext) -> None:
         self._plan, self._record, self._executor, self._place = plan, record, executor, place
-        self._shards = _ShardMaker(plan, record, place)
         self._live: dict[int, _Live] = {}
         self._left = dict.fromkeys(executor.slots(), place.options.budget)  # seconds of measuring
         self._losses = dict.fromkeys(self._left, 0)  # in a row
         self._any_began = False
-        self._least: dict[str, int] = {}  # cell -> epochs that its next shard gives it
-        self._ended = 0  # shards
-        self._looked: dict[str, int] = {}  # slot -> `_ended` when its open cells were last looked at
-        self._open_at, self._open = -1, dict[str, set[str]]()  # `_ended` at the last verdicts, and slot -> open cells
-        run = plan.run
+        self._reopened: dict[str, int] = {}  # cell -> its epochs when it went back to its device
+        self._looked = dict.fromkeys(self._left, 0)  # ended shards when the slot's open cells were last looked at
+        self._ended = 1
+        self._arms = dict(plan.arms)
+        self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
+        judge = Path(next(iter(plan.factory.workloads.values()))).parent
+        self._judge = f"{judge} sha256:{discovery.content(judge)}"  # taken before code under test runs
+        numbers = (*(block.shard for block in record.blocks), *(loss.shard for loss in record.head.losses))
+        self._number = max(numbers, default=0)
+        run, kind = plan.run, plan.device.kind
         epochs = 1 if run.options.quick else run.options.epochs or stats.LOOKS[0]
         self._tasks = {
             cell.id: Task(cell.id, cell.kernel, epochs * estimate.cell_seconds(run, cell, len(plan.arms[cell.id]))[1])
             for cell in run.cells
             if cell.id in plan.arms
         }
-        self._queue = Queue(self._left, plan.device.kind, kept=executor.lasting)
-        todo = (record.wanted() | self._owed_here()) & self._tasks.keys()
+        restarts = (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
+        self._queue = Queue(self._left, estimate.PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + restarts)
+        owing = self._owed()
+        if not executor.lasting:  # these are measured anew: so only those whose sustained slices broke off
+            owing &= {block.cell for block in record.blocks if block.metric == SUSTAINED}
+        todo = (record.wanted() | owing) & self._tasks.keys()
         self._void_foreign(todo)
-        homes = {cell: home for cell, home in self._homes().items() if cell in todo}
-        self._queue.add(self._tasks[cell] for cell in todo - homes.keys())
-        for cell, home in homes.items():
-            self._queue.add_own(home, self._tasks[cell])
+        homes = self._homes()
+        for cell in todo:
+            (self._queue.own.setdefault(homes[cell], []) if cell in homes else self._queue.fresh).append(
+                self._tasks[cell]
+            )
 
     def submit(self) -> bool:
         """Give every free slot a shard. Returns False when nothing is out and nothing is left."""
         busy = {live.slot for live in self._live.values()}
         for slot in [slot for slot in self._queue.slots if slot not in busy]:
-            if taken := self._queue.take(slot) or self._reopened(slot):
-                self._tasks |= {task.cell: task for task in taken}  # with their attempts
-                budget = self._left[slot] * self._queue.share(taken, slot)
-                shard = self._shards.make(taken, slot, budget, self._least)
+            least: dict[str, int] = {}
+            taken = self._queue.take(slot)
+            if not taken:
+                least = self._open_cells(slot)
+                taken = tuple(self._tasks[cell] for cell in sorted(least))
+            if taken:
+                shard = self._shard(taken, slot, self._left[slot] * self._queue.share(taken, slot), least)
                 self._live[shard.number] = _Live(shard, slot, taken)
                 self._executor.submit(shard, slot)
         return bool(self._live)
 
     def receive(self, number: int, message: bytes | Lost) -> Iterator[Item]:
         """Handle one line of a shard's news, or its end."""
-        live = self._live.get(number)
-        if live is None:
-            return
+        live, record = self._live[number], self._record
         if isinstance(message, Lost):
             del self._live[number]
             self._ended += 1
@@ -217,28 +185,26 @@ class _Coordinator:
         except ValueError as error:
             live.torn = live.torn or str(error)
             return
-        if isinstance(news, Ended):
-            live.ended = news
-            return
-        live.lines += 1
-        view = self._record.view
-        match news:
-            case Measured():
-                yield _with_log_paths(news.block, number)
-            case Proved():
-                yield news.proof
-            case Loaded():
-                yield news.kernel
-            case Noticed():
-                self._record.note([news.touched])
-            case Said():
-                (view.warn if news.warning else view.say)(f"[{live.slot}] {news.line}")
-            case Began():
-                self._any_began = True
-                same = {build.key for build in self._record.head.builds}
-                others = () if all(build.key in same for build in news.builds) else news.builds
-                machine = msgspec.structs.replace(news.machine, ceilings=news.ceilings, builds=others)
-                self._record.placed(news.device, machine)
+        if news.placed:
+            self._any_began = True
+            machine = news.placed.machine
+            if {build.key for build in machine.builds} <= {build.key for build in record.head.builds}:
+                machine = msgspec.structs.replace(machine, builds=())
+            record.placed(news.placed.device, machine)
+        if news.touched:
+            record.note([news.touched])
+        if news.line:
+            record.view.say(f"[{live.slot}] {news.line}")
+        if news.warning:
+            record.view.warn(f"[{live.slot}] {news.warning}")
+        live.ended = news.ended
+        yield from (item for item in (news.proof, news.kernel) if item)
+        if news.block:  # its logs are named by where they lie in the run's folder
+            outcomes = {
+                arm: msgspec.structs.replace(outcome, log=f"shard-{number}/{outcome.log}") if outcome.log else outcome
+                for arm, outcome in news.block.outcomes.items()
+            }
+            yield msgspec.structs.replace(news.block, outcomes=outcomes)
 
     # ---------------------------------------------------------------- what is measured again
 
@@ -261,40 +227,19 @@ class _Coordinator:
         for device in sorted(set(away.values())):
             self._void(device, {cell for cell, home in away.items() if home == device}, "its device is another's now")
 
-    def _reopened(self, slot: str) -> tuple[Task, ...]:
-        """Cells that the verdicts leave open, which this slot has measured and has time for."""
-        if not self._executor.lasting or self._looked.get(slot) == self._ended:
-            return ()
+    def _open_cells(self, slot: str) -> dict[str, int]:
+        """Cells that all verdicts together leave open and whose device has time left -> epochs up to their next look."""
+        if not self._executor.lasting or self._looked[slot] == self._ended or self._left[slot] <= 0:
+            return {}
         self._looked[slot] = self._ended
-        if self._open_at != self._ended:  # verdicts take a millisecond a cell: once for all slots
-            self._open_at, self._open, homes = self._ended, {}, self._homes()
-            for cell in self._record.wanted() & self._plan.arms.keys() & homes.keys():
-                self._open.setdefault(homes[cell], set()).add(cell)
-        out = {cell.id for live in self._live.values() for cell in live.shard.run.cells}
-        wanted = self._open.get(slot, set()) - out
-        counts = epochs_counted(self._record.head, self._record.own_blocks, self._record.proofs) if wanted else {}
-        least = {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in wanted}
-        if not wanted or self._epochs_cost(least) > self._left[slot]:
-            return ()
-        self._least |= least
-        return tuple(self._tasks[cell] for cell in sorted(wanted))
-
-    def _epochs_cost(self, epochs: Mapping[str, int]) -> float:
-        """Seconds that so many more epochs of these cells take, by their epochs of this invocation."""
-        seen: dict[str, tuple[set[int], list[float]]] = {cell: (set(), []) for cell in epochs}
-        for block in self._record.blocks[self._record.older :]:
-            if block.cell in seen and block.metric and block.judged:
-                seen[block.cell][0].add(block.epoch)
-                seen[block.cell][1].append(block.seconds)
-        return sum(epochs[cell] * sum(seconds) / max(1, len(of)) for cell, (of, seconds) in seen.items())
-
-    def _owed_here(self) -> set[str]:
-        """Cells of a resumed run that lack a follow-up measurement. Without lasting slots these are measured anew, so there
-        only cells whose sustained slices broke off."""
-        owing = self._owed()
-        if not self._executor.lasting:
-            owing &= {block.cell for block in self._record.blocks if block.metric == SUSTAINED}
-        return owing
+        record, homes = self._record, self._homes()
+        mine = {cell for cell in record.wanted() & self._plan.arms.keys() if homes.get(cell) == slot}
+        counts = epochs_counted(record.head, record.own_blocks, record.proofs) if mine else {}
+        grown = {
+            cell for cell in mine if counts[cell] != self._reopened.get(cell)
+        }  # else there was no time for an epoch
+        self._reopened |= {cell: counts[cell] for cell in grown}
+        return {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in grown}
 
     def _owed(self) -> set[str]:
         """Cells with rounds that lack a follow-up measurement."""
@@ -304,26 +249,23 @@ class _Coordinator:
     # ---------------------------------------------------------------- losses
 
     def _lost(self, live: _Live, reason: str) -> Iterator[Item]:
-        cells = {cell.id for cell in live.shard.run.cells}
-        if live.torn or (live.ended and live.ended.lines != live.lines):
-            # A missing line may be a proof, and a repeated one an epoch: no verdict from this shard stands.
-            open_ = cells & self._plan.arms.keys()
-        else:
-            tried = {task.cell for task in live.tasks if task.attempt >= MOST_ATTEMPTS}
-            open_ = cells & (self._record.wanted() | (self._owed() - tried))
+        open_ = {task.cell for task in live.tasks}
+        if not live.torn:  # a line that cannot be read may be a proof: no verdict from such a shard stands
+            tried = {task.cell for task in live.tasks if task.again}
+            open_ &= self._record.wanted() | (self._owed() - tried)
         warn = self._record.view.warn
         warn(f"shard {live.shard.number} on {live.slot} was lost ({reason}); cells to run again: {len(open_)}")
-        again = [task for task in live.tasks if task.cell in open_]
         self._void(live.slot, open_, reason)
-        given_up = [task for task in again if task.attempt >= MOST_ATTEMPTS]
-        if given_up and not self._any_began:
-            raise AbprofError(reason, where=live.slot, advice="no shard could be measured")
-        for task in given_up:
-            cell = next(cell for cell in self._plan.run.cells if cell.id == task.cell)
-            arms = self._plan.arms[task.cell]
-            why = f"{MOST_ATTEMPTS} shards with this cell were lost; the last: {reason}"
-            yield unmeasured(cell, arms, {arm.id: Outcome(status="crash", reason=why) for arm in arms})
-        self._queue.retry(live.slot, [task for task in again if task.attempt < MOST_ATTEMPTS])
+        for task in live.tasks:
+            if task.cell in open_ and not task.again:
+                self._queue.lost.append((live.slot, replace(task, again=True)))
+            elif task.cell in open_:
+                if not self._any_began:
+                    raise AbprofError(reason, where=live.slot, advice="no shard could be measured")
+                (cell,) = [cell for cell in self._plan.run.cells if cell.id == task.cell]
+                why = f"2 shards with this cell were lost; the last: {reason}"
+                arms = self._plan.arms[task.cell]
+                yield unmeasured(cell, arms, {arm.id: Outcome(status="crash", reason=why) for arm in arms})
         self._losses[live.slot] += 1
         if self._losses[live.slot] >= _LOSSES_IN_A_ROW and len(self._queue.slots) > 1:
             warn(f"{live.slot} lost {self._losses[live.slot]} shards in a row and gets no more")
@@ -332,41 +274,28 @@ class _Coordinator:
     def _void(self, slot: str, cells: set[str], reason: str) -> None:
         """Void these cells' blocks of this invocation: the cells run again whole."""
         by_shard: dict[int, set[str]] = {}
-        for block in self._record.blocks[self._record.older :]:
+        for block in self._record.own_blocks:
             if block.cell in cells and block.shard:
                 by_shard.setdefault(block.shard, set()).add(block.cell)
         self._record.lost(
             [Loss(shard=n, device=slot, cells=tuple(sorted(c)), reason=reason) for n, c in by_shard.items()]
         )
-        for cell in cells:
-            self._least.pop(cell, None)
 
+    # ---------------------------------------------------------------- shards
 
-class _ShardMaker:
-    """Makes the run's shards, numbers them, and sees to it that every device measures controls."""
-
-    def __init__(self, plan: Plan, record: Record, place: RunContext) -> None:
-        self._plan, self._record, self._place = plan, record, place
-        self._arms = dict(plan.arms)
-        self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
-        judge = Path(next(iter(plan.factory.workloads.values()))).parent
-        self._judge = f"{judge} sha256:{discovery.content(judge)}"  # taken before code under test runs
-        numbers = (*(block.shard for block in record.blocks), *(loss.shard for loss in record.head.losses))
-        self._number = max(numbers, default=0)
-
-    def make(self, tasks: Sequence[Task], slot: str, budget: float, least: Mapping[str, int]) -> Shard:
-        """Return the next shard, for this slot."""
+    def _shard(self, tasks: Sequence[Task], slot: str, budget: float, least: Mapping[str, int]) -> Shard:
+        """The next shard, for this slot."""
         self._number += 1
-        ids = [task.cell for task in tasks]
+        record, ids = self._record, [task.cell for task in tasks]
         self._add_controls(tasks, slot)
-        known = [block for block in self._record.blocks if block.cell in ids]
-        mine = [block for block in self._record.blocks[self._record.older :] if block.cell in ids]
-        machine = self._record.head.machines.get(slot)
+        known = [block for block in record.blocks if block.cell in ids]
+        mine = [block for block in record.own_blocks if block.cell in ids]
+        machine = record.head.machines.get(slot)
         return Shard(
             number=self._number,
-            attempt=max(task.attempt for task in tasks),
+            attempt=1 + any(task.again for task in tasks),
             run=msgspec.structs.replace(
-                _without_results(self._record.head),
+                _without_results(record.head),
                 cells=tuple(cell for cell in self._plan.run.cells if cell.id in ids),
                 ceilings=machine.ceilings if machine else None,
                 workloads_from=self._judge,
@@ -378,10 +307,10 @@ class _ShardMaker:
             blocks=tuple(mine),
             earlier=tuple(b for b in known if b.metric and not b.judged and not b.beside and b not in mine),
             first=1 + max((block.epoch for block in known), default=0),
-            least={id: least[id] for id in ids if id in least},
+            least=dict(least),
             budget=budget,
             repository=str(self._place.repository.path),
-            logs=str(self._record.folder.logs),
+            logs=str(record.folder.logs.absolute() / f"shard-{self._number}"),
         )
 
     def _add_controls(self, tasks: Sequence[Task], slot: str) -> None:
@@ -410,12 +339,3 @@ def _without_results(run: Run) -> Run:
         *("traces", "profiles", "sampled", "warnings"),
     )
     return msgspec.structs.replace(run, status="running", machines={}, header=None, **dict.fromkeys(lists, ()))
-
-
-def _with_log_paths(block: Block, number: int) -> Block:
-    """The block with its logs named by where they lie in the run's folder."""
-    outcomes = {
-        arm: msgspec.structs.replace(outcome, log=f"shard-{number}/{outcome.log}") if outcome.log else outcome
-        for arm, outcome in block.outcomes.items()
-    }
-    return msgspec.structs.replace(block, outcomes=outcomes)

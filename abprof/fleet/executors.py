@@ -1,15 +1,14 @@
-"""The executors that `--executor` names, and that of this host: a shard worker for each device that the run holds."""
+"""Executors: where shards run. `--executor` names one; without it every device that the run holds gets a shard worker."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
-import selectors
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,205 +17,237 @@ import msgspec
 
 from abprof import sides
 from abprof.builds import environment
-from abprof.fleet.messages import IDLE, Ended, Executor, Lost, Shard, read_news
+from abprof.devices import Device
+from abprof.fleet.messages import ALIVE, Shard
 from abprof.measure import Plan, RunContext
+from abprof.records import Record
 from abprof.records.errors import AbprofError
-from abprof.store import Record
-from abprof.system import checksummed as sealed
-from abprof.system import processes as proc
-from abprof.system.files import refusals
+from abprof.system import checksummed
+from abprof.system.files import refusals, replace
 from abprof.system.processes import Program, WorkerDied
 
+_LOOKS_EVERY = 0.1  # seconds between looks into the folder
+_CLEANUP = 15.0  # seconds that shard workers have to clean up
 
-def cluster_of(place: RunContext, plan: Plan, record: Record) -> contextlib.AbstractContextManager[Executor | None]:
-    """The cluster that --executor names; None for a run on this host. Raises AbprofError for invalid options."""
-    kind, options = place.options.executor.partition(":")[0], executor_options(place)
+
+class SlurmOptions(Record, frozen=True, kw_only=True):
+    """What each Slurm job requests. "" and None leave it to the site's defaults."""
+
+    gres: str = "gpu:1"  # one whole GPU a shard; "" on machines without
+    constraint: str = ""  # features of a node: "h200", "h100|h200"
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    reservation: str = ""
+    nodelist: str = ""
+    exclude: str = ""
+    exclusive: bool = False  # no other job on the node
+    cpus: int | None = None
+    memory: str = ""  # "64G"
+    time: str = ""  # a job's limit, "2h"; "": its shard's budget and half an hour
+    parallel: int = 8  # shards at once
+
+
+class RayOptions(Record, frozen=True, kw_only=True):
+    """Which nodes of a Ray cluster to use, and how much of one a shard takes besides its GPU."""
+
+    gpu: str = ""  # the model, as in the label ray.io/accelerator-type
+    cpus: float = 1.0
+
+
+def read_options(place: RunContext) -> Any:
+    """The options of the run's executor, None without one. Raises AbprofError for invalid ones."""
+    kind = place.options.executor.partition(":")[0]
     if not kind:
-        return contextlib.nullcontext()
-    return _slurm(place, record, options) if kind == "slurm" else _ray(place, plan, record, options)
-
-
-def executor_options(place: RunContext) -> Any:
-    """The options of the run's executor, None without one. Raises AbprofError for invalid ones, naming their line of abprof.toml."""
-    kind, given = place.options.executor.partition(":")[0], place.options.executor_options
-    read_options: Callable[[Mapping[str, str]], Any]
-    if kind == "slurm":
-        from abprof.fleet import slurm
-
-        read_options = slurm.read_options
-    elif kind == "ray":
-        from abprof.fleet import ray
-
-        read_options = ray.read_options
-    else:
         return None
+    form: type[SlurmOptions | RayOptions] = SlurmOptions if kind == "slurm" else RayOptions
     try:
-        return read_options(given)
-    except AbprofError:
-        for name, value in place.file.options_of(kind).items():
-            if given[name] == value:  # not overridden by --executor-option
-                try:
-                    read_options({name: value})
-                except AbprofError as error:
-                    where = place.file.at(f"executor.{kind}.{name}")
-                    raise AbprofError(error.what, where=where, advice=error.advice) from None
-        raise
+        found: Any = msgspec.convert(place.options.executor_options, form, strict=False)
+    except msgspec.ValidationError as error:
+        what, known = str(error).replace("Object contains ", ""), ", ".join(form.__struct_fields__)
+        raise AbprofError(what, where=f"--executor {kind}", advice=f"options: {known}") from None
+    if min(getattr(found, "parallel", 1), 1 if found.cpus is None else found.cpus) <= 0:
+        raise AbprofError("parallel and cpus must be positive", where=f"--executor {kind}")
+    return found
 
 
-def pool_of(place: RunContext, plan: Plan, record: Record) -> Executor:
-    """The executor of this host's own devices."""
-    folder = plan.factory.scratch.parent / "shards"  # goes with the run's worktrees
-    return LocalPool(place, record.folder.logs, folder)
+def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], None]) -> Executor | None:
+    """The executor that a run needs, None if one device of this host measures it in the run's own process."""
+    kind, _, address = place.options.executor.partition("://")
+    if not kind:
+        several = len(place.devices) > 1 and (len(plan.cells) > 1 or plan.run.machines)
+        return LocalExecutor(place.devices, place.cache, logs, say) if several else None
+    env, _ = environment.clean(os.environ, "user", place.file.environment.allow)
+    env.pop("CUDA_VISIBLE_DEVICES", None)  # the cluster chooses the GPU
+    options, gpu = read_options(place), place.device.kind == "cuda"
+    if kind == "slurm":
+        from abprof.fleet.slurm import SlurmExecutor
 
-
-def _slurm(place: RunContext, record: Record, options: Any) -> Executor:
-    from abprof.fleet.slurm import WHERE, SlurmExecutor
-
-    if place.device.kind == "cpu" and options.gres:
-        what = f"jobs with gres={options.gres} are to measure a GPU, and this machine has none to plan and build with"
-        advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
-        raise AbprofError(what, where=WHERE, advice=advice)
-    _, secrets = environment.clean(os.environ, "user", place.file.environment.allow)
-    here = {*secrets, "CUDA_VISIBLE_DEVICES"}  # Slurm chooses the GPU there
-    names = sorted(name for name in os.environ if name not in here and re.fullmatch(r"[A-Za-z_]\w*", name))
-    return SlurmExecutor(options, Path(place.repository.path), record.folder.logs, names, record.view.say)
-
-
-def _ray(place: RunContext, plan: Plan, record: Record, options: Any) -> Executor:
-    from abprof.fleet import bundle
+        return SlurmExecutor(options, env, logs, say, gpu=place.device.kind != "cpu")
     from abprof.fleet.ray import RayExecutor
 
-    file = plan.factory.scratch / "bundle"
-    workloads = Path(next(iter(plan.factory.workloads.values()))).parent
-    packed = bundle.pack(list(plan.checkouts.values()), workloads, file)
-    address = place.options.executor.partition("://")[2] or "auto"
-    return RayExecutor(
-        address, options, gpu=place.device.kind == "cuda", bundle=packed, file=file, logs=record.folder.logs
-    )
+    return RayExecutor(address or "auto", options, env, logs, say, gpu=gpu)
 
 
-# ---------------------------------------------------------------- this host's own devices
+@dataclass(frozen=True)
+class Lost:
+    """No more news of a shard: its process is gone or was never started. After `Ended` this is how every shard ends."""
 
-_CLEANUP = 15.0  # seconds that workers have to clean up
-_ENDED = b'{"type":"ended"'
-
-
-@dataclass
-class _Worker:
-    """A slot's shard worker."""
-
-    program: Program
-    shard: int | None  # what it measures now
-    idle: float = 0.0  # time.monotonic() at the end of its last shard
-
-    @property
-    def free(self) -> bool:
-        """Whether it can take a shard: it ends by itself after IDLE seconds."""
-        return self.shard is None and self.program.gone is None and time.monotonic() - self.idle < IDLE / 2
+    reason: str
 
 
-class LocalPool:
-    """An `Executor`. The run's own process holds the devices' leases."""
+class Executor:
+    """Runs shards, each whole and on one device. It retries nothing: the coordinator decides what becomes of lost cells.
 
-    lasting = True
+    A subclass starts and ends the shard workers. Shards and their news are files in a folder that all machines see.
+    """
 
-    def __init__(self, place: RunContext, logs: Path, folder: Path) -> None:
-        """`folder` will hold the shards' files; it lies in the run's folder of worktrees, which `sweep` finds."""
-        self._place, self._logs, self._folder = place, logs, folder
-        self._killed = False  # whether a worker had no time to remove its worktrees
-        self._workers: dict[str, _Worker] = {}  # by slot
-        self._not_started: dict[int, str] = {}  # shard -> why its program could not be started
+    lasting = False  # whether a slot stays the same device, so that cells can go on where their blocks are from
+
+    def __init__(self, logs: Path, say: Callable[[str], None]) -> None:
+        self.name = f"abprof-{uuid.uuid4().hex[:12]}"
+        self.folder = logs.absolute() / self.name
+        self._say = say
+        self._logs: dict[int, Path] = {}  # shard whose end was not told -> its program's log
+        self._read: dict[int, int] = {}  # shard -> bytes of its news that were told
+        self._not_started: dict[int, str] = {}
 
     def __enter__(self) -> Self:
-        with refusals(self._folder):
-            self._folder.mkdir()
+        """Raises AbprofError if the executor is not available."""
+        with refusals(self.folder):
+            self.folder.mkdir(parents=True)
+        try:
+            (self.folder / ALIVE).touch()
+            self.open()
+        except BaseException:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
         return self
 
     def __exit__(self, *error: object) -> None:
-        self.cancel()
-        shutil.rmtree(self._folder, ignore_errors=True)
-        if self._killed:
-            sides.sweep(self._place.cache)
-
-    def slots(self) -> Sequence[str]:
-        return [device.lease for device in self._place.devices]
+        try:
+            self.cancel()
+        finally:
+            self.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def submit(self, shard: Shard, slot: str) -> None:
-        logs = self._logs / f"shard-{shard.number}"
-        logs.mkdir(parents=True, exist_ok=True)
-        here = {"repository": str(self._place.repository.path), "logs": str(logs), "cpus": self._cpus(slot)}
-        placed = msgspec.structs.replace(shard, device=slot, held=True, **here)
-        file = self._folder / f"{shard.number}.json"
-        file.write_bytes(sealed.text(placed))
-        worker = self._workers.get(slot)
-        if worker and worker.free:
-            worker.shard = shard.number
-            worker.program.say(os.fsencode(file))
-            return
-        if worker:
-            worker.program.ask_to_end()
-            self._end(slot, _CLEANUP)
+        """Start the shard's program. `news` reports failures."""
+        file = self.folder / f"{shard.number}.json"
+        log = Path(shard.logs) / "program.log"
+        with refusals(log.parent):
+            log.parent.mkdir(parents=True, exist_ok=True)
+        replace(file, checksummed.text(self.placed(shard, slot)))
+        self._logs[shard.number], self._read[shard.number] = log, 0
         safe = ["-P"] if sys.flags.safe_path else []
-        argv = [sys.executable, *safe, "-m", "abprof.fleet", str(file), "--with", str(os.getpid()), "--more"]
         try:
-            program = Program(argv, env=os.environ, log=logs / "program.log", listens=True)
-            self._workers[slot] = _Worker(program, shard.number)
+            self.start(shard, slot, [sys.executable, *safe, "-m", "abprof.fleet", str(file)], log)
         except WorkerDied as died:
             self._not_started[shard.number] = died.reason
 
-    def _cpus(self, slot: str) -> tuple[int, ...]:
-        """The slot's own processors, in equal parts: shards do not disturb each other. () where there are too few."""
-        slots, every = list(self.slots()), sorted(os.sched_getaffinity(0))
-        each, at = len(every) // len(slots), slots.index(slot)
-        return tuple(every[each * at : each * (at + 1)])
-
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
-        while self._not_started:
-            number, reason = self._not_started.popitem()
-            yield number, Lost(reason)
-        with selectors.DefaultSelector() as waiting:
-            for worker in self._workers.values():
-                waiting.register(worker.program, selectors.EVENT_READ)
-            waiting.select(min(timeout, proc.ALIVE_EVERY))
-        for slot, worker in list(self._workers.items()):
-            yield from self._heard(slot, worker)
+        """What came within `timeout` seconds, as (shard's number, line); `Lost` comes once and last for each shard."""
+        end = time.monotonic() + timeout
+        (self.folder / ALIVE).touch()
+        while True:
+            found: list[tuple[int, bytes | Lost]] = []
+            gone = {**self._not_started, **self.gone()}  # before the last lines are read
+            for number, log in list(self._logs.items()):
+                found += [(number, line) for line in self._new_lines(number)]
+                if number in gone:
+                    del self._logs[number]
+                    found.append((number, Lost(gone[number] + _last_words(log))))
+            if found or time.monotonic() >= end:
+                yield from found
+                return
+            time.sleep(_LOOKS_EVERY)
 
-    def _heard(self, slot: str, worker: _Worker) -> Iterator[tuple[int, bytes | Lost]]:
-        """Yield a worker's lines, and `Lost` when its shard is over."""
-        gone = worker.program.gone  # before its last lines are taken
-        for line in worker.program.lines():
-            if worker.shard is None:
-                continue
-            number, ended = worker.shard, _ended(line)
-            if ended and ended.shard not in (0, number):  # repeated, of the shard before
-                continue
-            yield number, line
-            if gone is None and ended and ended.why == "done":
-                worker.shard, worker.idle = None, time.monotonic()
-                yield number, Lost("done")
-        if gone is not None:
-            self._end(slot)
-            if worker.shard is not None:
-                yield worker.shard, Lost(gone)
-
-    def _end(self, slot: str, grace: float = 0.0) -> None:
-        program = self._workers.pop(slot).program
-        program.end(grace)
-        self._killed = self._killed or program.killed
+    def _new_lines(self, number: int) -> list[bytes]:
+        """Whole lines since the last look. The file is opened anew: so a network's disk shows what others have written."""
+        with contextlib.suppress(FileNotFoundError), (self.folder / f"{number}.jsonl").open("rb") as file:
+            file.seek(self._read[number])
+            whole, newline, _ = file.read().rpartition(b"\n")
+            self._read[number] += len(whole) + len(newline)
+            return whole.split(b"\n") if newline else []
+        return []
 
     def cancel(self) -> None:
-        for worker in self._workers.values():
-            worker.program.ask_to_end()
-        end = time.monotonic() + _CLEANUP
-        for slot in list(self._workers):
-            self._end(slot, max(0.0, end - time.monotonic()))
+        """End everything that was started, and wait for that. Safe to call twice, and from ^C."""
+        self._logs.clear()
+        (self.folder / ALIVE).unlink(missing_ok=True)
+        self.end()
+
+    # ---------------------------------------------------------------- what a subclass does
+
+    def open(self) -> None:
+        """Raises AbprofError if the executor is not available."""
+
+    def close(self) -> None:
+        """Give back what `open` took."""
+
+    def slots(self) -> Sequence[str]:
+        """Where shards can run at the same time, one on each: names of leases, or labels of a cluster."""
+        raise NotImplementedError
+
+    def placed(self, shard: Shard, slot: str) -> Shard:  # noqa: ARG002
+        """The shard as the slot's worker gets it."""
+        return shard
+
+    def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
+        """Start a program that prints to `log`. Raises WorkerDied if it cannot be started."""
+        raise NotImplementedError
+
+    def gone(self) -> dict[int, str]:
+        """Shards whose program is gone, and how it ended."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """End all programs, and wait for that."""
+        raise NotImplementedError
 
 
-def _ended(line: bytes) -> Ended | None:
-    """The shard's last news. After "done" the worker waits for another shard, after any other it exits."""
-    if not line.startswith(_ENDED):
-        return None
-    with contextlib.suppress(ValueError):
-        news = read_news(line)
-        return news if isinstance(news, Ended) else None
-    return None
+def _last_words(log: Path) -> str:
+    with contextlib.suppress(OSError):
+        lines = log.read_bytes()[-4000:].decode(errors="replace").strip().splitlines()
+        return f": {lines[-1].strip()[:300]}" if lines else ""
+    return ""
+
+
+class LocalExecutor(Executor):
+    """The devices of this host that the run holds. The run's own process holds their leases."""
+
+    lasting = True
+
+    def __init__(self, devices: Sequence[Device], cache: Path, logs: Path, say: Callable[[str], None]) -> None:
+        super().__init__(logs, say)
+        self._slots = [device.lease for device in devices]
+        self._cache = cache
+        self._programs: dict[int, Program] = {}
+
+    def slots(self) -> Sequence[str]:
+        return self._slots
+
+    def placed(self, shard: Shard, slot: str) -> Shard:
+        """With the slot's own processors, in equal parts: shards do not disturb each other. () where there are too few."""
+        every = sorted(os.sched_getaffinity(0))
+        each, at = len(every) // len(self._slots), self._slots.index(slot)
+        return msgspec.structs.replace(shard, device=slot, held=True, cpus=tuple(every[each * at : each * (at + 1)]))
+
+    def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:  # noqa: ARG002
+        self._programs[shard.number] = Program([*argv, "--with", str(os.getpid())], env=os.environ, log=log)
+
+    def gone(self) -> dict[int, str]:
+        found = {number: how for number, program in self._programs.items() if (how := program.gone)}
+        for number in found:
+            self._programs.pop(number).end()
+        return found
+
+    def end(self) -> None:
+        for program in self._programs.values():
+            program.ask_to_end()
+        until = time.monotonic() + _CLEANUP
+        while self._programs:
+            self._programs.popitem()[1].end(max(0.0, until - time.monotonic()))
+
+    def close(self) -> None:
+        sides.sweep(self._cache)  # worktrees of programs that were killed

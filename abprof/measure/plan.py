@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
-import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -232,21 +231,6 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
         machine=place.device.machine(),
         **rest,
     )
-
-
-def other_cells(place: RunContext, plan: Plan, run: Run, logs: Path) -> Plan:
-    """The plan of another shard of the same run on the same device: its toolchain is known, and its workers start afresh.
-
-    Raises AbprofError if the workloads have changed.
-    """
-    _, files, digest = _lay_out(place, list(plan.checkouts.values()), run.workloads_from)
-    discovery.same_workloads(run, files, digest)
-    then = plan.run
-    head = msgspec.structs.replace(
-        run, notes=then.notes, options=then.options, ceilings=run.ceilings or then.ceilings, toolchains=then.toolchains
-    )
-    factory = dataclasses.replace(plan.factory, logs=logs, token=secrets.token_hex(8))
-    return dataclasses.replace(plan, factory=factory, run=head, cells=run.cells, packages=_packages(place, run.cells))
 
 
 def assign_arms(

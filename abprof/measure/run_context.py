@@ -96,7 +96,7 @@ def look_around(options: Options, view: View, settled: Settled | None = None) ->
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.sweep(cache):
         view.say(line)
-    repository = _repository(options, cache, bundled=settled is not None)
+    repository = _repository(options, cache)
     if settled:
         file, sides = settled.file, settled.sides
         notes, waived = tuple[str, ...](), tuple[Waiver, ...]()
@@ -188,11 +188,9 @@ def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     return found, left_out
 
 
-def _repository(options: Options, cache: Path, *, bundled: bool) -> _Repository:
+def _repository(options: Options, cache: Path) -> _Repository:
     """The repository; for a run of releases alone a folder without git is enough. Raises AbprofError."""
     path = Path(options.repo).expanduser()
-    if bundled and (path / repo.Folder.SIDES).is_dir():  # a shard of another machine's run
-        return repo.Folder(path.resolve(), cache)
     try:
         return repo.open_repository(path, cache=cache)
     except AbprofError:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
 
 from abprof.records.errors import AbprofError
 from abprof.sides.git import Git, GitError
@@ -38,9 +37,7 @@ _CONFIG = """[gc]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder in place of a repository: for a run of releases alone, or with each side's files in SIDES/<its commit>."""
-
-    SIDES: ClassVar[str] = ".abprof-sides"
+    """A folder in place of a repository: for a run of releases alone."""
 
     path: Path
     cache: Path

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from abprof.system.trees import remove_tree
 
 _KEEP = ".keep"  # file in a run's folder whose worktrees stay when the run ends
 # Folders of the cache whose entries each have a lock NAME.lock, held while they are used.
-_LOCKED_FOLDERS = ("worktrees", "index", "landed")
+_LOCKED_FOLDERS = ("worktrees", "index")
 
 
 @contextlib.contextmanager
@@ -48,9 +47,7 @@ def checkouts(
         _prune(repository.cache)
         folder.mkdir(parents=True)
         for side, path in zip(sides, paths, strict=True):
-            if isinstance(repository, Folder) and (files := repository.path / Folder.SIDES / side.commit).is_dir():
-                shutil.copytree(files, path, symlinks=True)
-            elif side.kind == "dist":
+            if side.kind == "dist":
                 releases.put(repository.cache, side, path)
             else:
                 made_of = repository.with_commits()
@@ -161,7 +158,7 @@ def _fetched(cache: Path, url: str, commit: str) -> Path:
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:
     """Remove what dead runs left in the cache, and nothing of living ones; returns a line for each thing removed.
 
-    That is worktrees, index copies and shards of dead runs, half-made clones, and clones of repositories that are gone. With
+    That is worktrees, index copies of dead runs, half-made clones, and clones of repositories that are gone. With
     `everything` also worktrees kept by --keep-worktrees, and all clones that no process uses.
     """
     cache = cache.expanduser().absolute()

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace, TracebackType
-from typing import Any, Self
+from types import SimpleNamespace
+from typing import Any
 
 import msgspec
 import pytest
 
 from abprof.fleet import coordinate
-from abprof.fleet.messages import Began, Ended, Lost, Measured, Said, Shard
-from abprof.records import Block, Ceilings, Machine, Proof, Run
+from abprof.fleet.executors import Lost
+from abprof.fleet.messages import Ended, News, Shard
+from abprof.records import Block, Ceilings, Machine, Placed, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
 from abprof.store import runfolder
@@ -32,14 +33,6 @@ class Player:
         self.sent: list[tuple[Shard, str]] = []
         self._out: list[tuple[Shard, str]] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.cancel()
-
     def slots(self) -> Sequence[str]:
         return self._slots
 
@@ -53,9 +46,6 @@ class Player:
         shard, slot = self._out.pop(0)
         for said in self._play(shard, slot):
             yield shard.number, said
-
-    def cancel(self) -> None:
-        self._out.clear()
 
 
 def head() -> Run:
@@ -79,13 +69,13 @@ def measured(shard: Shard, slot: str, epochs: int) -> list[Block]:
     ]
 
 
-def told(shard: Shard, slot: str, epochs: int = 4, *, seconds: float = 10.0, drop: int = 0) -> Iterator[bytes | Lost]:
-    """An orderly shard; of its news the last `drop` before the end are missing."""
-    machine = Machine(host="h", device="d", kind="cuda", uuid=slot)
-    news = [Began(shard=shard.number, device=slot, machine=machine, ceilings=Ceilings(tflops=1.0)), Said(line="hello")]
-    lines = [sealed.line(one) for one in [*news, *(Measured(block=b) for b in measured(shard, slot, epochs))]]
-    yield from lines[: len(lines) - drop]
-    yield sealed.line(Ended(why="done", seconds=seconds, lines=len(lines)))
+def told(shard: Shard, slot: str, epochs: int = 4) -> Iterator[bytes | Lost]:
+    """An orderly shard."""
+    machine = Machine(host="h", device="d", kind="cuda", uuid=slot, ceilings=Ceilings(tflops=1.0))
+    yield sealed.line(News(placed=Placed(device=slot, machine=machine)))
+    yield sealed.line(News(line="hello"))
+    yield from (sealed.line(News(block=block)) for block in measured(shard, slot, epochs))
+    yield sealed.line(News(ended=Ended(why="done", seconds=10.0)))
     yield Lost("ended with exit code 0")
 
 
@@ -176,21 +166,21 @@ def test_what_the_whole_leaves_open_goes_to_its_device_again(tmp_path: Path) -> 
     assert again.run.ceilings == Ceilings(tflops=1.0), "measured once a device"
 
 
-@pytest.mark.parametrize("how", ["missing", "torn", "killed", "refused", "interrupted"])
+@pytest.mark.parametrize("how", ["torn", "killed", "refused", "interrupted"])
 def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
     ids = [cell.id for cell in head().cells]
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         if shard.number != 1:
             return told(shard, slot)
-        whole = list(told(shard, slot, 3, drop=1 if how == "missing" else 0))
+        whole = list(told(shard, slot, 3))
         if how == "torn":
-            whole[2] = b'{"type":"measured"'
+            whole[2] = b'{"block":'
         if how == "killed":
             whole[-2:] = [Lost("killed by SIGKILL")]
         if how in ("refused", "interrupted"):
-            end = Ended(why=how, reason="busy" if how == "refused" else "", lines=len(whole) - 2)  # type: ignore[arg-type]
-            whole[-2:] = [sealed.line(end), Lost("ended with exit code 2")]
+            end = Ended(why=how, reason="busy" if how == "refused" else "")  # type: ignore[arg-type]
+            whole[-2:] = [sealed.line(News(ended=end)), Lost("ended with exit code 2")]
         return iter(whole)
 
     stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], play)
@@ -200,7 +190,6 @@ def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: 
     assert (
         loss.reason
         == {
-            "missing": "news lines missing: 1",
             "torn": "checksum does not match",
             "killed": "killed by SIGKILL",
             "refused": "busy",
@@ -215,7 +204,7 @@ def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: 
     assert runfolder.read(stage.folder.path)[1] == stage.record.blocks, "what stands is the same read from the folder"
 
 
-def test_two_further_attempts_and_then_an_outcome(tmp_path: Path) -> None:
+def test_a_further_attempt_and_then_an_outcome(tmp_path: Path) -> None:
     ids = [cell.id for cell in head().cells]
 
     def wanted(blocks: Sequence[Block]) -> set[str]:
@@ -230,11 +219,11 @@ def test_two_further_attempts_and_then_an_outcome(tmp_path: Path) -> None:
     stage, player = Stage(tmp_path, wanted), Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
     tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
-    assert [shard.attempt for shard in tries] == [1, 2, 3]
+    assert [shard.attempt for shard in tries] == [1, 2]
     assert len(tries[-1].run.cells) == 1, "at last alone"
     (given_up,) = [block for block in stage.record.blocks if not block.metric]
     reasons = {outcome.reason for outcome in given_up.outcomes.values()}
-    assert reasons == {"3 shards with this cell were lost; the last: killed by SIGSEGV"}
+    assert reasons == {"2 shards with this cell were lost; the last: killed by SIGSEGV"}
     assert counts([block for block in stage.record.blocks if block.metric]) == dict.fromkeys(ids[1:], 4)
 
 
@@ -250,7 +239,7 @@ def test_a_verdict_whose_slices_are_lost_each_time_stands_without_them(tmp_path:
     player = Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
     tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
-    assert [shard.attempt for shard in tries] == [1, 2, 3]
+    assert [shard.attempt for shard in tries] == [1, 2]
     assert all(block.metric for block in stage.record.blocks), "no cell was given up"
     assert counts(stage.record.blocks) == dict.fromkeys(ids, 4)
     assert {block.shard for block in stage.record.blocks if block.cell == ids[0]} == {tries[-1].number}
@@ -261,7 +250,7 @@ def test_where_no_shard_can_begin_the_run_is_refused(tmp_path: Path) -> None:
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         del shard, slot
-        yield sealed.line(Ended(why="refused", reason="torch was 2.1 in the run and is 2.2 now", lines=0))
+        yield sealed.line(News(ended=Ended(why="refused", reason="torch was 2.1 in the run and is 2.2 now")))
         yield Lost("ended with exit code 2")
 
     stage = Stage(tmp_path, fewer_than(4, ids))

@@ -55,10 +55,10 @@ def test_a_cell_that_kills_its_shard_each_time_is_an_outcome(tmp_path: Path) -> 
     result = lab.abprof("main", "fast", *TWO)
     status, reason = result.status("w/n=2", "target")
     assert status == "crash"
-    assert reason == "3 shards with this cell were lost; the last: killed by SIGKILL"
+    assert reason == "2 shards with this cell were lost; the last: killed by SIGKILL"
     assert result.verdict("w/n=2") == "broken"
     assert result.folder
-    assert len(list(result.folder.glob("logs/*/program.log"))) >= 3, "a slot that lost its program has another"
+    assert len(list(result.folder.glob("logs/*/program.log"))) >= 2
     others = {cell: verdict for cell, verdict in quiet.table().items() if cell != "w/n=2"}
     assert {cell: result.table()[cell] for cell in others} == others
     once_each(result.run, blocks(result))
@@ -132,6 +132,6 @@ def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path, stale: bool) -
     once_each(run, found)
     assert {cell: homes(found)[cell] for cell in before} == before
     assert {
-        cell: len({block.epoch for block in found if block.cell == cell}) for cell in homes(found)
+        cell: len({block.epoch for block in found if block.cell == cell and block.rounds}) for cell in homes(found)
     } == dict.fromkeys(homes(found), 5)
     assert lab.left_behind() == []

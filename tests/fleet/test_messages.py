@@ -7,65 +7,48 @@ from collections.abc import Callable
 
 import pytest
 
-from abprof.fleet.messages import Began, Ended, Measured, News, Said, Shard, read_news, read_shard
-from abprof.records import Machine, Run
+from abprof.fleet.messages import Ended, News, Shard, read_news, read_shard
+from abprof.records import Machine, Placed
 from abprof.records.options import File
 from abprof.system import checksummed as sealed
 from tests import runs
 
 
-def some_run() -> Run:
-    return runs.run()
-
-
 def test_a_shard_is_read_as_it_was_written() -> None:
-    run = some_run()
+    run = runs.run()
     arms = {cell.id: run.arms for cell in run.cells}
-    shard = Shard(
-        number=3,
-        run=run,
-        file=File(),
-        arms=arms,
-        budget=60.0,
-        repository="/r",
-        logs="/l",
-        blocks=tuple(runs.blocks(run)),
-    )
+    rest = {"budget": 60.0, "repository": "/r", "logs": "/l", "blocks": tuple(runs.blocks(run))}
+    shard = Shard(number=3, run=run, file=File(), arms=arms, **rest)
     assert read_shard(sealed.text(shard)) == shard
-
-
-def test_what_is_no_shard_is_refused() -> None:
     with pytest.raises(ValueError, match="not a shard of this abprof"):
         read_shard(b'{"schema": 1}')
 
 
-def news() -> list[News]:
-    run = some_run()
-    machine = Machine(host="h", device="d", kind="cpu")
-    return [
-        Began(shard=1, device="GPU-a", machine=machine),
-        Measured(block=runs.blocks(run)[0]),
-        Said(line="waiting", warning=True),
-        Ended(why="done", seconds=1.5, lines=3),
-    ]
-
-
-@pytest.mark.parametrize("one", news(), ids=lambda one: type(one).__name__)
-def test_news_are_read_as_they_were_told(one: News) -> None:
-    line = sealed.line(one)
+@pytest.mark.parametrize(
+    "news",
+    [
+        News(placed=Placed(device="GPU-a", machine=Machine(host="h", device="d", kind="cpu"))),
+        News(block=runs.blocks(runs.run())[0]),
+        News(warning="waiting"),
+        News(ended=Ended(why="done", seconds=1.5)),
+    ],
+    ids=["placed", "block", "warning", "ended"],
+)
+def test_news_are_read_as_they_were_told(news: News) -> None:
+    line = sealed.line(news)
     assert line.count(b"\n") == 1
-    assert read_news(line) == one
+    assert read_news(line[:-1]) == news
 
 
 @pytest.mark.parametrize(
-    "spoil", [lambda line: line[:-9] + b"\n", lambda line: line.replace(b"done", b"gone"), lambda line: b"hello\n"]
+    ("spoil", "says"),
+    [
+        (lambda line: line[:-9], "checksum"),
+        (lambda line: line.replace(b"done", b"gone"), "checksum"),
+        (lambda _: b"hello", "checksum"),
+        (lambda _: sealed.seal(json.dumps({"surprise": 1}).encode())[:-1], "not news of this abprof"),
+    ],
 )
-def test_torn_news_are_told(spoil: Callable[[bytes], bytes]) -> None:
-    with pytest.raises(ValueError, match="checksum"):
-        read_news(spoil(sealed.line(Ended(why="done", lines=0))))
-
-
-def test_unknown_news_are_told() -> None:
-    line = sealed.seal(json.dumps({"type": "surprise"}).encode())
-    with pytest.raises(ValueError, match="not news of this abprof"):
-        read_news(line)
+def test_what_is_no_news_is_told(spoil: Callable[[bytes], bytes], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_news(spoil(sealed.line(News(ended=Ended(why="done")))[:-1]))

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 from hypothesis import strategies as st
 
-from abprof.fleet.messages import News, Noticed, Said, read_news
+from abprof.fleet.messages import News, read_news
 from abprof.records import Touched
 from abprof.records import messages as wire
 from abprof.system import checksummed as sealed
@@ -97,8 +97,8 @@ def test_an_answer_of_anything_is_a_dead_worker(tmp_path: Path, answer: bytes) -
 
 
 NEWS = [
-    sealed.line(Said(line="hello", warning=True)),
-    sealed.line(Noticed(touched=Touched(path="/a", how="changed", moment="in epoch 2"))),
+    sealed.line(News(warning="hello"))[:-1],
+    sealed.line(News(touched=Touched(path="/a", how="changed", moment="in epoch 2")))[:-1],
 ]
 
 
@@ -109,11 +109,11 @@ def test_any_news_are_news_or_no_news(examples: int) -> None:
             made = read_news(line)
         except ValueError:
             return
-        assert isinstance(made, get_args(News))
+        assert isinstance(made, News)
 
     resealed = st.sampled_from(NEWS).flatmap(
         lambda line: values_of({k: v for k, v in json.loads(line).items() if k != "sum"}).map(
-            lambda d: sealed.seal(encoded(d))
+            lambda d: sealed.seal(encoded(d))[:-1]
         )
     )
     hunt(st.sampled_from(NEWS).flatmap(bytes_of) | resealed, read, examples)

@@ -19,7 +19,7 @@ from abprof.system.processes.children import (
     no_orphans,
 )
 from abprof.system.processes.forks import ForkServer
-from abprof.system.processes.tools import Program, Watching, foreground, logged, output, printing, tried
+from abprof.system.processes.tools import Program, foreground, logged, output, printing, tried, watching
 from abprof.system.processes.worker import ALIVE_EVERY, Worker, to_start
 
 __all__ = [
@@ -29,7 +29,6 @@ __all__ = [
     "ForkServer",
     "Log",
     "Program",
-    "Watching",
     "Worker",
     "WorkerDied",
     "WorkerFault",
@@ -43,4 +42,5 @@ __all__ = [
     "printing",
     "to_start",
     "tried",
+    "watching",
 ]

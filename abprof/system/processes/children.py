@@ -5,7 +5,6 @@ A forked process is found by a mark in its environment, or because it became thi
 
 from __future__ import annotations
 
-import _thread
 import contextlib
 import ctypes
 import os
@@ -14,7 +13,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,6 @@ _PR_SET_PDEATHSIG = 1
 _ORDERLY = 20.0  # seconds for an orderly end
 _PR_SET_CHILD_SUBREAPER = 36
 LOG_LIMIT = 16 << 20  # bytes of one child's output that are kept; the rest is counted, read and thrown away
-_TO_BEGIN = 20.0  # seconds until a thread must run
 
 
 class WorkerDied(Exception):
@@ -64,6 +62,25 @@ def new_mark() -> str:
     return f"{outer}/{os.getpid()}.{secrets.token_hex(8)}".lstrip("/")
 
 
+def start(
+    argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, log: Path | None = None, **how: Any
+) -> tuple[subprocess.Popen[bytes], str]:
+    """Start a marked child with nothing to read, in a session of its own; `how` is for Popen. Returns it and its mark.
+
+    What it prints is added to `log`, if given. Raises WorkerDied if it cannot be started.
+    """
+    mark = new_mark()
+    how = {"stdin": subprocess.DEVNULL, "start_new_session": True, **how}
+    try:
+        with contextlib.ExitStack() as opened:
+            if log is not None:
+                how["stdout"] = how["stderr"] = opened.enter_context(log.open("ab"))
+            return subprocess.Popen(list(argv), env={**env, MARK: mark}, cwd=cwd, **how), mark
+    except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
+        why = error.strerror if isinstance(error, OSError) else error
+        raise WorkerDied(f"{argv[0]} could not be started: {why}") from error
+
+
 def kill_strays(mark: str) -> None:
     """Kill every process of this user whose environment bears the mark, or one within it; again while there are any: they may
     fork."""
@@ -72,30 +89,21 @@ def kill_strays(mark: str) -> None:
         found = False
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended, or is another user's
-                if any(_bears(entry, needle) for entry in (folder / "environ").read_bytes().split(b"\0")):
+                entries = (folder / "environ").read_bytes().split(b"\0")
+                if any(entry == needle or entry.startswith(needle + b"/") for entry in entries):
                     os.kill(int(folder.name), signal.SIGKILL)
                     found = True
         if not found:
             return
 
 
-def _bears(entry: bytes, needle: bytes) -> bool:
-    return entry == needle or entry.startswith(needle + b"/")
-
-
 def end_tree(child: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill a child that starts others in sessions of their own, with all of them."""
-    own = _descendants(child.pid)  # before it is gone: then they are somebody else's
-    end_group(child, mark)
-    _kill(own)
-    kill_strays(mark)
-    psutil.wait_procs(own, timeout=5)
-
-
-def end_group(child: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill a child that leads a process group, with the group and whatever left it."""
+    """Kill a child with its process group, all that it started, and whatever bears its mark."""
+    own = _descendants(child.pid) if child.poll() is None else []  # before it is gone: then they are somebody else's
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
+        os.killpg(child.pid, signal.SIGKILL)  # there is none of a child in the foreground
+    child.kill()
+    _kill(own)
     kill_strays(mark)
     with contextlib.suppress(subprocess.TimeoutExpired):
         child.wait(timeout=10)
@@ -108,10 +116,11 @@ def _descendants(pid: int) -> list[psutil.Process]:
         return []
 
 
-def _kill(processes: Iterable[psutil.Process]) -> None:
+def _kill(processes: list[psutil.Process]) -> None:
     for process in processes:
         with contextlib.suppress(psutil.Error):
             process.kill()
+    psutil.wait_procs(processes, timeout=5)
 
 
 def dies_with(parent: int) -> None:
@@ -141,7 +150,6 @@ def no_orphans() -> Iterator[None]:
     finally:
         left = [process for process in _descendants(os.getpid()) if process.pid not in known]
         _kill(left)
-        psutil.wait_procs(left, timeout=5)
 
 
 class Log:
@@ -192,32 +200,6 @@ class Log:
             self.last_line = text[-400:]
         if self.on_line and not self.dropped:
             self.on_line(text)
-
-
-class Reading:
-    """`threading.Thread` waits for ever for a thread that had no memory left to begin in; this one says so."""
-
-    def __init__(self, read: Callable[[], None]) -> None:
-        self._read = read
-        self._begun, self._ended = threading.Event(), threading.Event()
-
-    def start(self) -> None:
-        """Returns once it has begun. Raises MemoryError where it does not, RuntimeError where the system has no thread left."""
-        _thread.start_new_thread(self._run, ())
-        if not self._begun.wait(_TO_BEGIN):
-            raise MemoryError
-
-    def _run(self) -> None:
-        with contextlib.suppress(MemoryError):
-            self._begun.set()
-            try:
-                self._read()
-            finally:
-                self._ended.set()
-
-    def join(self, timeout: float) -> None:
-        """Wait so long for its end."""
-        self._ended.wait(timeout)
 
 
 def inside(outer: int) -> tuple[int, ...]:

@@ -7,17 +7,15 @@ import os
 import select
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from abprof.records import messages as wire
 from abprof.system.processes.children import (
-    MARK,
     Log,
-    Reading,
     WorkerDied,
     WorkerFault,
     WorkerHung,
@@ -25,9 +23,9 @@ from abprof.system.processes.children import (
     how_ended,
     inside,
     kill_strays,
-    new_mark,
+    start,
 )
-from abprof.system.processes.forks import Forked, ForkServer
+from abprof.system.processes.forks import ForkServer
 
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
 START = 30.0  # seconds that a start may take however short --timeout is
@@ -80,13 +78,19 @@ class Worker:
         self._next = 0
         self._inner: tuple[int, ...] = ()  # behind a wall: its first process, and the child
         self._buffer = bytearray()
-        self._mark = new_mark()
         to_child, self._out = os.pipe()
         self._in, from_child = os.pipe()
         stdout_read, stdout_write = os.pipe()
         os.set_blocking(self._out, False)  # a child that stopped reading must not stop its parent
         try:
-            self._child = self._begin(to_child, from_child, stdout_write)
+            self._child, self._mark = start(
+                [*self._argv, "--in", str(to_child), "--out", str(from_child)],
+                self._env,
+                cwd=self._cwd,
+                stdout=stdout_write,
+                stderr=stdout_write,
+                pass_fds=(to_child, from_child),
+            )
         except WorkerDied:
             for fd in (self._out, self._in, stdout_read):
                 os.close(fd)
@@ -96,27 +100,8 @@ class Worker:
             for fd in (to_child, from_child, stdout_write):
                 os.close(fd)
         self._tell(self._child.pid)
-        self._drainer = Reading(partial(self._drain, stdout_read))
+        self._drainer = threading.Thread(target=self._drain, args=(stdout_read,), daemon=True)
         self._drainer.start()
-
-    def _begin(self, source: int, sink: int, output: int) -> subprocess.Popen[bytes] | Forked:
-        env = {**self._env, MARK: self._mark}
-        if self._server is not None and self._server.alive:
-            with contextlib.suppress(WorkerDied):  # then it starts afresh
-                return self._server.fork(env=env, cwd=self._cwd, source=source, sink=sink, output=output)
-        try:
-            return subprocess.Popen(
-                [*self._argv, "--in", str(source), "--out", str(sink)],
-                env=env,
-                cwd=self._cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(source, sink),
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise WorkerDied(f"{self._argv[0]} could not be started: {error.strerror}") from error
 
     def _drain(self, fd: int) -> None:
         try:
