@@ -13,8 +13,8 @@ import pytest
 
 from abprof import devices
 from abprof.devices import cuda
-from abprof.devices.cpu import CpuDevice
 from abprof.devices.cuda import CudaDevice
+from abprof.devices.device import CpuDevice
 from abprof.records import MachineState
 from abprof.records.errors import AbprofError
 from tests.nvml import UUIDS, Nvml
@@ -110,8 +110,7 @@ def test_a_mig_slice_is_refused_and_not_taken_for_no_gpu(
 
 
 def device() -> CudaDevice:
-    found = cuda.find("0")
-    assert found is not None
+    found = cuda.every()[0]
     return found
 
 

@@ -5,13 +5,18 @@ In: the values of `--device`. Out: a `Device`. Devices are read, never changed; 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from abprof.devices.device import Device
-from abprof.devices.lease import lease
+from abprof.devices.device import CpuDevice, Device, SimulatedDevice
 from abprof.records.errors import AbprofError
+from abprof.system import locks
 
-__all__ = ["Device", "choose", "lease", "several", "usable"]
+__all__ = ["Device", "choose", "lease", "several"]
 
 
 def choose(names: Sequence[str]) -> Device:
@@ -19,68 +24,75 @@ def choose(names: Sequence[str]) -> Device:
 
     Raises AbprofError for a missing device, and for more than one.
     """
+    from abprof.devices import cuda
+
     if len(names) > 1:
         raise AbprofError(f"--device was given {len(names)} times; this command measures on one device")
-    return _named(names[0]) if names else _first()
-
-
-def usable(names: Sequence[str]) -> Device:
-    """As `choose`. Raises AbprofError also if measurements on it could not be trusted (MIG slices, exclusive mode, ...)."""
-    return _ready(choose(names))
+    return _named(names[0]) if names else next(iter(cuda.every()), CpuDevice())
 
 
 def several(names: Sequence[str], most: int | None = 1) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     """Devices to spread a run over, and a line for each that was left out.
 
     All of `names`, or without names the first `most` usable GPUs (None: all), or the CPU if there is none. Raises
-    AbprofError if a named device cannot be used.
+    AbprofError if measurements on a named device could not be trusted (MIG slices, exclusive mode, ...).
     """
+    from abprof.devices import cuda
+
+    refusals: list[tuple[Device, tuple[str, str] | None]]
     if names:
         found = {device.lease: device for device in map(_named, names)}
         if len(found) > 1 and "cpu" in found:
             raise AbprofError("a CPU is measured alone", where="--device cpu", advice="leave the other devices out")
-        return tuple(map(_ready, found.values())), ()
-    from abprof.devices import cuda
-
-    refusals = [(gpu, gpu.refusal()) for gpu in cuda.every()]
-    fit = [gpu for gpu, refusal in refusals if not refusal][:most]
-    if not fit:
-        return (_ready(_first()),), ()
-    left_out = [f"{gpu.lease} is left out: {refusal[0]}" for gpu, refusal in refusals if refusal]
-    return tuple(fit), tuple(left_out) if most is None else ()
+        refusals = [(device, device.refusal()) for device in found.values()]
+    else:
+        refusals = [(gpu, gpu.refusal()) for gpu in cuda.every()] or [(CpuDevice(), None)]
+    fit = [device for device, refusal in refusals if not refusal]
+    for device, refusal in refusals if names or not fit else ():
+        if refusal:
+            raise AbprofError(refusal[0], where=device.lease, advice=refusal[1])
+    left_out = [f"{device.lease} is left out: {refusal[0]}" for device, refusal in refusals if refusal]
+    return tuple(fit if names else fit[:most]), tuple(left_out) if most is None else ()
 
 
 def _named(name: str) -> Device:
-    if name == "simulated" or name.startswith("simulated:"):
-        from abprof.devices.device import SimulatedDevice
+    from abprof.devices import cuda
 
+    if name == "simulated" or name.startswith("simulated:"):
         return SimulatedDevice(name)
     if name == "cpu":
-        return _cpu()
+        return CpuDevice()
     if name == "cuda" or name.startswith(("cuda:", "GPU-")):
-        from abprof.devices import cuda
-
-        found = cuda.find(name.removeprefix("cuda").removeprefix(":"))
-        if found is None:
+        gpus, wanted = cuda.every(), name.removeprefix("cuda").removeprefix(":")
+        if not gpus:
             advice = "abprof doctor lists the devices; --device cpu"
             raise AbprofError("no CUDA device", where=f"--device {name}", advice=advice)
-        return found
+        at = int(wanted or 0) if wanted.isdigit() or not wanted else -1
+        found = gpus[at : at + 1] if at >= 0 else [gpu for gpu in gpus if gpu.lease.startswith(wanted)]
+        if not found:
+            there = ", ".join(gpu.lease for gpu in gpus)
+            raise AbprofError(f"no GPU {wanted}", where="--device", advice=f"there are {there}")
+        return found[0]
     raise AbprofError(f"unknown device {name!r}", where="--device", advice="cpu, cuda, cuda:N or a GPU's UUID")
 
 
-def _first() -> Device:
-    from abprof.devices import cuda
+@contextlib.contextmanager
+def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Hold `device` ("cpu" or a GPU's UUID) while the block runs; waits for a busy one, and says who holds it.
 
-    return cuda.find(None) or _cpu()
+    Raises AbprofError when it is busy and `wait` is False. The lock ends with the process, however that ends. `label`
+    describes this run to others.
+    """
+    began: list[float] = []
 
+    def busy(whom: str) -> None:
+        if not wait:
+            raise AbprofError(f"{device} is in use by {whom}", advice="run without --no-wait to wait for it")
+        say(f"waiting for {device}, in use by {whom}")
+        began.append(time.monotonic())
 
-def _cpu() -> Device:
-    from abprof.devices.cpu import CpuDevice
-
-    return CpuDevice()
-
-
-def _ready(device: Device) -> Device:
-    if refusal := device.refusal():
-        raise AbprofError(refusal[0], where=device.lease, advice=refusal[1])
-    return device
+    lock = state / "locks" / f"{re.sub(r'[^A-Za-z0-9_.-]', '_', device)}.lock"
+    with locks.locked(lock, f"{label} (process {os.getpid()})", busy):
+        if began:
+            say(f"{device} is free after {time.monotonic() - began[0]:.0f} s")
+        yield

@@ -8,7 +8,7 @@ import platform
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,49 +31,22 @@ _GONE: dict[int | None, str] = {
     15: "NVML reports that the GPU is lost",
     16: "NVML reports that the GPU must be reset",
 }
-Processes = frozenset[tuple[int, str]]  # the processes on the GPU at one moment: id, name
 
 
-@dataclass
+@dataclass(frozen=True)
 class Sample:
-    """What NVML reports at one moment, or the same from `begin` to `end`. Times are time.monotonic_ns()."""
+    """What NVML reports at one moment."""
 
-    begin: int
-    end: int
+    at: int  # time.monotonic_ns()
     clock: float | None
     power: float | None
     temperature: float | None
     reasons: int
-    processes: Processes
-
-
-def find(name: str | None) -> CudaDevice | None:
-    """The GPU of this index or UUID ("" or None: the first visible one), or None if there is no GPU.
-
-    Respects CUDA_VISIBLE_DEVICES. Raises AbprofError for ROCm, a MIG slice and an index that does not exist.
-    """
-    if Path("/dev/kfd").exists() and not Path("/proc/driver/nvidia").exists() and name is not None:
-        raise AbprofError("ROCm is not supported yet", where="--device", advice="--device cpu")
-    gpus = every()
-    if not gpus:
-        return None
-    if name and not name.isdigit():
-        wanted = [gpu for gpu in gpus if gpu.lease.startswith(name)]
-    elif name:
-        wanted = gpus[int(name) : int(name) + 1]
-    else:
-        wanted = gpus[:1]
-    if not wanted:
-        there = ", ".join(gpu.lease for gpu in gpus)
-        raise AbprofError(f"no GPU {name}", where="--device", advice=f"there are {there}")
-    return wanted[0]
+    processes: frozenset[tuple[int, str]]  # on the GPU: id, name
 
 
 def every() -> list[CudaDevice]:
-    """The visible GPUs, in CUDA's order; [] if there are none. Respects CUDA_VISIBLE_DEVICES.
-
-    Raises AbprofError for a MIG slice.
-    """
+    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in CUDA's order; [] if there are none. Raises AbprofError for a MIG slice."""
     try:
         import pynvml
 
@@ -211,28 +184,25 @@ class CudaDevice(Device):
         temperature = self._ask("nvmlDeviceGetTemperature", 0)
         reasons = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
         processes = frozenset((p.pid, _process_name(p.pid)) for p in self._processes())  # names while they live
-        now, half = time.monotonic_ns(), int(_PERIOD * 1e9)
         watts = power / 1000 if power else None
-        sample = Sample(now - half, now + half, clock or None, watts, temperature or None, reasons, processes)
+        sample = Sample(time.monotonic_ns(), clock or None, watts, temperature or None, reasons, processes)
         with self._lock:
             self._samples.append(sample)
-            # Which processes are foreign is decided when it is read: whose a new one is cannot be known here.
-            void, last = reasons & _VOID, self._bad[-1] if self._bad else None
-            if last and last.end >= sample.begin and (last.reasons & _VOID, last.processes) == (void, processes):
-                last.end = sample.end
-            elif void or processes:
-                self._bad.append(replace(sample))
+            if reasons & _VOID or processes:  # whose a new process is cannot be known before it is read
+                self._bad.append(sample)
 
     def _known(self) -> set[int]:
         """The process ids of this abprof, also of processes that ended."""
         self._own |= set(self._own_now())
         return self._own
 
-    def _foreign(self, processes: Processes) -> set[str]:
+    def _foreign(self, sample: Sample) -> set[str]:
         own = self._known()
         # Inside a container the driver's process ids may be the host's: then ours are not among them either.
-        comparable = any(pid in own for pid, _ in processes)
-        return {f"{name or 'process'} {pid}" for pid, name in processes if pid not in own} if comparable else set()
+        comparable = any(pid in own for pid, _ in sample.processes)
+        return (
+            {f"{name or 'process'} {pid}" for pid, name in sample.processes if pid not in own} if comparable else set()
+        )
 
     def state(self) -> MachineState:
         """Means since the last reading; None for what NVML does not report."""
@@ -248,18 +218,18 @@ class CudaDevice(Device):
             power_w=mean(one.power for one in seen),
             temperature_c=mean(one.temperature for one in seen),
             throttle=tuple(name for bit, name in _REASONS.items() if any(one.reasons & bit for one in seen)),
-            foreign=tuple(sorted(set[str]().union(*map(self._foreign, {one.processes for one in seen})))),
+            foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen)))),
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
         """Hardware slowdowns and foreign processes."""
         with self._lock:
             seen, self._bad = self._bad, []
-        found = []
+        found, half = [], int(_PERIOD * 1e9)
         for one in seen:
             slowdowns = [name for bit, name in _REASONS.items() if one.reasons & _VOID & bit]
-            if why := [*slowdowns, *sorted(self._foreign(one.processes))]:
-                found.append((one.begin, one.end, ", ".join(why)))
+            if why := [*slowdowns, *sorted(self._foreign(one))]:
+                found.append((one.at - half, one.at + half, ", ".join(why)))
         return found
 
 

@@ -1,8 +1,9 @@
-"""The base class of devices, and the simulated one."""
+"""The base class of devices, the CPU, and the simulated one."""
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
@@ -43,6 +44,37 @@ class Device:
     def bad_times(self) -> list[tuple[int, int, str]]:
         """(from, to, why), time.monotonic_ns(), of what voids a round, since the last call."""
         return []
+
+
+class CpuDevice(Device):
+    """Never refused, busy or voided: a CPU is shared by its nature, and load slows both sides of a round alike."""
+
+    kind = "cpu"
+    lease = worker = "cpu"  # one lease covers the whole machine
+
+    def machine(self) -> Machine:
+        """Processor, cores, memory and frequency governor."""
+        import psutil
+
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        models = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+        governor = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
+        facts = {"governor": governor.read_text().strip()} if governor.exists() else {}
+        return Machine(
+            host=platform.node(),
+            device=models[0] if models else platform.machine(),
+            kind="cpu",
+            cpus=len(os.sched_getaffinity(0)),
+            memory_bytes=int(psutil.virtual_memory().total),
+            facts={"system": f"{platform.system()} {platform.release()}", **facts},
+        )
+
+    def state(self) -> MachineState:
+        """Load over the last minute, and the mean core frequency if known."""
+        import psutil
+
+        frequency = psutil.cpu_freq()
+        return MachineState(load1=os.getloadavg()[0], cpu_mhz=frequency.current or None if frequency else None)
 
 
 class SimulatedDevice(Device):

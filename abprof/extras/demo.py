@@ -36,7 +36,7 @@ def run(folder: str, device: tuple[str, ...], view: View) -> Run:
     """Make the repository, compare its branches, and say where the report is. Raises AbprofError."""
     from abprof.report import print_run
 
-    devices.usable(device)  # before anything is made
+    devices.several(device)  # refused before anything is made
     path = make(Path(folder) if folder else _free(Path("abprof-demo")))
     view.say(f"made {path}: branch main, and optimize_ffa with two commits on top of it")
     finished, where = session.run(config(path, device), view)
