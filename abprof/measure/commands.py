@@ -5,12 +5,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
@@ -56,14 +57,6 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:ini
 
 
 @dataclass(frozen=True)
-class Readings:
-    """Times in ns, by name in the order they were printed; a time may be non-positive or not finite."""
-
-    times: Mapping[str, Sequence[float]]
-    passed_over: Sequence[str] = ()  # lines among `name,ms` lines that are none
-
-
-@dataclass(frozen=True)
 class Bench:
     """Everything that is settled before the first epoch."""
 
@@ -103,7 +96,7 @@ class _Ended:
     reason: str
     began: int
     ended: int
-    readings: Readings = Readings({})
+    times: Mapping[str, Sequence[float]] = field(default_factory=dict)  # ns by name, in the order they were printed
 
 
 # ---------------------------------------------------------------- preparing
@@ -124,7 +117,7 @@ def prepare(
     wall, why = contain.chosen(place.options.contain, mode)
     if wall is not None and place.device.kind == "cuda" and place.options.contain == "auto":
         wall, why = None, "whether this GPU works in bubblewrap is not tried for a command; --contain always does"
-    notes = (*place.notes, *_differing_files(trees, command.argv), *((f"not contained: {why}",) if why else ()))
+    notes = (*place.notes, *((f"not contained: {why}",) if why else ()))
     for line in notes:
         view.say(line)
     sides = {tree.side.id: _side(place, tree, command, env, wall, logs) for tree in trees}
@@ -136,7 +129,7 @@ def prepare(
             raise AbprofError(ended.reason, where=f"the build of {id}", advice="abprof.toml [command] names it")
         where = f"{Path(command.argv[0]).name} on {id}"
         raise AbprofError(ended.reason, where=where, advice="docs/ADOPT.md says what a command prints")
-    names = dict.fromkeys(name for ended in first.values() for name in ended.readings.times)
+    names = dict.fromkeys(name for ended in first.values() for name in ended.times)
     if continued:
         cells = continued.cells
     elif place.options.cell:  # ids may name cells that no side printed this time
@@ -178,38 +171,25 @@ def _side(
     if tree.side.kind == "dist":  # else the copy installed in the interpreter would be measured
         given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
     log = logs / f"command-{tree.side.id}.log"
-    return _Side(tree.side.id, filled(command.argv, places), given, Path(tree.path), own, log, wall)
+    argv = _filled(command.argv, tree.side.id, Path(tree.path), own)
+    return _Side(tree.side.id, argv, given, Path(tree.path), own, log, wall)
 
 
-def filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
+def _filled(argv: Sequence[str], side: str, cwd: Path, own: Path) -> tuple[str, ...]:
     """The words with {worktree}, {build_dir} and {side} filled in; any other brace is the command's own."""
-    words = list(argv)
-    for name in ("worktree", "build_dir", "side"):
-        words = [word.replace(f"{{{name}}}", places[name]) for word in words]
-    return tuple(words)
-
-
-def _differing_files(trees: Sequence[Checkout], argv: Sequence[str]) -> list[str]:
-    """A line for each file named by the command that differs between sides: every side runs its own."""
-    lines = []
-    for word in argv:
-        if word.startswith("/") or "\0" in word or len(word) > 1000:
-            continue
-        files = [Path(tree.path) / word for tree in trees]
-        there = [file for file in files if file.is_file()]
-        if there and (len(there) < len(files) or len({file.read_bytes() for file in there}) > 1):
-            lines.append(f"{word} is not the same on all sides: each runs its own, so what it measures may differ too")
-    return lines
+    for name, value in (("worktree", cwd), ("build_dir", own / "out"), ("side", side)):
+        argv = [word.replace(f"{{{name}}}", str(value)) for word in argv]
+    return tuple(argv)
 
 
 def _built(side: _Side, command: Command, timeout: float, view: View) -> _Side:
     """The side with the build of abprof.toml done in its worktree, or with the reason why it failed."""
     if not command.build:
         return side
-    places = {"worktree": str(side.cwd), "side": side.id, "build_dir": str(side.own / "out")}
     view.say(f"{side.id}: building")
     try:
-        argv, env = side.started(filled(command.build, places), network=True)  # it may download what it needs
+        words = _filled(command.build, side.id, side.cwd, side.own)
+        argv, env = side.started(words, network=True)  # it may download what it needs
         code = proc.logged(argv, env=env, cwd=side.cwd, log=side.log, timeout=timeout)
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:
@@ -224,13 +204,9 @@ def _first(side: _Side, timeout: float, view: View) -> _Ended:
     """A run that is not counted: it fills the side's caches, and gives the names."""
     ended = _run(side, _FIRST, timeout)
     ok = ended.status == "ok"
-    result = plural(len(ended.readings.times), "name") if ok else f"{ended.status}, {ended.reason}"
+    result = plural(len(ended.times), "name") if ok else f"{ended.status}, {ended.reason}"
     seconds = (ended.ended - ended.began) / 1e9
     view.say(f"{side.id}: the command took {seconds:.1f} s: {result}", style="" if ok else "red")
-    over = ended.readings.passed_over
-    if over:
-        more = f" and {len(over) - 1} more" if len(over) > 1 else ""
-        view.say(f"{side.id}: passed over what is not `name,ms`: {over[0][:80]!r}{more}")
     return ended
 
 
@@ -273,7 +249,7 @@ def epochs(
                  for arm in _order(bench, todo, number)}  # fmt: skip
         cost = time.monotonic() - clock
         budget -= cost
-        new = [name for each in ended.values() for name in each.readings.times if name not in bench.names]
+        new = [name for each in ended.values() for name in each.times if name not in bench.names]
         if new and not warned:
             warned = True
             warn(f"{len(set(new))} names are left out that the first run did not print (first: {new[0][:80]!r})")
@@ -331,11 +307,8 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
 
 
 def _append(log: Path, text: str) -> None:
-    try:
-        with log.open("a", encoding="utf-8", errors="replace") as file:
-            file.write(text)
-    except OSError:
-        return  # a full disk is reported where results are written
+    with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="replace") as file:
+        file.write(text)  # a full disk is reported where results are written
 
 
 def _block(
@@ -377,9 +350,9 @@ def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
     log = _side_of(bench, arm).log.name
     if ended.status != "ok":
         return Outcome(status=ended.status, reason=ended.reason, log=log)
-    if name not in ended.readings.times:
+    if name not in ended.times:
         return Outcome(status="missing", reason="the command printed no such name", log=log)
-    bad = next((ns for ns in ended.readings.times[name] if not 0 < ns <= LONGEST_CALL), None)
+    bad = next((ns for ns in ended.times[name] if not 0 < ns <= LONGEST_CALL), None)
     if bad is not None:
         return Outcome(status="crash", reason=f"the command printed {bad / 1e6:g} ms, which is no time", log=log)
     return Outcome(status="ok")
@@ -387,7 +360,7 @@ def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
 
 def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[tuple[Turn, ...], ...]:
     """The first times that the processes printed, then the second ones, and so on. A turn spans its whole process."""
-    times = {place: ended.readings.times[name] for place, ended in ran}
+    times = {place: ended.times[name] for place, ended in ran}
     ordered = sorted(ran, key=lambda one: one[1].began)
     return tuple(
         tuple(
@@ -402,18 +375,18 @@ def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[
 # ---------------------------------------------------------------- reading
 
 
-def read(text: str) -> Readings:
-    """Parse `name,ms` lines of what a command printed; other lines are passed over.
+def read(text: str) -> dict[str, list[float]]:
+    """Times in ns by name, from the `name,ms` lines of what a command printed; other lines are skipped.
 
     A name that is printed several times was timed several times. Raises ValueError with a one-line message if there are
     no times, or too many.
     """
     times: dict[str, list[float]] = {}
-    other, count = [], 0
+    first, count = "", 0
     for line in filter(None, map(str.strip, text.splitlines())):
         name, _, ms = (part.strip() for part in line.rpartition(","))
         if not name or not _NUMBER.fullmatch(ms):
-            other.append(line)
+            first = first or line
             continue
         clean = " ".join(name.strip('"').encode(errors="replace").decode().split())
         if not clean or len(clean) > LONGEST:
@@ -421,13 +394,13 @@ def read(text: str) -> Readings:
         times.setdefault(clean, []).append(float(ms) * 1e6)
         count += 1
     if not times:
-        what = f"its first line is {_shown(other[0])}" if other else "it printed nothing"
+        what = f"its first line is {_shown(first)}" if first else "it printed nothing"
         raise ValueError(f"{what}; print a line `name,ms` for each time")
     if count > MOST_TIMES:
         raise ValueError(f"it printed more than {MOST_TIMES} times: print a median of each name")
     if len(times) > MOST:
         raise ValueError(f"it printed {len(times)} names, and {MOST} are the most")
-    return Readings(times, tuple(other))
+    return times
 
 
 def _shown(text: str) -> str:
