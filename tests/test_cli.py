@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from abprof import __version__
-from abprof.cli.command import guarded
+from abprof.cli.app import guarded
 from abprof.records.errors import Exit
 from tests.gitrepo import make_repo
 from tests.simulated.lab import ROOT, Lab, loose
@@ -82,42 +82,6 @@ def test_without_arguments_the_help_is_shown(lab: Lab) -> None:
 def test_version(lab: Lab) -> None:
     result = lab.command("--version")
     assert (result.code, result.out) == (0, f"abprof {__version__}\n")
-
-
-def complete(line: str, cwd: Path) -> list[str]:
-    """What bash is told for this line, the cursor at its end: as the script of --show-completion asks."""
-    words = line.split(" ")
-    asked = {"_ABPROF_COMPLETE": "complete_bash", "COMP_WORDS": "\n".join(words), "COMP_CWORD": str(len(words) - 1)}
-    env = {**os.environ, **asked, "PYTHONPATH": str(ROOT), "ABPROF_CACHE_DIR": str(cwd.parent / "completion")}
-    command = [sys.executable, "-m", "abprof"]
-    done = subprocess.run(command, env=env, cwd=cwd, capture_output=True, text=True, check=False)
-    assert done.stderr == ""
-    return done.stdout.split()
-
-
-@pytest.mark.parametrize(
-    ("line", "offered"),
-    [
-        ("abprof main slow --bud", ["--budget"]),
-        ("abprof run main slow --bud", ["--budget"]),
-        ("abprof --bud", ["--budget"]),
-        ("abprof ma", ["main"]),
-        ("abprof main f", ["fast", "feature/x"]),
-        ("abprof run f", ["fast", "feature/x"]),
-        ("abprof main...fe", ["main...feature/x"]),
-        ("abprof --budget 5m main fe", ["feature/x"]),
-        ("abprof main fast --no-w", ["--no-wait"]),
-        ("abprof rer", ["rerun"]),
-        ("abprof report --js", ["--json"]),
-        ("abprof list --bud", []),
-    ],
-)
-def test_completion_of_the_main_form(tmp_path: Path, line: str, offered: list[str]) -> None:
-    repo = make_repo(tmp_path / "repo")
-    repo.commit("First", {"a": "1"})
-    for name in ("fast", "feature/x"):
-        repo.git("branch", name)
-    assert complete(line, repo.path) == offered
 
 
 # ---------------------------------------------------------------- sugar

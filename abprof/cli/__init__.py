@@ -1,7 +1,7 @@
 """The command line. In: argv. Out: an exit code, results on standard output, progress and errors on standard error.
 
-One file holds a verb or a few related ones; `options` declares every shared option once, `command` holds what all verbs
-share. A verb imports heavy modules itself, so that `abprof --help` answers at once.
+One file holds a verb or a few related ones; `options` declares every option that several verbs take, `app` holds what all
+verbs share. A verb imports heavy modules itself, so that `abprof --help` answers at once.
 """
 
 from __future__ import annotations
@@ -10,14 +10,13 @@ import io
 import sys
 from collections.abc import Sequence
 
-from abprof.cli import bisect, bot, history, init, inspect, nightly, profile, report, run
-from abprof.cli.app import app
-from abprof.cli.command import guarded
+from abprof.cli import bisect, bot, init, machine, nightly, profile, report, run
+from abprof.cli.app import app, guarded
 from abprof.records.errors import Exit
 
 __all__ = ["app", "run_command_line"]
 
-VERBS = (run, report, profile, inspect, init, bisect, bot, nightly, history)  # importing them adds their verbs
+VERBS = (run, report, profile, machine, init, bisect, bot, nightly)  # importing them adds their verbs
 
 
 def run_command_line(argv: Sequence[str]) -> int:

@@ -1,50 +1,207 @@
-"""The program `abprof`: its verbs, of which `run` need not be typed."""
+"""The program `abprof`: its verbs, of which `run` need not be typed, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import errno
+import itertools
+import json
+import os
+import platform
+import sys
+import traceback
+from collections.abc import Callable, Collection, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GPU_MARGIN, GPU_THRESHOLD
+from abprof.records.visible import visible
+
+USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, whichever package holds it
+_PROGRAM = "abprof.program"  # in the context
+_TOP = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
+_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+_LIMITS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+_OTHER_DISK = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
+_OTHER_PROGRAMS = "end other programs, or raise the limits: ulimit -a"
+_NO_MEMORY = ("MemoryError", "failed to map segment from shared object", "annot allocate memory")
 
 
 class _Verbs(TyperGroup):
-    """Inserts `run` where the first word is no verb, when a command line is read and when it is completed."""
+    """Inserts `run` where the first word is no verb."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.rich_markup_mode = None  # rich's help takes longer to import than the list of verbs to read
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """The context of this command line, with its verb."""
-        return super().make_context(info_name, with_verb(args, self.commands), parent, **extra)
+        """`abprof main feature` and `abprof --repo P main feature` mean `abprof run ...`."""
+        takes_value = valued(self.commands["run"])
+        words = iter(args)
+        first = ""
+        for first in words:
+            if first in _TOP or first == "-" or not first.startswith("-"):
+                break
+            if first in takes_value:
+                next(words, None)
+        verb = [] if not args or first in _TOP or first in self.commands else ["run"]
+        return super().make_context(info_name, [*verb, *args], parent, **extra)
 
-    def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
-        """The first word: a verb, or what may follow `run`."""
-        run = self.commands["run"].make_context("run", [], parent=ctx, resilient_parsing=True)
-        first = run.command if incomplete.startswith("-") else next(p for p in run.command.params if p.name == "refs")
-        items = (*super().shell_complete(ctx, incomplete), *first.shell_complete(run, incomplete))
-        return list({item.value: item for item in items}.values())
+
+class Verb(TyperCommand):
+    """A verb whose command line may end in `-- PROGRAM ARGS`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read what is before the `--`. Raises AbprofError for an option that swallowed the next one."""
+        own = before(args)
+        ctx.meta[_PROGRAM] = args[len(own) + 1 :] if len(own) < len(args) else None
+        names = {name for param in ctx.command.params for name in (*param.opts, *param.secondary_opts)}
+        takes_value = valued(ctx.command)
+        for word, following in itertools.pairwise(own):
+            if word in takes_value and following in names:
+                raise AbprofError(f"it has no value: the next word is {following}", where=word)
+        return super().parse_args(ctx, own)
 
 
-def with_verb(argv: Sequence[str], verbs: Mapping[str, Any]) -> list[str]:
-    """`abprof main feature` and `abprof --repo P main feature` mean `abprof run ...`. A verb's own name stays a verb."""
-    options = [p for p in verbs["run"].params if p.param_type_name == "option" and not p.is_flag]
-    takes_value = {name for option in options for name in (*option.opts, *option.secondary_opts)}
-    skip = False
-    for word in argv:
-        if skip:
-            skip = False
-        elif word in {"--help", "-h", "--version", "--install-completion", "--show-completion"}:
-            return list(argv)
-        elif word.startswith("-") and word != "-":
-            skip = word in takes_value
-        else:
-            return list(argv) if word in verbs else ["run", *argv]
-    return ["run", *argv] if argv else []
+def valued(command: Any) -> set[str]:
+    """The names of a command's options that take a value."""
+    return {name for param in command.params if not getattr(param, "is_flag", True) for name in param.opts}
+
+
+def before(args: list[str]) -> list[str]:
+    """The words of a command line before `--`."""
+    return args[: args.index("--")] if "--" in args else args
+
+
+def program(ctx: Any) -> list[str] | None:
+    """The words behind `--`; None without one."""
+    found: list[str] | None = ctx.meta[_PROGRAM]
+    return found
+
+
+def given(ctx: Any) -> dict[str, str]:
+    """Parameter -> option (`set` -> `--set`), for those that stand on the command line."""
+    sources = [(param, ctx.get_parameter_source(param.name)) for param in ctx.command.params]
+    return {param.name: param.opts[0] for param, source in sources if source and source.name == "COMMANDLINE"}
+
+
+def refuse(
+    ctx: Any, what: str, *, but: Collection[str] | None = None, only: Collection[str] = (), advice: str = "leave it out"
+) -> None:
+    """Raise AbprofError for an option on the command line that would have no effect: all `but` these, or `only` these."""
+    for name, option in given(ctx).items():
+        if name in only if but is None else name not in but:
+            raise AbprofError(what, where=option, advice=advice)
+
+
+def note(text: str) -> None:
+    """Print a line on standard error."""
+    print(f"abprof: {text}", file=sys.stderr)
+
+
+def warn(text: str) -> None:
+    """Print a warning on standard error."""
+    print(f"warning: {text}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def while_read() -> Iterator[None]:
+    """Print a result: a reader that stops (`abprof ... | head`) is no error and does not change the exit code."""
+    try:
+        yield
+        sys.stdout.flush()
+    except (BrokenPipeError, SystemExit):  # rich answers a closed pipe with SystemExit
+        _close_output()
+
+
+def _close_output() -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
+
+
+# ---------------------------------------------------------------- errors and exit codes
+
+
+def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
+    """The exit code of `command`, whatever it raises."""
+    try:
+        code = command()
+        return int(code) if isinstance(code, int) else 0
+    except AbprofError as error:
+        return _refused(error, argv)
+    except typer.Exit as done:
+        return int(done.exit_code)
+    except USAGE as error:
+        param = getattr(error, "param", None)
+        if param and error.message:
+            return _refused(AbprofError(error.message.rstrip("."), where=param.opts[0], advice="abprof --help"), argv)
+        text = error.format_message()  # empty without arguments: the help has been shown
+        return _refused(AbprofError(text, advice="abprof --help"), argv) if text else Exit.CANNOT_RUN
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        return Exit.INTERRUPTED
+    except BrokenPipeError:
+        _close_output()
+        return 0
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        refused = _by_the_machine(error)
+        return _refused(refused, argv) if refused else _bug(error, argv)
+
+
+def _by_the_machine(error: Exception) -> AbprofError | None:
+    """The clear line for memory, disk, processes or files that the machine refuses. None for anything else."""
+    if isinstance(error, OSError) and error.errno in _DISK + _LIMITS:
+        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+        advice = _OTHER_DISK if error.errno in _DISK else _OTHER_PROGRAMS
+        return AbprofError(error.strerror or str(error), where=where, advice=advice)
+    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
+        return AbprofError("the system starts no further thread", advice=_OTHER_PROGRAMS)
+    if isinstance(error, MemoryError | ImportError):
+        text = "".join(traceback.format_exception(error))  # a library's loader has its own words
+        if any(word in text for word in _NO_MEMORY):
+            return AbprofError("there is no memory left for abprof itself", advice=_OTHER_PROGRAMS)
+    return None
+
+
+def _refused(error: AbprofError, argv: Sequence[str]) -> int:
+    option, _, rest = error.where.partition(" ")
+    variable = variable_of(option)
+    if option.startswith("--") and variable in os.environ and not any(w.split("=")[0] == option for w in argv):
+        error = AbprofError(error.what, where=f"{variable} {rest}".strip(), advice=error.advice)
+    if "--json" in before(list(argv)):
+        print(json.dumps(error.as_json()))
+    note(error.line)
+    return Exit.CANNOT_RUN
+
+
+def variable_of(option: str) -> str:
+    """The environment variable of an option: ABPROF_RUNS_DIR for --runs-dir."""
+    return f"ABPROF_{option.removeprefix('--').replace('-', '_').upper()}"
+
+
+def _bug(error: Exception, argv: Sequence[str]) -> int:
+    from abprof import __version__
+
+    text = "".join(traceback.format_exception(error))
+    message = " ".join(visible(". ".join([str(error), *getattr(error, "__notes__", ())])).split())
+    facts = f"abprof {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+    where = "not written"
+    try:
+        from abprof.system.paths import state_dir
+
+        path = Path(state_dir()) / "bug.log"
+        path.write_text(f"{facts}abprof {' '.join(argv)}\n\n{text}", encoding="utf-8", errors="backslashreplace")
+        where = str(path)
+    except (OSError, AbprofError):
+        print(text, file=sys.stderr)
+    note(f"a bug in abprof, please report it: {type(error).__name__}: {message} ({where})")
+    return Exit.BUG
+
+
+# ---------------------------------------------------------------- the program
 
 
 def _version(wanted: bool) -> None:

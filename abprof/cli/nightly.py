@@ -1,43 +1,52 @@
-"""`abprof nightly`: one night of a branch, as a timer starts it."""
+"""`abprof nightly`, one night of a branch as a timer starts it, and `abprof history`, what many nights measured."""
 
 from __future__ import annotations
 
-import contextlib
+import csv
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator
-from dataclasses import asdict
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import app
-from abprof.cli.command import USAGE, Verb
-from abprof.cli.options import RUN, options_from, takes
-from abprof.cli.run import view_of
+from abprof.cli.app import app, note, while_read
+from abprof.cli.options import RUN, flag, many, options_from, takes, text, view_of, whole
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.visible import cell as csv_cell
+from abprof.records.visible import visible
 
 if TYPE_CHECKING:
     from abprof.extras.bot import NightIssue
     from abprof.extras.nightly import NightReport
+    from abprof.extras.nightly.index import Index
 
 
-@app.command("nightly", cls=Verb, short_help="A branch's head against its last judged commit.")
-@takes(*(name for name in RUN if name != "devices"))
-def nightly(
-    branch: Annotated[str, typer.Option(help="The branch that is watched.")] = "main",
-    against: Annotated[str, typer.Option(metavar="REF", help="Compare with this release too.")] = "",
-    series: Annotated[str, typer.Option(metavar="NAME", help="What its nights are called; the branch's name.")] = "",
-    summary: Annotated[str, typer.Option(metavar="FILE", help="Write a summary in Markdown.")] = "",
-    issue: Annotated[
-        str, typer.Option(metavar="OWNER/NAME", help="Keep an issue on GitHub up to date; the token is $GITHUB_TOKEN.")
-    ] = "",
-    keep_days: Annotated[float, typer.Option(min=0, help="How long rounds, logs and pages are kept.")] = 30.0,
-    keep_nights: Annotated[int, typer.Option(min=1, help="The newest so many are never touched.")] = 10,
-    **values: Any,
-) -> int:
+def _days(text: str, option: str) -> float:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        raise AbprofError(f"{text!r} is no number of days", where=option) from None
+
+
+@app.command("nightly", short_help="A branch's head against its last judged commit.")
+@takes(
+    text("--branch", "REF", "The branch that is watched: main.", default="main"),
+    text("--against", "REF", "Compare with this release too.", default=""),
+    text("--series", "NAME", "What its nights are called; the branch's name.", default=""),
+    text("--summary", "FILE", "Write a summary in Markdown."),
+    text("--issue", "OWNER/NAME", "Keep an issue on GitHub up to date; the token is $GITHUB_TOKEN."),
+    text("--keep-days", "DAYS", "How long rounds, logs and pages are kept: 30.", _days, default=30.0),
+    text("--keep-nights", "N", "The newest so many are never touched: 10.", whole(1), default=10),
+    *(name for name in RUN if name != "devices"),
+)
+def nightly(**values: Any) -> int:
     """Compare the last judged commit of a branch with its head; on the first night profile the head alone.
 
     Takes the options of `abprof run` too (--preset, --only, --device, --runs-dir, --budget, ...). Prints one JSON line, and
@@ -46,42 +55,27 @@ def nightly(
     """
     from abprof.extras.nightly import NightOptions, run_night
 
-    with _refused_in_json():
-        target = None
-        if issue:
+    summary, issue = values["summary"], None
+    try:
+        if values["issue"]:
             from abprof.extras.bot import NightIssue
 
-            target = NightIssue(issue)  # refuses a missing token before anything is measured
-        _check_summary(summary)
+            issue = NightIssue(values["issue"])  # refuses a missing token before anything is measured
+        if summary and (Path(summary).is_dir() or not os.access(Path(summary).absolute().parent, os.W_OK)):
+            raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
+        chosen = NightOptions(*(values[name] for name in ("branch", "against", "series", "keep_days", "keep_nights")))
         options, view = options_from((), values), view_of(values)
-        chosen = NightOptions(branch, against, series, keep_days, keep_nights)
-        return run_night(options, chosen, view, lambda report: _publish(report, summary, target)).exit_code
-
-
-@contextlib.contextmanager
-def _refused_in_json() -> Iterator[None]:
-    """Print one JSON line for a night that failed, too."""
-    try:
-        yield
+        return run_night(options, chosen, view, lambda report: _publish(report, summary, issue)).exit_code
     except AbprofError as error:
-        if "--json" not in sys.argv:  # with --json the command line prints the error itself
+        if not values["json"]:  # with --json the command line prints the error itself
             _print({"did": "refused", "exit_code": int(Exit.CANNOT_RUN), **error.as_json()})
-        raise
-    except (typer.Exit, typer.Abort, BrokenPipeError, USAGE):
         raise
     except Exception as error:
         _print({"did": "refused", "exit_code": int(Exit.BUG), "error": {"what": f"a bug: {error!r}"[:500]}})
         raise
 
 
-def _check_summary(summary: str) -> None:
-    """Raises AbprofError for a path that cannot be written, before anything is measured."""
-    path = Path(summary).absolute()
-    if summary and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
-
-
-def _publish(report: NightReport, path: str, issue: NightIssue | None) -> None:
+def _publish(report: NightReport, path: str | None, issue: NightIssue | None) -> None:
     """Print the night, write its summary, and update its issue; a failure of one does not stop the others."""
     from abprof.extras.nightly import summary
     from abprof.system.files import put
@@ -92,15 +86,145 @@ def _publish(report: NightReport, path: str, issue: NightIssue | None) -> None:
         if path:
             put(Path(path), text.encode())
     except (AbprofError, OSError) as error:
-        print(f"abprof: the summary could not be written: {error}", file=sys.stderr)
+        note(f"the summary could not be written: {error}")
     try:
         if issue and report.did != "nothing":
-            done = issue.update(report.series, report.number, text, alert=report.exit_code != Exit.OK)
-            print(f"abprof: issue: {done}", file=sys.stderr)
+            note(f"issue: {issue.update(report.series, report.number, text, alert=report.exit_code != Exit.OK)}")
     except AbprofError as error:
-        print(f"abprof: {error.line}", file=sys.stderr)
+        note(error.line)
 
 
 def _print(message: dict[str, Any]) -> None:
     """Print a message as one line of JSON, also with names of files and branches that are not valid Unicode."""
     print(json.dumps(message), flush=True)
+
+
+# ---------------------------------------------------------------- history
+
+
+def _since(text: str, option: str) -> str:
+    """ "2026-11-20", "2026-11-20T02:00" (UTC) or "30d" as ISO 8601. Raises AbprofError."""
+    if days := re.fullmatch(r"(\d{1,5})\s*d", text.strip()):
+        return (datetime.now(UTC) - timedelta(days=int(days[1]))).isoformat(timespec="seconds")
+    try:
+        when = datetime.fromisoformat(text.strip())
+    except ValueError:
+        raise AbprofError(f"invalid date {text!r}", where=option, advice="write 2026-11-20 or 30d") from None
+    return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC).isoformat(timespec="seconds")
+
+
+_SERIES = text("--series", "NAME", "Only this branch's nights.", default="")
+_CHOICE = (
+    many("--cell", "ID|GLOB", "Only these cells."),
+    text("--since", "DATE|30d", "Only nights from then on (UTC).", _since, default=""),
+    *(_SERIES, "json", "repo", "runs_dir"),
+)
+_METRICS = "gpu_span, gpu_graph, gpu_kernels, wall or peak_mem_bytes."
+
+verbs = typer.Typer(help="What many nights measured together.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(verbs, name="history", short_help="Nights: query, changes, a page.")
+
+
+@verbs.command("query")
+@takes(
+    text("--metric", "NAME", _METRICS, default=""),
+    flag("--against", "Nights against the fixed release instead."),
+    *_CHOICE,
+)
+def query(**values: Any) -> int:
+    """Print what the nights measured, a row per night and cell, as CSV."""
+    from abprof.extras.nightly import Query
+
+    kinds = ("against",) if values["against"] else ("first", "step")
+    chosen = Query(values["cell"], values["metric"], values["series"], values["since"], kinds)
+    with _index(values) as index, while_read():
+        columns, rows = index.table(chosen)
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        if not values["json"]:
+            writer.writerow(columns)
+        for row in rows:
+            if values["json"]:
+                print(json.dumps(dict(zip(columns, row, strict=True))))
+            else:  # a text never ends its line, steers a terminal, or is a formula to a spreadsheet
+                writer.writerow([csv_cell(item) if isinstance(item, str) else item for item in row])
+    return Exit.OK
+
+
+@verbs.command("changes")
+@takes(*_CHOICE)
+def changes(**values: Any) -> int:
+    """List where cells changed, confirmed by three nights, and when the machine did."""
+    from abprof.extras.nightly import Query, history_changes
+
+    chosen, silent = Query(values["cell"], since=values["since"]), True
+    with _index(values) as index, while_read():
+        for name in [values["series"]] if values["series"] else index.series():
+            found, shifts = history_changes(index, replace(chosen, series=name))
+            silent = silent and not found and not shifts
+            if values["json"]:
+                lists = {"changes": [asdict(it) for it in found], "shifts": [asdict(it) for it in shifts]}
+                print(json.dumps({"series": name, **lists}))
+                continue
+            for shift in shifts:
+                moved = f"machine shift, {shift.pct:+.1f} % in all {shift.cells} cells"
+                print(visible(f"{name} night {shift.night}: {moved}"))
+            for change in found:
+                facts = f"{change.pct:+.1f} % ({change.because}), confirmed on night {change.found}"
+                print(visible(f"{name} night {change.night}: {facts} {change.trend}"))
+    if silent and not values["json"]:
+        print("no change", file=sys.stderr)
+    return Exit.OK
+
+
+@verbs.command("page")
+@takes(_SERIES, "repo", "runs_dir")
+def page(
+    file: Annotated[str, typer.Argument(metavar="[FILE]", help="history.html among the runs.")] = "", **values: Any
+) -> int:
+    """Write history.html: a trend for every cell, with changes and machine shifts, in one self-contained file."""
+    from abprof.extras.nightly import history_page
+    from abprof.system.files import put
+
+    path = Path(file) if file else _runs_of(values) / "history.html"
+    with _index(values) as index:
+        names = [values["series"]] if values["series"] else index.series()
+        if len(names) > 1:
+            raise AbprofError("there are several", where="--series", advice=f"one of {', '.join(names)}")
+        put(path.absolute(), history_page(index, names[0] if names else "").encode())
+    print(path)
+    return Exit.OK
+
+
+@contextmanager
+def _index(values: dict[str, Any]) -> Iterator[Index]:
+    """The index, updated; what could not be read is printed on standard error.
+
+    Raises AbprofError for an unknown series or cell: an empty answer would look as if nothing happened.
+    """
+    from abprof.extras.nightly import open_index
+
+    with open_index(_runs_of(values)) as index:
+        for line in index.notes:
+            note(visible(line))
+        names, known = index.series(), index.cells()
+        if not known:
+            note("no nights yet")
+        if values["series"] and values["series"] not in names:
+            advice = f"there are {', '.join(names)}"[:500] if names else "there are no nights yet"
+            raise AbprofError(f"no series {values['series']!r}", where="--series", advice=advice)
+        for cell in values.get("cell", ()) if known else ():
+            if cell not in known and not index.cells(cell):
+                advice = f"there are {', '.join(known[:5])}{', ...' if len(known) > 5 else ''}"
+                raise AbprofError(f"no cell matches {cell!r}", where="--cell", advice=advice)
+        yield index
+
+
+def _runs_of(values: dict[str, Any]) -> Path:
+    """`--runs-dir`, or runs/ of the repository that `repo` lies in; the folder need not be a repository."""
+    if values["runs_dir"]:
+        return Path(values["runs_dir"]).absolute()
+    start = Path(values["repo"]).absolute()
+    if not start.is_dir():
+        raise AbprofError("no such folder", where=f"--repo {values['repo']}")
+    root = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
+    return root / "runs"

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import app
-from abprof.cli.command import Verb, program, refuse, while_read
-from abprof.cli.options import RUN, VIEW, WORKERS, Many, Refs, RunFolder, complete_refs, options_from, takes
+from abprof.cli.app import Verb, app, program, refuse, while_read
+from abprof.cli.options import RUN, VIEW, WORKERS, Refs, options_from, takes, text, view_of, whole
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
 
@@ -21,25 +17,20 @@ if TYPE_CHECKING:
     from abprof.records import Options, Run
     from abprof.system.console import View
 
-_BESIDE_RESUME = ("resume", "repo", "budget", "all_", "json", "quiet", "verbose")
+_BESIDE_RESUME = ("resume", "repo", "budget", "all", "json", "quiet", "verbose")
 _NOT_WATCHED = (
-    *("devices", "executor", "executor_option", "epochs", "precision", "probe", "sustained", "fail_on", "all_", "json"),
+    *("devices", "executor", "executor_option", "epochs", "precision", "probe", "sustained", "fail_on", "all", "json"),
     "dry_run",
 )
-OF_WORKLOADS = (  # options without effect on a command that times itself
-    *("watch", "kernels", "workloads", "workloads_from", "preset", "set_", "cell", "peers", "peer", "python", "timer"),
+_OF_WORKLOADS = (  # options without effect on a command that times itself
+    *("watch", "kernels", "workloads", "workloads_from", "preset", "set", "cell", "peers", "peer", "python", "timer"),
     *("sustained", "probe", "allow_wrong", "autotune", "check", "rebuild", "dry_run", "resume"),
 )
 
 
 @app.command("run", cls=Verb)
-@takes(*RUN, "watch", "dry_run")
-def run(
-    ctx: typer.Context,
-    refs: Refs = [],  # noqa: B006
-    resume: Annotated[str, typer.Option(metavar="RUN", help="Go on with an interrupted run.")] = "",
-    **values: Any,
-) -> int:
+@takes(text("--resume", "RUN", "Go on with an interrupted run."), *RUN, "watch", "dry_run")
+def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B006
     """Compare two refs or more, or profile one branch alone.
 
     Both sides go into worktrees of their own, their kernel packages are built with the compiler's output on show, and
@@ -53,48 +44,52 @@ def run(
     from abprof import session
 
     view = view_of(values)
-    with _verb_meant(ctx, refs):
-        if resume:
-            if refs:
-                raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
-            advice = "beside --resume go --repo, --budget, --all, --json, --quiet, --verbose"
-            refuse(ctx, "an interrupted run goes on as it began", but=_BESIDE_RESUME, advice=advice)
-            return show(
-                session.rerun(Path(resume), (), values["repo"], _budget(values), view, resume=True), **_shown(values)
-            )
-        if not refs:
-            raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
-        command = command_of(ctx, "abprof BASE TARGET -- python bench.py")
-        if not (values["devices"] == 0 and not values["watch"]):
-            options = options_from(refs, values, command=command)
-        else:
-            options = options_from(refs, values, command=command, devices=None)
-        if values["watch"]:
-            return _watch(ctx, options, view)
-        if options.dry_run:
-            return _show_plan(session.dry_run(options, view), json=values["json"], peers=values["peers"])
-        return show(session.run(options, view), **_shown(values))
+    if values["resume"]:
+        if refs:
+            raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
+        advice = "beside --resume go --repo, --budget, --all, --json, --quiet, --verbose"
+        refuse(ctx, "an interrupted run goes on as it began", but=_BESIDE_RESUME, advice=advice)
+        return show(_again(values["resume"], (), values, resume=True), values)
+    if not refs:
+        raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
+    command = command_of(ctx, "abprof BASE TARGET -- python bench.py")
+    devices = 1 if values["watch"] else values["devices"] or None
+    options = options_from(refs, values, command=command, devices=devices)
+    if values["watch"]:
+        return _watch(ctx, options, view)
+    if not options.dry_run:
+        return show(session.run(options, view), values)
+    _show_plan(session.dry_run(options, view), json=values["json"], peers=values["peers"])
+    return Exit.OK
 
 
 @app.command("rerun", short_help="Measure cells again; results are added.")
-@takes("only", "repo", "budget", "all_", "json", *VIEW)
-def rerun(run: RunFolder, **values: Any) -> int:
+@takes("only", "repo", "budget", "all", "json", *VIEW)
+def rerun(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")], **values: Any) -> int:
     """Measure cells of a run again, in fresh epochs: results are added, never replaced."""
-    from abprof import session
+    return show(_again(run, values["only"], values, resume=False), values)
 
-    done = session.rerun(Path(run), values["only"], values["repo"], _budget(values), view_of(values), resume=False)
-    return show(done, **_shown(values))
+
+def _again(folder: str, only: tuple[str, ...], values: dict[str, Any], *, resume: bool) -> tuple[Run, Path]:
+    from abprof import session
+    from abprof.records.options import DEFAULT_BUDGET
+    from abprof.records.quantities import seconds
+
+    budget = values["budget"] or seconds(DEFAULT_BUDGET, "--budget")
+    return session.rerun(Path(folder), only, values["repo"], budget, view_of(values), resume=resume)
 
 
 @app.command("run-cell", short_help="Call one cell of one side, for a profiler.")
-@takes("repo", *WORKERS, "preset", "workloads_from", "contain", *VIEW)
+@takes(
+    text("--variant", "NAME", "This variant; else the first."),
+    text("--peer", "NAME", "This peer of the workload, in place of the kernel."),
+    text("--warmup", "CALLS", "Calls before the runs, alike in all: 10.", whole(0), default=10),
+    text("--runs", "CALLS", "Calls: 50.", whole(1), default=50),
+    *("repo", *WORKERS, "preset", "workloads_from", "contain", *VIEW),
+)
 def run_cell(
-    ref: Annotated[str, typer.Argument(metavar="REF", help="A ref, or `.`.", autocompletion=complete_refs)],
+    ref: Annotated[str, typer.Argument(metavar="REF", help="A ref, or `.`.")],
     cell: Annotated[str, typer.Argument(metavar="CELL", help="Its id, as every report prints it.")],
-    variant: Annotated[str, typer.Option(metavar="NAME", help="This variant; else the first.")] = "",
-    peer: Annotated[str, typer.Option(metavar="NAME", help="This peer of the workload, in place of the kernel.")] = "",
-    warmup: Annotated[int, typer.Option(metavar="CALLS", help="Calls before the runs, alike in all.")] = 10,
-    runs: Annotated[int, typer.Option(metavar="CALLS", help="Calls.")] = 50,
     **values: Any,
 ) -> int:
     """Call one cell of one side in the foreground, with no measuring apparatus around it; then print what ran.
@@ -103,18 +98,11 @@ def run_cell(
     main CELL`, `perf record abprof run-cell . CELL`. The worktree, the build (cached) and one call that compiles come
     first; then warm-ups and runs, on a GPU each in the NVTX range `abprof_call`. No output is checked.
     """
-    from abprof.extras.run_cell import Wanted
-    from abprof.extras.run_cell import run as call
+    from abprof.extras import run_cell
 
-    print(call(options_from([ref], values), Wanted(cell, variant, peer, warmup, runs), view_of(values)))
+    own = {name: values.pop(name) for name in ("variant", "peer", "warmup", "runs")}
+    print(run_cell.run(options_from([ref], values), cell, view_of(values), **own))
     return Exit.OK
-
-
-def view_of(values: dict[str, Any]) -> View:
-    """The view that --quiet and --verbose ask for."""
-    from abprof.system.console import View
-
-    return View(quiet=values["quiet"], verbose=values.get("verbose", False))
 
 
 def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
@@ -124,20 +112,20 @@ def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) 
         return ()
     if not command:
         raise AbprofError("there is no command", where="--", advice=example)
-    refuse(ctx, "goes with workloads, not with a command", only=set(OF_WORKLOADS) - set(allowed))
+    refuse(ctx, "goes with workloads, not with a command", only=set(_OF_WORKLOADS) - set(allowed))
     return tuple(command)
 
 
-def show(done: tuple[Run, Path], *, json: bool, everything: bool) -> int:
-    """Print a finished run, in its folder; the exit code is the run's."""
+def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
+    """Print a finished run and its folder, by --json and --all; the exit code is the run's."""
     from abprof.report import print_run
 
     finished, folder = done
     with while_read():
-        if json:
+        if values["json"]:
             print(run_as_json(finished, folder))
         else:
-            print_run(finished, folder, everything=everything)
+            print_run(finished, folder, everything=values["all"])
     if finished.status == "interrupted":
         return Exit.INTERRUPTED
     return finished.header.exit_code if finished.header else Exit.CANNOT_RUN
@@ -152,62 +140,33 @@ def run_as_json(finished: Run, folder: Path) -> str:
     return checksummed.text({**msgspec.to_builtins(finished), "run_dir": str(folder)}, None).decode()
 
 
-def _shown(values: dict[str, Any]) -> dict[str, bool]:
-    return {"json": values["json"], "everything": values["all_"]}
-
-
-def _budget(values: dict[str, Any]) -> float:
-    from abprof.records.options import DEFAULT_BUDGET
-    from abprof.records.quantities import seconds
-
-    return values["budget"] or seconds(DEFAULT_BUDGET, "--budget")
-
-
-@contextlib.contextmanager
-def _verb_meant(ctx: typer.Context, refs: Many) -> Iterator[None]:
-    """Let an error about an unknown first ref name the verb that may be meant."""
-    try:
-        yield
-    except AbprofError as error:
-        verbs = list(getattr(ctx.parent.command, "commands", ())) if ctx.parent else []
-        near = difflib.get_close_matches(refs[0], verbs, 1) if refs and refs[0] not in verbs else []
-        if not near or error.what != f"unknown ref {refs[0]!r}":
-            raise
-        advice = f"{error.advice}; or the verb, abprof {near[0]}?" if error.advice else f"the verb, abprof {near[0]}?"
-        raise AbprofError(error.what, where=error.where, advice=advice) from error
-
-
 def _watch(ctx: typer.Context, options: Options, view: View) -> int:
-    from abprof.extras.watch import Answer, lines, watch
+    from abprof.extras.watch import watch
 
-    refuse(
-        ctx, "--watch answers every save by one epoch", only=_NOT_WATCHED, advice="leave it out, and confirm by a run"
-    )
+    advice = "leave it out, and confirm by a run"
+    refuse(ctx, "--watch answers every save by one epoch", only=_NOT_WATCHED, advice=advice)
 
-    def answer(found: Answer) -> None:
+    def answer(lines: list[str]) -> None:
         with while_read():
-            print("\n".join(lines(found.run, found.before, found.seconds)), flush=True)
+            print("\n".join(lines), flush=True)
 
     watch(options, view, answer)
     return Exit.OK
 
 
-def _show_plan(planned: Run, *, json: bool, peers: bool) -> int:
+def _show_plan(planned: Run, *, json: bool, peers: bool) -> None:
     from abprof.measure.estimate import estimate
     from abprof.records.quantities import plural
     from abprof.system import checksummed
 
     if json:
         print(checksummed.text(planned, None).decode())
-        return Exit.OK
-    for side in planned.sides:
-        print(visible(f"{side.id:8} {side.spec}  {side.commit[:10]}  {side.subject}"))
+        return
     broken = {seen.cell: f"  (broken: {seen.reason})" for seen in planned.observations}
-    for cell in planned.cells:
-        unsupported = f"  (unsupported: {cell.skip})" if cell.skip else ""
-        print(visible(f"  {cell.id}{broken.get(cell.id, unsupported)}"))
     models = Counter(machine.device for machine in planned.machines.values())
     where = ", ".join(f"{count} x {model}" for model, count in models.items()) or planned.machine.device
+    lines = [f"{side.id:8} {side.spec}  {side.commit[:10]}  {side.subject}" for side in planned.sides]
+    unsupported = {cell.id: f"  (unsupported: {cell.skip})" for cell in planned.cells if cell.skip}
+    lines += [f"  {cell.id}{broken.get(cell.id) or unsupported.get(cell.id, '')}" for cell in planned.cells]
     cells = plural(len(planned.cells) - len(broken), "cell")
-    print(visible(f"{cells} on {where}; {estimate(planned, peers=peers)}"))
-    return Exit.OK
+    print("\n".join(map(visible, [*lines, f"{cells} on {where}; {estimate(planned, peers=peers)}"])))

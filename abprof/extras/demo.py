@@ -32,16 +32,12 @@ RECOMPUTED = """\
 """
 
 
-def run(folder: str, device: tuple[str, ...], view: View) -> Run:
-    """Make the repository, compare its branches, and say where the report is. Raises AbprofError."""
-    from abprof.report import print_run
-
+def run(folder: str, device: tuple[str, ...], view: View) -> tuple[Run, Path]:
+    """Make the repository and compare its branches. Returns the run and its folder. Raises AbprofError."""
     devices.several(device)  # refused before anything is made
     path = make(Path(folder) if folder else _free(Path("abprof-demo")))
     view.say(f"made {path}: branch main, and optimize_ffa with two commits on top of it")
-    finished, where = session.run(config(path, device), view)
-    print_run(finished, where)
-    return finished
+    return session.run(config(path, device), view)
 
 
 def config(path: Path, device: tuple[str, ...]) -> Options:

@@ -20,7 +20,7 @@ from abprof.measure.run_context import nvcc
 from abprof.measure.timers import INSTALL
 from abprof.measure.turns import SHORT
 from abprof.records import Record
-from abprof.records.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError
 from abprof.records.messages import Done, Ready, Records, Start
 from abprof.records.options import File, Options
 from abprof.system import heartbeat, paths
@@ -38,19 +38,7 @@ class Finding(Record, frozen=True):
     advice: str = ""
 
 
-def run(python: str, *, json: bool) -> int:
-    """Print the findings. Exit code 0, or 2 when nothing could be measured here."""
-    findings = examine(python)
-    if json:
-        print(msgspec.json.encode({"findings": findings}).decode())
-    else:
-        for found in findings:
-            advice = f" -> {found.advice}" if found.advice else ""
-            print(f"{found.state:8} {found.name}: {found.text}{advice}")
-    return Exit.CANNOT_RUN if any(f.state == "problem" for f in findings) else Exit.OK
-
-
-def examine(python: str) -> list[Finding]:
+def examine(python: str | None) -> list[Finding]:
     """Everything a run needs, in the order in which it needs it; in a repository with its abprof.toml."""
     config, found = Options(specs=(), python={"": python} if python else {}), []
     try:

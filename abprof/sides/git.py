@@ -89,8 +89,9 @@ class Git:
         options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
         program = git.Git.GIT_PYTHON_GIT_EXECUTABLE or shutil.which("git") or "git"
         # GitPython can add to the inherited environment, not take from it: `env -u` does.
+        given = {**_ENVIRONMENT, **self.env}
         drop = [name for name in os.environ if name.startswith("GIT_") and not _KEPT.fullmatch(name)]
-        unset = [word for name in drop if name not in self.env for word in ("-u", name)]
+        unset = [word for name in drop if name not in given for word in ("-u", name)]
         with tempfile.TemporaryFile() as feed:
             feed.write(stdin)
             feed.seek(0)
@@ -101,7 +102,7 @@ class Git:
                 with_exceptions=False,
                 stdout_as_string=False,
                 strip_newline_in_stdout=False,
-                env={**_ENVIRONMENT, **self.env},
+                env=given,
             )
         return int(status), bytes(out), err if isinstance(err, str) else os.fsdecode(err)
 

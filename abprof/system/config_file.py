@@ -33,14 +33,14 @@ def read_file(root: Path) -> File | None:
         return None
     if not path.is_file():
         raise AbprofError("is no file", where=str(path), advice="docs/CONFIG.md has what stands in it")
-    return parse_file(_text(path), str(path), table).of(root)
+    return parse_file(toml.read(path), str(path), table).of(root)
 
 
 def place(root: Path) -> tuple[Path, tuple[str, ...]]:
     """The file that has the configuration, or would have it, and the table in it under which all of it stands. Raises
     AbprofError."""
     path = root / "pyproject.toml"
-    if not os.path.lexists(root / "abprof.toml") and path.is_file() and "[tool.abprof" in _text(path):
+    if not os.path.lexists(root / "abprof.toml") and path.is_file() and "[tool.abprof" in toml.read(path):
         return path, ("tool", "abprof")
     return root / "abprof.toml", ()
 
@@ -52,13 +52,6 @@ def file_above(folder: Path) -> File | None:
         if file or (place / ".git").exists():
             return file
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return toml.decoded(path.read_bytes(), str(path))
-    except OSError as error:
-        raise AbprofError(f"cannot be read: {error}", where=str(path)) from error
 
 
 def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:

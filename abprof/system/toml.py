@@ -6,11 +6,20 @@ import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from abprof.records.errors import AbprofError
 
 _BOM = "\ufeff"  # some editors begin a file with it; it is no part of what stands there
+
+
+def read(path: Path) -> str:
+    """A file's text. Raises AbprofError."""
+    try:
+        return decoded(path.read_bytes(), str(path))
+    except OSError as error:
+        raise AbprofError(f"cannot be read: {error}", where=str(path)) from error
 
 
 def decoded(data: bytes, where: str) -> str:

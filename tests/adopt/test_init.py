@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
 from contextlib import redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
@@ -15,7 +11,7 @@ import pytest
 from abprof.cli import run_command_line
 from tests.adopt.repositories import ROWS, SINGLE, repository
 from tests.gitrepo import GitRepo, make_repo
-from tests.tinyrepo import ROOT, Done, abprof
+from tests.tinyrepo import Done, abprof
 
 PLAIN = {"ops/__init__.py": "", "ops/rows.py": ROWS}
 TWO = {"ops.py": ROWS + "\n\ndef scaled(x):\n    return x / x.shape[0]\n"}
@@ -37,72 +33,50 @@ def test_a_broken_configuration_is_refused_in_a_line(tmp_path: Path, asked: list
     repo = repository(tmp_path / "repo", SINGLE)
     (repo.path / name).write_text(text)
     before = repo.git("status", "--porcelain", "--untracked-files=all")
-    done = init(repo, "--yes" if asked == [] else asked[0], *asked[1:], home=tmp_path)
+    done = init(repo, *asked, home=tmp_path)
     assert done.code == 2
     assert done.err.count("\n") == 1
     assert f"{name}:1: " in done.err
     assert repo.git("status", "--porcelain", "--untracked-files=all") == before
 
 
-def test_without_a_terminal_a_choice_is_refused_in_one_line(tmp_path: Path) -> None:
+def test_the_likeliest_function_is_taken_and_others_are_named(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", TWO)
-    done = init(repo, home=tmp_path)
-    assert done.code == 2
-    assert done.err.count("\n") == 1
-    assert "--yes takes the first, --function FILE:NAME another" in done.err
-    assert repo.git("status", "--porcelain") == ""
-    assert init(repo, "--function", "scaled", home=tmp_path).code == 0
-    assert (repo.path / "workloads" / "scaled.py").exists()
     lacking = init(repo, "--function", "nothing", home=tmp_path)
-    assert lacking.code == 2
-    assert "there is softmax, scaled" in lacking.err
-
-
-def test_a_person_is_asked(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", TWO)
-    master, slave = pty.openpty()
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "ABPROF_CACHE_DIR": str(tmp_path / "cache"), "TERM": "dumb"}
-    child = subprocess.Popen(
-        [sys.executable, "-P", "-m", "abprof", "init"], cwd=repo.path, env=environment, stdin=slave, stdout=slave
-    )
-    os.close(slave)
-    os.write(master, b"x\n2\n")
-    said = b""
-    try:
-        while chunk := os.read(master, 4096):
-            said += chunk
-    except OSError:  # how a terminal ends
-        pass
-    os.close(master)
-    assert child.wait() == 0, said
-    assert b"1 to 2" in said
+    assert (lacking.code, repo.git("status", "--porcelain")) == (2, "")
+    assert "there is ops.py:softmax, ops.py:scaled" in lacking.err
+    done = init(repo, home=tmp_path)
+    assert done.code == 0
+    assert (repo.path / "workloads" / "softmax.py").exists()
+    assert "--function chooses another: ops.py:scaled" in done.out
+    assert init(repo, "--function", "ops.py:scaled", home=tmp_path).code == 0
     assert (repo.path / "workloads" / "scaled.py").exists()
 
 
 def test_what_is_there_is_not_overwritten_without_being_told(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**PLAIN, "workloads/softmax.py": "API = 1\n"})
-    done = init(repo, "--yes", home=tmp_path)
+    done = init(repo, home=tmp_path)
     assert done.code == 2
     assert "is there and differs (--overwrite replaces it; nothing was written)" in done.err
     assert repo.git("status", "--porcelain") == ""
-    assert init(repo, "--yes", "--overwrite", home=tmp_path).code == 0
+    assert init(repo, "--overwrite", home=tmp_path).code == 0
     assert "KERNEL" in (repo.path / "workloads" / "softmax.py").read_text()
 
 
 def test_a_configuration_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**PLAIN, "abprof.toml": "schema = 1\n[defaults]\nthreshold = 3.0\n"})
-    done = init(repo, "--yes", home=tmp_path)
+    done = init(repo, home=tmp_path)
     assert done.code == 2
     assert "add the lines above and run this again" in done.err
     with (repo.path / "abprof.toml").open("a") as file:
         file.write(done.out)
-    assert init(repo, "--yes", home=tmp_path).code == 0
+    assert init(repo, home=tmp_path).code == 0
     assert "threshold = 3.0" in (repo.path / "abprof.toml").read_text()
 
 
 def test_workloads_beside_the_repository(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", PLAIN)
-    done = init(repo, "--yes", "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
+    done = init(repo, "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
     assert done.code == 0, done
     assert repo.git("status", "--porcelain") == "?? abprof.toml"
     assert 'workloads = "../judges"' in (repo.path / "abprof.toml").read_text()
@@ -117,18 +91,18 @@ def test_nothing_is_written_outside_of_the_repository_unasked(tmp_path: Path, ho
         repo.write({"abprof.toml": 'schema = 1\nworkloads = "../elsewhere"\n'})
     else:
         (repo.path / folder).symlink_to(tmp_path / "elsewhere")
-    done = init(repo, "--yes", home=tmp_path)
+    done = init(repo, home=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1), done
-    assert f"lies outside of the repository, at {tmp_path}/elsewhere (--workloads-dir /" in done.err
+    assert f"lies outside of the repository, at {tmp_path}/elsewhere (if it is meant: --workloads-dir /" in done.err
     assert not list((tmp_path / "elsewhere").iterdir())
-    asked = done.err.partition("--workloads-dir ")[2].partition(" says that it is meant")[0]
-    assert init(repo, "--yes", "--workloads-dir", asked, home=tmp_path).code == 0
+    asked = done.err.partition("--workloads-dir ")[2].partition(")")[0]
+    assert init(repo, "--workloads-dir", asked, home=tmp_path).code == 0
     assert (tmp_path / "elsewhere" / "softmax.py").exists()
 
 
 def test_nothing_to_measure(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {"README.md": "# nothing\n", "old.py": "print 'hello'\n"})
-    done = init(repo, "--yes", home=tmp_path)
+    done = init(repo, home=tmp_path)
     assert done.code == 2
     assert "found nothing to measure" in done.err
     assert "no Python of this version, or no text: old.py" in done.err
@@ -153,7 +127,7 @@ def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
-    ("files", "args"), [(PLAIN, ("--yes",)), ({"README.md": "# new\n"}, ("--kernel", "rows"))], ids=["found", "begun"]
+    ("files", "args"), [(PLAIN, ()), ({"README.md": "# new\n"}, ("--kernel", "rows"))], ids=["found", "begun"]
 )
 def test_what_was_proposed_is_measured(tmp_path: Path, files: dict[str, str], args: tuple[str, ...]) -> None:
     repo = repository(tmp_path / "repo", files)

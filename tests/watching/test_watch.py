@@ -101,7 +101,7 @@ def test_a_save_that_breaks_the_kernel_is_answered_and_the_next_one_too(tmp_path
 def test_a_saved_workload_is_said_not_to_judge_and_once(tmp_path: Path) -> None:
     lab = Lab(tmp_path, EVEN)
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
-    said = "the workloads changed; those of the beginning still judge: end this and start it again"
+    said = "the workloads changed; those of the beginning still judge: start this again"
     with watched(lab, "--only", "case=a") as it:
         assert len(it.answer()) == 1
         it.save("raise RuntimeError('broken')\n", "workloads/w.py")

@@ -192,7 +192,7 @@ def open_index(runs_dir: Path, *, rebuild: bool = False) -> Iterator[Index]:
             rows = database.execute("SELECT name, problem FROM folder WHERE problem != '' ORDER BY name")
             yield Index(database, [*notes, *(f"{name}: {problem}; left out" for name, problem in rows)])
         except sqlite3.DatabaseError as error:
-            raise AbprofError(f"corrupt: {error}", where=str(file), advice="abprof history rebuild") from None
+            raise AbprofError(f"corrupt: {error}", where=str(file), advice="remove it: it is made again") from None
 
 
 def _updated(name: str, runs_dir: Path, *, rebuild: bool = False) -> sqlite3.Connection:

@@ -1,0 +1,172 @@
+"""`abprof BASE . --watch`: measure the chosen cells again at every save, one epoch of a fresh target, until ^C.
+
+No run folder is kept. The only place of watchfiles.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from abprof import session
+from abprof import sides as repo
+from abprof.builds import in_use
+from abprof.measure import Plan, RunContext, epochs, look_around, make_plan
+from abprof.measure.discovery import content, workloads_folder
+from abprof.measure.plan import build_kernels
+from abprof.measure.run_context import alone, signals, worktrees
+from abprof.records import Checkout, Comparison, Run, names
+from abprof.records.errors import AbprofError
+from abprof.records.options import Options
+from abprof.report import sentences
+from abprof.report.text import clean, signed
+from abprof.store import runfolder
+from abprof.system import processes as proc
+from abprof.system.console import View
+
+_QUIET_MS = 300  # without a further write: an editor writes a file in several steps, a checkout many files
+_WAKE_MS = 500  # longest wait before signals are looked at
+
+
+def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> None:
+    """Measure the working tree against base at once, and again at every save that changes it. Ends by KeyboardInterrupt.
+
+    `answer` gets the lines of each answer. Raises AbprofError before the first one; later errors are logged.
+    """
+    began, before = time.monotonic(), None
+    place = look_around(msgspec.structs.replace(config, quick=True), view)
+    if len(place.sides) != 2 or place.sides[1].kind != "worktree":
+        specs = " ".join(side.spec for side in place.sides)
+        what = "only the working tree changes with a save"
+        raise AbprofError(what, where=f"{specs} --watch", advice="abprof BASE . --watch")
+    with (
+        signals(),
+        proc.no_orphans(),
+        tempfile.TemporaryDirectory() as folder,
+        worktrees(place, f"{place.id}-watch", view) as trees,
+        alone(place, view, wait=not config.no_wait),
+        in_use(place.cache),
+    ):
+        saves = _saves(place.root, (place.root / ".git", place.runs_dir))
+        next(saves)  # watch from here on
+        logs = Path(folder) / "logs"
+        logs.mkdir()
+        plan = make_plan(place, trees, logs, view)
+        judge = content(workloads_folder(place, trees))  # a copy of it is what the workers have
+        for number in itertools.count(1):
+            try:
+                with _target(place, plan, number) as target:
+                    plan = dataclasses.replace(plan, checkouts={**plan.checkouts, "target": target})
+                    now = content(workloads_folder(place, (plan.checkouts["base"], target)))
+                    if now != judge:
+                        view.warn("the workloads changed; those of the beginning still judge: start this again")
+                    judge = now
+                    run = _measured(place, plan, number, Path(folder), view)
+                answer(_lines(run, before, time.monotonic() - began))
+                before = run
+            except AbprofError as error:
+                if number == 1:
+                    raise
+                view.warn(error.line)
+            began, place = _next_save(place, saves, view)
+            plan = dataclasses.replace(plan, run=msgspec.structs.replace(plan.run, sides=place.sides))
+
+
+@contextlib.contextmanager
+def _target(place: RunContext, plan: Plan, number: int) -> Iterator[Checkout]:
+    """The working tree as it was last saved; first, as the plan has it."""
+    if number == 1:
+        yield plan.checkouts["target"]
+        return
+    run = f"{place.id}-watch-{number}"
+    with repo.checkouts(place.repository, place.sides[1:], run=run, submodules=place.submodules) as (tree,):
+        yield tree
+
+
+def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
+    """One judged epoch."""
+    quiet = View(quiet=True)
+    record = session.new_record(runfolder.create(folder / "runs", place.id), plan.run, [], quiet)
+    builds = build_kernels(place, plan, view if view.verbose else quiet)
+    plan = session.start(place, plan, builds, record)
+    for item in epochs(plan, record.wanted, first=number, done=0, budget=place.options.budget):
+        record.add(item)
+    return record.judged("complete")
+
+
+def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[float, RunContext]:
+    """The time of the next save that changes the working tree, and the context with its side."""
+    released = {side.spec: (side, ()) for side in place.sides if side.kind == "dist"}
+    while True:
+        saved = next(saves)
+        try:
+            (_, now), _ = repo.resolve(place.repository, place.options.specs, kernel_paths=(), known=released)
+        except AbprofError as error:
+            view.warn(error.line)
+            continue
+        if now.tree != place.sides[1].tree:  # else saved as it was, or a file that git ignores
+            return saved, dataclasses.replace(place, sides=(place.sides[0], now))
+
+
+def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
+    """The time of each save under `root` (time.monotonic()), once nothing more is written for a moment; first, when watching begins.
+
+    Changes under `beside` are no saves. Raises AbprofError without watchfiles, or where the system cannot watch.
+    """
+    try:
+        import watchfiles
+    except ImportError:
+        advice = "pip install 'abprof[watch]'"
+        raise AbprofError("needs watchfiles, which is not installed", where="--watch", advice=advice) from None
+    watching = False
+    aside = tuple(os.path.join(path, "") for path in beside)  # noqa: PTH118 - with a slash at its end
+    try:
+        for changes in watchfiles.watch(
+            root,
+            watch_filter=lambda _, path: not path.startswith(aside),
+            debounce=10 * _QUIET_MS,
+            step=_QUIET_MS,
+            rust_timeout=_WAKE_MS,
+            yield_on_timeout=True,
+        ):
+            if changes or not watching:
+                watching = True
+                yield time.monotonic()
+    except OSError as error:
+        what, advice = f"cannot be watched: {error}", "raise fs.inotify.max_user_watches"
+        raise AbprofError(what, where=str(root), advice=advice) from error
+
+
+# ---------------------------------------------------------------- the answer as text
+
+
+def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
+    """A line for each cell: its change in one epoch, and before the save; then how long the answer took."""
+    labels, was = names.short_labels(run.cells), _changes(before) if before else {}
+    found = []
+    for (cell, arm), change in _changes(run).items():
+        text = f"{clean(labels[cell])}{f' {arm}' if ':' in arm else ''}: {change}"
+        found.append(f"{text} (before: {was[cell, arm]})" if (cell, arm) in was else text)
+    since = "the save" if before else "the start"
+    return [*(found or ["nothing was measured"]), f"answered {seconds:.1f} s after {since}"]
+
+
+def _changes(run: Run) -> dict[tuple[str, str], str]:
+    """(cell, arm) -> `3.2 % slower, one epoch: worth confirming`, or what failed with its first line."""
+    return {(row.cell, row.to): _change(run, row) for row in run.comparisons if not row.with_peer}
+
+
+def _change(run: Run, row: Comparison) -> str:
+    if row.pct is not None:
+        return f"{signed(row.pct)}, {sentences.reasons(row)}"
+    seen = next((one for one in run.observations if (one.cell, one.arm) == (row.cell, row.to) and one.reason), None)
+    why = f": {clean(seen.reason)}" if seen and row.verdict == "broken" else ""
+    return f"{row.verdict}, {sentences.reasons(row)}{why}"
