@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import shutil
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -71,26 +70,22 @@ class _Running:
 
     closed: bool = False
     workers: set[Worker] = field(default_factory=set)
-    lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextlib.contextmanager
     def entered(self, worker: Worker) -> Iterator[None]:
-        with self.lock:
-            self.workers.add(worker)
+        self.workers.add(worker)
+        try:
             if self.closed:
                 worker.end()
-        try:
             yield
         finally:
             worker.stop(timeout=5)
-            with self.lock:
-                self.workers.discard(worker)
+            self.workers.discard(worker)
 
     def close(self) -> None:
-        with self.lock:
-            self.closed = True
-            for worker in self.workers:
-                worker.end()
+        self.closed = True
+        for worker in tuple(self.workers):
+            worker.end()
 
 
 def build_packages(

@@ -30,16 +30,13 @@ _ALLOWED = re.compile(
 )
 # Python's own hooks into what is imported: they would let another tree in.
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
-# Variables that Nsight Compute and Nsight Systems set for the processes they profile (version 2025.3).
+# Variables that Nsight Compute and Nsight Systems set for the processes they profile (version 2025.3), and entries that they add to
+# lists of libraries: child processes need them, and no build reads them.
 _PROFILER = re.compile(
-    r"^(NV_NSIGHT|NV_COMPUTE_PROFILER|NV_TPS|NV_CUDA_START_SUSPENDED|NVIDIA_PROCESS_INJECTION|NVIDIA-PROCESS-TRACKING|"
+    r"(NV_NSIGHT|NV_COMPUTE_PROFILER|NV_TPS|NV_CUDA_START_SUSPENDED|NVIDIA_PROCESS_INJECTION|NVIDIA-PROCESS-TRACKING|"
     r"NSYS|QUADD|CUDA_INJECTION|NVTX_INJECTION)"
 )
-# Lists to which they add entries.
-_ADDED = {
-    "LD_PRELOAD": re.compile(r"TreeLauncher|[Ii]njection|ToolsInjection"),
-    "LD_LIBRARY_PATH": re.compile(r"nsight[-_ ]?(compute|systems)", re.IGNORECASE),
-}
+_INJECTED = re.compile(r"[^:\s]*(TreeLauncher|[Ii]njection|[Nn][Ss]ight[-_]?([Cc]ompute|[Ss]ystems))[^:\s]*[:\s]?")
 # Every build has these to itself, under its own folder.
 _CACHES = {
     "TRITON_CACHE_DIR": "triton",
@@ -47,6 +44,7 @@ _CACHES = {
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "CUDA_CACHE_PATH": "cuda",
     "XDG_CACHE_HOME": "xdg",
+    "HOME": "home",  # if the worker has none
 }
 
 
@@ -58,28 +56,22 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
     let_through = set(allow)
     kept, withheld = {}, []
     for name, value in environ.items():
-        secret = bool(_SECRET.search(name.upper()) or _SECRET_VALUE.search(value))
-        wanted = name in let_through or (not secret and (mode == "user" or bool(_ALLOWED.match(name))))
         if name in _DROPPED or name.startswith("GIT_"):
             continue
-        if wanted:
+        secret = bool(_SECRET.search(name.upper()) or _SECRET_VALUE.search(value))
+        profiled = without_profilers(name, value) != value
+        if name in let_through or (not secret and (mode == "user" or profiled or _ALLOWED.match(name))):
             kept[name] = value
-            continue
-        profilers, own = parted(name, value)
-        if profilers and not secret:
-            kept[name] = profilers
-        if own or not profilers or secret:
+        else:
             withheld.append(name)
     return kept, tuple(sorted(withheld))
 
 
-def parted(name: str, value: str) -> tuple[str, str]:
-    """Split a variable into a profiler's part, which its child processes need and no build reads, and the user's own."""
-    if name not in _ADDED:
-        return (value, "") if _PROFILER.match(name) else ("", value)
-    parts = [part for part in re.split(r"[\s:]+" if name == "LD_PRELOAD" else ":", value) if part]
-    profilers = [part for part in parts if _ADDED[name].search(part)]
-    return ":".join(profilers), ":".join(part for part in parts if part not in profilers)
+def without_profilers(name: str, value: str) -> str:
+    """The user's own part of a variable's value; "" if all of it is a profiler's."""
+    if name in {"LD_PRELOAD", "LD_LIBRARY_PATH"}:
+        return _INJECTED.sub("", value).strip(": ")
+    return "" if _PROFILER.match(name) else value
 
 
 def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Literal["user", "clean"]:
@@ -89,16 +81,14 @@ def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Lit
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
     """Return a worker's environment: `shared`, private caches under `caches`, a HOME there if `base` has none, and `extra`."""
-    private = {name: str(caches / folder) for name, folder in _CACHES.items()}
-    if "HOME" not in base:
-        private["HOME"] = str(caches / "home")
+    private = {name: str(caches / folder) for name, folder in _CACHES.items() if name != "HOME" or name not in base}
     return {**shared(base, device), **private, **extra}
 
 
 def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
     """Return what all workers have in common: `base` with only the leased device visible."""
     env = {
-        **{name: value for name, value in base.items() if name not in _CACHES},
+        **{name: value for name, value in base.items() if name not in _CACHES or name == "HOME"},
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # a worktree stays as git wrote it
@@ -116,23 +106,14 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
     return env
 
 
-_PR_SET_DUMPABLE = 4
-_ENV_START = 49  # place of env_start in /proc/PID/stat, from 0; env_end follows (proc_pid_stat(5))
-
-
 def scrub_secrets(allow: Iterable[str] = ()) -> None:
     """Wipe what looks like a secret from /proc/PID/environ. This process, and git, still have it. Does nothing without /proc."""
-    names = clean(os.environ, "user", allow)[1]
+    known = {os.fsencode(name) for name in clean(os.environ, "user", allow)[1]}
     with contextlib.suppress(OSError, AttributeError, ValueError, IndexError):
-        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-        stat = Path("/proc/self/stat").read_text()
-        fields = ["", "", *stat.rpartition(")")[2].split()]
-        start, end = int(fields[_ENV_START]), int(fields[_ENV_START + 1])
-        if not 0 < start < end:
-            return
-        known = {os.fsencode(name) for name in names}
-        place = start
-        for entry in ctypes.string_at(start, end - start).split(b"\0"):
+        ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        place, end = int(fields[47]), int(fields[48])  # env_start, env_end: fields 50 and 51 of proc_pid_stat(5)
+        for entry in ctypes.string_at(place, end - place).split(b"\0") if 0 < place < end else ():
             name, _, value = entry.partition(b"=")
             if value and name in known:
                 ctypes.memset(place + len(name) + 1, 0, len(value))

@@ -81,12 +81,9 @@ def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[
     `prefix` is the interpreter's: an activated venv changes nothing.
     """
     kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
-    for name, value in list(kept.items()):
-        profilers, own = environment.parted(name, value)
-        if profilers:
-            kept[name] = own
-        if profilers and not own:
-            del kept[name]
+    kept = {
+        name: own for name, value in kept.items() if (own := environment.without_profilers(name, value)) or not value
+    }
     if "PATH" in kept:  # a folder that comes again, by whatever name, is never looked into
         folders = kept["PATH"].split(os.pathsep)  # `.` and the like mean the builder's own folder
         real = (os.path.realpath(folder) if folder.startswith("/") else folder for folder in folders)

@@ -21,58 +21,28 @@ from abprof.system import processes as proc
 ADVICE = "install bubblewrap (bwrap) and allow user namespaces, or --contain never"
 # A profiler needs rights that the sandbox takes away.
 NOT_FOREGROUND = "{} runs for a profiler, outside of the sandbox: it may write what the user may"
-# Device files of GPUs. No others (disks!) exist in the sandbox.
-_GPUS = ("nvidia*", "nvidia-caps", "nvidia-caps-imex-channels", "dri", "kfd")
+_GPUS = ("nvidia*", "dri", "kfd")  # device files; no others (disks!) exist in the sandbox
 # Files and folders of the home folder that hold keys and tokens.
 _KEYS = (
-    *(
-        [
-            ".ssh",
-            ".gnupg",
-            ".aws",
-            ".azure",
-            ".docker",
-            ".kube",
-            ".config",
-            ".netrc",
-            ".git-credentials",
-            ".pypirc",
-            ".npmrc",
-            ".kaggle",
-            ".ngc",
-            ".pgpass",
-        ]
-    ),
-    *([".vault-token", ".cache/huggingface/token", ".huggingface/token", ".local/share/keyrings"]),
-    *([".cargo/credentials", ".cargo/credentials.toml"]),
-)
+    ".ssh", ".gnupg", ".aws", ".azure", ".docker", ".kube", ".config", ".netrc", ".git-credentials", ".pypirc", ".npmrc",
+    ".kaggle", ".ngc", ".pgpass", ".vault-token", ".cache/huggingface/token", ".huggingface/token", ".local/share/keyrings",
+    ".cargo/credentials", ".cargo/credentials.toml",
+)  # fmt: skip
 # Keys of a GitHub runner, in its folder; below it lies its work, the repository too.
 _RUNNER_KEYS = (".credentials*", ".runner", ".env")
 _RUNNERS = ("/actions-runner", "/opt/actions-runner", "/home/runner/actions-runner")
 # Sockets of services that would do what the process itself may not, and places of a container's secrets.
 _SERVICES = (
-    *(
-        [
-            "/run/user",
-            "/run/dbus",
-            "/run/systemd/private",
-            "/run/docker.sock",
-            "/run/containerd",
-            "/run/k3s",
-            "/run/crio",
-            "/run/podman",
-        ]
-    ),
-    *(["/run/buildkit", "/run/libvirt", "/run/secrets", "/var/lib/lxd/unix.socket"]),
-    *(["/var/snap/lxd/common/lxd/unix.socket", "/var/lib/incus/unix.socket"]),
-)
-# Variables that name such a place or a session: they are not passed on, and the places that the first ones name are hidden.
-_PLACES = ("XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY")
+    "/run/user", "/run/dbus", "/run/systemd/private", "/run/docker.sock", "/run/containerd", "/run/k3s", "/run/crio",
+    "/run/podman", "/run/buildkit", "/run/libvirt", "/run/secrets", "/var/lib/lxd/unix.socket",
+    "/var/snap/lxd/common/lxd/unix.socket", "/var/lib/incus/unix.socket",
+)  # fmt: skip
+# Variables with the path of a key or a socket, which is hidden, and others that name a session: none is passed on.
+_KEY_PATHS = ("XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY")
 _SESSION = (
-    *_PLACES,
-    *("DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "SSH_AGENT_PID", "GPG_AGENT_INFO", "TMUX", "TMUX_TMPDIR"),
-    *("STY", "DOCKER_HOST", "CONTAINER_HOST", "WAYLAND_DISPLAY", "DISPLAY"),
-)
+    *_KEY_PATHS, "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "SSH_AGENT_PID", "GPG_AGENT_INFO", "TMUX",
+    "TMUX_TMPDIR", "STY", "DOCKER_HOST", "CONTAINER_HOST", "WAYLAND_DISPLAY", "DISPLAY",
+)  # fmt: skip
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - mounted privately
 
 
@@ -97,14 +67,13 @@ class Sandbox:
         """
         temporary = own / "caches" / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
-        given = [*argv, *(value for name, value in env.items() if name != "TMPDIR"), str(own), *map(str, writable)]
-        free = [
-            place for place in _TEMPORARY if Path(place).is_dir() and not any(f"{place}/" in text for text in given)
-        ]
+        own_folders = [str(own), *map(str, writable)]
+        given = [*argv, *(value for name, value in env.items() if name != "TMPDIR"), *own_folders]
+        free = [top for top in _TEMPORARY if Path(top).is_dir() and not any(f"{top}/" in text for text in given)]
         env = {name: value for name, value in env.items() if name not in _SESSION}
         interpreter = Path(argv[0])
-        mounts = [*_everything(), *_hidden([interpreter, interpreter.resolve(), own, *writable])]
-        for place in (str(own), *map(str, writable)):
+        mounts = [*_everything(), *_hidden([interpreter, interpreter.resolve(), *map(Path, own_folders)])]
+        for place in own_folders:
             mounts += ["--bind", place, place]
         for place in free:
             mounts += ["--bind", str(temporary), place]
@@ -164,9 +133,14 @@ def _everything() -> list[str]:
 
 def _hidden(given: Sequence[Path]) -> list[str]:
     """Empty mounts over keys and services, except over folders that contain what the process needs."""
-    places = [home / name for home in _homes() for name in _KEYS]
-    places += [Path(os.environ[name]) for name in _PLACES if os.environ.get(name, "").startswith("/")]
-    places += [file for runner in _runners() for pattern in _RUNNER_KEYS for file in sorted(runner.glob(pattern))]
+    homes = [Path(os.environ["HOME"])] if os.environ.get("HOME") else []
+    with contextlib.suppress(KeyError):  # the home folder by the system's list of users
+        homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
+    work = Path(os.environ.get("RUNNER_TEMP", ""))  # ROOT/_work/_temp of the runner that runs this step
+    runners = [*work.parents[1:2], *(folder for home in homes for folder in home.glob("actions-runner*"))]
+    places = [home / name for home in homes for name in _KEYS]
+    places += [Path(os.environ[name]) for name in _KEY_PATHS if os.environ.get(name, "").startswith("/")]
+    places += [file for root in (*runners, *map(Path, _RUNNERS)) for keys in _RUNNER_KEYS for file in root.glob(keys)]
     mounts: list[str] = []
     for place in dict.fromkeys([*places, *map(Path, _SERVICES)]):
         real = place.resolve()
@@ -178,19 +152,3 @@ def _hidden(given: Sequence[Path]) -> list[str]:
             continue
         mounts += ["--tmpfs", str(real)] if real.is_dir() else ["--ro-bind", "/dev/null", str(real)]
     return mounts
-
-
-def _runners() -> list[Path]:
-    """Folders of GitHub runners: the one that runs this step, and those in the usual places."""
-    work = os.environ.get("RUNNER_TEMP", "")  # ROOT/_work/_temp
-    mine = [Path(work).parents[1]] if work.startswith("/") and len(Path(work).parents) > 1 else []
-    found = [folder for home in _homes() for folder in sorted(home.glob("actions-runner*"))]
-    return [*mine, *found, *map(Path, _RUNNERS)]
-
-
-def _homes() -> list[Path]:
-    """The home folder by the environment, and by the system's list of users."""
-    homes = [Path(os.environ["HOME"])] if os.environ.get("HOME") else []
-    with contextlib.suppress(KeyError):
-        homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
-    return homes

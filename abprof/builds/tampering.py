@@ -21,14 +21,14 @@ from abprof.records import Build, Checkout, Package, Touched
 from abprof.system import paths
 from abprof.system.trees import tree_hash
 
-MOST = 100_000  # files that are watched; further ones are not
+_MOST = 100_000  # files that are watched; further ones are not
 _MOST_ELSEWHERE = 2_000
 _MOST_REPORTED = 50  # findings of a run
 # Files that are loaded from a cache of compiled code. Its locks, indexes and logs change with every use.
-_CODE = (".so", ".py", ".pyc", ".pth", ".cubin", ".hsaco", ".ptx", ".json")
+_CODE = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx", ".json")
 _LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # beside a package's inputs
-# Kind of folder -> suffixes of files that are watched, and of added files that matter.
-_SEEN = {"caches": _CODE, "scratch": (".expected",)}
+# Kind of folder -> suffixes of files that are watched, of all where none are given; and of added files that matter.
+_SEEN = {"caches": _CODE, "scratch": (".expected",), "out": keys.COMPILED}
 _ADDED = {"out": keys.COMPILED, "caches": keys.COMPILED}
 _IN_HOME = (".ssh", ".config", ".config/systemd/user", ".local/bin")
 
@@ -50,15 +50,16 @@ class Watch:
     ) -> None:
         """`judging`: folders of workloads and worker code; `elsewhere`: places whose changes are reported and falsify nothing;
         `scratch`: folder of expected values; `inputs`: hashes of the files that builds are made from."""
-        self._roots = dict.fromkeys(judging, "") | ({scratch: "scratch"} if scratch else {})
+        self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
+        for tree in trees:  # until the builds, which are copies of them
+            self._roots.setdefault(Path(tree.path), "tree")
         self._building = True
-        self._trees = [Path(tree.path) for tree in trees]
         self._elsewhere = list(elsewhere)
         self._inputs = inputs
         self._decide: set[str] = set()  # copies of inputs
         self._hashes: dict[str, str] = {}
-        self._known = self._now()
-        self._outside = _prints(self._elsewhere, _MOST_ELSEWHERE)
+        self._known = self._prints(self._roots)
+        self._outside = self._prints_elsewhere()
         self._reported: set[tuple[str, str]] = set()
         self._strict = bool(self._elsewhere)
 
@@ -66,9 +67,16 @@ class Watch:
         """Compare builds with their records, and watch them; the worktrees, of which they are copies, no longer."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
-        self._begin_with(fresh)
+        own = {build.path: _own(build) for build in fresh}
+        # The prints come before the comparison, which takes time in which code under test may run.
+        for hashes in own.values():
+            self._hashes |= hashes
+        added = {Path(build.path) / name: name for build in fresh for name in ("src", "out", "caches")}
+        added = {root: name for root, name in added.items() if root not in self._roots}
+        self._roots |= added
+        self._known |= self._prints(added)
         for build in fresh:
-            for path, sha256 in _own(build).items():
+            for path, sha256 in own[build.path].items():
                 if _sha256(path) != sha256:
                     yield from self._report(path, "changed", moment)
             yield from self._copied(build, moment)
@@ -76,18 +84,9 @@ class Watch:
                 for compiled in keys.importable(Path(build.path) / name, keys.COMPILED):
                     if "__pycache__" in compiled:  # build.py leaves none there
                         yield from self._report(f"{build.path}/{name}/{compiled}", "added", moment)
-        trees = tuple(f"{tree}/" for tree in self._trees)
-        self._known = {path: seen for path, seen in self._known.items() if not path.startswith(trees)}
-        self._trees, self._building = [], False
-
-    def _begin_with(self, builds: Iterable[Build]) -> None:
-        """Take the prints of builds before comparing them, which takes time in which code under test may run."""
-        for build in builds:
-            self._hashes |= _own(build)
-        fresh = {Path(build.path) / name: name for build in builds for name in ("src", "out", "caches")}
-        fresh = {root: name for root, name in fresh.items() if root not in self._roots}
-        self._roots |= fresh
-        self._known |= self._of(fresh)
+        self._known = {path: seen for path, seen in self._known.items() if self._kind(path) != "tree"}
+        self._roots = {root: kind for root, kind in self._roots.items() if kind != "tree"}
+        self._building = False
 
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
         """Compare the build's copies of its inputs with their originals. A package may rewrite its own during the build: this falsifies
@@ -102,28 +101,20 @@ class Watch:
 
     def look(self, moment: str) -> Iterator[Touched]:
         """Yield what changed since the last look."""
-        before, after = self._known, self._now()
-        self._known = after
-        for path in before.keys() - after.keys():
-            yield from self._report(path, "removed", moment, falsifies=self._matters(path))
-        for path, seen in after.items():
-            if path not in before:
-                kind = self._kind(path)
-                # No value is expected before something is measured.
-                planted = self._building if kind == "scratch" else path.endswith(_ADDED.get(kind, keys.IMPORTABLE))
-                if planted:
-                    yield from self._report(path, "added", moment)
-            elif before[path] != seen and (self._strict or _sha256(path) != self._hashes.get(path)):
-                yield from self._report(path, "changed", moment, falsifies=self._matters(path))
-        yield from self._look_outside(moment)
-
-    def _look_outside(self, moment: str) -> Iterator[Touched]:
-        before, after = self._outside, _prints(self._elsewhere, _MOST_ELSEWHERE)
-        self._outside = after
-        for path in sorted(before.keys() | after.keys()):
-            if before.get(path) != after.get(path):
-                how: How = "added" if path not in before else "removed" if path not in after else "changed"
-                yield from self._report(path, how, moment, falsifies=False)
+        before, self._known = self._known, self._prints(self._roots)
+        for path, how in _changes(before, self._known):
+            kind = self._kind(path)
+            if how == "added":  # expected values are added while cells are measured
+                matters = self._building if kind == "scratch" else path.endswith(_ADDED.get(kind, keys.IMPORTABLE))
+                if matters:
+                    yield from self._report(path, how, moment)
+            elif how == "removed" or self._strict or _sha256(path) != self._hashes.get(path):
+                # A package writes logs and tuning results into its own folder.
+                decides = path in self._decide or path in self._hashes or path.endswith(_LOADED)
+                yield from self._report(path, how, moment, falsifies=kind != "src" or decides)
+        before, self._outside = self._outside, self._prints_elsewhere()
+        for path, how in _changes(before, self._outside):
+            yield from self._report(path, how, moment, falsifies=False)
 
     def _report(self, path: str, how: How, moment: str, *, falsifies: bool = True) -> Iterator[Touched]:
         if (path, how) not in self._reported and len(self._reported) < _MOST_REPORTED:
@@ -133,29 +124,35 @@ class Watch:
     def _kind(self, path: str) -> str:
         return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
 
-    def _matters(self, path: str) -> bool:
-        """False for files that a package writes into its own folder: logs, tuning results."""
-        return self._kind(path) != "src" or path in self._decide or path in self._hashes or path.endswith(_LOADED)
-
-    def _of(self, roots: Mapping[Path, str]) -> dict[str, Print]:
+    def _prints(self, roots: Mapping[Path, str]) -> dict[str, Print]:
+        """Prints of files and links below these folders, without .git."""
         found: dict[str, Print] = {}
         for root, kind in roots.items():
-            for file in _files(root):
-                code = str(file) in self._hashes or file.name.endswith(_SEEN.get(kind, keys.COMPILED))
-                if kind in {"", "src"} or code:
-                    _add(found, file)
-                if len(found) >= MOST:
-                    return found
+            for folder, folders, names in os.walk(root):
+                folders[:] = [name for name in folders if name != ".git"]
+                for path in (f"{folder}/{name}" for name in names if name != ".git"):
+                    if path in self._hashes or path.endswith(_SEEN.get(kind, "")):
+                        _add(found, path)
+                    if len(found) >= _MOST:
+                        return found
         return found
 
-    def _now(self) -> dict[str, Print]:
-        found = self._of(self._roots)
-        for tree in self._trees if len(found) < MOST else ():
-            for file in _files(tree):
-                _add(found, file)
-                if len(found) >= MOST:
-                    return found
+    def _prints_elsewhere(self) -> dict[str, Print]:
+        """Prints of these files, and of files directly in these folders."""
+        found: dict[str, Print] = {}
+        for place in self._elsewhere:
+            with contextlib.suppress(OSError):
+                inside = place.iterdir() if place.is_dir() else [place]
+                for path in (path for path in inside if not path.is_dir() or path.is_symlink()):
+                    if len(found) < _MOST_ELSEWHERE:
+                        _add(found, str(path))
         return found
+
+
+def _changes(before: Mapping[str, Print], after: Mapping[str, Print]) -> Iterator[tuple[str, How]]:
+    for path in sorted(before.keys() | after.keys()):
+        if before.get(path) != after.get(path):
+            yield path, "added" if path not in before else "removed" if path not in after else "changed"
 
 
 def _own(build: Build) -> dict[str, str]:
@@ -184,33 +181,10 @@ def elsewhere(repository: Path, git: Path, runs_dir: Path, environ: Mapping[str,
     return [repository, git, git / "hooks", git / "refs" / "heads", *older, *homes]
 
 
-def _files(root: Path) -> Iterator[Path]:
-    """Files and links below a folder, without .git."""
-    for folder, folders, files in os.walk(root):
-        folders[:] = [name for name in folders if name != ".git"]
-        for name in files:
-            if name != ".git":
-                yield Path(folder) / name
-
-
-def _add(found: dict[str, Print], path: Path) -> None:
+def _add(found: dict[str, Print], path: str) -> None:
     with contextlib.suppress(OSError):
-        seen = path.lstat()
-        found[str(path)] = (seen.st_size, seen.st_ino, seen.st_ctime_ns)
-
-
-def _prints(places: Iterable[Path], most: int) -> dict[str, Print]:
-    """Prints of these files, and of files directly in these folders."""
-    found: dict[str, Print] = {}
-    for place in places:
-        if not place.is_dir():
-            _add(found, place)
-            continue
-        with contextlib.suppress(OSError), os.scandir(place) as entries:
-            for entry in entries:
-                if len(found) < most and not entry.is_dir(follow_symlinks=False):
-                    _add(found, Path(entry.path))
-    return found
+        seen = os.lstat(path)
+        found[path] = (seen.st_size, seen.st_ino, seen.st_ctime_ns)
 
 
 def _sha256(path: str) -> str:

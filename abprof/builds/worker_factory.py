@@ -6,6 +6,7 @@ of a branch that has an abprof/ folder too) can be imported beside the kernels u
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import secrets
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 from abprof.builds import environment, sandbox
 from abprof.builds.sandbox import Sandbox
@@ -23,11 +25,11 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options, worker_argv
 from abprof.system.config_file import fill
 from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault, to_start
+from abprof.system.trees import remove_tree
 
 _SERVERS = 3  # of an interpreter
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
-_ROOMS = ("worker",)
 _RUN = """import gc, os, sys
 gc.disable()
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -89,7 +91,7 @@ class WorkerFactory:
     build_timeout: float
     sources: tuple[
         str, ...
-    ] = ()  # folders of the repository under test: packages installed from there belong to no side
+    ] = ()  # folders of the repository under test: what is installed from there belongs to no side
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
     wall: Sandbox | None = None  # in which code under test runs
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # part of names that must not be guessed
@@ -113,7 +115,7 @@ class WorkerFactory:
         return wire.Mount(
             name=package.name,
             root=str(root),
-            module=package.module or f"abprof_side.{_stem(package)}",
+            module=package.module or f"abprof_side.{Path(package.path).name.removesuffix('.py') or package.name}",
             build_dir=str(place / "out"),
             allowed=[str(place), checkout.path],
             forbidden=list(self.forbidden),
@@ -124,12 +126,8 @@ class WorkerFactory:
     def judge(self) -> Worker:
         """Start a worker without a package. Raises WorkerDied."""
         env = environment.worker(self.env, self.scratch / "caches", self.device, {})
-        argv = list(self.argv("base"))
-        if self.wall is not None:
-            argv, env = self.wall.around(argv, env, own=self.scratch, network=False)
-        log, walled = self.logs / "judge.log", self.wall is not None
-        started = self.own.add
-        return Worker(argv, env=env, cwd=self.scratch, log=log, name="judge", walled=walled, started=started)
+        log = self.logs / "judge.log"
+        return started(self.argv("base"), env, self.scratch, log, "judge", self.wall, started=self.own.add)
 
     def worker(
         self,
@@ -148,22 +146,20 @@ class WorkerFactory:
 
         In a sandbox the base writes to the whole scratch folder, because it makes the expected values, other sides to their room.
         """
-        argv, env, room = list(self.argv(side)), self.worker_env(checkout, package, place), self.room(side)
-        if self.wall is not None:
-            writable = [self.scratch if side in {"base", *STANDING_IN} else room]
-            argv, env = self.wall.around(argv, env, own=place, writable=writable, network=network)
-        cwd, walled, started = place / "src", self.wall is not None, self.own.add
-        server = None if epoch is None or package.env else self.forks.server(self.argv(side), epoch)
-        return Worker(
-            argv,
-            env=env,
-            cwd=cwd,
-            log=log,
-            name=name,
+        env, room = self.worker_env(checkout, package, place), self.room(side)
+        return started(
+            self.argv(side),
+            env,
+            place,
+            log,
+            name,
+            self.wall,
+            cwd=place / "src",
+            writable=[self.scratch if side in {"base", *STANDING_IN} else room],
+            network=network,
             on_line=on_line,
-            walled=walled,
-            started=started,
-            server=server,
+            started=self.own.add,
+            server=None if epoch is None or package.env else self.forks.server(self.argv(side), epoch),
         )
 
     def room(self, side: str) -> Path:
@@ -180,9 +176,23 @@ class WorkerFactory:
         return environment.worker(self.env, place / "caches", self.device, extra)
 
 
-def _stem(package: Package) -> str:
-    """Import name of a package without a configured one: that of its folder or file."""
-    return Path(package.path).name.removesuffix(".py") or package.name
+def started(
+    argv: Sequence[str],
+    env: dict[str, str],
+    own: Path,
+    log: Path,
+    name: str,
+    wall: Sandbox | None,
+    *,
+    cwd: Path | None = None,
+    writable: Sequence[Path] = (),
+    network: bool = False,
+    **more: Any,
+) -> Worker:
+    """Start a worker with the folder `own`, in the sandbox `wall` if given. Raises WorkerDied."""
+    if wall is not None:
+        argv, env = wall.around(argv, env, own=own, writable=writable, network=network)
+    return Worker(list(argv), env=env, cwd=cwd or own, log=log, name=name, walled=wall is not None, **more)
 
 
 def command(config: Options, side: str, cache: Path) -> tuple[str, ...]:
@@ -234,12 +244,9 @@ def alone(
     Raises AbprofError, and WorkerDied if it cannot be started.
     """
     variables, _ = base_environment(config, cache)
-    argv, env = list(command(config, side, cache)), environment.worker(variables, folder / "caches", device, {})
-    if wall is not None:
-        argv, env = wall.around(argv, env, own=folder, network=False)
+    argv, env = command(config, side, cache), environment.worker(variables, folder / "caches", device, {})
     server = forks.server(argv, 0) if forks and wall is None else None
-    log = log or folder / "log"
-    return Worker(argv, env=env, cwd=folder, log=log, name="survey", walled=wall is not None, server=server)
+    return started(argv, env, folder, log or folder / "log", "survey", wall, server=server)
 
 
 def sandbox_for(config: Options, cache: Path, device: str, folder: Path) -> tuple[Sandbox | None, tuple[str, ...]]:
@@ -248,20 +255,16 @@ def sandbox_for(config: Options, cache: Path, device: str, folder: Path) -> tupl
     wall, why = sandbox.chosen(config.contain, environment.mode(config.env, os.environ))
     if wall is not None and device != "cpu":
         try:
-            _try_device(config, cache, device, folder, wall)
+            worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
+            try:
+                worker.call(wire.Start(device, "base"), to_start(config.timeout))
+            finally:
+                worker.stop()
         except (WorkerDied, WorkerFault) as failed:
             wall, why = None, f"a worker in bubblewrap cannot use {device}: {failed.reason}"
             if config.contain == "always":
                 raise AbprofError(why, where="--contain always", advice=sandbox.ADVICE) from None
     return wall, (f"not contained: {why}",) if why else ()
-
-
-def _try_device(config: Options, cache: Path, device: str, folder: Path, wall: Sandbox) -> None:
-    worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
-    try:
-        worker.call(wire.Start(device, "base"), to_start(config.timeout))
-    finally:
-        worker.stop()
 
 
 # ---------------------------------------------------------------- worker bundle
@@ -274,14 +277,27 @@ def install_bundle(cache: Path) -> Path:
     """
     # records/ itself needs msgspec: the worker gets its messages only.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
-    for file in [_SOURCE / name for name in _FILES] + [f for room in _ROOMS for f in (_SOURCE / room).rglob("*.py")]:
+    for file in [_SOURCE / name for name in _FILES] + [*(_SOURCE / "worker").rglob("*.py")]:
         files[f"abprof/{file.relative_to(_SOURCE)}"] = file.read_bytes()
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name}\0".encode() + files[name])
     home = cache / "harness" / digest.hexdigest()[:16]
     if not _holds(home, files):
-        _publish(home, files)
+        fresh = home.with_name(f"{home.name}.{secrets.token_hex(8)}")
+        for name, text in files.items():
+            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
+            (fresh / name).write_bytes(text)
+        with contextlib.suppress(OSError):  # another process may publish the same at this moment
+            if home.is_symlink():
+                home.unlink()
+            elif home.exists() and not _holds(home, files):
+                remove_tree(home)
+            fresh.rename(home)
+        shutil.rmtree(fresh, ignore_errors=True)
+        if not _holds(home, files):
+            what = "the worker's code there differs from abprof's"
+            raise AbprofError(what, where=str(home), advice="remove it by hand")
     return home / "run_worker.py"
 
 
@@ -296,32 +312,3 @@ def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
         return all((home / name).read_bytes() == text for name, text in files.items())
     except OSError:
         return False
-
-
-def _publish(home: Path, files: Mapping[str, bytes]) -> None:
-    fresh = home.with_name(f"{home.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    for name, text in files.items():
-        place = fresh / name
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(text)
-    if _moved(fresh, home):
-        return
-    # Another process published the same content first, or the copy there was changed.
-    aside = fresh.with_name(f"{fresh.name}.old")
-    if not _holds(home, files) and _moved(home, aside):
-        _moved(fresh, home)
-    for left in (aside, fresh):
-        if left.is_dir() and not left.is_symlink():
-            shutil.rmtree(left)
-        else:
-            left.unlink(missing_ok=True)
-    if not _holds(home, files):
-        raise AbprofError("the worker's code there differs from abprof's", where=str(home), advice="remove it by hand")
-
-
-def _moved(place: Path, to: Path) -> bool:
-    try:
-        place.rename(to)
-    except OSError:
-        return False
-    return True

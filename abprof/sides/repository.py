@@ -82,7 +82,7 @@ class Repository:
         if self.reader.maybe("config", "--get-regexp", r"^remote\..*\.promisor$"):
             what = "a partial clone (--filter) lacks objects that abprof borrows"
             raise AbprofError(what, where=str(self.path), advice="use a clone without --filter")
-        return open_store(self.cache, objects=str(self.objects))
+        return open_store(self.cache, self.objects)
 
     @property
     def git(self) -> Git:
@@ -202,18 +202,17 @@ def unicode(text: str) -> str:
 # ---------------------------------------------------------------- abprof's clone
 
 
-def open_store(cache: Path, *, objects: str = "", url: str = "") -> Path:
-    """Return the bare clone that borrows from the object folder `objects`, or that its user fills from `url`.
+def open_store(cache: Path, objects: Path) -> Path:
+    """Return the bare clone that borrows from the object folder `objects`; makes it if there is none.
 
-    Makes it if there is none. Raises AbprofError for an unusable cache folder.
+    Raises AbprofError for an unusable cache folder.
     """
-    key = f"{objects}\n{url}".encode(errors="surrogateescape")
-    store = cache / "repos" / hashlib.sha256(key).hexdigest()[:16]
+    store = cache / "repos" / hashlib.sha256(os.fsencode(objects)).hexdigest()[:16]
     with locks.locked(lock_of(store)):
         locks.hold(store.with_name(f"{store.name}.use"), shared=True)
         if not store.is_dir():
             try:
-                _make_store(store, objects)
+                _make_store(store, str(objects))
             except (OSError, GitError) as error:
                 why = error.line_of_git if isinstance(error, GitError) else error.strerror
                 raise AbprofError(f"cannot use the cache folder: {why}", where=str(cache)) from error
@@ -230,11 +229,10 @@ def _make_store(store: Path, objects: str) -> None:
     if new.exists():
         remove_tree(new)  # its maker was killed: the lock is ours
     Git(str(new.parent)).text("init", "--bare", "--quiet", "--template=", str(new))
-    if objects:
-        quoted = objects.replace("\\", "\\\\").replace('"', '\\"')
-        (new / "objects" / "info").mkdir(exist_ok=True)
-        (new / "objects" / "info" / "alternates").write_text(f'"{quoted}"\n', errors="surrogateescape")
-        (new / SOURCE).write_text(objects, errors="surrogateescape")
+    quoted = objects.replace("\\", "\\\\").replace('"', '\\"')
+    (new / "objects" / "info").mkdir(exist_ok=True)
+    (new / "objects" / "info" / "alternates").write_text(f'"{quoted}"\n', errors="surrogateescape")
+    (new / SOURCE).write_text(objects, errors="surrogateescape")
     with open(new / "config", "a") as file:
         file.write(_CONFIG)
     new.rename(store)

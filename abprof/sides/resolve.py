@@ -250,19 +250,13 @@ def _unknown(repository: Repository, spec: str) -> AbprofError:
         return AbprofError("the repository has no commit yet", where=str(repository.path))
     if repository.shallow:
         return AbprofError(f"{spec!r} is not in this shallow clone", advice=_DEEPER)
+    # Refs that contain the name, such as origin/NAME for a branch that was never checked out here.
+    holding = sorted((ref for ref in refs if spec.lower() in ref.lower()), key=len)
     if ".." in spec:
         advice = "give base and target as two words, or base...target for the merge base"
-    elif near := _nearest(refs, spec):
-        advice = f"nearest: {', '.join(near)}"
+    elif near := holding or difflib.get_close_matches(spec, refs[:_MOST_COMPARED]):
+        advice = f"nearest: {', '.join(near[:3])}"
     else:
         more = ", ..." if len(refs) > _MOST_NAMED else ""
         advice = f"there are {', '.join(refs[:_MOST_NAMED])}{more}"
     return AbprofError(f"unknown ref {spec!r}", advice=advice)
-
-
-def _nearest(refs: Sequence[str], name: str, limit: int = 3) -> tuple[str, ...]:
-    """The refs that a person who typed `name` may have meant, best first."""
-    # Refs that contain the name, such as origin/NAME for a branch that was never checked out here.
-    holding = sorted((ref for ref in refs if name.lower() in ref.lower()), key=len)[:limit]
-    near = sorted(refs, key=lambda ref: abs(len(ref) - len(name)))[:_MOST_COMPARED]
-    return tuple(dict.fromkeys([*holding, *difflib.get_close_matches(name, near, n=limit, cutoff=0.6)]))[:limit]

@@ -94,62 +94,40 @@ def _add(repository: Repository, side: Side, path: Path) -> None:
 
 # ---------------------------------------------------------------- submodules
 
-_ADVICE = "git submodule update --init --recursive in your checkout, then run again"
-
 
 def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, cache: Path) -> None:
-    """Check out every submodule of `worktree`, recursively, as a worktree of a clone.
+    """Check out every submodule of `worktree`, recursively, from the user's copies: modules/NAME of `git_dirs`, or in `checkout`.
 
-    The clone borrows from the user's copy, in modules/NAME of `git_dirs` or in `checkout`, or is fetched from the URL. Raises
-    AbprofError that names a submodule without a source.
+    Nothing is fetched. Raises AbprofError that names a submodule without a copy of its commit.
     """
-    for name, path, commit, url in _submodules(Git(str(worktree))):
+    git = Git(str(worktree))
+    links = [line.split("\t", 1) for line in git.records("ls-tree", "-r", "-z", "HEAD") if line.startswith("160000 ")]
+    settings = ("config", "-z", "--blob", "HEAD:.gitmodules", "--get-regexp", r"^submodule\..*\.path$")
+    listed = [entry.split("\n", 1) for entry in ((git.maybe(*settings) or "") if links else "").split("\0") if entry]
+    names = {path: key.removeprefix("submodule.").removesuffix(".path") for key, path in listed}
+    for head, path in links:
+        name, commit, link = names.get(path, ""), head.split()[2], checkout / path / ".git"
+        if not name or ".." in Path(name).parts or name.startswith(("/", "-")):
+            raise AbprofError(".gitmodules gives no safe name for it", where=f"submodule {name or path!r}")
         copies = [folder / "modules" / name for folder in git_dirs]
-        link = checkout / path / ".git"
         copies += [checkout / path / link.read_text().strip().removeprefix("gitdir: ")] if link.is_file() else []
+        copy = next((one.resolve() for one in copies if _holds(one, commit)), None)
+        where = f"submodule {name!r} ({path}) at {commit[:10]}"
+        if copy is None:
+            advice = "git submodule update --init --recursive there, or git fetch in the submodule"
+            raise AbprofError("your checkout has no copy of this commit", where=where, advice=advice)
+        store = open_store(cache, copy / "objects")
         try:
-            copy = next((one.resolve() for one in copies if _holds(one, commit)), None)
-            store = open_store(cache, objects=str(copy / "objects")) if copy else _fetched(cache, url, commit)
             with locks.locked(lock_of(store)):
                 Git(str(store)).text("worktree", "add", "--detach", "--force", str(worktree / path), commit)
         except GitError as error:
-            where = f"submodule {name!r} ({path}) at {commit[:10]}"
-            raise AbprofError(error.line_of_git, where=where, advice=_ADVICE) from error
-        _add_submodules(worktree / path, (copy,) if copy else (), checkout / path, cache)
-
-
-def _submodules(git: Git) -> Iterator[tuple[str, str, str, str]]:
-    """Name, path, commit and URL of each submodule of the commit checked out. Raises AbprofError for an unsafe name."""
-    links = [line.split("\t", 1) for line in git.records("ls-tree", "-r", "-z", "HEAD") if line.startswith("160000 ")]
-    pattern = r"^submodule\..*\.(path|url)$"
-    listed = git.maybe("config", "-z", "--blob", "HEAD:.gitmodules", "--get-regexp", pattern) if links else ""
-    settings = dict(entry.split("\n", 1) for entry in (listed or "").split("\0") if "\n" in entry)
-    names = {path: key[len("submodule.") : -len(".path")] for key, path in settings.items() if key.endswith(".path")}
-    for head, path in links:
-        name = names.get(path, "")
-        if not name or ".." in Path(name).parts or name.startswith(("/", "-")):
-            raise AbprofError(".gitmodules gives no safe name for it", where=f"submodule {name or path!r}")
-        yield name, path, head.split()[2], settings.get(f"submodule.{name}.url", "")
+            raise AbprofError(error.line_of_git, where=where) from error
+        _add_submodules(worktree / path, (copy,), checkout / path, cache)
 
 
 def _holds(repository: Path, commit: str) -> bool:
     found = Git(str(repository)).maybe("cat-file", "-e", f"{commit}^{{commit}}") if repository.is_dir() else None
     return found is not None
-
-
-def _fetched(cache: Path, url: str, commit: str) -> Path:
-    """A clone of the URL that holds the commit. Raises GitError, and AbprofError for a relative URL."""
-    if not url or url.startswith(("./", "../")):
-        raise AbprofError("no copy here, and .gitmodules gives no whole URL", where=f"submodule {url}", advice=_ADVICE)
-    store = open_store(cache, url=url)
-    # As `git submodule` does: a URL that a commit brought along must not read local files or start programs.
-    git = Git(str(store), {"GIT_PROTOCOL_FROM_USER": "0"}, {"http.lowSpeedLimit": "1000", "http.lowSpeedTime": "60"})
-    options = ("fetch", "--quiet", "--no-tags", "--no-write-fetch-head", "--no-recurse-submodules")
-    with locks.locked(lock_of(store)):
-        # The commit alone if the server allows it, else all branches and tags.
-        if not _holds(store, commit) and git.status(*options, "--depth=1", "--", url, commit)[0] != 0:
-            git.text(*options, "--", url, "+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*")
-    return store
 
 
 # ---------------------------------------------------------------- leftovers

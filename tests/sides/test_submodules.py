@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -48,18 +47,12 @@ def test_from_the_users_own_copies(superproject: GitRepo, opened: Opened, cache:
     assert leftovers(cache) == []
 
 
-def test_by_url_where_the_user_has_no_copy(superproject: GitRepo, opened: Opened, tmp_path: Path) -> None:
-    outer = GitRepo(tmp_path / "outer")
-    outer.git("fetch", "--quiet", str(superproject.path / "third party/outer"), "HEAD:newer")
+def test_a_submodule_without_a_copy_is_named(superproject: GitRepo, opened: Opened, tmp_path: Path) -> None:
     superproject.git("clone", "--quiet", ".", str(tmp_path / "clone"))
-    repository = opened(GitRepo(tmp_path / "clone"))
-    with pytest.raises(AbprofError) as caught:  # a URL that a commit brings along does not read local files
-        contents(repository, "origin/main")
+    with pytest.raises(AbprofError) as caught:
+        contents(opened(GitRepo(tmp_path / "clone")), "origin/main")
     assert caught.value.where.startswith("submodule 'the outer' (third party/outer) at ")
-    assert caught.value.what == "transport 'file' not allowed"
     assert caught.value.advice.startswith("git submodule update --init --recursive")
-    subprocess.run(["git", "config", "--global", "protocol.file.allow", "always"], check=True)
-    assert contents(repository, "origin/main", "origin/optimize_ffa") == [("1", "1"), ("2", "1")]
 
 
 def test_a_name_that_climbs_out(repo: GitRepo, opened: Opened) -> None:
