@@ -110,6 +110,14 @@ def test_lines_are_given_out_once_and_whole(tmp_path: Path) -> None:
             assert executor._new_lines(7) == [b"two", b"", b"three"]
 
 
+def test_a_job_gets_what_the_options_and_the_environment_name(tmp_path: Path) -> None:
+    options = SlurmOptions(cpus=2, time="10m", exclusive=True)
+    argv = SlurmExecutor(options, {"PLAIN": "1", "A-B": "2"}, tmp_path, print, gpu=True)._sbatch(60.0, tmp_path / "a%j")
+    given = {"--gres=gpu:1", "--cpus-per-task=2", "--time=10", "--exclusive", "--export=PLAIN", "--no-requeue"}
+    assert given <= set(argv)
+    assert f"--output={tmp_path}/a%%j" in argv
+
+
 def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AbprofError, match="sbatch is not on PATH"):

@@ -36,11 +36,10 @@ class OnSlurm(Lab):
 
     def __init__(self, folder: Path, on: Cluster) -> None:
         self.on = on
-        self.more: dict[str, str] = {}
         super().__init__(folder, Scenario(workloads=LOADS, times=TIMES))
 
     def environment(self) -> dict[str, str]:
-        return {**super().environment(), **self.on.environment, **self.more}
+        return {**super().environment(), **self.on.environment}
 
     def options(self, *more: str) -> list[str]:
         given = ("cpus=1", "parallel=2", *more)
@@ -84,23 +83,17 @@ def lab(tmp_path: Path, slurm: Cluster) -> Iterator[OnSlurm]:
 
 def test_verdicts_are_those_of_one_device(lab: OnSlurm) -> None:
     known = set(lab.on.jobs())
-    lab.more = {"NIGHTLY_TOKEN": "ghp_0123456789", "PLAIN": "yes"}
     done = lab.abprof(*lab.options("constraint=h100|h200", "time=10m"))
     assert done.code == 1, done.err
     assert done.table() == TRUTH
     at_once(done)
     jobs = sorted(set(lab.on.jobs()) - known)
     assert len(jobs) >= 2
-    assert {"0", "1"} <= {job.partition("_")[2] for job in jobs}, "what is ready together is one array"
     facts = lab.on.facts(jobs[0])
     asked = {"TresPerNode": "gres:gpu:1", "Features": "h100|h200", "TimeLimit": "00:10:00", "Partition": "gpus"}
     assert asked.items() <= facts.items()
-    script = lab.on.ask("scontrol", "write", "batch_script", jobs[0].partition("_")[0], "-")
-    (given,) = [line for line in script.splitlines() if line.startswith("#SBATCH --export=")]
-    assert {"PLAIN", "ABPROF_CACHE_DIR", "PYTHONPATH"} <= set(given.partition("=")[2].split(","))
-    assert "NIGHTLY_TOKEN" not in script
     assert done.folder
-    assert not list((done.folder / "logs").glob("abprof-*")), "nothing was lost, so nothing is kept"
+    assert not list((done.folder / "logs").glob("abprof-*"))
 
 
 def in_the_middle(lab: OnSlurm, process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -110,7 +103,7 @@ def in_the_middle(lab: OnSlurm, process: subprocess.Popen[str]) -> tuple[int, st
     found = [
         (int(number), said[0].partition('"device":"simulated:')[2].partition('"')[0])
         for number, said in sorted(lines.items())
-        if sum('"measured"' in line and f'"{HELD}"' in line for line in said) == 2
+        if sum('"block":' in line and f'"{HELD}"' in line for line in said) == 2
     ]
     assert len(found) == 1, lines
     return found[0]
@@ -150,7 +143,7 @@ def test_a_lost_nodes_cells_are_measured_on_another(tmp_path: Path) -> None:
         lab = OnSlurm(tmp_path, made)
         run, shard = struck(lab, lambda lab, node: lab.on.lose(node))
         (loss,) = [loss for loss in run.losses if loss.shard == shard]
-        assert "second time" in loss.reason or "NODE_FAIL" in loss.reason
+        assert "NODE_FAIL" in loss.reason
         assert lab.left_behind() == []
 
 
@@ -165,7 +158,7 @@ def test_a_machine_without_a_gpu_plans_none_of_a_gpus_cells(lab: OnSlurm) -> Non
     [
         (["partition=nowhere"], "Slurm would refuse such a job: "),
         (["constraint=b200"], "Invalid feature specification"),
-        (["partition=gpus\ntouch pwned"], "invalid job option"),
+        (["partition=gpus\ntouch pwned"], "Slurm would refuse such a job: "),
         (["partition"], "'partition' is not KEY=VALUE"),
     ],
 )

@@ -6,9 +6,7 @@ and runs no code under test.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import select
 import signal
 import socket
@@ -17,7 +15,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from abprof.system.processes.children import MARK, WorkerDied, kill_strays, new_mark
+from abprof.system.processes.children import WorkerDied, end_tree, start
 
 _TO_ANSWER = 120.0  # seconds: the first answer comes when the imports are done, perhaps from a network's disk
 
@@ -47,23 +45,14 @@ class ForkServer:
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self._codes: dict[int, int] = {}
-        self._mark = new_mark()
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        with theirs, open(log, "ab") as out:
+        with theirs:
+            argv, passed = [*argv, "--fork", str(theirs.fileno())], (theirs.fileno(),)
             try:
-                self._process = subprocess.Popen(
-                    [*argv, "--fork", str(theirs.fileno())],
-                    env={**env, MARK: self._mark},
-                    cwd=cwd,
-                    stdin=subprocess.DEVNULL,
-                    stdout=out,
-                    stderr=out,
-                    pass_fds=(theirs.fileno(),),
-                    start_new_session=True,
-                )
-            except OSError as error:
+                self._process, self._mark = start(argv, env, cwd=cwd, log=log, pass_fds=passed)
+            except WorkerDied:
                 self._socket.close()
-                raise WorkerDied(f"{argv[0]} could not be started: {error.strerror}") from error
+                raise
 
     @property
     def alive(self) -> bool:
@@ -113,9 +102,5 @@ class ForkServer:
 
     def kill(self) -> None:
         """End it, and with it whatever it forked. Safe to call twice."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(timeout=10)
-        kill_strays(self._mark)
+        end_tree(self._process, self._mark)
         self._socket.close()

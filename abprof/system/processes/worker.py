@@ -15,6 +15,7 @@ from typing import Any
 
 from abprof.records import messages as wire
 from abprof.system.processes.children import (
+    MARK,
     Log,
     WorkerDied,
     WorkerFault,
@@ -23,9 +24,10 @@ from abprof.system.processes.children import (
     how_ended,
     inside,
     kill_strays,
+    new_mark,
     start,
 )
-from abprof.system.processes.forks import ForkServer
+from abprof.system.processes.forks import Forked, ForkServer
 
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
 START = 30.0  # seconds that a start may take however short --timeout is
@@ -78,19 +80,13 @@ class Worker:
         self._next = 0
         self._inner: tuple[int, ...] = ()  # behind a wall: its first process, and the child
         self._buffer = bytearray()
+        self._child: subprocess.Popen[bytes] | Forked
         to_child, self._out = os.pipe()
         self._in, from_child = os.pipe()
         stdout_read, stdout_write = os.pipe()
         os.set_blocking(self._out, False)  # a child that stopped reading must not stop its parent
         try:
-            self._child, self._mark = start(
-                [*self._argv, "--in", str(to_child), "--out", str(from_child)],
-                self._env,
-                cwd=self._cwd,
-                stdout=stdout_write,
-                stderr=stdout_write,
-                pass_fds=(to_child, from_child),
-            )
+            self._begin(to_child, from_child, stdout_write)
         except WorkerDied:
             for fd in (self._out, self._in, stdout_read):
                 os.close(fd)
@@ -102,6 +98,17 @@ class Worker:
         self._tell(self._child.pid)
         self._drainer = threading.Thread(target=self._drain, args=(stdout_read,), daemon=True)
         self._drainer.start()
+
+    def _begin(self, source: int, sink: int, output: int) -> None:
+        if self._server is not None and self._server.alive:
+            with contextlib.suppress(WorkerDied):  # then it starts afresh
+                self._mark = new_mark()
+                env = {**self._env, MARK: self._mark}
+                self._child = self._server.fork(env=env, cwd=self._cwd, source=source, sink=sink, output=output)
+                return
+        argv = [*self._argv, "--in", str(source), "--out", str(sink)]
+        streams: dict[str, Any] = {"stdout": output, "stderr": output, "pass_fds": (source, sink)}
+        self._child, self._mark = start(argv, self._env, cwd=self._cwd, **streams)
 
     def _drain(self, fd: int) -> None:
         try:
