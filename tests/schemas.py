@@ -26,7 +26,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "evidence.schema.json": _evidence(),
         "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
         "notice.schema.json": _whole("abprof notice, schema 2", Notice),
-        "bisect.schema.json": _whole("abprof bisect.json, schema 2", Bisection),
+        "bisect.schema.json": _whole("abprof bisect.json, schema 3", Bisection),
         "wire.schema.json": _wire(),
     }
 

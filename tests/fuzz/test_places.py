@@ -61,7 +61,6 @@ def test_in_a_run_folder(asker: Asker, name: str, kind: str) -> None:
     assert code == 2 or name not in ("run.json", "rounds.jsonl", "evidence.jsonl")
     asker("report", folder)
     asker("report", folder, folder, "--format", "md")
-    asker("bisect", "--from-run", folder, "--repo", asker.folder)
 
 
 @each

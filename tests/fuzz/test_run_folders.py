@@ -118,7 +118,6 @@ def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kin
         asker("report", folder, "--format", "legacy")
         asker("report", folder, "--format", "junit")
         asker("scripts", folder, "--repo", tmp_path)
-        asker("bisect", "--from-run", folder, "--repo", tmp_path, "--dry-run")
         asker("report", folder)
 
     hunt(values_of(document) | st.just(document), ask, examples)

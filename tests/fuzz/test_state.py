@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.extras.bisect import report, steps
+from abprof.extras import bisect
+from abprof.extras.bisect import job
 from abprof.extras.nightly.index import FILE
 from abprof.records.errors import AbprofError
 from abprof.system import heartbeat
@@ -109,22 +110,22 @@ def test_any_bisection_is_gone_on_with_or_refused(
 ) -> None:
     """Of one that is interrupted, and of one that is complete: what stands there is asked further, or refused."""
     world, bad = line(slips(20, {7: 3.0, 15: 5.0}), silent={9})
-    monkeypatch.setattr(steps, "measure", Measured(world, stop_after=count))
+    monkeypatch.setattr(job, "measure", Measured(world, stop_after=count))
     with contextlib.suppress(KeyboardInterrupt):
-        steps.finish(begun(world, bad), tmp_path, View(quiet=True), lambda _: None)
-    whole = json.loads((tmp_path / steps.FILE).read_bytes())
-    monkeypatch.setattr(steps, "measure", Measured(world, stop_after=0))
+        bisect.finish(begun(world, bad), tmp_path, View(quiet=True))
+    whole = json.loads((tmp_path / job.FILE).read_bytes())
+    monkeypatch.setattr(job, "measure", Measured(world, stop_after=0))
 
     def ask(data: bytes) -> None:
         folder = tmp_path / "one"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        (folder / steps.FILE).write_bytes(data)
+        (folder / job.FILE).write_bytes(data)
         try:
-            known, _ = steps.read(folder)
+            known = bisect.read(folder)
             with contextlib.suppress(KeyboardInterrupt):
-                known = steps.finish(known, folder, View(quiet=True), lambda now: report.write(folder, now))
-            report.decided(known), report.result(known), report.lines(known)
+                known = bisect.finish(known, folder, View(quiet=True))
+            known.decided, bisect.result(known)
         except AbprofError as error:
             one_clear_line(error)
 

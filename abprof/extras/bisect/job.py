@@ -1,0 +1,463 @@
+"""A bisection step by step: bisect.json, the run that answers a step's questions, and what comes next.
+
+bisect.json is replaced whole after each step; `--resume` continues from it.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from markupsafe import Markup, escape
+
+from abprof import session
+from abprof.builds import keys
+from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, Steps, halvings, search, side
+from abprof.measure import RunContext, look_around, make_plan
+from abprof.measure import run_context as holding
+from abprof.measure.commands import NAME as COMMAND
+from abprof.measure.commands import prepare
+from abprof.measure.discovery import copy_workloads
+from abprof.measure.estimate import epoch_seconds, span
+from abprof.measure.matrix import id_parts
+from abprof.records import UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
+from abprof.records.errors import AbprofError
+from abprof.records.options import Options
+from abprof.report import sentences
+from abprof.report.render import asset, environment
+from abprof.report.text import code, markdown
+from abprof.sides import Link
+from abprof.store import RUN, runfolder
+from abprof.system import files as disk
+from abprof.system import processes as proc
+from abprof.system.console import View
+from abprof.verdict import CellData, aggregate, headline, stats
+
+FILE = "bisect.json"
+SCHEMA = 3
+_WORKLOADS = "workloads"  # in the bisection's folder: one judge for all steps, whatever becomes of the working tree
+
+
+class Row(Record, frozen=True, kw_only=True):
+    """A cell in one variant: each row has a search of its own. None: every variant; a cell's are unknown before its first run."""
+
+    cell: str
+    variant: str | None = None
+
+    @property
+    def label(self) -> str:
+        """The row for people."""
+        return f"{self.cell} {self.variant or ''}".strip()
+
+
+class RowAnswer(Record, frozen=True, kw_only=True):
+    """A row's question in one step, and its answer. `cut`: log ratio."""
+
+    row: Row
+    cut: float
+    answer: Answer
+
+    @property
+    def text(self) -> str:
+        """Question and answer for people."""
+        one = self.answer
+        answer = {"below": "no, ", "above": "yes, ", "unclear": f"unclear ({one.reason}), "}.get(one.result, "")
+        answer += one.change if answer else f"cannot be measured there ({one.reason})"
+        return f"{self.row.label}: slower by more than {stats.percent(self.cut):.2f} %? {answer}"
+
+
+class Step(Record, frozen=True, kw_only=True):
+    """A commit measured against another, in a run folder of its own."""
+
+    question: Question
+    base: str
+    commit: str
+    run: str  # its folder, relative to the bisection's
+    seconds: float
+    rows: tuple[RowAnswer, ...]
+
+
+class Found(Record, frozen=True, kw_only=True):
+    """The findings of one row."""
+
+    row: Row
+    findings: tuple[Finding, ...]
+
+
+class Bisection(Record, frozen=True, kw_only=True):
+    """bisect.json. `links`: the commits after the good end up to the bad one, parents before children."""
+
+    schema: int = SCHEMA
+    status: Literal["running", "interrupted", "complete"] = "running"
+    began: str  # ISO 8601, UTC
+    options: Options
+    good: str
+    bad: str
+    labels: dict[str, str]  # commit -> the ref that the user typed
+    threshold: dict[str, float]  # cell -> per cent
+    kernels: dict[str, str]  # cell -> kernel package
+    links: tuple[Link, ...]
+    holds: dict[str, dict[str, str]]  # kernel package -> commit -> its content
+    weaker: tuple[str, ...] = ()  # weaker guarantees of every step, a sentence each
+    step_seconds: float  # estimated before the first step
+    steps: tuple[Step, ...] = ()
+    found: tuple[Found, ...] = ()
+    culprits: tuple[str, ...] = ()  # certain, in the order of the history
+
+    @property
+    def planned(self) -> int:
+        """Steps that find one culprit: the ends, the halving, the culprit against its parent, the rest after it."""
+        return max((halvings(count) + 3 for count in self.changes().values()), default=0)
+
+    def changes(self) -> dict[str, int]:
+        """Kernel package -> commits along first parents that change it."""
+        histories = {kernel: self.history(kernel) for kernel in self.holds}
+        return {kernel: len(it.turns(it.path(self.good, self.bad))) - 1 for kernel, it in histories.items()}
+
+    def history(self, kernel: str) -> History:
+        """The commits, as far as this kernel package is concerned."""
+        return History(self.good, {link.commit: link for link in self.links}, self.holds[kernel])
+
+    def name(self, commit: str) -> str:
+        """A commit for people: its first digits, with the first line of its message or the ref that the user typed."""
+        known = next((link.subject for link in self.links if link.commit == commit), "") or self.labels.get(commit, "")
+        return f"{commit[:10]} ({known})" if known and known != commit[:10] else commit[:10]
+
+    @property
+    def decided(self) -> bool:
+        """Whether every row has its answer: culprits, or nothing slower."""
+        return all(finding.kind == "culprit" for found in self.found for finding in found.findings)
+
+
+def write(folder: Path, of: Bisection) -> None:
+    """Replace bisect.json. Raises AbprofError when the disk refuses."""
+    data = msgspec.json.format(msgspec.json.encode(of), indent=1)
+    disk.replace(folder / FILE, data + b"\n", lambda written: msgspec.json.decode(written.read_bytes(), type=Bisection))
+
+
+def read(folder: Path) -> Bisection:
+    """The bisection of a folder. Raises AbprofError."""
+    file, advice = folder / FILE, "start a new bisection"
+    try:
+        data = disk.content(file)
+    except OSError:
+        raise AbprofError("no bisection here", where=str(folder), advice=f"name a folder with a {FILE}") from None
+    try:
+        of = msgspec.json.decode(data, type=Bisection)
+        if of.schema != SCHEMA:
+            raise ValueError(f"schema {of.schema}, this abprof reads {SCHEMA}")
+        before: set[str] = set()
+        commits = {link.commit for link in of.links}
+        for link in of.links:
+            if link.commit in before or not before.issuperset(commits.intersection(link.parents)):
+                raise ValueError(f"commit {link.commit[:12]} stands before its parents")
+            before.add(link.commit)
+        _replay(of)
+    except (*UNREADABLE, ValueError, KeyError) as error:
+        raise AbprofError(f"not a bisection of this abprof: {error}", where=str(file), advice=advice) from None
+    return of
+
+
+# ---------------------------------------------------------------- from step to step
+
+
+@dataclass
+class _RowSearch:
+    """One row's search and its next question; None when it has ended."""
+
+    steps: Steps
+    ask: Ask | None = None
+    findings: tuple[Finding, ...] = ()
+
+    def send(self, answer: Answer | None) -> None:
+        try:
+            self.ask = self.steps.send(answer) if answer else next(self.steps)
+        except StopIteration as done:
+            self.ask, self.findings = None, done.value
+
+
+def _begin(of: Bisection, cell: str) -> _RowSearch:
+    """The search of a row of this cell at its first question; ended if both ends hold the same package."""
+    begun = _RowSearch(search(of.history(of.kernels[cell]), of.bad, stats.band(of.threshold[cell])[1]))
+    begun.send(None)
+    return begun
+
+
+def _replay(of: Bisection) -> dict[Row, _RowSearch]:
+    """Every row's search after its answers; before the first step a row for each cell. Raises ValueError where an answer does
+    not fit its question."""
+    if not of.steps:
+        searches = {Row(cell=cell): _begin(of, cell) for cell in of.threshold}
+        return {row: begun for row, begun in searches.items() if begun.ask}
+    searches = {}
+    for number, step in enumerate(of.steps, 1):
+        for one in step.rows:
+            row = searches.get(one.row) or searches.setdefault(one.row, _begin(of, one.row.cell))
+            if row.ask is None or row.ask.place != (step.question, step.base, step.commit):
+                raise ValueError(f"step {number} does not answer the question of {one.row.label}")
+            row.send(one.answer)
+    return searches
+
+
+def finish(of: Bisection, folder: Path, view: View) -> Bisection:
+    """Take every step that is left. bisect.json and the reports are written after each."""
+    while True:
+        searches = _replay(of)
+        found = tuple(Found(row=row, findings=each.findings) for row, each in searches.items() if each.ask is None)
+        certain = {each.commits[0] for one in found for each in one.findings if each.kind == "culprit"}
+        culprits = tuple(link.commit for link in of.links if link.commit in certain)
+        asks = {row: each.ask for row, each in searches.items() if each.ask}
+        status: Literal["running", "complete"] = "running" if asks else "complete"
+        of = msgspec.structs.replace(of, status=status, found=found, culprits=culprits)
+        write(folder, of)
+        for file, made in (("report.md", environment(markdown)), ("report.html", environment(escape))):
+            template = made.get_template(f"bisect.{file.rpartition('.')[2]}")
+            style = Markup(asset("report.css"))  # noqa: S704 - abprof's own
+            page = template.render(of=of, result=result(of), code=code, style=style)
+            disk.replace(folder / file, page.encode(errors="replace"))
+        if not asks:
+            return of
+        try:
+            of = msgspec.structs.replace(of, steps=(*of.steps, _step(of, asks, folder, view)))
+        except KeyboardInterrupt:
+            write(folder, msgspec.structs.replace(of, status="interrupted"))
+            raise
+
+
+def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
+    """Measure what most rows ask for. Raises KeyboardInterrupt if the run was interrupted, AbprofError if no end runs."""
+    places = [ask.place for ask in asks.values()]
+    question, base, commit = chosen = max(places, key=places.count)
+    asks = {row: ask for row, ask in asks.items() if ask.place == chosen}
+    number = len(of.steps) + 1
+    view.say(f"step {number} of about {max(number, of.planned)}: {of.name(commit)} against {of.name(base)}")
+    cells = tuple(dict.fromkeys(row.cell for row in asks))
+    options = msgspec.structs.replace(
+        of.options,
+        specs=(base, commit),
+        cell=cells,
+        workloads=() if of.options.command else tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
+        runs_dir=str(folder / "steps" / f"{number:02d}"),
+    )
+    began = time.monotonic()
+    run, made, answers = measure(options, asks, view)
+    if run.status == "interrupted":
+        raise KeyboardInterrupt
+    for one in answers:
+        view.say(f"  {one.text}")
+    if number == 1 and all(one.answer.result == "cannot" for one in answers):
+        reasons = ", ".join(dict.fromkeys(one.answer.reason for one in answers)) or "no cell"
+        raise AbprofError(f"nothing can be measured at both ends: {reasons}", where=str(made))
+    return Step(
+        question=question,
+        base=base,
+        commit=commit,
+        run=str(made.relative_to(folder)),
+        seconds=time.monotonic() - began,
+        rows=answers,
+    )
+
+
+# ---------------------------------------------------------------- one run
+
+
+def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run, Path, tuple[RowAnswer, ...]]:
+    """Run it in a folder under `options.runs_dir`, or continue the run there, until each question has its answer or the
+    budget is spent. Raises AbprofError."""
+
+    def unanswered(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
+        cells = aggregate(run, blocks, proofs).values()
+        return {item.cell.id for item in cells if any(_open(item, *each) for each in _asked(item, asks))}
+
+    begun = [path.parent for path in sorted(Path(options.runs_dir).glob(f"*/{RUN}"))]
+    if begun:
+        run, folder = session.rerun(begun[-1], (), options.repo, options.budget, view, resume=True, until=unanswered)
+    else:
+        run, folder = session.run(options, view, until=unanswered)
+    cells = aggregate(run, session.judged(folder, lambda _: None)[1], run.proofs).values()
+    each = ((item, row, ask) for item in cells for row, ask in _asked(item, asks))
+    return run, folder, tuple(RowAnswer(row=r, cut=ask.cut, answer=_answer(run, item, r, ask)) for item, r, ask in each)
+
+
+def _asked(item: CellData, asks: Mapping[Row, Ask]) -> Iterator[tuple[Row, Ask]]:
+    """The questions on one cell, by variant."""
+    arms = map(Arm.of, item.states)
+    variants = dict.fromkeys(arm.variant for arm in arms if arm.side in {"base", "target"} and not arm.peer)
+    for row, ask in asks.items():
+        if row.cell == item.cell.id:
+            for variant in variants if row.variant is None else (row.variant,):
+                yield Row(cell=row.cell, variant=variant), ask
+
+
+def _open(item: CellData, row: Row, ask: Ask) -> bool:
+    """Whether a row needs another epoch: both sides run, and more epochs can still answer."""
+    arms = arm_id("base", row.variant or ""), arm_id("target", row.variant or "")
+    states = [item.state(arm) for arm in arms]
+    if item.cell.skip or item.attempts >= stats.MOST_ATTEMPTS:
+        return False
+    if any(state.proof_broken or (state.settled and not state.runs) for state in states):
+        return False
+    if not all(state.settled for state in states):
+        return True
+    values = item.epoch_values(*arms)
+    identical = any(state.status == "identical" for state in states)
+    return not identical and len(values) < stats.LOOKS[-1] and side(values, ask) is None
+
+
+def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
+    arms = arm_id("base", row.variant or ""), arm_id("target", row.variant or "")
+    counts = run.header.counts if run.header else {}
+    if counts.get("tampered"):
+        return Answer(result="unclear", reason="tampered")
+    for prefix, state in zip(("base_", ""), map(item.state, arms), strict=True):
+        if state.proof_broken or not state.runs:
+            return Answer(result="cannot", reason=f"{prefix}{'proof' if state.proof_broken else state.status}")
+    values = item.epoch_values(*arms)
+    if not values:
+        if any(item.state(arm).status == "identical" for arm in arms):
+            return Answer(result="below", theta=0.0, low=0.0, high=0.0)
+        return Answer(result="unclear", reason="not_measured")
+    interval = stats.repeated_interval(values, 2 * ask.error)
+    numbers = {"theta": interval.theta, "low": interval.low, "high": interval.high} if interval else {}
+    found = side(values, ask)
+    mine = (one for one in run.comparisons if (one.cell, one.from_, one.to) == (row.cell, *arms))
+    doubt = "controls" if counts.get("controls_outside") else ""
+    doubt = doubt or next((reason for one in mine for reason in one.reasons if reason in headline.WITHHELD), "")
+    if not found:
+        doubt = doubt or ("epochs" if len(values) >= stats.LOOKS[-1] else "budget")
+    result = "unclear" if doubt or not found else found
+    return Answer(result=result, reason=doubt, epochs=interval.epochs if interval else len(values), **numbers)
+
+
+# ---------------------------------------------------------------- for people
+
+
+def plan(of: Bisection) -> list[str]:
+    """The plan in a few lines."""
+    lines = [f"{len(of.links)} commits from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
+    for kernel, count in of.changes().items():
+        lines.append(f"{kernel}: {count} commits along first parents change it: {halvings(count)} steps to halve them")
+    seconds = span(of.planned * of.step_seconds)
+    return [*lines, f"{of.planned} steps for one culprit, about {seconds} of measuring where all is clear"]
+
+
+def result(of: Bisection) -> list[str]:
+    """The findings, row by row; empty while the bisection is not complete."""
+    if of.status != "complete":
+        return []
+    if not of.found:
+        return [f"nothing changed: {of.name(of.good)} and {of.name(of.bad)} hold the same kernels"]
+    lines = []
+    for found in of.found:
+        lines += [f"{found.row.label}: {_sentence(of, finding)}" for finding in found.findings]
+        if not found.findings:
+            ends = next(one.answer for one in of.steps[0].rows if one.row == found.row)
+            nothing = "nothing changed" if ends.high is None or ends.high >= 0 else "faster, not slower"
+            if ends.low is not None and ends.low > 0:
+                nothing = "slower, by less than the threshold (a smaller --threshold finds it)"
+            lines.append(f"{found.row.label}: {nothing}: {ends.change}")
+    return lines
+
+
+def _sentence(of: Bisection, finding: Finding) -> str:
+    last, parent, count = of.name(finding.commits[-1]), finding.parent[:10], len(finding.commits)
+    said = {
+        "culprit": f"{last} made it slower than its parent {parent}",
+        "range": f"one of {count} commits after {parent} up to {last} made it slower",
+        "doubtful": f"the steps lead to {last} or what it merged ({count} commits), not confirmed against {parent}",
+        "open": f"undecided after {parent} up to {last}",
+    }
+    return f"{said[finding.kind]}: {finding.answer.change}"
+
+
+# ---------------------------------------------------------------- the start
+
+
+def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
+    """The bisection before its first step, and its folder with the workloads in it; no folder with `--dry-run`.
+
+    Raises AbprofError for ends that are no good and bad end, and for all that a run would be refused for.
+    """
+    place = look_around(config, view)
+    good, bad = _ends(place)
+    with (
+        holding.signals(),
+        proc.no_orphans(),
+        tempfile.TemporaryDirectory() as logs,
+        holding.worktrees(place, f"{place.id}-bisect", view) as trees,
+    ):
+        if config.command:
+            with holding.alone(place, view, wait=not place.options.no_wait):
+                began = time.monotonic()  # the command runs once at both ends: that says what it measures
+                head = prepare(place, trees, Path(logs), view).head
+                epoch = time.monotonic() - began
+        else:
+            head = make_plan(place, trees, Path(logs), view, dry=True).run
+            epoch = epoch_seconds(head, peers=False)[1]
+        of = _state(place, good, bad, head, stats.LOOKS[0] * epoch)
+        if config.dry_run:
+            return of, None
+        labels = names.safe_labels((side.label, side.commit) for side in (good, bad))
+        stamp = place.id.partition("-")[0]
+        folder = runfolder.create(place.runs_dir, "-".join([stamp, "bisect", *labels])[:180])
+        folder.logs.rmdir()
+        if not config.command:
+            workloads = folder.path.absolute() / _WORKLOADS
+            copy_workloads(Path(trees[0].path).parent / "workloads", workloads)
+            options = msgspec.structs.replace(of.options, workloads_from=str(workloads))
+            of = msgspec.structs.replace(of, options=options)
+    write(folder.path, of)
+    return of, folder.path
+
+
+def _ends(place: RunContext) -> tuple[Side, Side]:
+    good, bad = place.sides
+    for end in (good, bad):
+        if end.kind != "commit":
+            what = "the working tree is no commit" if end.kind == "worktree" else "a release is no commit"
+            raise AbprofError(what, where=end.spec, advice="commit it, or name a ref")
+    if good.commit == bad.commit:
+        what = f"both are commit {good.commit[:10]}: nothing lies between them"
+        raise AbprofError(what, where=f"{good.spec} {bad.spec}")
+    if not place.commits.is_ancestor(good.commit, bad.commit):
+        common = place.commits.merge_base(good.commit, bad.commit)
+        advice = f"their merge base is: abprof bisect {common[:10]} {bad.spec}" if common else "git fetch --unshallow"
+        if common == bad.commit:
+            advice = f"it comes after it: abprof bisect {bad.spec} {good.spec}"
+        raise AbprofError(f"{good.spec} is not an ancestor of {bad.spec}", where="abprof bisect", advice=advice)
+    return good, bad
+
+
+def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: float) -> Bisection:
+    cells = tuple(cell for cell in head.cells if (cell.kernel or head.command) and not cell.skip)
+    if not cells:
+        raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list says why")
+    kernels = {cell.id: cell.kernel or COMMAND for cell in cells}
+    links = place.commits.between(good.commit, bad.commit)
+    commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
+    # What may change a cell's time: its kernel package's folders; of a command, which may run anything, the whole tree.
+    inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
+    if not place.options.command:
+        packages = place.packages(list(dict.fromkeys(kernels.values())))
+        inputs = {kernel: keys.folders(package) for kernel, package in packages.items()}
+    own = {"repo": str(place.root), "no_peers": True, "file": None, "rebuild": False, "dry_run": False}
+    chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # `cell` says it for each step
+    return Bisection(
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        options=msgspec.structs.replace(place.options, **own, **chosen),
+        good=good.commit,
+        bad=bad.commit,
+        labels={side.commit: side.label for side in (good, bad)},
+        threshold={cell.id: head.options.threshold_of(cell.id) for cell in cells},
+        kernels=kernels,
+        links=links,
+        holds={kernel: place.commits.contents(commits, folders) for kernel, folders in inputs.items()},
+        weaker=sentences.weaker(head),
+        step_seconds=step_seconds,
+    )
