@@ -167,7 +167,7 @@ def test_the_end_of_the_input_ends_the_worker(spawn: Spawn) -> None:
 
 
 def test_same_scenario_same_numbers(spawn: Spawn) -> None:
-    noise = Noise(turn=0.01, common=0.01, epoch=0.01, process=0.01, drift=1, outliers=0.1, outlier_size=1, bimodal=0.5)
+    noise = Noise(turn=0.01, common=0.01, epoch=0.01)
     noisy = replace(SCENARIO, noise=[noise])
     first, second, other = spawn(noisy, epoch=2), spawn(noisy, epoch=2), spawn(noisy, epoch=3)
     for client in (first, second, other):

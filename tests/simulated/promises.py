@@ -13,7 +13,6 @@ from abprof import verdict
 from abprof.records import Block, Run
 from abprof.records.errors import AbprofError
 from abprof.store import runfolder
-from abprof.verdict.stats import LOOKS
 from tests.simulated.lab import Lab, Result
 
 CODES = (0, 1, 2, 4, 130)  # abprof/records/errors.py; 3 is a bug
@@ -80,7 +79,11 @@ def _whole(result: Result, run: Run, truth: Collection[str]) -> Iterator[str]:
 
 def _once(run: Run, blocks: list[Block]) -> Iterator[str]:
     """No cell was measured twice in an epoch, nor in an epoch that began when it was decided."""
-    kept = [block for block in blocks if block.judged and block.metric]
+    # A profiled pass has processes and an epoch of its own, and no rounds.
+    passes = [
+        b for b in blocks if not b.rounds and all(each.status in ("ok", "identical") for each in b.outcomes.values())
+    ]
+    kept = [block for block in blocks if block.judged and block.metric and block not in passes]
     count = Counter((block.epoch, block.cell) for block in kept)
     yield from (f"{cell} stands {many} times in epoch {epoch}" for (epoch, cell), many in count.items() if many > 1)
     for part in _planned(run, kept):
@@ -119,7 +122,7 @@ def _evident(run: Run, blocks: list[Block]) -> Iterator[str]:
     for row in run.comparisons:
         if row.verdict in ("unclear", "broken"):
             continue
-        if row.epochs < LOOKS[0]:
+        if row.epochs < verdict.stats.LOOKS[0]:
             yield f"{row.cell} is {row.verdict} on {row.epochs} epochs"
         rests = {(b.epoch, b.shard) for b in blocks if b.cell == row.cell and b.judged and b.rounds and _both_ran(b)}
         bare = sorted((*at, side) for at in rests for side in ("base", "target") if (*at, side) not in proved)

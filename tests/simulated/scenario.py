@@ -20,42 +20,12 @@ from typing import Any
 Value = str | int | float | bool
 NORMAL = NormalDist()
 STATUS = {"unsupported": "unsupported", "missing": "missing", "oom": "oom", "crash_status": "crash"}
-DEED = {
-    "exit",
-    "hang",
-    "stubborn",
-    "crash",
-    "kill",
-    "kill_parent",
-    "sigstop",
-    "slow",
-    "wait",
-    "print",
-    "fork",
-    "daemon",
-    "close",
-    "partial",
-    "write",
-    "eat",
-    "gone",
-}
 SPOIL = {"garbage", "nan", "extra_key", "wrong_id", "bigreply"}
-ANSWER = {
-    "negative",
-    "zero",
-    "null",
-    "wrong",
-    "never_launched",
-    "uncaptured",
-    "unrecorded",
-    "foreign_path",
-    "compile",
-    "torn_trace",
-    "kept",
-    "packed",
-    "jump",
-}
-FAULTS = DEED | SPOIL | ANSWER | set(STATUS)
+FAULTS = SPOIL | set(STATUS) | {
+    "exit", "hang", "stubborn", "crash", "kill", "kill_parent", "sigstop", "slow", "wait", "print", "fork", "daemon", "close",
+    "partial", "write", "eat", "gone", "negative", "zero", "null", "wrong", "never_launched", "uncaptured", "unrecorded",
+    "foreign_path", "compile", "torn_trace", "kept", "packed", "jump",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -77,12 +47,6 @@ class Noise:
     turn: float = 0.0  # sd, every turn anew
     common: float = 0.0  # sd, every round anew, shared by the arms of the round
     epoch: float = 0.0  # sd, every process and cell anew
-    process: float = 0.0  # sd, every process anew, shared by all its cells
-    drift: float = 0.0  # change of ln(time) per 1,000 turns of the arm in its cell
-    outliers: float = 0.0  # probability that a turn is an outlier
-    outlier_size: float = 0.0  # ln of its factor
-    bimodal: float = 0.0  # probability that a process runs the cell in its slow mode
-    mode_size: float = 0.0  # ln of the slow mode's factor
     cell: str = "*"
     side: str = "*"
 
@@ -239,19 +203,13 @@ class Scenario:
 
     def _wobble(self, noise: Noise, side: str, epoch: int, cell: str, arm: str, turn: int) -> float:
         """Sum of the noise's parts, in ln(time)."""
-        total = noise.drift * turn / 1000
+        total = 0.0
         if noise.turn:
             total += noise.turn * self.normal("turn", side, epoch, cell, arm, turn)
         if noise.common:
             total += noise.common * self.normal("common", epoch, cell, turn)
         if noise.epoch:
             total += noise.epoch * self.normal("epoch", side, epoch, cell)
-        if noise.process:
-            total += noise.process * self.normal("process", side, epoch)
-        if noise.outliers and self.uniform("outlier", side, epoch, cell, arm, turn) < noise.outliers:
-            total += noise.outlier_size
-        if noise.bimodal and self.uniform("mode", side, epoch, cell) < noise.bimodal:
-            total += noise.mode_size
         return total
 
     def uniform(self, *key: object) -> float:

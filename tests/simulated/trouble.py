@@ -4,10 +4,8 @@ program spoils. Each returns what the command left; a moment is told by how many
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import resource
-import shutil
 import signal
 import subprocess
 import time
@@ -19,14 +17,7 @@ import psutil
 
 from tests.simulated.lab import Lab, Result
 
-JUMPING = Path(__file__).with_name("jumping.py")
-LONGEST = (
-    240.0  # seconds that a run of a round may take, whatever goes wrong: all of its time limits together are fewer
-)
-
-
-class CannotPlay(Exception):
-    """This machine does not let the trouble happen: it says why."""
+LONGEST = 240.0  # seconds that a run of a round may take, whatever goes wrong: its time limits together are fewer
 
 
 @dataclass(frozen=True)
@@ -83,13 +74,13 @@ def stopped(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> R
     return lab.finish(process, LONGEST)
 
 
-def child(how: str) -> Trouble:
-    """A worker or builder that lives at that moment is killed, crashes, is stopped for good, or gets no more memory."""
+def child(how: str, command_word: str = "") -> Trouble:
+    """A worker or builder that lives at that moment, or the program of a shard, is sent a signal, or gets no more memory."""
 
     def strike(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
         process = lab.start(*command)
         while moment.wait(lab, process):
-            found = sorted(_workers(lab, process.pid), key=lambda one: one.pid)
+            found = sorted(_children(process.pid, command_word or lab.worker), key=lambda one: one.pid)
             if found:
                 hit(rng.choice(found), how)
                 break
@@ -99,11 +90,12 @@ def child(how: str) -> Trouble:
     return strike
 
 
-def _workers(lab: Lab, parent: int) -> Iterator[psutil.Process]:
+def _children(parent: int, word: str) -> Iterator[psutil.Process]:
+    """The descendants in whose command line a word begins so."""
     with contextlib.suppress(psutil.Error):
         for one in psutil.Process(parent).children(recursive=True):
             with contextlib.suppress(psutil.Error):
-                if any(word.startswith(lab.worker) for word in one.cmdline()):
+                if any(each.startswith(word) for each in one.cmdline()):
                     yield one
 
 
@@ -129,80 +121,6 @@ def memory(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Re
         with contextlib.suppress(psutil.Error, OSError):
             _no_more_memory(psutil.Process(process.pid), rng.choice((0, 1 << 16, 1 << 20, 1 << 22, 1 << 24)))
     return lab.finish(process, LONGEST)
-
-
-def clock(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-    """abprof's wall clock jumps, by minutes and by years, back and forth, every few times that it is read."""
-    env = {"JUMPS": str(rng.randrange(1 << 30))}
-    return lab.finish(lab.start(*command, program=("-P", str(JUMPING)), env=env), LONGEST)
-
-
-# ---------------------------------------------------------------- disks
-
-
-@contextlib.contextmanager
-def disk(folder: Path, size: str) -> Iterator[None]:
-    """A file system of that size at `folder`, with what lay there as far as it fits. Raises CannotPlay."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _mount("-t", "tmpfs", "-o", f"size={size}", "none", str(folder))
-    try:
-        yield
-    finally:
-        kept = folder.with_name(f"{folder.name}.kept")
-        shutil.copytree(folder, kept, symlinks=True)
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-        shutil.rmtree(folder)
-        kept.rename(folder)
-
-
-@contextlib.contextmanager
-def read_only(folder: Path) -> Iterator[None]:
-    """`folder` and what lies in it cannot be written. Raises CannotPlay."""
-    folder.mkdir(parents=True, exist_ok=True)
-    _mount("--bind", str(folder), str(folder))
-    try:
-        _mount("-o", "remount,bind,ro", str(folder))
-        yield
-    finally:
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
-
-
-def _mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise CannotPlay(f"no file system can be mounted here: {done.stderr.strip()}")
-
-
-def full(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-    """The disk under runs, cache or state is small from the beginning."""
-    folder, sizes = rng.choice(((lab.runs, (4, 400)), (lab.cache, (4, 1500)), (lab.state, (4, 64))))
-    with disk(folder, f"{rng.randrange(*sizes)}k"):
-        return lab.abprof(*command, seconds=LONGEST)
-
-
-def filled(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-    """Another program fills the disk under runs, cache or state at that moment, but for a few bytes."""
-    folder = rng.choice((lab.runs, lab.cache, lab.state))
-    with disk(folder, "8m"):
-        process = lab.start(*command)
-        if moment.wait(lab, process):
-            ballast = folder / "ballast"
-            with ballast.open("wb", buffering=0) as file, contextlib.suppress(OSError):
-                while True:
-                    file.write(bytes(1 << 12))
-            os.truncate(ballast, max(0, ballast.stat().st_size - (rng.randrange(4) << 12)))
-        result = lab.finish(process, LONGEST)
-        (folder / "ballast").unlink(missing_ok=True)
-        return result
-
-
-def unwritable(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-    """The user's repository, runs, cache or state can be read alone; half of the time after a run that could write."""
-    folder = rng.choice((lab.repo.path, lab.runs, lab.cache, lab.state))
-    if rng.random() < 0.5:
-        lab.abprof(*command, seconds=LONGEST)
-    with read_only(folder):
-        return lab.abprof(*command, seconds=LONGEST)
 
 
 # ---------------------------------------------------------------- files of abprof's own
@@ -278,63 +196,16 @@ def torn(name: str) -> Trouble:
 
 TROUBLES: dict[str, Trouble] = {
     "none": none,
-    "SIGKILL": signalled(signal.SIGKILL),
-    "SIGINT": signalled(signal.SIGINT),
-    "SIGTERM": signalled(signal.SIGTERM),
+    **{name: signalled(signal.Signals[name]) for name in ("SIGKILL", "SIGINT", "SIGTERM")},
     "stopped": stopped,
     "memory": memory,
-    "child SIGKILL": child("SIGKILL"),
-    "child SIGSEGV": child("SIGSEGV"),
-    "child SIGSTOP": child("SIGSTOP"),
-    "child memory": child("memory"),
-    "disk full": full,
-    "disk filled": filled,
-    "read-only": unwritable,
-    "clock": clock,
+    **{f"child {how}": child(how) for how in ("SIGKILL", "SIGSEGV", "SIGSTOP", "memory")},
     "spoilt cache": spoilt("cache"),
     "spoilt state": spoilt("state"),
     "stale locks": stale,
     "torn rounds": torn("rounds.jsonl"),
     "torn run": torn("run.json"),
 }
-
-
-CUTTING = Path(__file__).with_name("cutting.py")
-
-
-def shard(how: str) -> Trouble:
-    """The program of a shard that is out at that moment is sent a signal, or gets no more memory."""
-
-    def struck(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-        process = lab.start(*command)
-        while moment.wait(lab, process):
-            if found := sorted(_programs(process.pid), key=lambda one: one.pid):
-                hit(rng.choice(found), how)
-                break
-        return lab.finish(process, LONGEST)
-
-    return struck
-
-
-def _programs(parent: int) -> Iterator[psutil.Process]:
-    with contextlib.suppress(psutil.Error):
-        for one in psutil.Process(parent).children():
-            with contextlib.suppress(psutil.Error):
-                if "abprof.fleet" in one.cmdline():
-                    yield one
-
-
-def news_cut(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-    """Of what the programs of shards say a line is lost, torn, spoilt or said twice."""
-    env = {"CUTS": str(rng.randrange(1 << 30))}
-    return lab.finish(lab.start(*command, program=("-P", str(CUTTING)), env=env), LONGEST)
-
-
 SHARD_TROUBLES: dict[str, Trouble] = {
-    "shard SIGKILL": shard("SIGKILL"),
-    "shard SIGSEGV": shard("SIGSEGV"),
-    "shard SIGTERM": shard("SIGTERM"),
-    "shard SIGSTOP": shard("SIGSTOP"),
-    "shard memory": shard("memory"),
-    "news cut": news_cut,
+    f"shard {how}": child(how, "abprof.fleet") for how in ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP", "memory")
 }
