@@ -41,9 +41,10 @@ def report(
         other = "--open" if values["open"] else "--json"
         raise AbprofError(f"--format {format} with {other}", advice="--format prints one thing; take one of the two")
     if len(runs) == 2:
-        if values["open"] or format not in (None, "md", "csv", "json"):
-            raise AbprofError("two runs are compared as text", where="abprof report", advice="--format md, csv or json")
-        _compare(runs, "json" if values["json"] else format)
+        if values["open"] or format not in (None, "json"):
+            advice = "--json prints it as JSON"
+            raise AbprofError("two runs are compared in a table", where="abprof report", advice=advice)
+        _compare(runs, json=bool(values["json"] or format))
     elif format:
         _print(format, Path(runs[0]))
     else:
@@ -77,17 +78,20 @@ def _print(format: str, path: Path) -> None:
         sys.stdout.buffer.write(made)
 
 
-def _compare(runs: Sequence[str], format: str | None) -> None:
+def _compare(runs: Sequence[str], *, json: bool) -> None:
     """Print how the second run's verdicts differ from the first's."""
+    from json import dumps
+
     from abprof import session
     from abprof.report import terminal, two_runs
 
-    found = two_runs.compare(*(session.judged(Path(run), note)[0] for run in runs))
+    table, notes, sentence = two_runs.compare(*(session.judged(Path(run), note)[0] for run in runs))
     with while_read():
-        if format:
-            sys.stdout.write(two_runs.rendered(found, format))
+        if json:
+            rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+            print(dumps({"sentence": sentence, "notes": notes, "rows": rows}, indent=1))
         else:
-            terminal.print_tables([found.table] if found.table.rows else [], found.notes, found.sentence)
+            terminal.print_tables([table] if table.rows else [], notes, sentence)
 
 
 @app.command("compare-csv", short_help="Compare two profile CSVs that exist.")
