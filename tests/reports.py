@@ -23,7 +23,7 @@ def markdown(run: Run, blocks: Sequence[Block] = ()) -> str:
 
 def footer(run: Run, log: str = "") -> str:
     """output.txt with this log before it."""
-    return "".join(log_footer.with_footer(log, run, rows.groups(run)))
+    return log_footer.with_footer(log, run, rows.groups(run))
 
 
 def shown(run: Run, width: int = 150, *, everything: bool = False) -> str:

@@ -7,11 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from abprof.records import Ceilings
-from abprof.report import facts, sentences
-from abprof.report.rows import groups
-from tests import runs
-from tests.reports import html
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
@@ -77,25 +72,5 @@ def test_what_goes_wrong_there_is_a_reason_and_the_run_goes_on(tmp_path: Path, f
     folder = lab.newest()
     assert folder is not None
     page = (folder / "report.html").read_text()
-    assert sentences.NO_CEILING.split(":")[0].partition("s peak")[2] in page
     assert "<th>TFLOP/s<td colspan=2>50.00<" in page
     assert why in page
-
-
-@pytest.mark.parametrize(
-    ("known", "said"),
-    [
-        (
-            Ceilings(tflops=750.3, gbps=4102.7),
-            "on this device: 750.3 TFLOP/s by matrix products and 4103 GB/s",
-        ),
-        (Ceilings(tflops=750.3), "on this device: 750.3 TFLOP/s by matrix products."),
-        (Ceilings(why_not="x"), "were not measured"),
-    ],
-)
-def test_what_a_percentage_is_of_is_said(known: Ceilings, said: str) -> None:
-    run = runs.changed(runs.run(), ceilings=known)
-    dense, _, ladder = groups(run)
-    assert said in facts.peak_sentence(run, dense)
-    assert facts.peak_sentence(run, ladder) == "", "whose cells have no rates"
-    assert said in html(run, [])

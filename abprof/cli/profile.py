@@ -80,7 +80,7 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
     text("--warmup", "CALLS", "Warm-up calls of a shape; of refs 10.", whole(0)),
     text("--runs", "CALLS", "Calls after them; of refs 50.", whole(1)),
     many("--kernel", "NAME|GLOB", "Count these kernels alone; each must be there."),
-    many("--out", "FILE.csv|.md|.json", "Write it there as well."),
+    many("--out", "FILE.csv|.json", "Write it there as well."),
     *_OF_REFS,
 )
 def memory(
@@ -105,8 +105,8 @@ def memory(
         what = "refs with --from" if refs else "no refs and no files"
         raise AbprofError(what, advice="abprof memory BASE TARGET, or abprof memory --from FILE.csv")
     for name in values["out"]:
-        if not name.endswith((".csv", ".md", ".json")):
-            raise AbprofError(f"{name!r} ends in none of .csv, .md, .json", where="--out")
+        if not name.endswith((".csv", ".json")):
+            raise AbprofError(f"{name!r} ends in neither .csv nor .json", where="--out")
         if any(Path(name).resolve() == Path(file).resolve() for file in files):
             raise AbprofError("this is what --from reads", where=f"--out {name}", advice="write it to another file")
     if not files:
@@ -114,7 +114,7 @@ def memory(
         ordered = order(10 if warmup is None else warmup, runs or 50)
         looked = profiling.refs(options_from(refs, values), ordered, view)
         _show_traffic(memory_groups(looked.run), values)
-        view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, memory.md, report.html, ncu/*.ncu-rep")
+        view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, report.html, ncu/*.ncu-rep")
         header = looked.run.header
         return Exit.INTERRUPTED if looked.interrupted else header.exit_code if header else Exit.CANNOT_RUN
     refuse(ctx, "it has no effect beside --from", but=_OF_FILES)

@@ -6,12 +6,10 @@ output. All three print one model (page.py), whose wording comes from sentences.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from abprof.records import Block, Run
-from abprof.records.errors import AbprofError
 from abprof.system import files as disk
 
 LOG = "output.txt"
@@ -35,44 +33,27 @@ def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
 
 
 def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
-    """Write (again) cells.csv, comparisons.csv, the suites' CSVs, those of probes, report.html, report.md and the end of
-    output.txt, of a run in any state. All are tried; then the first error is raised with the names of the files that failed.
+    """Write (again) cells.csv, comparisons.csv, the suites' CSVs, memory.csv, the end of output.txt, report.md and report.html,
+    of a run in any state.
 
     Raises AbprofError when the disk refuses.
     """
     from abprof.report import csv_files, log_footer, page, probes, render, rows, suite_csv
 
-    groups = rows.groups(run)
-    model = functools.cache(lambda: page.page(run, blocks, groups))  # one for both formats
-
-    def log() -> Iterator[str]:
-        with disk.refusals(folder / LOG):
-            before = disk.content(folder / LOG).decode(errors="replace") if (folder / LOG).exists() else ""
-        return log_footer.with_footer(before, run, groups)
-
-    makers: dict[str, Callable[[], Mapping[str, str | Iterable[str]]]] = {
-        "cells.csv": lambda: {"cells.csv": csv_files.cells_csv(run)},
-        "comparisons.csv": lambda: {"comparisons.csv": csv_files.comparisons_csv(run)},
-        "the suites' tables": lambda: suite_csv.files(run),
-        "the probes' tables": lambda: probes.files(run),
-        "report.html": lambda: {"report.html": render.html(model())},
-        "report.md": lambda: {"report.md": render.markdown(model())},
-        LOG: lambda: {LOG: log()},
-    }
     written: list[Path] = []
-    failed: dict[str, Exception] = {}
-    for name, make in makers.items():
-        try:
-            for file, text in make().items():
-                pieces = [text] if isinstance(text, str) else text
-                written.append(disk.replace(folder / file, (piece.encode(errors="replace") for piece in pieces)))
-                del text, pieces  # of ten thousand cells tens of megabytes: before the next is made
-        except Exception as error:  # noqa: BLE001 - raised below, when the others are there
-            failed[name] = error
-    for first in failed.values():
-        if isinstance(first, AbprofError):
-            advice = "; ".join(filter(None, (first.advice, f"not written: {', '.join(failed)}")))
-            raise AbprofError(first.what, where=first.where, advice=advice)
-        first.add_note("not written: " + "; ".join(f"{name} ({type(e).__name__}: {e})" for name, e in failed.items()))
-        raise first
+
+    def put(name: str, text: str) -> None:
+        written.append(disk.replace(folder / name, text.encode(errors="replace")))
+
+    put("cells.csv", csv_files.cells_csv(run))
+    put("comparisons.csv", csv_files.comparisons_csv(run))
+    for name, text in (suite_csv.files(run) | probes.files(run)).items():
+        put(name, text)
+    groups = rows.groups(run)
+    with disk.refusals(folder / LOG):
+        log = disk.content(folder / LOG).decode(errors="replace") if (folder / LOG).exists() else ""
+    put(LOG, log_footer.with_footer(log, run, groups))
+    model = page.page(run, blocks, groups)
+    put("report.md", render.markdown(model))
+    put("report.html", render.html(model))
     return written

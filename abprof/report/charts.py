@@ -6,9 +6,7 @@ Every picture has its numbers as text beside it; its `aria-label` says what it s
 from __future__ import annotations
 
 import io
-import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 from markupsafe import Markup, escape
 
@@ -145,81 +143,3 @@ class Strip:
         out = io.BytesIO()
         image.save(out, "PNG", optimize=True)
         return out.getvalue()
-
-
-# ---------------------------------------------------------------- line charts
-
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 640, 300, 64, 170, 14, 46  # px; names of lines stand on the right
-
-
-@dataclass(frozen=True)
-class Series:
-    """A named line; `side` decides its colour and mark. Points are (x, y)."""
-
-    name: str
-    side: str
-    points: tuple[tuple[float, float], ...]
-    joined: bool = True
-
-
-def _scale(low: float, high: float, start: float, end: float, log: bool = False) -> Callable[[float], float]:
-    """From values to px."""
-    of = math.log if log else float
-
-    def px(value: float) -> float:
-        share = (of(value) - of(low)) / (of(high) - of(low)) if high > low else 0.5
-        return start + min(max(share, 0.0), 1.0) * (end - start)
-
-    return px
-
-
-def lines(
-    series: Sequence[Series],
-    *,
-    y: str,
-    x: str = "",
-    ticks: Sequence[str] = (),
-    log_x: bool = False,
-    bands: Sequence[tuple[float, float, float, float]] = (),
-) -> Markup:
-    """Lines with a mark at each point, their names at the right end. `ticks` names the places 0, 1, ... of the x axis; a band
-    is (x from, to, y from, to). Nothing without two points."""
-    points = [point for one in series for point in one.points]
-    if len(points) < 2:
-        return Markup("")
-    floor, right = HEIGHT - BOTTOM, WIDTH - RIGHT
-    xs = [p[0] for p in points] + [bound for band in bands for bound in band[:2]]
-    ys = [p[1] for p in points] + [bound for band in bands for bound in band[2:]]
-    low, high = (-0.3, len(ticks) - 0.7) if ticks else (min(xs), max(xs))
-    across = _scale(low, high, LEFT, right, log_x and low > 0)
-    bottom, top = min(0.0, *ys), max(ys) * 1.08
-    up = _scale(bottom, top, floor, TOP)
-    distinct = sorted({p[0] for p in points})
-    values = distinct if log_x and len(distinct) <= 9 else _round_values(low, high)
-    marks: list[tuple[float, str]] = [*enumerate(ticks)] or [(value, f"{value:.6g}") for value in values]
-    parts = [f'<path class="band" d="M{across(a):.0f} {up(d):.0f}H{across(b):.0f}V{up(c):.0f}H{across(a):.0f}"/>'
-             for a, b, c, d in bands]  # fmt: skip
-    parts.append(f'<path class="axes" d="M{LEFT} {TOP}V{floor}H{right}"/>')
-    for value in _round_values(bottom, top):
-        parts.append(f'<path class="grid" d="M{LEFT} {up(value):.0f}H{right}"/>')
-        parts.append(_text(LEFT - 6, up(value) + 4, f"{value:.6g}"))
-    parts += [_text(across(at), floor + 16, clean(name, 14), "mid") for at, name in marks]
-    parts += [_text((LEFT + right) // 2, floor + 36, clean(x, 40), "mid"), _text(LEFT + 6, TOP, clean(y, 40), "start")]
-    last = 0.0
-    for one in sorted((one for one in series if one.points), key=lambda one: up(one.points[-1][1])):
-        kind, mark = ("base", "○") if one.side == "base" else ("target", "■")
-        spots = " ".join(f"{across(px):.0f},{up(py):.0f}" for px, py in one.points)
-        parts.append(f'<g class="{kind}{"" if one.joined else " dots"}"><polyline points="{spots}"/></g>')
-        last = max(up(one.points[-1][1]) + 4, last + 13)  # names that would lie on each other are pushed apart
-        parts.append(_text(right + 8, last, f"{mark} {clean(one.name, 26)}", f"start {kind}"))
-    label = f"{y}{f' over {x}' if x else ''}, {plural(len(series), 'line')}; the numbers are in the table"
-    return _svg("chart", WIDTH, HEIGHT, parts, label)
-
-
-def _round_values(low: float, high: float) -> list[float]:
-    """Some four round values from low to high."""
-    if high <= low:
-        return [low]
-    power = 10.0 ** math.floor(math.log10((high - low) / 4))
-    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= (high - low) / 4)
-    return [i * step for i in range(math.ceil(low / step), math.floor(high / step) + 1)]

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from abprof.records import JUDGED_METRIC, Block, Ceilings, Machine, Run
 from abprof.records.quantities import plural
 from abprof.report import sentences
-from abprof.report.rows import Group, Table, log_path
+from abprof.report.rows import Table, log_path
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, interval, rate, size
 from abprof.verdict import waivers
 
@@ -54,7 +54,7 @@ def trust(run: Run, blocks: Sequence[Block]) -> Facts:
     if known:
         span = interval(min(low for low, _ in known), max(high for _, high in known), 2)
         found.append(("controls", f"their intervals lie within {span}"))
-    return [*found, ("proofs", _proofs(run)), *_epochs(blocks), *_state(blocks)]
+    return [*found, ("proofs", _proofs(run)), *_epochs(blocks)]
 
 
 def _proofs(run: Run) -> str:
@@ -79,24 +79,6 @@ def _epochs(every: Sequence[Block]) -> Facts:
     why = "; ".join(dict.fromkeys(clean(b.rejected_why) for b in blocks if b.rejected_why))
     dropped = f"{rejected} dropped by a rule fixed beforehand ({why})" if rejected else "none dropped"
     return [("epochs", f"{low if low == high else f'{low} to {high}'} per cell"), ("rounds", f"{rounds}, {dropped}")]
-
-
-_STATES = (
-    ("SM clock", " MHz", "sm_clock_mhz"), ("processor clock", " MHz", "cpu_mhz"), ("power", " W", "power_w"),
-    ("temperature", " °C", "temperature_c"),
-)  # fmt: skip
-
-
-def _state(blocks: Sequence[Block]) -> Iterator[tuple[str, str]]:
-    """Ranges of clocks, power and temperature while the cells were measured, and what disturbed them."""
-    states = [block.state for block in blocks]
-    for label, unit, name in _STATES:
-        known = [value for state in states if (value := getattr(state, name)) is not None]
-        if known:
-            yield label, " to ".join(dict.fromkeys((f"{min(known):.0f}", f"{max(known):.0f}"))) + unit
-    for label, name in (("throttled by", "throttle"), ("other processes", "foreign")):
-        if seen := sorted({clean(one) for state in states for one in getattr(state, name)}):
-            yield label, ", ".join(seen)
 
 
 # ---------------------------------------------------------------- method, machine, builds
@@ -165,17 +147,6 @@ def share_of_peak(run: Run, unit: str, value: float | None) -> str:
         return "" if value is None else rate(value)
     part = value / best
     return rate(value) + (f", {100 * part:.0f} %" if part >= 0.01 else f", {100 * part:.1g} %")
-
-
-def peak_sentence(run: Run, group: Group) -> str:
-    """What the percentages behind rates are shares of; "" where no cell has rates."""
-    if _several_models(run) or not any(row.cell.flops or row.cell.bytes for row in group.rows):
-        return ""
-    known = [(peak(run, "TFLOP/s"), "TFLOP/s by matrix products"), (peak(run, "GB/s"), "GB/s by copies")]
-    parts = [f"{rate(best)} {unit}" for best, unit in known if best]
-    if not parts:
-        return sentences.NO_CEILING
-    return f"Percentages of rates are of the most that plain torch reached on this device: {' and '.join(parts)}."
 
 
 def builds(run: Run) -> Facts:

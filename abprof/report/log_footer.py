@@ -6,14 +6,12 @@ Only cells that are certainly slower or faster are warned about: that is what a 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from abprof.records import Observation, Run
-from abprof.records.quantities import plural
 from abprof.records.visible import visible
 from abprof.report import rows, sentences, suite_csv
-from abprof.report.rows import Failed, Group, Row
-from abprof.report.sentences import weaker
+from abprof.report.rows import Group, Row
 from abprof.report.suite_csv import RULE
 from abprof.report.text import NOT_RECORDED, clean
 
@@ -21,57 +19,41 @@ _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
 _WIDE = "=" * 80
 
 
-def with_footer(log: str, run: Run, groups: Sequence[Group]) -> Iterator[str]:
-    """The log with its footer, in pieces: a former one of the same run is replaced, so that a report can be made again."""
+def with_footer(log: str, run: Run, groups: Sequence[Group]) -> str:
+    """The log with its footer: a former one of the same run is replaced, so that a report can be made again."""
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
     kept = body if found else "" if log.startswith(marker) else log.rstrip("\n")
-    if kept:
-        yield f"{kept}\n"
-    yield f"{marker}\n"
-    for part in (_cases(run, groups), _findings(run, groups), _fluctuations(run, groups)):
-        yield from (f"{visible(line)}\n" for line in part)  # whatever a phase or a variant is called
+    footer = (marker, *_cases(run, groups), *_findings(run, groups), *_fluctuations(run, groups))
+    return (f"{kept}\n" if kept else "") + "".join(f"{visible(line)}\n" for line in footer)
 
 
 def _cases(run: Run, groups: Sequence[Group]) -> Iterator[str]:
     """The scripts' block for every cell and side, one side after the other as they printed it."""
     order = {cell.id: place for place, cell in enumerate(run.cells)}
-    shared = {seen: one for one in rows.all_failures(run, groups) if one.several for seen in one.seen}
     for side in run.sides:
         yield from ("", _WIDE, f"{side.id}: {clean(side.label)} @ {side.commit[:10]}", _WIDE)
         target = next((s.id for s in run.sides[1:]), None) if side.id == "base" else side.id
         for group in groups:
             if (group.target.id if group.target else None) == target:
                 for row in sorted(group.rows, key=lambda row: order[row.cell.id]):
-                    yield from _case_block(group, row, row.base if side.id == "base" else row.target, shared)
+                    yield from _case_block(group, row, row.base if side.id == "base" else row.target)
 
 
-def _case_block(
-    group: Group, row: Row, seen: Observation | None, shared: Mapping[tuple[str, str], Failed]
-) -> Iterator[str]:
+def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[str]:
     config, ns = _case(group, row), row.ns(seen)
-    if ns is not None:
-        config.pop("direction", None)  # as there, where the block's title says it
-    yield from ("", f"Testing Config: {config}")
     if seen is None or ns is None:
-        why = "the run ended before"
-        if seen:
-            why = ": ".join(filter(None, (sentences.status(seen.status), clean(seen.reason, 160))))
-        if seen and (one := shared.get((seen.cell, seen.arm))):
-            others = f"as in {plural(len(one.cases) - 1, 'other case')}"
-            why = f"{one.status} ({f'package {one.package}' if one.package else others}; see the end)"
-        yield f"    not measured: {why}"
+        why = ": ".join(filter(None, (sentences.status(seen.status), clean(seen.reason, 160)))) if seen else "no turn"
+        yield from ("", f"Testing Config: {config}", f"    not measured: {why}")
         return
-    direction = str(row.cell.params.get("direction", ""))
-    yield from (RULE, _TITLES.get(direction, "PERFORMANCE"), RULE)
+    direction = str(config.pop("direction", ""))  # as there, where the block's title says it
+    yield from ("", f"Testing Config: {config}", RULE, _TITLES.get(direction, "PERFORMANCE"), RULE)
     if seen.status == "wrong":
         yield "WRONG OUTPUT: these times say nothing about speed"
     yield f"{'Total Runtime (ms)':<20} | {ns / 1e6:.4f}"
-    rate = rows.tflops(row.cell, ns)
-    if rate is not None:
+    if (rate := rows.tflops(row.cell, ns)) is not None:
         yield f"{'Achieved TFLOP/s':<20} | {rate:.4f}"
-    yield "-" * 60
-    yield "Internal Timing Breakdown:"
+    yield from ("-" * 60, "Internal Timing Breakdown:")
     parts = rows.breakdown(row.cell, seen)
     if parts.total is None:
         yield f"  {NOT_RECORDED}"
@@ -92,14 +74,9 @@ def _case(group: Group, row: Row) -> dict[str, object]:
     return shown | ({"variant": row.variant} if row.variant else {})
 
 
-# ---------------------------------------------------------------- findings and warnings
-
-
 def _findings(run: Run, groups: Sequence[Group]) -> Iterator[str]:
     """The run's headline, what did not run, and its warnings."""
-    yield from ("", sentences.headline(run), *weaker(run))
-    if text := sentences.unfinished(run):
-        yield text
+    yield from ("", sentences.headline(run), *sentences.weaker(run), *sentences.unfinished(run))
     if failed := rows.all_failures(run, groups):
         yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in failed), "")
     yield from (f"⚠️  {sentences.warning(text, advice)}" for text, advice, _ in rows.warnings(run, groups))
@@ -111,26 +88,22 @@ def _fluctuations(run: Run, groups: Sequence[Group]) -> Iterator[str]:
         found = [(group, row) for group in groups if group.target == side for row in group.rows]
         changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
         thresholds = [run.options.threshold_of(row.cell.id) for _, row in changed or found] or [run.options.threshold]
-        decided = [row for _, row in found if row.verdict in ("same", "slight")]
-        left = [row for _, row in found if row.verdict in ("broken", "unclear", None) and not row.apart]
+        decided = any(row.verdict in ("same", "slight") for _, row in found)
+        left = sum(row.verdict in ("broken", "unclear", None) and not row.apart for _, row in found)
         if len(run.sides) > 2:
             yield from ("", f"{side.id}: {clean(side.label)}")
         if changed or (decided and not left):
             yield from suite_csv.warning_block([_alert(*pair) for pair in changed], thresholds)
         else:
-            undone = f"{len(left)} without a verdict on {'its' if len(left) == 1 else 'their'} speed"
+            undone = f"{left} without a verdict on speed" if left else "none was measured"
             limit = suite_csv.limit(thresholds).replace("%", " %")
-            yield from (
-                "",
-                f"No case is certainly slower or faster by {limit}: {undone if left else 'none was measured'}.",
-            )
+            yield from ("", f"No case is certainly slower or faster by {limit}: {undone}.")
 
 
 def _alert(group: Group, row: Row) -> list[str]:
     """The scripts' four lines and ours. Without a FLOP count they compare milliseconds instead."""
-    times, judged = [row.ns(seen) for seen in (row.base, row.target)], row.comparison
-    verdict = sentences.verdict_and_change(judged) if judged else "not judged"
-    last = f"    Verdict: {verdict}"
+    last = f"    Verdict: {sentences.verdict_and_change(row.comparison) if row.comparison else 'not judged'}"
+    times = [row.ns(seen) for seen in (row.base, row.target)]
     columns = {"tflops_per_sec": [rows.tflops(row.cell, ns) for ns in times],
                "latency_ms": [ns / 1e6 if ns else None for ns in times]}  # fmt: skip
     for column, (left, right) in columns.items():

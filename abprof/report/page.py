@@ -7,8 +7,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from abprof.evidence.causes.sides import Part, Sides, dims
-from abprof.records import HOST, SUSTAINED, Kernel, Observation, Run
+from abprof.records import HOST, SUSTAINED, Observation, Run
 from abprof.records import Block as Measured
 from abprof.records.quantities import plural
 from abprof.report import charts, facts, probes, rows, sentences, workload_tables
@@ -42,7 +41,6 @@ class Workload:
     blocks: tuple[Block, ...]
     detail_ids: dict[int, str]  # index of a line -> the id of its detail
     details: Callable[[], Iterator[Detail]]  # made when they are printed: they are most of a page
-    peak: str  # what the percentages behind rates are shares of
 
     @property
     def brief(self) -> list[Line]:
@@ -125,7 +123,6 @@ def _workload(run: Run, group: Group, lines: Sequence[Line], ids: dict[int, str]
         blocks=tuple(_blocks(run, group)),
         detail_ids=ids,
         details=lambda: (_detail(run, group, lines[i], id) for i, id in ids.items()),
-        peak=facts.peak_sentence(run, group),
     )
 
 
@@ -178,7 +175,7 @@ def _detail(run: Run, group: Group, line: Line, id: str) -> Detail:
     return Detail(
         id=id,
         line=line,
-        rows=(*_numbers(run, row, sides), *_code(run, row)),
+        rows=tuple(_numbers(run, row, sides)),
         logs=tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log)),
         command=clean(shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", row.cell.id)), LONGEST),
     )
@@ -238,54 +235,3 @@ def _shown(label: str, texts: Iterable[str], absent: str = NOT_RECORDED) -> Iter
     known = [text or absent for text in texts]
     if set(known) != {absent}:
         yield (label, known[0]) if len(set(known)) == 1 else (label, *known)
-
-
-# ---------------------------------------------------------------- kernels of both sides
-
-_KERNELS_UP_TO = 4  # of a row
-_OF_KERNEL: dict[str, Callable[[Kernel], object]] = {
-    "stack, bytes": lambda k: k.stack_bytes,
-    "shared memory, bytes": lambda k: k.shared_bytes,
-    "warps": lambda k: k.warps,
-    "stages": lambda k: k.stages,
-    "constants": lambda k: " ".join(f"{name}={of}" for name, of in sorted(k.constants.items())),
-    "instructions": lambda k: ", ".join(f"{name} {count}" for name, count in (k.classes or {}).items() if count),
-    "machine code": lambda k: k.code[:8],
-    "flags": lambda k: k.flags,
-}
-
-
-def _code(run: Run, row: Row) -> Iterator[Texts]:
-    """How the kernels differ that a changed row launches on its sides."""
-    judged = row.comparison
-    if judged is None or judged.causes is None:
-        return
-    censuses = row.base.census if row.base else None, row.target.census if row.target else None
-    names = [rows.arm(run, id).side for id in (judged.from_, judged.to)]
-    before, after = (tuple(k for k in run.kernels if (k.side, k.package) == (name, row.cell.kernel)) for name in names)
-    sides = Sides(row=judged, on_gpu=run.machine.kind == "cuda", base_ns=0.0, census=censuses, kernels=(before, after),
-                  phases=(None, None))  # fmt: skip
-    pairs = [pair for pair in sides.pairs if not pair.same_code or pair.before.shape != pair.after.shape]
-    for pair in sorted(pairs, key=lambda pair: -pair.after.ns)[:_KERNELS_UP_TO]:
-        parts = pair.before, pair.after
-        yield "kernel" if sides.on_gpu else "operation", *map(_launched, parts)
-        yield from _unlike("registers", [part.registers for part in parts])
-        yield from _unlike("autotuned", [part.choice[0] for part in parts])
-        for label, of in _OF_KERNEL.items():
-            yield from _unlike(label, [of(part.kernel) if part.kernel else None for part in parts])
-    for label, alone in (("only base launches", sides.gone), ("only target launches", sides.new)):
-        yield from _shown(label, ["; ".join(map(_launched, alone[:_KERNELS_UP_TO]))], "")
-    for both in sides.objects:
-        yield "object", f"{clean(both[0].key, 60)} {both[0].code[:8]}", f"{clean(both[1].key, 60)} {both[1].code[:8]}"
-
-
-def _unlike(label: str, known: Sequence[object]) -> Iterator[Texts]:
-    if len(set(known)) > 1:
-        yield f"– {label}", *(NOT_RECORDED if one in (None, "") else clean(one, 200) for one in known)
-
-
-def _launched(part: Part) -> str:
-    sizes = [", ".join(dict.fromkeys(dims(size) for size in of if size))
-             for of in ([launch.grid for launch in part.launches], [launch.block for launch in part.launches])]  # fmt: skip
-    grid, block = (f" {name} {text}" if text else "" for name, text in zip(("grid", "block"), sizes, strict=True))
-    return f"{clean(part.name, 60)}, {part.count}×{grid}{block}, {duration(part.ns)}"

@@ -18,8 +18,7 @@ from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
 from abprof.records.quantities import plural
 from abprof.report.csv_files import csv_text, plain
 from abprof.report.rows import Block, Section, Table, arm
-from abprof.report.text import NOT_RECORDED, clean, markdown_table, size
-from abprof.report.text import markdown as escape
+from abprof.report.text import NOT_RECORDED, clean, size
 
 ROWS_UP_TO = 30  # of a table of launches or samples; the CSV files have all
 _Seen = TypeVar("_Seen", Trace, Sampled, Profile)
@@ -38,8 +37,8 @@ _COUNTED = (
 
 
 def files(run: Run) -> dict[str, str]:
-    """memory.csv and memory.md of a run with profiles."""
-    return {f"memory.{kind}": FORMATS[kind](memory_groups(run)) for kind in ("csv", "md")} if run.profiles else {}
+    """memory.csv of a run with profiles."""
+    return {"memory.csv": FORMATS["csv"](memory_groups(run))} if run.profiles else {}
 
 
 def sections(run: Run) -> Iterator[Section]:
@@ -356,15 +355,6 @@ def _memory_csv(groups: Sequence[MemoryGroup]) -> str:
     )
 
 
-def _memory_markdown(groups: Sequence[MemoryGroup]) -> str:
-    """The sentence, the tables, the notes."""
-    parts = [str(escape(memory_sentence(groups))), ""]
-    for table in (made for group in groups for made in traffic_tables(group.tables)):
-        parts += [f"**{escape(table.caption)}**", "", markdown_table(table.header, table.rows, table.left), ""]
-    parts += [f"- {escape(note)}" for note in memory_notes(groups)]
-    return "\n".join(parts).rstrip("\n") + "\n"
-
-
 def _memory_json(groups: Sequence[MemoryGroup]) -> str:
     """The CSV's lines as objects, with notes and sentence; what is not recorded is null."""
     rows = [{name: line.get(name) for name in _MEMORY} for line in _memory_lines(groups)]
@@ -375,6 +365,5 @@ def _memory_json(groups: Sequence[MemoryGroup]) -> str:
 
 FORMATS: Mapping[str, Callable[[Sequence[MemoryGroup]], str]] = {
     "csv": _memory_csv,
-    "md": _memory_markdown,
     "json": _memory_json,
 }

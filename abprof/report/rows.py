@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from markupsafe import Markup
-
 from abprof.records import (
     GPU_GRAPH,
     GPU_KERNELS,
@@ -294,7 +292,6 @@ class Block:
     text: tuple[str, ...] = ()
     files: tuple[tuple[str, str, str], ...] = ()  # label, path from the run folder, remark
     facts: Sequence[tuple[str, str]] = ()
-    chart: Markup = Markup("")  # noqa: RUF009 - a constant
     tables: tuple[Table, ...] = ()
     folded: bool = False
     brief: bool = True  # whether a terminal shows it without --all
@@ -355,12 +352,13 @@ def lines(group: Group) -> list[Line]:
 
 def _arrow(texts: list[str], target: str) -> str:
     """`613.2 → 653.7`; once where both are the same or one side has none."""
-    before, after = texts
-    if before == after:
-        return before
-    if text.NOT_RECORDED in texts:
-        return f"{before} (base only)" if after == text.NOT_RECORDED else f"{after} ({target} only)"
-    return f"{before} → {after}"
+    known = dict.fromkeys(rate for rate in texts if rate != text.NOT_RECORDED) or [text.NOT_RECORDED]
+    only = (
+        ""
+        if len(set(texts)) == 1 or len(known) > 1
+        else f" ({target if texts[0] == text.NOT_RECORDED else 'base'} only)"
+    )
+    return " → ".join(known) + only
 
 
 def time_text(seen: Observation | None, name: str) -> str:
@@ -389,35 +387,29 @@ def own_interval(seen: Observation | None, name: str) -> str:
 def alone_table(group: Group) -> Table:
     """One branch's times with their intervals, the rate its workload can give, and peak memory."""
     units = (("TFLOP/s", tflops), ("GB/s", gbps))
-    unit, rate = next((u for u in units if any(u[1](r.cell, r.ns(r.base)) for r in group.rows)), ("", gbps))
+    known = [(unit, rate) for unit, rate in units if any(rate(row.cell, row.ns(row.base)) for row in group.rows)][:1]
     rows = [
-        (*line.values, line.before, line.interval, *([text.rate(rate(row.cell, row.ns(row.base)))] if unit else []),
+        (*line.values, line.before, line.interval, *(text.rate(rate(row.cell, row.ns(row.base))) for _, rate in known),
          text.size(value(row.base, "peak_mem_bytes")))
         for line in lines(group) for row in (line.row,)
     ]  # fmt: skip
-    header = (*group.columns, "time", "95 % interval", *([unit] if unit else []), "peak memory")
+    header = (*group.columns, "time", "95 % interval", *(unit for unit, _ in known), "peak memory")
     return Table(header, tuple(rows), len(group.columns), "Time of a call with its 95 % interval over epochs")
 
 
 def phase_table(group: Group) -> Table:
-    """Phases in ms a call, residual and total last, a row per case and side; phases that no row has are in the caption."""
+    """Phases in ms a call, residual and total last, a row per case and side."""
     seen = [
         ((line.case, side) if group.target else line.values, breakdown(line.row.cell, observed))
         for line in lines(group)
         for side, of in group.sides
         if (observed := of(line.row)) and observed.phases
     ]
-    names = dict.fromkeys(name for _, parts in seen for name in parts.all)
-    kept = [name for name in names if any(parts.all.get(name) is not None for _, parts in seen)]
-    never = ", ".join(text.clean(name) for name in names if name not in kept)
-    rows = [
-        (*which, *(_ms(ns) for ns in (*(parts.all.get(name) for name in kept), parts.residual, parts.total)))
-        for which, parts in seen
-    ]
+    names = [*dict.fromkeys(name for _, parts in seen for name, ns in parts.all.items() if ns is not None)]
+    rows = [(*which, *map(_ms, (*map(parts.all.get, names), parts.residual, parts.total))) for which, parts in seen]
     first = ("case", "side") if group.target else group.columns
     caption = "Phases in ms a call, from a profiled pass; residual is that pass's total minus its phases"
-    caption += f". Not recorded in any case: {never}" if never else ""
-    return Table((*first, *map(text.clean, kept), "residual", "total"), tuple(rows), len(first), caption)
+    return Table((*first, *map(text.clean, names), "residual", "total"), tuple(rows), len(first), caption)
 
 
 def _ms(ns: float | None) -> str:
@@ -426,15 +418,15 @@ def _ms(ns: float | None) -> str:
 
 def peer_table(group: Group) -> Table:
     """Each library implementation, with its time's interval."""
-    found = []
+    judged = {row.cell.id: row.metric for row in group.rows}
+    rows = []
     for cell, peer, seen in group.peers:
         if seen.status != "build_failed":  # that is the base's package, and says nothing of the library
-            name = next((row.metric for row in group.rows if row.cell.id == cell.id), "wall")
-            rate = text.rate(tflops(cell, value(seen, name)))
-            case = label(cell, group.axes)
-            found.append((case, text.clean(peer.peer), time_text(seen, name), own_interval(seen, name), rate))
+            name = judged.get(cell.id, "wall")
+            times = time_text(seen, name), own_interval(seen, name), text.rate(tflops(cell, value(seen, name)))
+            rows.append((label(cell, group.axes), text.clean(peer.peer), *times))
     header = ("case", "peer", "time", "95 % interval", "TFLOP/s")
-    return Table(header, tuple(found), 2, "Library implementations, measured in the same rounds")
+    return Table(header, tuple(rows), 2, "Library implementations, measured in the same rounds")
 
 
 def pair_table(run: Run, group: Group) -> Table:
@@ -460,29 +452,22 @@ class Failed:
     """One reason, and the cells whose arm it cost: a failed build costs all cells of its package, a crash often several."""
 
     arm: str  # as a person names it
-    package: str  # the kernel package, when the package failed; "" otherwise
     status: str
     reason: str
     log: str  # path inside the run folder
     cases: tuple[str, ...]
-    seen: tuple[tuple[str, str], ...]  # (cell, arm) of each observation
-
-    @property
-    def several(self) -> bool:
-        return len(self.cases) > 1
+    seen: tuple[Observation, ...]
 
     @property
     def what(self) -> str:
-        """`package ffa (16 cells)`, `8 cells (first: dense mask_type=full)`, or the one cell."""
-        cells = plural(len(self.cases), "cell")
-        if self.package:
-            return f"package {self.package} ({cells if self.several else self.cases[0]})"
-        return f"{cells} (first: {self.cases[0]})" if self.several else self.cases[0]
+        """`8 cells (first: dense mask_type=full)`, or the one cell."""
+        several = len(self.cases) > 1
+        return f"{plural(len(self.cases), 'cell')} (first: {self.cases[0]})" if several else self.cases[0]
 
-    def line(self, limit: int = 160) -> str:
-        """`main, package ffa (16 cells): build failed: error: ... [logs/build-base-ffa.log]`."""
+    def line(self) -> str:
+        """`main, 16 cells (first: dense mask_type=full): build failed: error: ... [logs/build-base-ffa.log]`."""
         log = f" [{text.clean(self.log)}]" if self.log else ""
-        return f"{self.arm}, {self.what}: {self.status}: {text.clean(self.reason, limit)}{log}"
+        return f"{self.arm}, {self.what}: {self.status}: {text.clean(self.reason, 160)}{log}"
 
 
 def failing(row: Row) -> list[Observation]:
@@ -500,31 +485,21 @@ def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
              for seen in ((row.base, row.target) if nothing else failing(row)) if seen]  # fmt: skip
     fine = ("ok", "identical", "unsupported", "missing")
     found += [(s, group.full_name(cell)) for group in every for cell, _, s in group.peers if s.status not in fine]
-    kernels = {cell.id: cell.kernel for cell in run.cells}
-    builds = {(build.side, build.kernel): build for build in run.builds}
-    merged: dict[tuple[str, ...], list[tuple[Observation, str]]] = {}
+    merged: dict[tuple[str, str, str], list[tuple[Observation, str]]] = {}
     for seen, case in found:
-        side, kernel = arm(run, seen.arm).side, kernels[seen.cell]
-        build = builds.get((side, kernel))
-        built = seen.status == "build_failed" or (build and build.failure and build.failure.status == seen.status)
-        key = (side, kernel) if built else (seen.arm, "", seen.status, seen.reason)
-        merged.setdefault(key, []).append((seen, case))
-    made = []
-    for (whose, package, *_), pairs in merged.items():
-        first, build = pairs[0][0], builds.get((whose, package))
-        source = build.failure if build and build.failure else first
-        made.append(
-            Failed(
-                arm=arm_name(run, whose),
-                package=text.clean(package),
-                status=sentences.status(first.status),
-                reason=text.clean(source.reason, text.LONGEST) or sentences.STATUSES[first.status],
-                log=log_path(source.log or (build.log if build else "")),
-                cases=tuple(dict.fromkeys(case for _, case in pairs)),
-                seen=tuple(dict.fromkeys((seen.cell, seen.arm) for seen, _ in pairs)),
-            )
+        whose = arm(run, seen.arm).side if seen.status == "build_failed" else seen.arm  # of all variants and peers
+        merged.setdefault((whose, seen.status, seen.reason), []).append((seen, case))
+    return [
+        Failed(
+            arm=arm_name(run, whose),
+            status=sentences.status(pairs[0][0].status),
+            reason=text.clean(reason, text.LONGEST) or sentences.STATUSES[pairs[0][0].status],
+            log=log_path(pairs[0][0].log),
+            cases=tuple(dict.fromkeys(case for _, case in pairs)),
+            seen=tuple(seen for seen, _ in pairs),
         )
-    return made
+        for (whose, _, reason), pairs in merged.items()
+    ]
 
 
 def log_path(name: str) -> str:

@@ -74,7 +74,6 @@ TIMERS = {
     "cpu": "the host's clock for every cell",
 }
 SECONDARY = "The second against the first, judged by the same rules as the sides"
-NO_CEILING = "The device's peak rates were not measured: rates have no percentage."
 
 
 def reason(code: str) -> str:
@@ -184,9 +183,9 @@ def headline(run: Run) -> str:
     return clean(run.header.sentence, 1000) if run.header else "Nothing was judged"
 
 
-def unfinished(run: Run) -> str:
-    """What a reader must know of a run that is not complete; "" for one that is."""
-    return "" if run.status == "complete" else f"This run is {run.status}: what is missing was not measured."
+def unfinished(run: Run) -> tuple[str, ...]:
+    """What a reader must know of a run that is not complete."""
+    return () if run.status == "complete" else (f"This run is {run.status}: what is missing was not measured.",)
 
 
 def warning(text: str, advice: str) -> str:

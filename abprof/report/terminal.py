@@ -58,8 +58,8 @@ def show(page: Page, console: Console, folder: Path, *, everything: bool = False
         _say(console, line, "yellow")
     for workload in page.workloads:
         _workload(workload, console, everything)
-    _say(console, sentences.unfinished(page.run), "bold")
-    _say(console, page.headline, "bold")
+    for line in (*sentences.unfinished(page.run), page.headline):
+        _say(console, line, "bold")
     _say(console, page.trusted[:1].upper() + page.trusted[1:], "")
     _say(console, f"Report: {folder / 'report.html'}", "")
 

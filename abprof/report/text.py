@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 
@@ -84,13 +83,6 @@ def markdown(text: str) -> Markup:
     plain = _OPENS.sub(r"\g<0>\\", _SPECIAL.sub(r"\\\1", text))
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return Markup(_MENTION.sub(rf"\1{_JOINER}", plain))  # noqa: S704
-
-
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int | None = None) -> str:
-    """A Markdown table of foreign texts; columns after the first `left` are aligned to the right."""
-    ruler = ["---" if left is None or place < left else "---:" for place in range(len(header))]
-    found = [tuple(map(markdown, header)), ruler, *(tuple(map(markdown, row)) for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in found)
 
 
 def code(text: object, limit: int = 120) -> Markup:

@@ -1,4 +1,4 @@
-"""What a workload declares, as tables with a chart: ladder, scaling, density sweep, configurations.
+"""What a workload declares, as tables: ladder, scaling, density sweep, configurations.
 
 A speed-up of two arms that were compared has an interval and a verdict; others are the ratio of the arms' own times.
 """
@@ -8,31 +8,26 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from markupsafe import Markup
-
 from abprof.records import Observation, Sweep, Value
 from abprof.records.quantities import plural
-from abprof.report import charts, sentences
-from abprof.report.charts import Series
+from abprof.report import sentences
 from abprof.report.rows import ROWS_UP_TO, ArmOf, Block, Group, Row, Table, gbps, label, tflops, time_text, value
 from abprof.report.text import NOT_RECORDED, clean, rate
 
-LINES_UP_TO = 8  # of a chart
 Steps = Mapping[str, Observation | None]  # one side's arms of one cell, by variant
-Texts = dict[str, str]  # column -> text
 
 
 def blocks(group: Group) -> list[Block]:
-    """The views that this workload declares and that its rows have numbers for, each with one table and perhaps a chart."""
+    """The views that this workload declares and that its rows have numbers for, each one table."""
     return [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
 
 
-def _block(title: str, text: str, rows: Sequence[Texts], left: int, chart: Markup = Markup("")) -> Iterator[Block]:
+def _block(title: str, text: str, rows: Sequence[Mapping[str, str]], left: int) -> Iterator[Block]:
     """A block of rows with the same columns; none without rows."""
     if rows:
         text += f" The first {ROWS_UP_TO} of {len(rows)} rows." if len(rows) > ROWS_UP_TO else ""
         table = Table(tuple(rows[0]), tuple(tuple(row.values()) for row in rows[:ROWS_UP_TO]), left)
-        yield Block(title, (text,), tables=(table,), chart=chart)
+        yield Block(title, (text,), tables=(table,))
 
 
 def number(given: Value | None) -> float | None:
@@ -138,12 +133,10 @@ def _ladder(group: Group) -> Iterator[Block]:
     over = {name: seen for name, seen in peers(group).items() if any(one.metrics for one in seen.values())}
     scaled = {side: efficiency(group, arm) for side, arm in group.sides}
     axis = clean(group.workload.scaled) if any(scaled.values()) else ""
-    rows, lines = [], []
+    rows = []
     for row, side, seen in _by_cell(group):
-        points = []
         for place, name in enumerate(_steps(group)):
             now, ns, known = seen.get(name), row.ns(seen.get(name)), row.cell.bytes
-            first = gain(group, seen.get(steps[0]), now, row.metric)
             before = seen.get(steps[place - 1]) if 0 < place < len(steps) else None
             line = {"case": _case(group, row), "side": side, "step": clean(name), "time": time_text(now, row.metric),
                     "TFLOP/s": rate(tflops(row.cell, ns))}  # fmt: skip
@@ -155,24 +148,17 @@ def _ladder(group: Group) -> Iterator[Block]:
             if axis:
                 share = scaled[side].get((row.cell.id, name))
                 line["scaling efficiency"] = "-" if share is None else f"{share:.3f}"
-            line["of the baseline"] = str(first)
+            line["of the baseline"] = str(gain(group, seen.get(steps[0]), now, row.metric))
             if len(steps) > 2:  # of two steps the baseline is the one before
                 line["of the step before"] = str(gain(group, before, now, row.metric))
             for peer, by_cell in over.items():
                 line[f"of {clean(peer)}"] = str(gain(group, by_cell.get(row.cell.id), now, row.metric))
             rows.append(line)
-            points += [(float(place), first.ratio)] if first.ratio and place < len(steps) else []
-        lines.append(Series(f"{_case(group, row)} {side if group.target else ''}".strip(), side, tuple(points)))
     text = f"Steps in order; the baseline is {clean(steps[0])}. A speed-up with an interval is of neighbouring turns and has "
     text += "a verdict by the rules for sides; one without is a ratio of the times shown."
     if axis:
         text += f" Scaling efficiency is the growth of a step's TFLOP/s since its smallest {axis}, over the growth of {axis}."
-    drawn = charts.lines(_some(lines), y="speed-up of the baseline", ticks=tuple(map(clean, steps)))
-    yield from _block("Ladder", text, rows, 3, drawn)
-
-
-def _some(lines: Sequence[Series]) -> list[Series]:
-    return [line for line in lines if line.points][:LINES_UP_TO]
+    yield from _block("Ladder", text, rows, 3)
 
 
 def _scaling(group: Group) -> Iterator[Block]:
@@ -185,11 +171,10 @@ def _scaling(group: Group) -> Iterator[Block]:
     for row, side, seen in _by_cell(group):
         series.setdefault((_case(group, row, axis), side), []).append((row, seen, _best(row, seen)[0]))
     rated = any(tflops(row.cell, best) for points in series.values() for row, _, best in points)
-    rows, drawn = [], []
+    rows = []
     for (case, side), points in series.items():
         points.sort(key=lambda point: _order(point[0].cell.params[axis]))
         most = max((speed for row, _, best in points if (speed := tflops(row.cell, best))), default=None)
-        line = []
         for row, seen, best in points:
             speed = tflops(row.cell, best)
             texts = {"case": case, "side": side, clean(axis): clean(row.cell.params[axis])}
@@ -197,15 +182,9 @@ def _scaling(group: Group) -> Iterator[Block]:
             texts |= {"best": clean(_best(row, seen)[1])} if names else {}
             share = f"{100 * speed / most:.0f} %" if speed and most else NOT_RECORDED
             rows.append(texts | {"TFLOP/s": rate(speed), "efficiency": share})
-            x, y = number(row.cell.params[axis]), speed if rated else best and best / 1e6
-            line += [(x, y)] if x is not None and y else []
-        drawn.append(Series(f"{case} {side}", side, tuple(line)))
-    text = (
-        "Best names the fastest, with those that were compared with it and are not certainly slower. " if names else ""
-    )
+    text = "Best is the fastest by its own time. " if names else ""
     text += "Efficiency is the TFLOP/s at a value as a share of the most in its series." if rated else ""
-    picture = charts.lines(_some(drawn), y="TFLOP/s" if rated else "ms a call", x=clean(axis), log_x=True)
-    yield from _block(f"Scaling over {clean(axis)}", text.strip(), rows, 3, picture)
+    yield from _block(f"Scaling over {clean(axis)}", text.strip(), rows, 3)
 
 
 def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
@@ -222,9 +201,8 @@ def _sweep(group: Group) -> Iterator[Block]:
     declared = group.workload.sweep
     if declared is None:
         return
-    rows, lines, unseen = [], [], 0
+    rows, unseen = [], 0
     for side, arm in group.sides:
-        points: list[tuple[float, float]] = []
         unseen += sum(_density(declared, row, arm(row)) is None for row in group.rows)
         for row, density, speedup in _densities(group, declared, arm):
             band = next((b.speedup for b in declared.bands if b.density[0] <= density <= b.density[1]), None)
@@ -236,16 +214,12 @@ def _sweep(group: Group) -> Iterator[Block]:
                 "speed-up": NOT_RECORDED if speedup is None else f"{speedup:.2f} ×",
                 "expected": f"{band[0]:g} to {band[1]:g} ×" if band else "-", "it is": placed,
             })  # fmt: skip
-            points += [(density, speedup)] if speedup is not None else []
-        lines.append(Series(side, side, tuple(sorted(points)), joined=False))
     against = clean(declared.against)
     what = f"the variant {against} of the same case" if against else "the densest case that agrees in all other axes"
     text = f"Speed-up against {what}, from the times of the same side; bands are what the workload expects."
     if unseen and not against:
         text += f" {plural(unseen, 'row')} without a density here may be denser than all of them."
-    bands = [(*band.density, *band.speedup) for band in declared.bands]
-    drawn = charts.lines(lines, y="speed-up", x=clean(declared.density), bands=bands)
-    yield from _block("Density sweep", text, rows, 2, drawn)
+    yield from _block("Density sweep", text, rows, 2)
 
 
 def _densities(group: Group, declared: Sweep, arm: ArmOf) -> list[tuple[Row, float, float | None]]:

@@ -58,7 +58,7 @@ def test_both_sides_and_a_peer_with_what_is_kept(tmp_path: Path) -> None:
     whole = by["target", "", "all"]
     assert (float(whole["dram_change_pct"]), float(whole["dram_minimum_bytes"])) == (100.0, 8 * 8192)
     assert float(by["peer:torch", "at::mul", "compute"]["l1_bytes_a_call"]) == 240
-    text = (kept / "memory.md").read_text()
+    text = (kept / "report.md").read_text()
     assert "| all kernels |  |  |  | 1 → 3 | 64.0 KiB → 128.0 KiB, +100.0 % |" in text
     assert "| predicted minimum |  |  |  |  | 64.0 KiB |" in text
     assert "10 launches are 2 a call in 5 calls" in text
@@ -74,7 +74,7 @@ def test_both_sides_and_a_peer_with_what_is_kept(tmp_path: Path) -> None:
     again = run_command_line(["memory", "--from", str(kept / run.profiles[0].csv), *CALLS])
     assert again == Exit.OK, "what was kept is a file that can be read again"
     assert run_command_line(["report", str(kept)]) == Exit.OK
-    assert (kept / "memory.md").read_text() == text
+    assert (kept / "report.md").read_text() == text
     assert run_command_line(["rerun", str(kept)]) == Exit.CANNOT_RUN, "there is nothing to measure again"
 
 

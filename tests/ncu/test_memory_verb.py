@@ -68,15 +68,14 @@ def test_the_csv_has_every_kernel_of_every_file(tmp_path: Path) -> None:
 
 
 def test_files_are_written_by_their_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    names = [tmp_path / "new" / f"t.{suffix}" for suffix in ("csv", "md", "json")]
+    names = [tmp_path / "new" / f"t.{suffix}" for suffix in ("csv", "json")]
     assert run_command_line([*TWO, "--json", *(word for name in names for word in ("--out", str(name)))]) == Exit.OK
     printed = capsys.readouterr().out
-    assert names[2].read_text() == printed
+    assert names[1].read_text() == printed
     content = json.loads(printed)
     assert len(content["rows"]) == len(rows(names[0].read_text()))
     assert content["rows"][0]["dram_bytes_a_call"] == 201326592.0
     assert content["rows"][0]["dram_change_pct"] is None
-    assert "| compute | 1 | 192.0 MiB → 196.0 MiB, +2.1 % |" in names[1].read_text()
 
 
 @pytest.mark.parametrize(
@@ -84,9 +83,17 @@ def test_files_are_written_by_their_suffix(tmp_path: Path, capsys: pytest.Captur
     [
         (["--warmup", "2", "--runs", "4"], "raw_h200.csv: launches are no multiple of 6 (2 warm-up + 4 runs): add_kernel"),
         (["--warmup", "2", "--runs", "3", "--kernel", "MiddleRows"], "no launch of 'MiddleRows'"),
+<<<<<<< HEAD
         (["--warmup", "-1", "--runs", "6"], "--warmup: -1 is too small (it is 0 or more)"),
         (["--warmup", "2", "--runs", "3", "--out", "t.txt"], "--out: 't.txt' ends in none of .csv, .md, .json"),
         (["--warmup", "two", "--runs", "3"], "--warmup: 'two' is not a whole number"),
+=======
+        (["--warmup", "-1", "--runs", "6"], "--warmup: -1 calls (use 0 or more)"),
+        (["--warmup", "2", "--runs", "3", "--runs", "3"], "--runs: 2 values for 1 files"),
+        (["--warmup", "2", "--runs", "3", "--format", "png"], "--format: 'png' is not one of csv, json"),
+        (["--warmup", "2", "--runs", "3", "--out", "t.txt"], "--out: 't.txt' ends in neither .csv nor .json"),
+        (["--warmup", "two", "--runs", "3"], "--warmup: Input should be a valid integer"),
+>>>>>>> 940568c (The page has tables in place of line charts; failures merge by reason; one line of a run's files in write_all)
         (["--runs", "3"], "--warmup"),
     ],
 )  # fmt: skip

@@ -107,14 +107,14 @@ def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
 
 def _troubles(run: Run, groups: tuple[tables.Group, ...], folder: Path | None) -> Iterator[Trouble]:
     """What failed; builds first, since they cost the most cells."""
-    for one in sorted(tables.all_failures(run, groups), key=lambda one: not one.package):
-        seen = next(o for o in run.observations if (o.cell, o.arm) == one.seen[0])
+    for one in sorted(tables.all_failures(run, groups), key=lambda one: one.seen[0].status != "build_failed"):
+        seen = one.seen[0]
         yield Trouble(
             arm=_name(one.arm),
             what=_name(one.what),
             status=seen.status,
             reason=_text(one.reason),
-            on_base=tables.arm(run, one.seen[0][1]).side == "base" and not seen.cell.endswith("/"),
+            on_base=tables.arm(run, seen.arm).side == "base" and not seen.cell.endswith("/"),
             workload=bool(seen.at),
             log=_name(one.log),
             lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),
