@@ -77,7 +77,7 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
 @app.command("memory", short_help="DRAM, L2, L1 traffic of each kernel, by Nsight Compute.")
 @takes(
     many("--from", "FILE.csv", "What `ncu --csv` wrote; the first is base."),
-    text("--warmup", "CALLS", "Warm-up calls of a shape; of refs 10.", whole(0)),
+    text("--warmup", "CALLS", "Warm-up calls; of refs 10.", whole(0)),
     text("--runs", "CALLS", "Calls after them; of refs 50.", whole(1)),
     many("--kernel", "NAME|GLOB", "Count these kernels alone; each must be there."),
     many("--out", "FILE.csv|.json", "Write it there as well."),
@@ -92,10 +92,10 @@ def memory(
 
     `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in a process of its own;
     `--from` reads files that `ncu --csv` wrote.
-    Each shape is called warm-up + runs times, and the warm-ups are dropped. A count that is no multiple of warm-up +
+    Each file or arm has warm-up + runs calls of one shape, and the warm-ups are dropped. A count that is no multiple of warm-up +
     runs is refused (exit code 2). docs/NCU.md has the rules.
     """
-    from abprof.evidence.ncu.capture import memory as order
+    from abprof.evidence.ncu.capture import order
     from abprof.evidence.ncu.traffic import measured
     from abprof.extras import profiling
     from abprof.report.probes import MemoryGroup, memory_groups
@@ -111,7 +111,7 @@ def memory(
             raise AbprofError("this is what --from reads", where=f"--out {name}", advice="write it to another file")
     if not files:
         refuse(ctx, "it has no effect beside BASE", only=("kernel",))
-        ordered = order(10 if warmup is None else warmup, runs or 50)
+        ordered = order("memory", 10 if warmup is None else warmup, runs or 50)
         looked = profiling.refs(options_from(refs, values), ordered, view)
         _show_traffic(memory_groups(looked.run), values)
         view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, report.html, ncu/*.ncu-rep")
@@ -120,7 +120,7 @@ def memory(
     refuse(ctx, "it has no effect beside --from", but=_OF_FILES)
     for name, value in (("--warmup", warmup), ("--runs", runs)):
         if value is None:
-            raise AbprofError("how many calls does each shape make?", where=name, advice=f"{name} N; see --help")
+            raise AbprofError("how many calls does a file have?", where=name, advice=f"{name} N; see --help")
     made = [measured(Path(name), warmup=warmup, runs=runs, kernels=values["kernel"]) for name in files]
     _show_traffic([MemoryGroup(tuple(made))], values)
     return Exit.OK

@@ -14,7 +14,7 @@ import msgspec
 from abprof import report
 from abprof.builds import in_use, sandbox
 from abprof.evidence.ncu import capture
-from abprof.evidence.ncu.capture import Order, captured
+from abprof.evidence.ncu.capture import captured
 from abprof.evidence.probes import subjects
 from abprof.measure import Continued, Plan, RunContext, continued, make_plan
 from abprof.measure.plan import build_kernels
@@ -42,7 +42,7 @@ class Profiled:
     interrupted: bool
 
 
-def refs(config: Options, order: Order, view: View) -> Profiled:
+def refs(config: Options, order: Profile, view: View) -> Profiled:
     """Profile every cell of the matrix on every side, variant and peer, in a new run folder without timings.
 
     Raises AbprofError for user errors; the run folder is removed if ncu refuses the first arm.
@@ -72,7 +72,7 @@ def refs(config: Options, order: Order, view: View) -> Profiled:
         return Profiled(finish(record), folder.path, made, record.interrupted)
 
 
-def run(path: Path, only: Sequence[str], repo: str, order: Order, view: View) -> Profiled:
+def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) -> Profiled:
     """Profile the cells of a run that changed, or those of `only`, and add the profiles to its folder.
 
     Raises AbprofError when code, workloads, machine or toolchain differ from the run's, and if no cell changed.
@@ -123,7 +123,7 @@ def _profile(
     place: RunContext,
     plan: Plan,
     record: Record,
-    job: tuple[Order, capture.Ncu, Path, View],
+    job: tuple[Profile, capture.Ncu, Path, View],
     wanted: Callable[[tuple[str, str]], bool],
     keep: Callable[[Profile], None],
 ) -> tuple[Profile, ...]:
@@ -154,8 +154,7 @@ def _rows(plan: Plan, wanted: Callable[[tuple[str, str]], bool]) -> Rows:
     return [(cell, arms) for cell, arms in rows if arms]
 
 
-def _broken(plan: Plan, order: Order) -> Iterator[Profile]:
+def _broken(plan: Plan, order: Profile) -> Iterator[Profile]:
     """A record for each workload whose cells are not known because it failed."""
     for cell, failure in plan.broken.items():
-        yield Profile(cell=cell, arm="base", purpose=order.purpose, warmup=order.warmup, runs=order.runs,
-                      status=failure.status, reason=failure.reason)  # fmt: skip
+        yield msgspec.structs.replace(order, cell=cell, arm="base", status=failure.status, reason=failure.reason)

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.evidence.ncu import capture, recording
+from abprof.evidence.ncu import capture, recording, traffic
 from abprof.records import KernelProfile, Profile, Run
 from abprof.records.errors import Exit
 from abprof.report import probes
@@ -86,11 +86,12 @@ def test_sums_are_means_over_launches_and_rates_are_weighted_by_time(
     cold = {"kernel": "k", "bytes": 7_000_000, HIT: 1.0}
     call = [{"kernel": "k", "bytes": 1_000_000, HIT: 20.0}, {"kernel": "k", "bytes": 3_000_000, HIT: 60.0}]
     path = page(tmp_path, [cold] * 4 + call * 3, monkeypatch)
-    ((kernel,), notes) = capture.read(path, capture.PROFILE)
+    made, _ = traffic.count(recording.read(path, recording.PROFILE), capture.PROFILE, path, whole=True)
+    (kernel,) = made.kernels
     assert (kernel.launches, kernel.launches_a_call) == (10, 2)
     assert kernel.metrics["dram__bytes.sum"] == kernel.metrics[recording.TIME] == 2e6
     assert kernel.metrics[HIT] == pytest.approx(50.0)
-    assert notes == ("k grid (132, 1, 1) block (128, 1, 1): 10 launches are 2 a call in 5 calls",)
+    assert made.notes == ("k grid (132, 1, 1) block (128, 1, 1): 10 launches are 2 a call in 5 calls",)
 
 
 @pytest.mark.slow

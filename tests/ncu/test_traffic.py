@@ -1,4 +1,4 @@
-"""N = warm-up + runs calls of each shape: what is counted, what is refused, and what k*N launches are."""
+"""N = warm-up + runs calls: what is counted, what is refused, and what k*N launches are."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def taken(
         return measured(file, warmup=warmup, runs=runs, kernels=kernels)
 
 
-def counts(table: traffic.Table) -> list[tuple[int, str, int, int]]:
-    return [(row.shape, row.kernel, row.launches, row.a_call) for row in table.rows]
+def counts(table: traffic.Table) -> list[tuple[str, int, int]]:
+    return [(row.kernel, row.launches, row.a_call) for row in table.rows]
 
 
 def test_the_warm_ups_are_dropped() -> None:
     table = taken([moves("k", 1e9), moves("k", 100.0), moves("k", 300.0)])
-    assert counts(table) == [(1, "k", 3, 1)]
+    assert counts(table) == [("k", 3, 1)]
     assert table.rows[0].per_call == {"dram": 200, "l2": 400, "l1": 600} == table.rows[0].per_launch
     assert table.of.notes == ()
 
@@ -57,7 +57,7 @@ def test_k_launches_a_call() -> None:
     """Two launches a call that move different bytes, and two that move the same."""
     call = [moves("k", 100.0), moves("k", 900.0), moves("same", 7.0), moves("same", 7.0)]
     table = taken(call * 3)
-    assert counts(table) == [(1, "k", 6, 2), (1, "same", 6, 2)]
+    assert counts(table) == [("k", 6, 2), ("same", 6, 2)]
     assert table.rows[0].per_launch["dram"] == 500
     assert table.rows[0].per_call["dram"] == 1000
     assert table.sums[-1].per_call == {"dram": 1014, "l2": 2028, "l1": 3042}
@@ -66,24 +66,26 @@ def test_k_launches_a_call() -> None:
 
 @pytest.mark.parametrize("grids", [True, False])
 def test_the_240_launch_trap(grids: bool) -> None:
-    """10 + 20 calls of 8 lengths under one name, one grid: 8 shapes, and never 8 launches a call."""
+    """10 + 20 calls of 8 lengths under one name, one grid: never 8 launches a call."""
     lengths = [128, 256, 512, 768, 1024, 1536, 2048, 4096]
-    table = taken([moves("ft_attention", 1000.0 * n) for n in lengths for _ in range(30)], 10, 20, grids=grids)
-    assert counts(table) == [(shape, "ft_attention", 30, 1) for shape in range(1, 9)]
-    assert [row.per_call["dram"] for row in table.rows] == [1000.0 * n for n in lengths]
-    assert "240 launches are 8 shapes with 30 calls each, not 8 launches a call" in table.of.notes[0]
+    launches = [moves("ft_attention", 1000.0 * n) for n in lengths for _ in range(30)]
+    with pytest.raises(
+        AbprofError, match=r"several shapes .*ft_attention.*: 240 launches \(record each shape in a file"
+    ):
+        taken(launches, 10, 20, grids=grids)
+    assert counts(taken(launches[:30], 10, 20, grids=grids)) == [("ft_attention", 30, 1)]
 
 
-def test_shapes_of_several_launches_a_call_with_a_set_up_kernel_before_each() -> None:
-    launches = []
-    for n in (1.0, 3.0, 9.0):
-        call = [moves("k", 100 * n), moves("k", 900 * n), moves("scale", 5.0)]
-        launches += [moves("normal_", n), moves("normal_", n), *(call * 4)]
-    table = taken(launches, 1, 3)
-    assert counts(table) == [
-        (s, name, length, a) for s in (1, 2, 3) for name, length, a in (("k", 8, 2), ("scale", 4, 1))
-    ]
-    assert dict(table.outside) == {("normal_", "(132, 1, 1)", "(384, 1, 1)"): 6}
+def test_other_shapes_one_after_another_are_refused_too() -> None:
+    """Two launches a call with a set-up before each shape; and a kernel whose grid tells the shapes."""
+    each = [[moves("k", 100 * n), moves("k", 900 * n), moves("scale", 5.0)] for n in (1.0, 3.0, 9.0)]
+    with pytest.raises(AbprofError, match="several shapes"):
+        taken([launch for call in each for launch in (moves("normal_", 1.0), *(call * 4))], 1, 3)
+    table = taken([moves("normal_", 1.0), *(each[0] * 4)], 1, 3)
+    assert counts(table) == [("k", 8, 2), ("scale", 4, 1)]
+    assert dict(table.outside) == {("normal_", "(132, 1, 1)", "(384, 1, 1)"): 1}
+    with pytest.raises(AbprofError, match="several shapes"):
+        taken([moves("k", 1.0, grid=f"({n}, 1, 1)") for n in (1, 2) for _ in range(3)])
 
 
 def test_a_kernel_that_was_never_launched_is_an_error() -> None:
@@ -96,7 +98,7 @@ def test_with_the_kernel_under_test_named_others_need_not_be_whole() -> None:
     with pytest.raises(AbprofError, match="lazy_init"):
         taken(launches)
     table = taken(launches, kernels=["k"])
-    assert counts(table) == [(1, "k", 3, 1)]
+    assert counts(table) == [("k", 3, 1)]
     assert not table.outside
     with pytest.raises(AbprofError, match="lazy_init"):
         taken(launches, kernels=["k", "lazy*"])

@@ -9,14 +9,14 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-import msgspec
+from msgspec.structs import replace
 
 from abprof.evidence.ncu import recording, traffic
 from abprof.measure import Plan
 from abprof.measure.pool import WorkerSpec, foreground
-from abprof.records import Arm, Cell, KernelProfile, Profile
+from abprof.records import Arm, Cell, Profile
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
@@ -27,107 +27,87 @@ from abprof.system.processes import WorkerDied
 FOLDER = "ncu"  # in the run folder
 
 
-@dataclass(frozen=True)
-class Order:
-    """Which metrics to record, of how many calls."""
-
-    purpose: Literal["memory", "profile"]
-    metrics: tuple[str, ...]
-    warmup: int
-    runs: int
+Rows = Sequence[tuple[Cell, Sequence[Arm]]]
 
 
-PROFILE = Order("profile", recording.PROFILE, 2, 3)  # a dozen passes for each launch
+def order(purpose: Literal["memory", "profile"], warmup: int, runs: int) -> Profile:
+    """What to record of each arm: bytes (one pass or two for each launch) or all metrics (a dozen), of how many calls.
 
-
-def memory(warmup: int, runs: int) -> Order:
-    """Bytes only: one pass or two. Raises AbprofError for impossible numbers of calls."""
+    Raises AbprofError for impossible numbers of calls.
+    """
     refuse_calls(warmup, runs)
-    return Order("memory", recording.MEMORY, warmup, runs)
+    return Profile(cell="", arm="", purpose=purpose, warmup=warmup, runs=runs)
+
+
+PROFILE = order("profile", 2, 3)
 
 
 def captured(
-    plan: Plan,
-    rows: Sequence[tuple[Cell, Sequence[Arm]]],
-    order: Order,
-    folder: Path,
-    ncu: Ncu,
-    say: Callable[[str], None],
+    plan: Plan, rows: Rows, order: Profile, folder: Path, ncu: Ncu, say: Callable[[str], None]
 ) -> Iterator[Profile]:
     """The profile of each arm of these cells, with the reason of what failed. Raises Refused if no recording can succeed."""
     sides = [side.id for side in plan.run.sides]
     for cell, arms in rows:
         specs = {spec.id: spec for spec in plan.specs(cell.kernel, sides)}
         for arm in arms:
-            build = plan.build(arm.side, cell.kernel)
+            build, made = plan.build(arm.side, cell.kernel), replace(order, cell=cell.id, arm=arm.id)
             if cell.skip:
-                made = _profile(cell, arm, order, status="unsupported", reason=cell.skip)
+                made = replace(made, status="unsupported", reason=cell.skip)
             elif build is None:
-                made = _profile(cell, arm, order, status="missing")
+                made = replace(made, status="missing")
             elif build.failure:
-                made = _profile(cell, arm, order, status=build.failure.status, reason=build.failure.reason)
+                made = replace(made, status=build.failure.status, reason=build.failure.reason)
             else:
-                made, ncu = _one(plan, specs[arm.side], cell, arm, order, folder, ncu)
+                made, ncu = _one(plan, specs[arm.side], cell, arm, made, folder, ncu)
             size = f"{len(made.kernels)} kernels" if len(made.kernels) != 1 else "1 kernel"
             say(f"  {cell.id}  {arm.id}: {size if made.status == 'ok' else f'{made.status}, {made.reason}'}")
             yield made
 
 
-def profiles(plan: Plan, rows: Sequence[tuple[Cell, Sequence[Arm]]], folder: Path) -> Iterator[Profile]:
+def profiles(plan: Plan, rows: Rows, folder: Path) -> Iterator[Profile]:
     """`--probe ncu`: the metrics of each arm; if no recording can succeed, one record with the reason."""
     try:
         yield from captured(plan, rows, PROFILE, folder, find(os.environ), lambda _: None)
     except Refused as refused:
         cell, arms = rows[0]
-        yield _profile(cell, arms[0], PROFILE, status="error", reason=refused.line)
-
-
-def _profile(cell: Cell, arm: Arm, order: Order, **fields: Any) -> Profile:
-    return Profile(cell=cell.id, arm=arm.id, purpose=order.purpose, warmup=order.warmup, runs=order.runs, **fields)
+        yield replace(PROFILE, cell=cell.id, arm=arms[0].id, status="error", reason=refused.line)
 
 
 def _one(
-    plan: Plan, spec: WorkerSpec, cell: Cell, arm: Arm, order: Order, folder: Path, ncu: Ncu
+    plan: Plan, spec: WorkerSpec, cell: Cell, arm: Arm, made: Profile, folder: Path, ncu: Ncu
 ) -> tuple[Profile, Ncu]:
     stem = f"{row_file(cell.id, f'peer {arm.peer}' if arm.peer else arm.variant)}.{arm.side}"
     report, page = folder / FOLDER / f"{stem}.ncu-rep", folder / FOLDER / f"{stem}.csv"
     report.parent.mkdir(exist_ok=True)
     report.unlink(missing_ok=True)  # of an earlier recording
-    empty = _profile(cell, arm, order, ncu=ncu.version)
-    seed = plan.run.options.seed
-    job = foreground(plan.factory, spec, cell, arm, warmup=order.warmup, runs=order.runs, seed=seed, facts=True)
+    made, seed = replace(made, ncu=ncu.version), plan.run.options.seed
+    metrics = recording.MEMORY if made.purpose == "memory" else recording.PROFILE
+    job = foreground(plan.factory, spec, cell, arm, warmup=made.warmup, runs=made.runs, seed=seed, facts=True)
     log = plan.factory.logs / f"ncu-{stem}.log"
     try:
-        code, failed, ncu = record(ncu, job.argv, env=job.env, cwd=job.cwd, metrics=order.metrics, to=report, log=log)
+        code, failed, ncu = record(ncu, job.argv, env=job.env, cwd=job.cwd, metrics=metrics, to=report, log=log)
     except WorkerDied as died:
-        return msgspec.structs.replace(empty, status="error", reason=died.reason), ncu
+        return replace(made, status="error", reason=died.reason), ncu
     if failed and not job.result.exists():  # ncu ended the worker
-        return msgspec.structs.replace(empty, status="error", reason=f"ncu: {failed}"), ncu
+        return replace(made, status="error", reason=f"ncu: {failed}"), ncu
     outcome = job.outcome(code)
     if outcome.status != "ok":
-        return msgspec.structs.replace(empty, status=outcome.status, reason=outcome.reason), ncu
-    kept = {"file": f"{FOLDER}/{report.name}", "bytes": report.stat().st_size} if report.exists() else {}
+        return replace(made, status=outcome.status, reason=outcome.reason), ncu
+    if report.exists():
+        made = replace(made, file=f"{FOLDER}/{report.name}", bytes=report.stat().st_size)
     try:
         if failed or not report.exists():
             raise AbprofError(f"ncu: {failed}" if failed else "ncu saw no kernel in the calls")
         raw_page(ncu, report, env=job.env, to=page)
-        kernels, notes = read(page, order)
+        made, _ = traffic.count(recording.read(page, metrics), made, page, whole=True)
     except AbprofError as error:
         reason = f"{error.what} ({error.advice})" if error.advice else error.what
-        return msgspec.structs.replace(empty, status="error", reason=reason, **kept), ncu
+        return replace(made, status="error", reason=reason), ncu
     if ncu.unknown:
-        notes = (*notes, f"this ncu has no {', '.join(sorted(ncu.unknown))} here")
+        made = replace(made, notes=(*made.notes, f"this ncu has no {', '.join(sorted(ncu.unknown))} here"))
     facts = {level: outcome.facts.get(f"minimum_{level}_bytes") for level in recording.LEVELS}
     minimum = {level: float(value) for level, value in facts.items() if isinstance(value, int | float)}
-    kept |= {"csv": f"{FOLDER}/{page.name}", "kernels": kernels, "notes": notes, "minimum": minimum}
-    return msgspec.structs.replace(empty, **kept), ncu
-
-
-def read(page: Path, order: Order) -> tuple[tuple[KernelProfile, ...], tuple[str, ...]]:
-    """(kernels of a call, notes) from a raw page, warm-ups dropped. Raises AbprofError."""
-    launches = recording.read(page, order.metrics)
-    calls = traffic.count(launches, page, warmup=order.warmup, runs=order.runs, one_shape=True)
-    return tuple(calls.shapes[0]), calls.notes
+    return replace(made, csv=f"{FOLDER}/{page.name}", minimum=minimum), ncu
 
 
 # ---------------------------------------------------------------- the program ncu

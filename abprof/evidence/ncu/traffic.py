@@ -1,9 +1,9 @@
 """From launches to calls: which launches make a call, which are warm-ups, and the bytes of each kernel and call.
 
-N = warm-up + runs calls of each shape, each call alike. A kernel is known by name, grid and block. k*N launches are k
-launches a call, or k shapes one after another (30 calls of 8 lengths are 240 launches of a kernel whose name does not
-contain the length): the bytes decide. A count inside the calls that is not a multiple of N is refused, because the
-warm-ups are then unknown. Launches before, between and after the calls are set-up and listed apart.
+N = warm-up + runs calls, each alike. A kernel is known by name, grid and block; k*N launches are k launches a call. A count
+inside the calls that is not a multiple of N is refused, because the warm-ups are then unknown. So are shapes one after another
+(30 calls of 8 lengths are 240 launches of a kernel whose name does not contain the length), which their bytes show. Launches
+before and after the calls are set-up and listed apart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from abprof.records.quantities import refuse_calls
 
 _NOISE = 0.02  # of a kernel's bytes: launches that differ by less are alike
 Bytes = Mapping[str, float | None]  # level -> bytes; None: not recorded
-Part = tuple[Name, tuple[int, ...]]  # a kernel's launches of one shape, as indexes into the recording
 # Kernels that only move or make data, as torch, CUB, users of Triton and cuDNN name them. All others compute.
 _MOVES = re.compile(
     r"mem(cpy|set)|cop(y|ier)|fill|(\b|_)cast|convert|transpos|permute|catarray|concat|(\b|_)cat_|gather|scatter"
@@ -35,19 +34,9 @@ _MOVES = re.compile(
 
 
 @dataclass(frozen=True)
-class Calls:
-    """A recording's calls. `shapes`: the kernels of each; `outside`: launches that belong to no call."""
-
-    shapes: Sequence[Sequence[KernelProfile]]
-    outside: Mapping[Name, int]
-    notes: tuple[str, ...]  # how k*N launches were read
-
-
-@dataclass(frozen=True)
 class Row:
-    """A kernel in a shape, or a sum over kernels (`kernel` is "" and there is nothing per launch)."""
+    """A kernel, or a sum over kernels (`kernel` is "" and there is nothing per launch)."""
 
-    shape: int  # from 1
     kernel: str
     grid: str
     block: str
@@ -56,11 +45,12 @@ class Row:
     a_call: int
     per_launch: Bytes
     per_call: Bytes
+    shape: int = 1
 
 
 @dataclass(frozen=True)
 class Table:
-    """The traffic of a file, or of a profiled arm. `rows`: each shape's kernels; `sums`: each shape's compute, other, all."""
+    """The traffic of a file, or of a profiled arm. `rows`: kernels; `sums`: compute, other, all."""
 
     of: Profile  # of a file `csv` is its path, and `cell` and `arm` are ""
     rows: tuple[Row, ...]
@@ -75,7 +65,7 @@ class Table:
 
     @property
     def shapes(self) -> int:
-        return max(row.shape for row in self.rows)
+        return 1
 
 
 @dataclass(frozen=True)
@@ -101,7 +91,7 @@ class Pair:
 def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ()) -> Table:
     """The traffic of each kernel of a CSV file, per launch and per call, warm-ups dropped.
 
-    The file has `warmup + runs` calls of each shape. `kernels`: names or globs; others are left out, and each must be there.
+    The file has `warmup + runs` calls. `kernels`: names or globs; others are left out, and each must be there.
     Raises AbprofError for a file that cannot be read and for launches that are not a whole number of calls.
     """
     refuse_calls(warmup, runs)
@@ -112,29 +102,31 @@ def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ())
             what = f"no launch of {glob!r}: a kernel that never runs moves nothing"
             raise AbprofError(what, where=str(path), advice=f"launched: {there[:300]}")
     launches = [launch for launch in launches if not kernels or _matches(launch.name[0], kernels)]
-    calls = count(launches, path, warmup=warmup, runs=runs)
-    return table(Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs, csv=str(path)), calls)
+    profile = Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs, csv=str(path))
+    return table(*count(launches, profile, path))
 
 
-def table(of: Profile, calls: Calls | None = None) -> Table:
-    """The traffic of a profile, or of these calls."""
-    calls = calls or Calls([of.kernels], {}, of.notes)
-    rows, sums = [], []
+def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
+    """The traffic of a profile. `outside`: launches that belong to no call."""
+    rows = []
     sources: dict[str, dict[str, None]] = {}
-    for shape, kernels in enumerate(calls.shapes, 1):
-        own = []
-        for kernel in kernels:
-            found = {level: (name, number) for level, name, number in moved(kernel.metrics)}
-            for level, (name, _) in found.items():
-                sources.setdefault(level, {})[name] = None
-            launch = {level: found[level][1] if level in found else None for level in LEVELS}
-            call = {level: None if n is None else n * kernel.launches_a_call for level, n in launch.items()}
-            own.append(Row(shape, kernel.name, kernel.grid, kernel.block, kernel.kind, kernel.launches,
-                           kernel.launches_a_call, launch, call))  # fmt: skip
-        rows += own
-        sums += _sums(shape, own)
+    for kernel in of.kernels:
+        found = {level: (name, number) for level, name, number in moved(kernel.metrics)}
+        for level, (name, _) in found.items():
+            sources.setdefault(level, {})[name] = None
+        launch = {level: found[level][1] if level in found else None for level in LEVELS}
+        call = {level: None if n is None else n * kernel.launches_a_call for level, n in launch.items()}
+        where = kernel.name, kernel.grid, kernel.block, kernel.kind
+        rows.append(Row(*where, kernel.launches, kernel.launches_a_call, launch, call))
+    sums = []
+    for kind in dict.fromkeys([*sorted(row.kind for row in rows), "all"]):
+        own = [row for row in rows if kind in (row.kind, "all")]
+        known = {level: [row.per_call[level] for row in own] for level in LEVELS}
+        per_call = {level: None if None in of else sum(filter(None, of)) for level, of in known.items()}
+        launches, a_call = sum(row.launches for row in own), sum(row.a_call for row in own)
+        sums.append(Row("", "", "", kind, launches, a_call, dict.fromkeys(LEVELS), per_call))
     named = {level: " or ".join(names) for level, names in sources.items()}
-    return Table(msgspec.structs.replace(of, notes=calls.notes), tuple(rows), tuple(sums), named, calls.outside)
+    return Table(of, tuple(rows), tuple(sums), named, outside or {})
 
 
 def moves_only(kernel: str) -> bool:
@@ -151,107 +143,64 @@ def _matches(kernel: str, globs: Sequence[str]) -> bool:
 # ---------------------------------------------------------------- calls
 
 
-def count(launches: Sequence[Launch], where: Path, *, warmup: int, runs: int, one_shape: bool = False) -> Calls:
-    """Group launches into calls and drop the warm-ups. Raises AbprofError if they are not a whole number of calls.
+def count(
+    launches: Sequence[Launch], of: Profile, where: Path, *, whole: bool = False
+) -> tuple[Profile, dict[Name, int]]:
+    """The profile with its kernels and notes, warm-ups dropped, and the launches that belong to no call.
 
-    `one_shape`: there are the calls of one shape and nothing else, so that every kernel must be whole.
+    `whole`: there is nothing but calls. Raises AbprofError for launches that are not a whole number of calls.
     """
-    calls, groups = warmup + runs, dict[Name, list[int]]()
+    calls, groups = of.warmup + of.runs, dict[Name, list[int]]()
     for place, launch in enumerate(launches):
         groups.setdefault(launch.name, []).append(place)
-    whole = {name: places for name, places in groups.items() if len(places) % calls == 0}
-    outside = {name: places for name, places in groups.items() if name not in whole}
-    if one_shape:
-        shapes = [[(name, tuple(places)) for name, places in whole.items()]]
-    else:
-        shapes = _shapes(launches, whole, calls)
-    torn = {n: p for n, p in outside.items() if one_shape or not whole or _inside(p, shapes, calls)}
+    inside = {name: places for name, places in groups.items() if len(places) % calls == 0}
+    outside = {name: places for name, places in groups.items() if name not in inside}
+    end = -1
+    for name, places in sorted(inside.items(), key=lambda item: item[1][0]):
+        apart = calls > 1 and end >= 0 and places[0] > end
+        if not whole and (apart or _uneven([launches[place] for place in places], calls)):
+            what = f"several shapes one after another, or uneven calls: {_short(name)}: {len(places)} launches"
+            raise AbprofError(what, where=str(where), advice="record each shape in a file of its own")
+        end = max(end, places[-1])
+    first = min((places[0] for places in inside.values()), default=0)
+    last = max((places[-1] for places in inside.values()), default=0)
+    torn = [f"{_short(name)}: {len(places)}" for name, places in outside.items()
+            if whole or not inside or 2 * len(places) > calls or any(first < place < last for place in places)]  # fmt: skip
+    advice = "" if whole else "are --warmup and --runs those of the recording? --kernel NAME counts some kernels alone"
     if torn:
-        advice = "are --warmup and --runs those of the recording? --kernel NAME counts some kernels alone"
-        counts = [f"{_short(name)}: {len(places)}" for name, places in torn.items()]
-        more = f" and {len(counts) - 4} more" if len(counts) > 4 else ""
-        what = f"launches are no multiple of {calls} ({warmup} warm-up + {runs} runs): {'; '.join(counts[:4])}{more}"
-        raise AbprofError(what, where=str(where), advice="" if one_shape else advice)
-    notes = []
-    for name, places in whole.items():
-        number = sum(name == other for shape in shapes for other, _ in shape)
-        times, each = len(places) // calls, f"{len(places)} launches are"
-        if number > 1:
-            notes.append(f"{_short(name)}: {each} {number} shapes with {calls} calls each, not {times} launches a call")
-        elif times > 1:
-            notes.append(f"{_short(name)}: {each} {times} a call in {calls} calls")
-    made = [[_kernel(part, launches, warmup, calls) for part in shape] for shape in shapes]
-    return Calls(made, {name: len(places) for name, places in outside.items()}, tuple(notes))
+        more = f" and {len(torn) - 4} more" if len(torn) > 4 else ""
+        what = (
+            f"launches are no multiple of {calls} ({of.warmup} warm-up + {of.runs} runs): {'; '.join(torn[:4])}{more}"
+        )
+        raise AbprofError(what, where=str(where), advice=advice)
+    notes = [f"{_short(name)}: {len(places)} launches are {len(places) // calls} a call in {calls} calls"
+             for name, places in inside.items() if len(places) > calls]  # fmt: skip
+    kernels = [_kernel(name, [launches[place] for place in places], of, calls) for name, places in inside.items()]
+    made = msgspec.structs.replace(of, kernels=tuple(kernels), notes=tuple(notes))
+    return made, {name: len(places) for name, places in outside.items()}
 
 
-def _shapes(launches: Sequence[Launch], whole: Mapping[Name, list[int]], calls: int) -> list[list[Part]]:
-    """The kernels of each shape. Shapes follow each other, so parts that overlap are of one shape."""
-    counts = {name: _shapes_by_bytes([launches[p] for p in places], calls) for name, places in whole.items()}
-    parts = {name: _cut(name, places, counts[name]) for name, places in whole.items()}
-    sure = [part for name in whole if counts[name] > 1 or len(whole[name]) == calls for part in parts[name]]
-    regions = len(_overlapping(sure, calls))
-    for name, places in whole.items():
-        if counts[name] == 1 < regions and len(places) % (regions * calls) == 0:
-            again = _cut(name, places, regions)
-            if len(_overlapping([*sure, *again], calls)) == regions:
-                parts[name] = again  # the same bytes in every shape
-    return _overlapping([part for several in parts.values() for part in several], calls)
+def _uneven(launches: Sequence[Launch], calls: int) -> bool:
+    """Whether the bytes of k*N launches are those of shapes one after another rather than of k launches a call.
 
-
-def _shapes_by_bytes(launches: Sequence[Launch], calls: int) -> int:
-    """Into how many consecutive shapes launches of one kernel fall: 1 unless their bytes show otherwise.
-
-    For each division, launches at the same place of a call in the same shape are compared with their median. Every
-    division has as many medians, so the one that fits best is right.
+    Launches at the same place of a call are compared with their median, for each division into shapes.
     """
     name = next((n for n in reversed(METRICS.values()) if all(n in launch.metrics for launch in launches)), "")
-    most = len(launches) // calls
-    if most == 1 or not name:
-        return 1
-    values = [launch.metrics[name] for launch in launches]
-    misfit = {}
-    for shapes in (number for number in range(1, most + 1) if most % number == 0):
-        length, a_call = len(values) // shapes, most // shapes
+    values, times = [launch.metrics.get(name, 0.0) for launch in launches], len(launches) // calls
+    misfits = []
+    for shapes in (number for number in range(1, times + 1) if times % number == 0):
+        length, a_call = len(values) // shapes, times // shapes
         slots = [
             values[at + slot : at + length : a_call] for at in range(0, len(values), length) for slot in range(a_call)
         ]
-        misfit[shapes] = sum(abs(v - median(alike)) for alike in slots for v in alike) / (sum(values) or 1.0)
-    best = min(misfit.values())
-    if misfit[1] <= max(_NOISE, 3 * best):
-        return 1
-    return next(number for number, value in misfit.items() if value <= 1.5 * best)
+        misfits.append(sum(abs(value - median(alike)) for alike in slots for value in alike))
+    return misfits[0] > max(_NOISE * sum(values), 3 * min(misfits))
 
 
-def _cut(name: Name, places: Sequence[int], number: int) -> list[Part]:
-    length = len(places) // number
-    return [(name, tuple(places[start : start + length])) for start in range(0, length * number, length)]
-
-
-def _overlapping(parts: Sequence[Part], calls: int) -> list[list[Part]]:
-    """Parts by shape, in the order of their first launches. With one call nothing overlaps, and all is one shape."""
-    shapes: list[list[Part]] = []
-    end = -1
-    for part in sorted(parts, key=lambda part: part[1][0]):
-        if shapes and (part[1][0] < end or calls == 1):
-            shapes[-1].append(part)
-        else:
-            shapes.append([part])
-        end = max(end, part[1][-1])
-    return shapes
-
-
-def _inside(places: Sequence[int], shapes: Sequence[Sequence[Part]], calls: int) -> bool:
-    """Whether launches lie within a shape's calls, or are too many for a set-up."""
-    spans = [(min(part[1][0] for part in shape), max(part[1][-1] for part in shape)) for shape in shapes]
-    within = any(first < place < last for place in places for first, last in spans)
-    return within or 2 * len(places) > calls * len(shapes)
-
-
-def _kernel(part: Part, launches: Sequence[Launch], warmup: int, calls: int) -> KernelProfile:
+def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) -> KernelProfile:
     """Means over launches; rates and ratios weighted by the launches' time. Metrics that a launch lacks are left out."""
-    (name, grid, block), places = part
-    a_call = len(places) // calls
-    kept = [launches[place].metrics for place in places[a_call * warmup :]]
+    (name, grid, block), a_call = named, len(launches) // calls
+    kept = [launch.metrics for launch in launches[a_call * of.warmup :]]
     found = {}
     for metric in (metric for metric in kept[0] if all(metric in launch for launch in kept)):
         times = [launch.get(TIME, 0.0) for launch in kept]
@@ -259,7 +208,7 @@ def _kernel(part: Part, launches: Sequence[Launch], warmup: int, calls: int) -> 
         total = sum(launch[metric] * weight for launch, weight in zip(kept, weights, strict=True))
         found[metric] = total / sum(weights)
     kind: Literal["compute", "other"] = "other" if moves_only(name) else "compute"
-    return KernelProfile(name=name, grid=grid, block=block, kind=kind, launches=len(places), launches_a_call=a_call,
+    return KernelProfile(name=name, grid=grid, block=block, kind=kind, launches=len(launches), launches_a_call=a_call,
                          metrics=found)  # fmt: skip
 
 
@@ -272,30 +221,15 @@ def _short(name: Name) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def _sums(shape: int, rows: Sequence[Row]) -> list[Row]:
-    """The sums over a shape's kernels: per kind, and all; None where a kernel has no number."""
-    kinds = [kind for kind in ("compute", "other") if any(row.kind == kind for row in rows)]
-    sums = []
-    for kind in (*kinds, "all"):
-        own = [row for row in rows if kind in (row.kind, "all")]
-        known = {level: [row.per_call[level] for row in own] for level in LEVELS}
-        per_call = {level: None if None in of else sum(filter(None, of)) for level, of in known.items()}
-        launches, a_call = sum(row.launches for row in own), sum(row.a_call for row in own)
-        sums.append(Row(shape, "", "", "", kind, launches, a_call, dict.fromkeys(LEVELS), per_call))
-    return sums
-
-
 def beside(base: Table, target: Table) -> list[Pair]:
-    """Kernels paired by shape, name, grid and block; the rest by shape and name in order, for a branch may change the
-    grid."""
-    keys = (lambda row: (row.shape, row.kernel, row.grid, row.block), lambda row: (row.shape, row.kernel))
-    return _paired(base.rows, target.rows, keys)
+    """Kernels paired by name, grid and block; the rest by name in order, for a branch may change the grid."""
+    return _paired(base.rows, target.rows, (lambda row: (row.kernel, row.grid, row.block), lambda row: row.kernel))
 
 
 def sums_beside(base: Table, target: Table) -> list[Pair]:
-    """The sums of each shape."""
-    pairs = _paired(base.sums, target.sums, (lambda row: (row.shape, row.kind),))
-    return sorted(pairs, key=lambda pair: (pair.either.shape, ("compute", "other", "all").index(pair.either.kind)))
+    """The sums: compute, other, all."""
+    pairs = _paired(base.sums, target.sums, (lambda row: row.kind,))
+    return sorted(pairs, key=lambda pair: ("compute", "other", "all").index(pair.either.kind))
 
 
 def _paired(base: Sequence[Row], target: Sequence[Row], keys: Iterable[Callable[[Row], object]]) -> list[Pair]:
@@ -307,5 +241,4 @@ def _paired(base: Sequence[Row], target: Sequence[Row], keys: Iterable[Callable[
             if found:
                 partner[place] = found
                 right.remove(found)
-    pairs = [Pair(row, partner.get(place)) for place, row in enumerate(base)] + [Pair(None, row) for row in right]
-    return sorted(pairs, key=lambda pair: pair.either.shape)
+    return [*(Pair(row, partner.get(place)) for place, row in enumerate(base)), *(Pair(None, row) for row in right)]
