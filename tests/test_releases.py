@@ -107,7 +107,7 @@ def test_did_my_branch_get_faster_than_the_release(lab: Lab) -> None:
     again = lab.command("rerun", str(done.folder), "--repo", str(lab.repo.path))
     assert again.row("w/case=a").epochs > epochs
     both = lab.abprof("dist:k==1.0", "dist:k==1.0", "--quick")
-    assert "are the same release: this is an A/A run" in " ".join(both.run.notes)
+    assert "hold the same files: this is an A/A run" in " ".join(both.run.notes)
     scripts = lab.command("scripts", str(done.folder), "--repo", str(lab.repo.path))
     assert "dist:k==1.0" in Path(scripts.out.split()[0]).read_text()
 
@@ -115,7 +115,7 @@ def test_did_my_branch_get_faster_than_the_release(lab: Lab) -> None:
 def test_what_a_release_cannot_be(lab: Lab) -> None:
     for words, says in {
         ("main", "dist:k"): "dist:k: not one version of one distribution (dist:NAME==VERSION)",
-        ("dist:k==7", "main"): "k==7: k has no wheel of version 7 for this interpreter (there are 1.0, 2.0)",
+        ("dist:k==7", "main"): "k==7: pip finds no wheel of this version for this interpreter (there are 1.0, 2.0)",
     }.items():
         done = lab.abprof(*words)
         assert (done.code, done.err.splitlines()[-1]) == (2, f"abprof: {says}")

@@ -14,7 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from abprof.builds import environment, sandbox
@@ -91,7 +91,7 @@ class WorkerFactory:
     build_timeout: float
     sources: tuple[
         str, ...
-    ] = ()  # folders of the repository under test: what is installed from there belongs to no side
+    ] = ()  # folders of the repository under test; what is installed from them belongs to no side
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
     wall: Sandbox | None = None  # in which code under test runs
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # part of names that must not be guessed
@@ -303,12 +303,9 @@ def install_bundle(cache: Path) -> Path:
 
 def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
     """Whether exactly these files are there, with these bytes, and no link or compiled Python."""
-    folders = {str(parent) for name in files for parent in PurePosixPath(name).parents}
     try:
-        for path in [home, *home.rglob("*")]:
-            name = str(path.relative_to(home))
-            if path.is_symlink() or name not in (folders if path.is_dir() else files):
-                return False
-        return all((home / name).read_bytes() == text for name, text in files.items())
+        paths = [path for path in home.rglob("*") if path.is_symlink() or not path.is_dir()]
+        links = any(path.is_symlink() for path in (home, *paths))
+        return not links and {str(path.relative_to(home)): path.read_bytes() for path in paths} == files
     except OSError:
         return False

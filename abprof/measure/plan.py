@@ -43,7 +43,7 @@ from abprof.records import (
 )
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.sides import Repository, releases
+from abprof.sides import Repository
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
@@ -174,7 +174,7 @@ def make_plan(
         wall=wall,
         forks=forks,
     )
-    notes = (*not_contained, *_unmet(trees, chains))
+    notes = not_contained
     if not (continued and continued.part):
         for line in (*place.notes, *notes):
             view.say(line)
@@ -375,16 +375,6 @@ def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Map
     if side:
         advice = f"{workers[side][0]} -m pip install {timers.PACKAGE} (abprof's extra: {timers.INSTALL})"
         raise AbprofError(f"{timers.PACKAGE} is not installed for {side}", where=where, advice=advice)
-
-
-def _unmet(trees: Sequence[Checkout], chains: Mapping[str, Toolchain]) -> list[str]:
-    """A line for each release whose requirements its side's interpreter does not meet."""
-    lines = []
-    for side, path in ((tree.side, Path(tree.path)) for tree in trees if tree.side.kind == "dist"):
-        chain = chains[side.id]
-        if unmet := releases.unmet(path, chain.versions.get("python", ""), chain.packages):
-            lines.append(f"{side.label} asks for {', '.join(unmet)}, and abprof installs no dependencies")
-    return lines
 
 
 def _stored(place: RunContext, workers: Mapping[str, Sequence[str]], wall: contain.Sandbox | None) -> Options:

@@ -3,30 +3,26 @@
 pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf) and takes wheels alone, so nothing is compiled and the
 interpreter's torch stays.
 
-- CACHE/dists/files/CONTENT/: the files that a wheel installs; CONTENT is their hash
-- CACHE/dists/asked/HASH.json: what a release was at the last answer of the index, for when it does not answer
+The files that a wheel installs lie in CACHE/dists/files/CONTENT/; CONTENT is their hash.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from email.parser import HeaderParser
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from abprof.records import UNREADABLE, Record, Side
+from abprof.records import UNREADABLE, Side
 from abprof.records.errors import AbprofError
 from abprof.sides.resolve import side_id
-from abprof.system import files, locks
+from abprof.system import locks
 from abprof.system import processes as proc
 from abprof.system.trees import files_of, tree_hash
 
@@ -36,7 +32,6 @@ _ONE = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[A-Za-z0-9._,\s-]*\])?\s*"
     r"===?\s*(?P<version>[A-Za-z0-9]+(?:[.!+_-][A-Za-z0-9]+)*)"
 )
-_UNREACHED = re.compile(r"Could not fetch URL .*: (?:connection error|.*timed? ?out|There was a problem)|Retrying \(")
 _MOST_NAMED = 6  # versions that a message names
 _DIGITS = 20  # of a hash, in names of folders
 _SCRATCH = "tmp"  # prefix of the folder of one installation
@@ -50,19 +45,6 @@ _PIP = (
     "--no-input",
     "--no-color",
 )
-
-
-class _Unreachable(AbprofError):
-    """No index answered."""
-
-
-class _Release(Record, frozen=True):
-    """What a release is for one interpreter."""
-
-    file: str
-    sha256: str
-    content: str  # hash of the installed files
-    yanked: str  # why its authors withdrew it; "" if they did not
 
 
 def is_release(spec: str) -> bool:
@@ -110,79 +92,27 @@ def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def unmet(release: Path, python: str, packages: Mapping[str, str]) -> tuple[str, ...]:
-    """Requirements of the release installed at `release` that its interpreter does not meet, each with the version there.
-
-    `python`: the interpreter's version; `packages`: distribution -> version. Requirements of extras are left out.
-    """
-    from packaging.requirements import InvalidRequirement, Requirement
-    from packaging.utils import canonicalize_name
-    from packaging.version import InvalidVersion, Version
-
-    there: dict[str, str] = {canonicalize_name(name): version for name, version in packages.items()}
-    marks = {"python_full_version": python, "python_version": ".".join(python.split(".")[:2])} if python else {}
-    lines = []
-    for metadata in sorted(release.glob("*.dist-info/METADATA")) if there else ():
-        for text in HeaderParser().parsestr(metadata.read_text(errors="replace")).get_all("Requires-Dist", []):
-            with contextlib.suppress(InvalidRequirement, InvalidVersion):
-                needs = Requirement(text)
-                if needs.marker is not None and not needs.marker.evaluate({"extra": "", **marks}):
-                    continue
-                has = there.get(canonicalize_name(needs.name))
-                if has is None or not needs.specifier.contains(Version(has), prereleases=True):
-                    lines.append(f"{needs.name}{needs.specifier} ({'not there' if has is None else f'{has} is there'})")
-    return tuple(lines)
-
-
 def _resolve(
     spec: str, python: str, home: Path, timeout: float, say: Callable[[str], None]
 ) -> tuple[Side, tuple[str, ...]]:
     match = _ONE.fullmatch(spec.removeprefix(_PREFIX).strip())
     if match is None:
         raise AbprofError("not one version of one distribution", where=spec, advice=f"{_PREFIX}NAME==VERSION")
-    requirement, notes = f"{match['name']}=={match['version']}", list[str]()
-    key = hashlib.sha256(f"{requirement}\0{python}".encode()).hexdigest()[:_DIGITS]
-    answer = home / "asked" / f"{key}.json"
+    release = f"{match['name']}=={match['version']}"
+    say(f"installing {release} into abprof's cache, without its dependencies")
     try:
         home.mkdir(parents=True, exist_ok=True)
         with locks.locked(home / "lock"), tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=home) as scratch:
-            try:
-                say(f"installing {requirement} into abprof's cache, without its dependencies")
-                release = _install(match["name"], match["version"], python, Path(scratch), timeout)
-                place = _place(home, release.content)
-                place.parent.mkdir(exist_ok=True)
-                shutil.rmtree(place, ignore_errors=True)
-                Path(scratch, "files").rename(place)
-                files.put(answer, msgspec.json.encode(release))
-            except _Unreachable:
-                earlier = _earlier(answer, home)
-                if earlier is None:
-                    raise
-                release = earlier
-                notes.append(f"no package index answers: {requirement} is the {release.file} of an earlier run")
+            wheel, withdrawn = _install(release, python, Path(scratch), timeout)
+            content = _content(Path(scratch, "files"))
+            place = _place(home, content)
+            place.parent.mkdir(exist_ok=True)
+            shutil.rmtree(place, ignore_errors=True)
+            Path(scratch, "files").rename(place)
     except OSError as error:
         raise AbprofError(f"cannot be installed: {error.strerror}", where=spec) from error
-    if release.yanked:
-        notes.append(f"{requirement} was withdrawn by its authors: {release.yanked}")
-    side = Side(
-        id="base",
-        spec=spec,
-        kind="dist",
-        commit=release.content,
-        tree=release.content,
-        label=requirement,
-        subject=f"{release.file} sha256:{release.sha256}",
-    )
-    return side, tuple(notes)
-
-
-def _earlier(answer: Path, home: Path) -> _Release | None:
-    """What the release was in an earlier run, if its files are unchanged."""
-    with contextlib.suppress(OSError, *UNREADABLE):
-        release = msgspec.json.decode(answer.read_bytes(), type=_Release)
-        if _content(_place(home, release.content)) == release.content:
-            return release
-    return None
+    side = Side(id="base", spec=spec, kind="dist", commit=content, tree=content, label=release, subject=wheel)
+    return side, (f"{release} was withdrawn by its authors: {withdrawn}",) if withdrawn else ()
 
 
 def _place(home: Path, content: str) -> Path:
@@ -196,20 +126,19 @@ def _content(folder: Path) -> str:
 # ---------------------------------------------------------------- pip
 
 
-def _install(name: str, version: str, python: str, scratch: Path, timeout: float) -> _Release:
-    """Install the wheel's files into scratch/files. Raises AbprofError, _Unreachable if no index answers."""
-    requirement, report, target = f"{name}=={version}", scratch / "report.json", scratch / "files"
-    code, log = _pip(python, ["--report", str(report), "--target", str(target), requirement], scratch, timeout)
+def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[str, str]:
+    """Install the wheel's files into scratch/files; returns its name and hash, and why it was withdrawn. Raises AbprofError."""
+    report, target = scratch / "report.json", scratch / "files"
+    code, log = _pip(python, ["--report", str(report), "--target", str(target), release], scratch, timeout)
     if code:
-        raise _refusal(name, version, log)
+        raise _refusal(release, log)
     try:
         (item,) = msgspec.json.decode(report.read_bytes())["install"]
-        download = item["download_info"]
-        file = unquote(Path(urlsplit(download["url"]).path).name)
-        sha256 = str(download.get("archive_info", {}).get("hashes", {}).get("sha256", ""))
+        file = unquote(Path(urlsplit(item["download_info"]["url"]).path).name)
+        sha256 = item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
     except (OSError, ValueError, KeyError, TypeError, *UNREADABLE) as error:
         what = "pip did not say which wheel it took"
-        raise AbprofError(what, where=requirement, advice="pip 22.2 or later does") from error
+        raise AbprofError(what, where=release, advice="pip 22.2 or later does") from error
     # Equal wheels make equal folders: remove what pip writes about this installation.
     for info in target.glob("*.dist-info"):
         for written in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
@@ -217,7 +146,7 @@ def _install(name: str, version: str, python: str, scratch: Path, timeout: float
     if not (target / "bin" / "__init__.py").exists():  # scripts, whose first line names the interpreter
         shutil.rmtree(target / "bin", ignore_errors=True)
     yanked = re.search(r"^Reason for being yanked: (.*)$", log, re.MULTILINE)
-    return _Release(file=file, sha256=sha256, content=_content(target), yanked=yanked[1] if yanked else "")
+    return f"{file} sha256:{sha256}", yanked[1] if yanked else ""
 
 
 def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> tuple[int, str]:
@@ -228,7 +157,7 @@ def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> 
     # The second serves an environment without pip, as uv's.
     for command in ((python, "-P", "-m", "pip"), (sys.executable, "-P", "-m", "pip", "--python", python)):
         log.unlink(missing_ok=True)
-        argv = [*command, *_PIP, "--disable-pip-version-check", "-vv", *options]
+        argv = [*command, *_PIP, "--disable-pip-version-check", *options]
         try:
             code = proc.logged(argv, env=env, cwd=scratch, log=log, timeout=timeout)
         except proc.WorkerDied as died:
@@ -239,21 +168,16 @@ def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> 
     raise AbprofError("there is no pip", where=python, advice=f"{python} -m ensurepip")
 
 
-def _refusal(name: str, version: str, log: str) -> AbprofError:
+def _refusal(release: str, log: str) -> AbprofError:
     """Pip's log as one line."""
-    where = f"{name}=={version}"
     listed = re.search(r"\(from versions: (.*)\)", log)
     if listed is None:
         line = re.search(r"^ERROR: (.*)$", log, re.MULTILINE)
-        return AbprofError(f"pip: {line[1]}" if line else "pip failed without a message", where=where)
-    versions = [] if listed[1] == "none" else listed[1].split(", ")
-    if versions:
-        more = "..., " if len(versions) > _MOST_NAMED else ""
-        advice = f"there are {more}{', '.join(versions[-_MOST_NAMED:])}"
-        return AbprofError(f"{name} has no wheel of version {version} for this interpreter", where=where, advice=advice)
-    if _UNREACHED.search(log):
-        return _Unreachable(
-            "pip cannot reach its package index", where=where, advice="PIP_INDEX_URL and PIP_FIND_LINKS name others"
-        )
-    advice = "is its name right? PIP_INDEX_URL and PIP_FIND_LINKS say where pip looks"
-    return AbprofError("pip finds no wheel of this distribution", where=where, advice=advice)
+        return AbprofError(f"pip: {line[1]}" if line else "pip failed without a message", where=release)
+    if listed[1] == "none":
+        advice = "is its name right? PIP_INDEX_URL and PIP_FIND_LINKS say where pip looks"
+        return AbprofError("pip finds no wheel of this distribution", where=release, advice=advice)
+    versions = listed[1].split(", ")
+    more = "..., " if len(versions) > _MOST_NAMED else ""
+    advice = f"there are {more}{', '.join(versions[-_MOST_NAMED:])}"
+    return AbprofError("pip finds no wheel of this version for this interpreter", where=release, advice=advice)

@@ -162,23 +162,13 @@ def _without_nested(git: Git, *, has_modules: bool) -> tuple[str, list[str]]:
 
 
 def _same(sides: Sequence[Side]) -> list[str]:
-    """Notes on targets with the files of the base or of another target."""
-    alike = [line for side in sides[1:] for line in _alike(sides[0], side)]
-    if alike and len(alike) == len(sides) - 1:
-        return [f"{line}: this is an A/A run" for line in alike]
-    pairs = ((one, two) for n, two in enumerate(sides[2:], 2) for one in sides[1:n])
-    return alike + [f"{line}: measured twice" for one, two in pairs for line in _alike(one, two)]
-
-
-def _alike(one: Side, two: Side) -> list[str]:
-    if one.tree != two.tree:
-        return []
-    what = "hold the same files"
-    if (one.kind, one.commit) == (two.kind, two.commit):
-        what = {"dist": "are the same release", "worktree": "are the same working tree"}.get(
-            one.kind, f"are the same commit {one.commit[:10]}"
-        )
-    return [f"{one.id} ({one.label}) and {two.id} ({two.label}) {what}"]
+    """A note for each target with the files of the base, or of an earlier target."""
+    notes = []
+    for place, two in enumerate(sides):
+        one = next((one for one in sides[:place] if one.tree == two.tree), None)
+        if one:
+            notes.append(f"{one.id} ({one.label}) and {two.id} ({two.label}) hold the same files")
+    return [f"{line}: this is an A/A run" for line in notes] if len({side.tree for side in sides}) == 1 else notes
 
 
 def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequence[str]) -> list[str]:
