@@ -95,7 +95,7 @@ def _wire() -> dict[str, Any]:
     ]
     schema = {
         "$schema": DIALECT,
-        "title": f"abprof worker wire, one line either way, protocol {wire.PROTOCOL}",
+        "title": "abprof worker wire, one line either way",
         "anyOf": requests + answers,
         "$defs": defs,
     }

@@ -95,20 +95,3 @@ def test_real_workers_on_a_cpu(tmp_path: Path) -> None:
         assert ("aten::zeros_like" in text) == (trace is target)
         assert str(tmp_path) not in text
     assert re.search(r"\| aten::zeros\\_like \| 0 \| \d", (Path(done.run["run_dir"]) / "report.md").read_text())
-
-
-# ---------------------------------------------------------------- proton
-
-
-def test_proton_writes_a_tree_for_each_side_and_a_table_with_differences(new_lab: NewLab) -> None:
-    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "torch,proton")
-    assert result.code == 1, result.err
-    assert result.folder
-    by_proton = [trace for trace in result.run.traces if trace.by == "proton"]
-    assert len(by_proton) == len(result.run.traces) - len(by_proton) == 8
-    for trace in by_proton:
-        assert trace.file.endswith(".hatchet")
-        assert isinstance(json.loads((result.folder / trace.file).read_text()), list)
-    text = (result.folder / "report.md").read_text()
-    assert "## Under torch's profiler and Triton's proton" in text
-    assert ", by proton" in text

@@ -174,7 +174,7 @@ def _names(texts: Sequence[str], option: str) -> tuple[str, ...]:
 
 
 def _probes(texts: Sequence[str], option: str) -> tuple[str, ...]:
-    known = one_of("torch", "proton", "ncu", "perf")
+    known = one_of("torch", "ncu", "perf")
     return tuple(dict.fromkeys(known(name, option) for name in _names(texts, option)))
 
 
@@ -229,7 +229,7 @@ _PANELS = {
         flag("--quick", "One epoch: a screen, not a verdict."),
         text("--timer", "|".join(_TIMERS), "Timer of all cells; auto: by rules.", one_of(*_TIMERS)),
         flag("--sustained", "Then time cells without pauses too, at the GPU's power limit."),
-        many("--probe", "torch|proton|ncu|perf", _PROBE, _probes),
+        many("--probe", "torch|ncu|perf", _PROBE, _probes),
         flag("--allow-wrong", "Time wrong answers too, watermarked."),
         flag("--watch", "Again at every save, one epoch each, until ^C."),
         text("--seed", "N", "Seed of inputs and orders.", whole(-(2**63))),

@@ -1,4 +1,4 @@
-"""Why a row changed: machine code, phases, Nsight Compute, torch.profiler, proton and perf.
+"""Why a row changed: machine code, phases, Nsight Compute, torch.profiler and perf.
 
 In: a judged run, and for probes the plan with its workers. Out: kernels with their code (`read_kernels`), records of the
 probes (`probed`), and the run with causes on its changed rows (`explained`).

@@ -1,4 +1,4 @@
-"""Probes look at cells that changed, after all timing (`--probe`): torch's and Triton's profilers, ncu, perf.
+"""Probes look at cells that changed, after all timing (`--probe`): torch's profiler, ncu, perf.
 
 In: the run context and the changed rows. Out: Trace, Profile and Sampled records; a probe reports a failure in the
 record's `missing` and raises nothing.
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 MOST = 8  # rows: a trace of each side is up to 16 MB
 _CHANGED = ("slower", "faster", "slight")
-By = Literal["torch", "proton"]
-
 
 Rows = list[tuple[Cell, tuple[Arm, ...]]]  # cells in one variant, with its arm on each side
 
@@ -103,12 +101,12 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
                         own = spec.build.path, spec.checkout.path
                         found |= perf.sampled(worker, arm.id, call_ns, plan.timeout, data, own)
                     else:
-                        found |= _traced(plan, worker, call_ns, cell, arm, folder, name)
+                        found |= _traced(plan, worker, call_ns, cell, arm, folder)
                 except (WorkerDied, WorkerFault) as failed:
                     found["missing"] = failed.reason
                 finally:
                     pool.close()
-                yield Sampled(**found) if name == "perf" else Trace(**({"by": name} | found))
+                yield Sampled(**found) if name == "perf" else Trace(**found)
 
 
 def _open(plan: Plan, worker: Worker, cell: Cell, arm: Arm) -> float:
@@ -120,7 +118,7 @@ def _open(plan: Plan, worker: Worker, cell: Cell, arm: Arm) -> float:
     return reply.call_ns
 
 
-# ---------------------------------------------------------------- torch's and Triton's profilers
+# ---------------------------------------------------------------- torch's profiler
 
 
 FOLDER = "traces"  # in the run folder
@@ -128,30 +126,27 @@ MOST_BYTES = 16_000_000  # per file: events beyond are left out and counted
 _CALLS, _DISCARDED = 5, 2
 
 
-def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, folder: Path, by: str) -> dict[str, Any]:
+def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, folder: Path) -> dict[str, Any]:
     """Fields of the Trace of an arm. Raises WorkerDied, WorkerFault."""
-    suffix = "json" if by == "torch" else "hatchet"
-    name = f"{row_file(cell.id, arm.variant)}.{arm.side}.{suffix}"
+    name = f"{row_file(cell.id, arm.variant)}.{arm.side}.json"
     made = plan.factory.scratch / arm.side / name
     calls, discarded = (1, 1) if call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)
     try:
-        request = wire.Trace(arm.id, f"{arm.side}/{name}", calls, discarded, MOST_BYTES, by)
-        traced: wire.Traced = worker.call(request, plan.timeout)
+        request = wire.Phases(arm.id, calls, discarded, f"{arm.side}/{name}", MOST_BYTES)
+        traced: wire.Phased = worker.call(request, plan.timeout)
         census = msgspec.convert(dataclasses.asdict(traced.census), Census)
-        found: dict[str, Any] = {"calls": calls, "census": census, "missing": traced.missing}
-        if not traced.missing:
-            try:
-                size = _keep(made, folder / FOLDER / name, by)
-                found |= {"file": f"{FOLDER}/{name}", "bytes": size, "left_out": traced.left_out}
-            except (AbprofError, OSError, ValueError) as failed:  # in words without the path on this machine
-                why = getattr(failed, "what", "") or getattr(failed, "strerror", "") or failed
-                found["missing"] = f"its file could not be kept: {why}"
-        return found
+        found: dict[str, Any] = {"calls": calls, "census": census}
+        try:
+            size = _keep(made, folder / FOLDER / name)
+            return found | {"file": f"{FOLDER}/{name}", "bytes": size, "left_out": traced.left_out}
+        except (AbprofError, OSError, ValueError) as failed:  # in words without the path on this machine
+            why = getattr(failed, "what", "") or getattr(failed, "strerror", "") or failed
+            return found | {"missing": f"its file could not be kept: {why}"}
     finally:
         made.unlink(missing_ok=True)
 
 
-def _keep(made: Path, target: Path, by: str) -> int:
+def _keep(made: Path, target: Path) -> int:
     """Copy a worker's file into the run folder and return its bytes. The worker runs code under test, so the file is
     verified. Raises OSError, ValueError, AbprofError."""
     if made.stat().st_size > MOST_BYTES:
@@ -161,9 +156,7 @@ def _keep(made: Path, target: Path, by: str) -> int:
         loose = msgspec.json.decode(data)
     except UNREADABLE as error:
         raise ValueError(f"not JSON: {error}") from None
-    if by == "torch" and not (isinstance(loose, dict) and isinstance(loose.get("traceEvents"), list)):
+    if not (isinstance(loose, dict) and isinstance(loose.get("traceEvents"), list)):
         raise ValueError("not a trace")
-    if by == "proton" and not isinstance(loose, list):
-        raise ValueError("not a tree of proton's")
     files.put(target, data)
     return len(data)

@@ -267,8 +267,6 @@ def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: floa
         where = "" if worker.program == sys.executable else worker.program
         advice = "abprof doctor looks into it"
         raise AbprofError(f"the worker did not start: {error.reason}", where=where, advice=advice) from error
-    if ready.protocol != wire.PROTOCOL:
-        raise AbprofError(f"the worker speaks protocol {ready.protocol}, this abprof {wire.PROTOCOL}")
     if ready.versions.get("hip"):
         raise AbprofError("torch was built for ROCm, which is not supported yet", advice="--device cpu")
     return ready

@@ -16,6 +16,7 @@ from abprof.builds import WorkerFactory
 from abprof.measure import turns
 from abprof.records import PEERS, STANDING_IN, Arm, Artefact, Build, Cell, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
+from abprof.records.base import UNREADABLE, untrusted
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, how_ended, to_start
 
 _MOST_STARTS = 2  # failed starts of one worker in a row, in one epoch
@@ -227,9 +228,8 @@ class Foreground:
 
     def outcome(self, code: int) -> wire.Finished:
         """How it ended. `code`: its exit code, for a process that wrote nothing."""
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            outcome: wire.Finished = wire.unpack(wire.Finished, wire.load(self.result.read_bytes()))
-            return outcome
+        with contextlib.suppress(OSError, OverflowError, *UNREADABLE):
+            return msgspec.convert(untrusted(self.result.read_bytes()), wire.Finished)
         return wire.Finished("crash", how_ended(code))
 
 

@@ -159,9 +159,6 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
     if "perf" in options.probe and kind == "cuda":
         what = "perf samples what processors do, and this run is of a GPU"
         raise AbprofError(what, where="--probe perf", advice="--probe torch looks at GPUs")
-    if "proton" in options.probe and kind == "cpu":
-        what = "proton sees what runs on a GPU, and this run is of a CPU"
-        raise AbprofError(what, where="--probe proton", advice="--probe torch or perf looks at CPUs")
 
 
 def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:

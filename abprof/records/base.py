@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
@@ -33,6 +33,13 @@ HOST = "host"  # time of the host to enqueue a call on an idle device
 SUSTAINED = "gpu_sustained"  # without a pause, at the power limit: may overrule the sign of a change
 _GONE = ("seed_latency", "do_bench_latency", "turn_length", "one_worker", "idle_second_worker")  # in older selfchecks
 UNJUDGED_METRICS = (SUSTAINED, *_GONE)
+
+
+def untrusted(data: bytes) -> Any:
+    """JSON of a process that runs code under test. Raises UNREADABLE, and OverflowError for an integer of over 64 bits."""
+    loose = msgspec.json.decode(data)
+    msgspec.msgpack.encode(loose)  # fails on what a run cannot hold
+    return loose
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -1,7 +1,7 @@
-"""The worker's messages: newline JSON on two descriptors of their own. Standard library only, because the worker
-runs in the interpreter under test, where abprof's own dependencies need not be installed.
+"""The worker's messages: a JSON line each, on two descriptors of their own. It needs the standard library alone, because the
+worker runs in the interpreter under test.
 
-The parent sends one request a line and reads one reply a line, in strict turns:
+The parent sends one request and reads one reply, in turns:
     {"id": 7, "do": "turn", "args": {...}}      ->  {"id": 7, "reply": {...}}  |  {"id": 7, "fault": {...}}
 `args` and `reply` are records, named in VERBS. docs/schemas/wire.schema.json is made from them.
 """
@@ -9,15 +9,10 @@ The parent sends one request a line and reads one reply a line, in strict turns:
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, is_dataclass
-from functools import cache
-from math import isfinite
-from types import UnionType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
 
-PROTOCOL = 1
 CALL_RANGE = "abprof_call"  # the range around each profiled call
 LONG_CALL = 5e7  # ns: a call that takes so long is made no more often than needed
 MIDDLE_CALL = 1e7  # ns: on a GPU such a call needs few others to be warm, and to be timed
@@ -34,9 +29,6 @@ def cell_id(workload: str, case: Mapping[str, Value]) -> str:
 def shown(value: Value) -> str:
     """An axis's value as a cell's id has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-# ---------------------------------------------------------------- start, workloads, build
 
 
 @dataclass(frozen=True)
@@ -67,7 +59,6 @@ class Start:
 
 @dataclass(frozen=True)
 class Ready:
-    protocol: int
     pid: int
     kind: str  # cpu, cuda
     device: str  # the device's name
@@ -96,7 +87,6 @@ class Sweep:
 class Described:
     """A workload module's declarations. `presets[NAME]` is a list of (axis or zipped axes, values) in file order."""
 
-    api: int
     kernel: str
     suite: str
     text: str
@@ -205,9 +195,6 @@ def no_module(reason: str) -> bool:
     return reason.startswith(("ModuleNotFoundError: No module named ", "ImportError: No module named "))
 
 
-# ---------------------------------------------------------------- one cell on one arm: opened, checked, timed, closed
-
-
 @dataclass(frozen=True)
 class Open:
     """Make inputs and the operation of one cell on one arm, and call it until it is warm."""
@@ -281,17 +268,13 @@ class Checked:
 
 @dataclass(frozen=True)
 class Hand:
-    """Call the open arm on inputs of this seed and write its outputs to scratch, for an out-of-process check.
-
-    With `again` a first call is made, and then that seed's values are put into the inputs in place; with `anew` the
-    operation is prepared once more on them.
-    """
+    """Call the open arm on inputs of this seed and write its outputs to scratch, for an out-of-process check."""
 
     arm: str
     seed: int
     outputs: str  # file in scratch: SIDE/NAME
-    again: int | None = None
-    anew: bool = False
+    again: int | None = None  # after a first call, put this seed's values into the inputs in place
+    anew: bool = False  # and prepare the operation once more on them
 
 
 @dataclass(frozen=True)
@@ -318,26 +301,19 @@ class Turn:
 
 @dataclass(frozen=True)
 class Turned:
-    """ns per call: `value` by the turn's timer, `wall` by the host's clock. `start`/`end`: time.monotonic_ns().
-
-    `empty`: what the same timer reads of an empty launch; 0 if it was not timed. `mhz`: the device's mean clock over the
-    calls; 0 if unknown.
-    """
+    """ns per call: `value` by the turn's timer, `wall` by the host's clock."""
 
     value: float
     wall: float
-    start: int
+    start: int  # time.monotonic_ns()
     end: int
-    empty: float = 0.0
-    mhz: float = 0.0
+    empty: float = 0.0  # what the same timer reads of an empty launch; 0: not timed
+    mhz: float = 0.0  # the device's mean clock over the calls; 0: unknown
 
 
 @dataclass(frozen=True)
 class Close:
     """Forget every open arm of the cell."""
-
-
-# ---------------------------------------------------------------- around the turns: profiled passes, what is loaded
 
 
 @dataclass(frozen=True)
@@ -347,18 +323,17 @@ class Phases:
     arm: str
     calls: int
     discarded: int = 2
+    keep: str = ""  # file name in scratch for torch's profile, a Chrome trace
+    most_bytes: int = 0  # of that file
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel within a call (on a CPU one of torch's operations), as often as it ran with this grid.
-
-    `ns` is the median over calls of all its launches together. None or empty: unknown.
-    """
+    """One kernel within a call (on a CPU one of torch's operations) with one grid. None or empty: unknown."""
 
     name: str
     count: int
-    ns: float
+    ns: float  # of all `count` launches together, the median over calls
     compiled: str = ""  # Compiled.key: which of the kernels that Triton compiled
     choice: str = ""  # the configuration that its autotuner chose for this call
     offered: str = ""  # hash of the configurations that its autotuner chose from
@@ -395,28 +370,7 @@ class Phased:
     phases: dict[str, float | None]
     total: float
     census: Census = field(default_factory=lambda: Census(missing="no census"))
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A profiled pass as `Phases`, kept in scratch under this file name, of at most so many bytes: torch's profile as a Chrome
-    trace, or the tree of Triton's proton."""
-
-    arm: str
-    name: str
-    calls: int
-    discarded: int
-    most_bytes: int
-    by: str = "torch"  # or "proton"
-
-
-@dataclass(frozen=True)
-class Traced:
-    """What the calls launched. `missing`: why there is no file; `left_out`: events that it had no room for."""
-
-    census: Census
-    left_out: int = 0
-    missing: str = ""
+    left_out: int = 0  # events that the kept file has no room for
 
 
 @dataclass(frozen=True)
@@ -442,14 +396,13 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Prove:
-    """List what is loaded. `reason` of the reply names the first file that is neither from `Mount.allowed` nor of the
-    environment that the worker had when it started."""
+    """List what is loaded."""
 
 
 @dataclass(frozen=True)
 class Proved:
     ok: bool
-    reason: str
+    reason: str  # the first file that is neither from `Mount.allowed` nor of the worker's environment at its start
     artefacts: list[dict[str, str]]  # kind, name, path, sha256
     compiles: int = 0  # kernels compiled since Start
     kernels: list[Compiled] = field(default_factory=list)  # compiled, or found in the cache, since Start
@@ -470,15 +423,11 @@ VERBS: dict[str, tuple[type, type]] = {
     "examine": (Examine, Checked),
     "turn": (Turn, Turned),
     "phases": (Phases, Phased),
-    "trace": (Trace, Traced),
     "close": (Close, Closed),
     "prove": (Prove, Proved),
     "stop": (Stop, Closed),
 }
 NAMES = {args: verb for verb, (args, _) in VERBS.items()}
-
-
-# ---------------------------------------------------------------- a worker in the foreground, for profilers
 
 
 @dataclass(frozen=True)
@@ -495,112 +444,30 @@ class Foreground:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a worker in the foreground ended. `status` as in Opened."""
+    """How a worker in the foreground ended."""
 
-    status: str
+    status: str  # as in Opened
     reason: str = ""
     facts: dict[str, Value] = field(default_factory=dict)
 
 
-# ---------------------------------------------------------------- records as lines of JSON and back
+_NESTED: dict[str, type] = {"mount": Mount, "start": Start, "open": Open}  # a field that holds a record -> the record
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))  # json.dumps makes one a call
 
-
-def pack(record: Any) -> dict[str, Any]:
-    """A record as plain JSON values. Raises ValueError later, in `dump`, on NaN or infinity."""
-    return asdict(record)
+pack = asdict  # a record as plain JSON values
 
 
 def dump(message: dict[str, Any]) -> bytes:
-    """One line of the wire. Raises ValueError on NaN or infinity: a worker must send None."""
-    return _ENCODER.encode(message).encode() + b"\n"
+    """One line. Raises ValueError on NaN or infinity. A lone surrogate (of an undecodable file name) becomes `?`."""
+    return _ENCODER.encode(message).encode(errors="replace") + b"\n"
 
 
 def load(line: bytes) -> dict[str, Any]:
-    """One line of the wire. Raises ValueError for anything but a JSON object (NaN and infinity included). Lone surrogates
-    become U+FFFD."""
-    text = line.decode()
-    try:
-        message = _DECODER.decode(text)
-        if _HALF.search(text):
-            message = _DECODER.decode(_LONE.sub("\N{REPLACEMENT CHARACTER}", _PLAIN.encode(message)))
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
-    if not isinstance(message, dict):
-        raise ValueError("not a JSON object")
-    return message
+    """One line from the parent."""
+    return dict(json.loads(line))
 
 
-_LEAST, _MOST = -(2**63), 2**64 - 1  # integers that the records of a run can hold
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-# JSON can hold a lone surrogate, as Python reads undecodable bytes: no file or hash of a run could.
-_HALF, _LONE = re.compile(r"\\u[dD][89a-fA-F]"), re.compile("[\ud800-\udfff]")
-# Made once: json.dumps and json.loads make one a call, which costs more than the message.
-_ENCODER = json.JSONEncoder(allow_nan=False, separators=(",", ":"))
-_PLAIN = json.JSONEncoder(ensure_ascii=False)
-_DECODER = json.JSONDecoder(parse_constant=_refuse)
-
-
-def unpack(kind: type, loose: Any) -> Any:
-    """The loose dictionary as a record of `kind`, nested records too.
-
-    A worker's process also runs the code under test: nothing in it is trusted. Raises TypeError on unknown or
-    missing keys and on a value of another type than the record's (an int may stand for a float, a bool for neither),
-    ValueError on an infinite number (JSON's 1e999).
-    """
-    if not isinstance(loose, dict):
-        raise TypeError(f"{kind.__name__} must be an object")
-    hints = _hints(kind)
-    if unknown := loose.keys() - hints.keys():
-        raise TypeError(f"{kind.__name__} has no {', '.join(sorted(unknown))}")
-    return kind(**{name: _value(f"{kind.__name__}.{name}", value, hints[name]) for name, value in loose.items()})
-
-
-@cache
-def _hints(kind: type) -> dict[str, Any]:
-    return get_type_hints(kind)
-
-
-def _value(name: str, value: Any, hint: Any) -> Any:
-    """The value as its hint requires. Raises TypeError or ValueError with the field's name and without the value."""
-    for choice in get_args(hint) if isinstance(hint, UnionType) else (hint,):
-        if is_dataclass(choice) and isinstance(value, dict):
-            return unpack(choice, value)  # type: ignore[arg-type]  # a class: hints have no instances
-        inner = get_args(choice)[:1] if get_origin(choice) is list else ()
-        if inner and is_dataclass(inner[0]) and isinstance(value, list):
-            return [_value(name, item, inner[0]) for item in value]
-        if _fits(value, choice):
-            return value
-    if isinstance(value, float) and not isfinite(value):
-        raise ValueError(f"{name} is not finite")
-    if isinstance(value, int) and not _LEAST <= value <= _MOST:
-        raise ValueError(f"{name} is larger than a number may be")
-    wanted = hint.__name__ if isinstance(hint, type) and not get_args(hint) else hint
-    raise TypeError(f"{name} is {type(value).__name__}, not {wanted}")
-
-
-def _fits(value: Any, hint: Any) -> bool:
-    if hint is Any:
-        return True
-    if isinstance(hint, UnionType):
-        return any(_fits(value, choice) for choice in get_args(hint))
-    origin, inner = get_origin(hint), get_args(hint)
-    if origin is Literal:
-        return isinstance(value, str) and value in inner
-    if origin is list:
-        return isinstance(value, list) and all(_fits(item, inner[0]) for item in value)
-    if origin is dict:
-        return isinstance(value, dict) and all(_fits(item, inner[1]) for item in value.values())
-    if origin is tuple:  # JSON has only lists
-        return isinstance(value, list) and len(value) == len(inner) and all(map(_fits, value, inner))
-    if isinstance(value, bool):
-        return hint is bool
-    if isinstance(value, int) and hint in (int, float):
-        return _LEAST <= value <= _MOST
-    if hint is float:
-        return isinstance(value, float) and isfinite(value)
-    return isinstance(value, hint)
+def unpack(kind: type, loose: dict[str, Any]) -> Any:
+    """A request or job from the parent as a record. What a worker answers is read by msgspec (abprof.records.base)."""
+    nested = {name: unpack(_NESTED[name], loose[name]) for name in _NESTED.keys() & loose.keys() if loose[name]}
+    return kind(**{**loose, **nested})

@@ -1,4 +1,4 @@
-"""The open arms of one cell: set up, warmed up, moved to other addresses, and timed."""
+"""The arms of one cell: inputs and operation made, warmed up, moved to other addresses, and timed."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import gc
 import random
 import time
 import types
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import workload
-from abprof.worker.api import Op
-from abprof.worker.clocks import Clock, NotCaptured, mean, shortest
+from abprof.worker import mount, workload
+from abprof.worker.api import Op, Unsupported
+from abprof.worker.clocks import CudaClock, NotCaptured, clock, mean, shortest
+from abprof.worker.compiles import Watch
 from abprof.worker.faults import MissingPackage, running
 
-# A first call that takes longer than this times its usual time loaded or compiled something.
-_LOADED = 1.5
+_LOADED = 1.5  # a first call that takes longer than this times its usual time loaded or compiled something
 
 
 @dataclass
@@ -27,26 +26,43 @@ class Arm:
     """An open arm. `inputs` and `pad` keep its memory alive and in its place; `wall` is its last untimed call, ns."""
 
     request: wire.Open
+    module: types.ModuleType
     op: Op
     inputs: Any
     pad: object
     wall: float = 0.0
     graph: Any = None  # of the clock, once captured
 
+    def facts(self) -> dict[str, wire.Value]:
+        """The facts of the case and of this arm's operation."""
+        return workload.facts(self.module, types.MappingProxyType(self.request.case), self.inputs, self.op)
 
-class Arms(dict[str, Arm]):
-    """The open arms by id. `module` loads a workload by name, `kernel` the package under test, `compiled` counts the
-    kernels compiled so far."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        module: Callable[[str], types.ModuleType],
-        kernel: Callable[[], types.ModuleType],
-        compiled: Callable[[], int],
-    ) -> None:
-        super().__init__()
-        self.clock, self.module, self._kernel, self._compiled = clock, module, kernel, compiled
+class Arms:
+    """A worker's workloads, kernel package and clock, and the open arms by id."""
+
+    def __init__(self, start: wire.Start) -> None:
+        self.start, self.clock, self.compiles = start, clock(start.device), Watch()
+        self.opened: dict[str, Arm] = {}
+        self.mounted: types.ModuleType | None = None  # the kernel package, by name from before its import
+        self._imported = False
+
+    def module(self, name: str) -> types.ModuleType:
+        """A workload, imported."""
+        module = workload.load(name, self.start.workloads[name])
+        wrapped: types.ModuleType = getattr(module, "WORKLOAD", module)  # abprof.adapters: an object like a module
+        return wrapped
+
+    def kernel(self) -> types.ModuleType:
+        """The package under test, imported by the first request that needs it."""
+        if not self._imported or self.mounted is None:
+            assert self.start.mount is not None, "this worker has no kernel package"
+            # Known by name before the import, so that a fault inside it is not taken for the workload's.
+            self.mounted = types.ModuleType(self.start.mount.module)
+            self.compiles.install()
+            self.mounted = mount.kernel_package(self.start.mount)
+            self._imported = True
+        return self.mounted
 
     def inputs(self, request: wire.Open) -> Any:
         """Fresh inputs: the same bytes each time."""
@@ -63,7 +79,7 @@ class Arms(dict[str, Arm]):
         if request.peer:
             op = module.PEERS[request.peer](case, inputs)
         else:
-            kernel = self._kernel()
+            kernel = self.kernel()
             if request.variant and request.variant not in getattr(kernel, "VARIANTS", ()):
                 raise MissingPackage(f"this side has no variant {request.variant}")
             op = workload.returned("prepare", module.prepare(kernel, request.variant or None, case, inputs), Op)
@@ -74,23 +90,23 @@ class Arms(dict[str, Arm]):
         """Inputs and operation of an arm, not called yet."""
         pad = self.clock.pad(placement)
         inputs = self.inputs(request)
-        return Arm(request, self.prepared(request, inputs), inputs, pad)
+        return Arm(request, self.module(request.workload), self.prepared(request, inputs), inputs, pad)
 
     def open(self, request: wire.Open) -> wire.Opened:
         """Make inputs and operation, and call it until it is warm. Raises what those raise."""
-        if self.pop(request.arm, None):
+        if self.opened.pop(request.arm, None):
             gc.collect()
         self.clock.reset_peak()
         began = time.perf_counter_ns()
         arm = self.make(request, request.placement)
-        opened = time.perf_counter_ns() - began
+        took = time.perf_counter_ns() - began
         first = self.clock.wall(arm.op)  # compiles what was not compiled
         peak = self.clock.peak_bytes()
         if peak is not None:
             peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
-        self[request.arm] = arm
+        self.opened[request.arm] = arm
         call, host = self._warm(arm, first)
-        return wire.Opened("ok", "", call, float(opened), peak, host)
+        return wire.Opened("ok", "", call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
         """Time of a warm call (ns) and ns the host needs to enqueue it; 0 if unknown. `first` is the time of the first call.
@@ -115,42 +131,51 @@ class Arms(dict[str, Arm]):
         """Put `arm`, or a new one, in place after a check. One untimed call, unless the last one (`wall`) was long."""
         arm = arm or self.make(request, request.placement)
         arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
-        self[request.arm] = arm
+        self.opened[request.arm] = arm
 
     def capture(self, request: wire.Capture) -> wire.Captured:
         """Capture the arm's call in a CUDA graph, and time a replay."""
-        arm, began = self[request.arm], time.perf_counter_ns()
+        arm, clock, began = self.opened[request.arm], self.gpu("a CUDA graph"), time.perf_counter_ns()
         try:
-            arm.graph = self.clock.graph(arm.op, self._compiled)
+            arm.graph = clock.graph(arm.op, self.compiled)
         except NotCaptured as error:
             return wire.Captured(error.why, str(error), spoiled=error.spoiled)
         took = float(time.perf_counter_ns() - began)
-        replay = shortest([self.clock.replays(arm.graph, arm.op, 4, arm=request.arm) for _ in range(2)])
+        replay = shortest([clock.replays(arm.graph, arm.op, 4, arm=request.arm) for _ in range(2)])
         return wire.Captured("", "", replay, took)
+
+    def compiled(self) -> int:
+        """How many kernels were compiled so far."""
+        return self.compiles.count
+
+    def gpu(self, what: str) -> CudaClock:
+        """The clock. Raises Unsupported on a CPU."""
+        if not isinstance(self.clock, CudaClock):
+            raise Unsupported(f"{what} needs a GPU")
+        return self.clock
 
     def turn(self, request: wire.Turn) -> wire.Turned:
         """Time some calls of one arm; ends with an idle device."""
-        arm, clock = self[request.arm], self.clock
+        arm, clock, timer = self.opened[request.arm], self.clock, request.timer
         if request.placement is not None:
             self._replace(arm, request.placement)
-        if request.timer == "cuda_graph" and arm.graph is None:
-            arm.graph = clock.graph(arm.op, self._compiled)
+        if timer == "cuda_graph" and arm.graph is None:
+            arm.graph = self.gpu("a CUDA graph").graph(arm.op, self.compiled)
         start, mhz = time.monotonic_ns(), 0.0
-        if request.timer == "sustained":
-            value = clock.sustained(arm.op, request.calls)
-        elif request.timer == "cupti" and request.added:
-            value = clock.kernels(arm.op, request.calls, cold=request.cold)
-        elif request.timer == "cupti":
-            value = clock.span(arm.op, request.calls, cold=request.cold, arm=request.arm)
-        elif arm.graph is not None and request.timer == "cuda_graph":
-            value, mhz = clock.replays(arm.graph, arm.op, request.calls, arm=request.arm), clock.mhz()
-        elif request.timer == "wall_clock":
+        if timer == "sustained":
+            value = self.gpu(timer).sustained(arm.op, request.calls)
+        elif timer == "cupti" and request.added:
+            value = self.gpu(timer).kernels(arm.op, request.calls, cold=request.cold)
+        elif timer == "cupti":
+            value = self.gpu(timer).span(arm.op, request.calls, cold=request.cold, arm=request.arm)
+        elif timer == "cuda_graph":
+            value, mhz = self.gpu(timer).replays(arm.graph, arm.op, request.calls, arm=request.arm), clock.mhz()
+        elif timer == "wall_clock":
             value = mean([clock.wall(arm.op) for _ in range(request.calls)])
         else:
-            value = clock.turn(arm.op, request.calls, cold=request.cold, arm=request.arm)
-            mhz = clock.mhz()
+            value, mhz = clock.turn(arm.op, request.calls, cold=request.cold, arm=request.arm), clock.mhz()
         end = time.monotonic_ns()
-        host = clock.kind == "cpu" or request.timer == "wall_clock"
+        host = clock.kind == "cpu" or timer == "wall_clock"
         empty = clock.empty(request.empties, cold=request.cold) if request.empties else 0.0
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 

@@ -17,7 +17,7 @@ import torch
 
 from abprof.records import messages as wire
 from abprof.worker.api import Op
-from abprof.worker.clocks import Clock, shortest
+from abprof.worker.clocks import Clock, CudaClock, shortest
 
 SIZES = {"cpu": (512, 1024, 2048, 4096), "cuda": (4096, 8192, 16384)}  # of a square product's side
 SLICE = {"cpu": 1e7, "cuda": 2e7}  # ns of a reading
@@ -81,9 +81,10 @@ def best(clock: Clock, tries: Iterable[Try], seconds: float) -> Best:
             calls = min(1000, max(3, math.ceil(SLICE[clock.kind] / max(clock.wall(op), 1.0))))
             times: list[float] = []
             while len(times) < READINGS and not (len(times) > 1 and time.monotonic() > ends):
-                # On a GPU a reading is of calls without a pause.
-                on_cpu = clock.kind == "cpu"
-                times.append(clock.turn(op, 1, cold=False) if on_cpu else clock.sustained(op, calls))
+                if isinstance(clock, CudaClock):  # a reading is of calls without a pause
+                    times.append(clock.sustained(op, calls))
+                else:
+                    times.append(clock.turn(op, 1, cold=False))
         except (RuntimeError, MemoryError) as error:  # torch's own memory errors are RuntimeErrors
             print(f"no ceiling by {name}: {error}", flush=True)
             break

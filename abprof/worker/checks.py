@@ -27,16 +27,15 @@ OVERWRITTEN = "the kernel overwrote its inputs, and the workload has no reset()"
 SAMPLE = 1 << 16  # elements kept of each output tensor
 
 
-def check(arms: Arms, scratch: Path, request: wire.Check) -> wire.Checked:
+def check(arms: Arms, request: wire.Check) -> wire.Checked:
     """Check the first call on fresh inputs against the reference of inputs no kernel saw, and sample its outputs.
 
     The open arm's memory is freed before the fresh one is made, so that there are never two of it. A kernel that changes
     its inputs without a reset() fails: its later calls would have other values. Without a reference the base's outputs
     are the reference: the base is checked first.
     """
-    wall, opened = _taken(arms, request.arm)
-    module, case = arms.module(opened.workload), types.MappingProxyType(opened.case)
-    alone = not hasattr(module, "reference")
+    scratch, (wall, opened) = Path(arms.start.scratch), _taken(arms, request.arm)
+    alone = not hasattr(arms.module(opened.workload), "reference")
     expected = None if alone else _expected(scratch / request.expected, lambda: _reference(arms, opened))
     arm = arms.make(opened, opened.placement)
     before = None if arm.op.reset else input_digests(arm.inputs)
@@ -49,13 +48,13 @@ def check(arms: Arms, scratch: Path, request: wire.Check) -> wire.Checked:
         _refuse_incomparable(results)
         results = found.tensors
         expected = _expected(scratch / request.expected, lambda: results, host=True)
-    verdict = _verdict(module, case, results, expected)
+    verdict = workload.check(arm.module, opened.case, results, expected)
     if verdict.ok and before is not None and before != input_digests(arm.inputs):
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
     against = scratch / request.against if request.against else None
     digest, base_max_abs = _sample(found.tensors, scratch / request.sample, against)
     arms.reopen(opened, wall, arm)
-    facts = workload.facts(module, case, arm.inputs, arm.op)
+    facts = arm.facts()
     if alone and found.not_compared:
         facts["checked"] = found.not_compared
     return dataclasses.replace(
@@ -67,7 +66,7 @@ def check(arms: Arms, scratch: Path, request: wire.Check) -> wire.Checked:
     )
 
 
-def hand(arms: Arms, scratch: Path, request: wire.Hand) -> wire.Done:
+def hand(arms: Arms, request: wire.Hand) -> wire.Done:
     """Write outputs on inputs of another seed to a file, for `examine` in another worker; then open the arm as before."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
@@ -78,32 +77,32 @@ def hand(arms: Arms, scratch: Path, request: wire.Hand) -> wire.Done:
         arm.op = arms.prepared(opened, arm.inputs)
     if arm.op.reset:
         arm.op.reset()
-    _save(_portable(arm.op.call(), host=True), scratch / request.outputs)
+    _save(_portable(arm.op.call(), host=True), Path(arms.start.scratch) / request.outputs)
     del arm
     gc.collect()
     arms.reopen(opened, wall)
     return wire.Done()
 
 
-def examine(arms: Arms, scratch: Path, request: wire.Examine) -> wire.Checked:
+def examine(arms: Arms, request: wire.Examine) -> wire.Checked:
     """Check what another worker handed over, against the reference of inputs made here. Raises ValueError if the file
     holds more than tensors and plain containers: unpickling other objects would run the other process's code."""
     wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
     again = None if request.again is None else dataclasses.replace(wanted, seed=request.again)
-    module, case = arms.module(request.workload), types.MappingProxyType(request.case)
-    path = scratch / request.outputs
+    path = Path(arms.start.scratch) / request.outputs
     try:
         results = torch.load(path, map_location=arms.clock.device, weights_only=True)
     except pickle.UnpicklingError:
         raise ValueError("the outputs hold more than tensors in lists, tuples and mappings") from None
     finally:
         path.unlink(missing_ok=True)
-    return _checked(_verdict(module, case, results, _reference(arms, wanted, again)))
+    expected = _reference(arms, wanted, again)
+    return _checked(workload.check(arms.module(request.workload), request.case, results, expected))
 
 
 def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
     """Close the arm and free its memory; if what follows raises, nothing is left that could be timed."""
-    arm = arms.pop(id)
+    arm = arms.opened.pop(id)
     wall, opened = arm.wall, arm.request
     del arm
     gc.collect()
@@ -119,11 +118,6 @@ def _reference(arms: Arms, request: wire.Open, again: wire.Open | None = None) -
         return module.reference(types.MappingProxyType(request.case), inputs)
 
 
-def _verdict(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
-    with running(module, "check"):
-        return workload.check(module, case, results, expected)
-
-
 def _checked(verdict: Check) -> wire.Checked:
     return wire.Checked(bool(verdict.ok), verdict.reason, _finite(verdict.max_abs), _finite(verdict.max_rel))
 
@@ -131,9 +125,6 @@ def _checked(verdict: Check) -> wire.Checked:
 def _finite(value: float | None) -> float | None:
     """None for NaN and infinity: JSON has neither."""
     return None if value is None or not math.isfinite(value) else float(value)
-
-
-# ---------------------------------------------------------------- files that a run's workers share
 
 
 def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any:
@@ -216,9 +207,6 @@ def _sums(flat: torch.Tensor) -> tuple[int, int]:
     return total, weighted
 
 
-# ---------------------------------------------------------------- inputs
-
-
 def input_digests(inputs: Any) -> list[str]:
     """A digest of up to SAMPLE evenly spaced elements of each tensor of `_held`."""
     found: list[str] = []
@@ -242,19 +230,15 @@ def _held(values: Any) -> Iterator[torch.Tensor]:
     if isinstance(values, torch.Tensor):
         if values.layout == torch.strided:
             yield values
-    elif isinstance(values, Mapping):
-        yield from _held(list(values.values()))
-    elif isinstance(values, (list, tuple)):
-        for part in values:
+    elif isinstance(values, Mapping | list | tuple) or dataclasses.is_dataclass(values):
+        for part, _ in _parts(values):
             yield from _held(part)
-    elif dataclasses.is_dataclass(values):
-        yield from _held([getattr(values, field.name) for field in dataclasses.fields(values)])
 
 
 # ---------------------------------------------------------------- what a call returned
 
 _NAMED = 5  # kinds of values without comparison that are named
-_OPAQUE = (types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
+_OPAQUE = (torch.Tensor, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -284,52 +268,55 @@ def returned(results: Any) -> Returned:
     """
     found, seen = Returned(), set[int]()
 
-    def walk(value: Any, name: str = "", *, private: bool = False) -> None:
+    def walk(value: Any, name: str) -> None:
+        private = name.rpartition(".")[2].startswith("_")
+        dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
         if value is None or (private and not isinstance(value, torch.Tensor)):
             return
-        if not private and isinstance(value, torch.Tensor) and value.layout == torch.strided:
+        if not isinstance(value, torch.Tensor) and hasattr(type(value), "__dlpack__"):
+            with contextlib.suppress(TypeError, ValueError, RuntimeError, BufferError):
+                value, dense = torch.from_dlpack(value), True
+        if dense and not private:
             found.tensors.append(value)
             return
-        if not private and not isinstance(value, torch.Tensor) and hasattr(type(value), "__dlpack__"):
-            with contextlib.suppress(TypeError, ValueError, RuntimeError, BufferError):
-                found.tensors.append(torch.from_dlpack(value))
-                return
-        elif not isinstance(value, (torch.Tensor, *_OPAQUE)):
+        before = len(found.tensors) + len(found.beside)
+        if not isinstance(value, _OPAQUE):
             if id(value) in seen:
                 return
             seen.add(id(value))
-            before = len(found.tensors) + len(found.beside)
-            if isinstance(value, Mapping | list | tuple):
-                for part in value.values() if isinstance(value, Mapping) else value:
-                    walk(part)
-                return
-            slots = [one.__dict__.get("__slots__", ()) for one in type(value).__mro__]
-            own = {*vars(value)} if hasattr(value, "__dict__") else set[str]()
-            fields = own.union(*((one,) if isinstance(one, str) else one for one in slots))
-            for field in (
-                [f.name for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else sorted(fields)
-            ):
-                part = getattr(value, field, None)
-                walk(part, f"{type(value).__name__}.{field}", private=field.startswith("_"))
-            if len(found.tensors) + len(found.beside) > before:
-                return
+            for part, of in _parts(value):
+                walk(part, of)
         kind = name or type(value).__name__
+        if isinstance(value, Mapping | list | tuple) or len(found.tensors) + len(found.beside) > before:
+            return
         if kind not in found.beside:
             found.beside.append(kind)
 
-    walk(results)
+    walk(results, "")
     return found
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, str]]:
+    """What a container or an object holds, and TYPE.ATTRIBUTE for attributes."""
+    if isinstance(value, Mapping | list | tuple):
+        yield from ((part, "") for part in (value.values() if isinstance(value, Mapping) else value))
+        return
+    if dataclasses.is_dataclass(value):
+        names = [field.name for field in dataclasses.fields(value)]
+    else:
+        slots = [one.__dict__.get("__slots__", ()) for one in type(value).__mro__]
+        own = {*vars(value)} if hasattr(value, "__dict__") else set[str]()
+        names = sorted(own.union(*((one,) if isinstance(one, str) else one for one in slots)))
+    yield from ((getattr(value, name, None), f"{type(value).__name__}.{name}") for name in names)
 
 
 def _refuse_incomparable(results: Any) -> None:
     """Raises Unsupported for a sparse tensor or an iterator among the outputs: they would be left out of the check."""
-    what = ""
+    what = f"a {type(results).__name__}" if isinstance(results, Iterator) else ""
     if isinstance(results, Mapping | list | tuple):
-        for part in results.values() if isinstance(results, Mapping) else results:
+        for part, _ in _parts(results):
             _refuse_incomparable(part)
     elif isinstance(results, torch.Tensor) and results.layout != torch.strided:
         what = f"a tensor of layout {results.layout}"
-    elif isinstance(results, Iterator):
-        what = f"a {type(results).__name__}"
     if what:
         raise Unsupported(f"a call returns {what}, and without a reference only dense tensors are compared")

@@ -141,7 +141,7 @@ def foreground(file: Path) -> int:
 def _calls(bench: Bench, job: wire.Foreground) -> wire.Finished:
     """One call outside the ranges (it compiles, loads and tunes), then the warm-ups and the runs, all alike: from an
     idle device to an idle device, with reset() outside the range."""
-    arm = bench.arms.make(job.open, job.open.placement)
+    arm = bench.make(job.open, job.open.placement)
 
     def call() -> None:
         if arm.op.reset:
@@ -155,7 +155,7 @@ def _calls(bench: Bench, job: wire.Foreground) -> wire.Finished:
     with bench.marked(job.open):
         for _ in range(job.warmup + job.runs):
             call()
-    return wire.Finished("ok", facts=bench.facts(arm) if job.facts else {})
+    return wire.Finished("ok", facts=arm.facts() if job.facts else {})
 
 
 def _forks_work() -> bool:

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from abprof.records import messages as wire
 from abprof.worker.api import Check, Op, Work, agree
+from abprof.worker.faults import running
 
 Record = TypeVar("Record", Check, Op, Work)
 Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
@@ -51,7 +52,6 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
     scaled = getattr(module, "SCALED", "")
     _known("SCALED", [scaled] if scaled else [], presets)
     return wire.Described(
-        api=api,
         kernel=kernel,
         suite=getattr(module, "SUITE", name),
         text=(inspect.getdoc(module) or "").split("\n")[0],
@@ -115,11 +115,12 @@ def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op
 
 def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
     """The workload's check; without one, whether outputs agree with the base's."""
-    if hasattr(module, "check"):
-        return returned("check", module.check(case, results, expected), Check)
-    if hasattr(module, "reference"):
-        raise ValueError("a workload with a reference needs a check(case, outputs, expected)")
-    return agree(results, expected)
+    with running(module, "check"):
+        if hasattr(module, "check"):
+            return returned("check", module.check(types.MappingProxyType(case), results, expected), Check)
+        if hasattr(module, "reference"):
+            raise ValueError("a workload with a reference needs a check(case, outputs, expected)")
+        return agree(results, expected)
 
 
 def returned(function: str, value: Any, kind: type[Record]) -> Record:

@@ -45,15 +45,15 @@ def survey(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sid
 
 def test_cases_are_told_without_the_package(survey: Side) -> None:
     report = survey.ask(wire.Describe("report"))
-    assert report.presets["default"] == [[["N"], [[128], [256]]], [["provider"], [["mylib"], ["torch"]]]]
-    assert report.presets["smoke"][0] == [["N"], [[128]]]
+    assert report.presets["default"] == [(["N"], [[128], [256]]), (["provider"], [["mylib"], ["torch"]])]
+    assert report.presets["smoke"][0] == (["N"], [[128]])
     suite = survey.ask(wire.Describe("suite"))
     names = ["test_softmax[32]", "test_softmax[64]", "test_pedantic", "test_skipped", "test_broken"]
-    assert suite.presets["default"] == [[["test"], [[f"test_speed.py::{name}"] for name in names]]]
+    assert suite.presets["default"] == [(["test"], [[f"test_speed.py::{name}"] for name in names])]
     operator = survey.ask(wire.Describe("operator"))
     assert operator.presets["default"] == [
-        [["input", "x"], [[0, "32"], [1, "64"]]],
-        [["backend"], [["torch_softmax"], ["mylib_softmax"]]],
+        (["input", "x"], [[0, "32"], [1, "64"]]),
+        (["backend"], [["torch_softmax"], ["mylib_softmax"]]),
     ]
     assert [one.checked for one in (report, suite, operator)] == ["sides"] * 3
     assert report.kernel == "mylib"

@@ -14,6 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from abprof.builds import WorkerFactory
 from abprof.records import messages as wire
 from tests.simulated.scenario import Fault, Scenario, Workload
@@ -89,8 +91,8 @@ class Client:
         message = json.loads(line)
         assert message["id"] == number
         if "fault" in message:
-            return wire.unpack(wire.Fault, message["fault"])
-        return wire.unpack(wire.VERBS[wire.NAMES[type(record)]][1], message["reply"])
+            return msgspec.convert(message["fault"], wire.Fault)
+        return msgspec.convert(message["reply"], wire.VERBS[wire.NAMES[type(record)]][1])
 
     def end(self) -> None:
         """Kill the worker's group and close the pipes."""

@@ -135,8 +135,6 @@ def line(request: int, reply: dict[str, Any], due: list[Fault]) -> bytes:
     if word == "nan":
         key = next((key for key, value in reply.items() if isinstance(value, float)), "value")
         return wire.dump({**message, "reply": {**reply, key: "@"}}).replace(b'"@"', b"NaN")
-    if word == "extra_key":
-        return wire.dump({**message, "reply": {**reply, "surprise": 1}})
     if word == "wrong_id":
         return wire.dump({**message, "id": request - 1})
     return wire.dump(message)[:-2] + b" " * int(fault.number(1 << 20)) + b"}\n"

@@ -20,7 +20,7 @@ from typing import Any
 Value = str | int | float | bool
 NORMAL = NormalDist()
 STATUS = {"unsupported": "unsupported", "missing": "missing", "oom": "oom", "crash_status": "crash"}
-SPOIL = {"garbage", "nan", "extra_key", "wrong_id", "bigreply"}
+SPOIL = {"garbage", "nan", "wrong_id", "bigreply"}
 FAULTS = SPOIL | set(STATUS) | {
     "exit", "hang", "stubborn", "crash", "kill", "kill_parent", "sigstop", "slow", "wait", "print", "fork", "daemon", "close",
     "partial", "write", "eat", "gone", "negative", "zero", "null", "wrong", "never_launched", "uncaptured", "unrecorded",
@@ -62,7 +62,7 @@ class Fault:
       child, in its own session for daemon, with every descriptor open), close (closes the reply descriptor and hangs),
       write (to each file that the glob `text` finds beside the scenario; GLOB- removes, NAME+ makes it), eat (until there
       is no memory), gone (the device, for every process from then on), partial (half a line, then exit), garbage (a line
-      that is no JSON), nan (a reply with NaN), extra_key, wrong_id, bigreply:BYTES, unsupported, missing, oom,
+      that is no JSON), nan (a reply with NaN), wrong_id, bigreply:BYTES, unsupported, missing, oom,
       crash_status (typed outcomes, with `text`); for a turn negative, zero, null, jump:SECONDS (the clock, while it is
       timed); for a check wrong; for phases never_launched; for a trace torn_trace; for a capture uncaptured, with :1
       spoiled by it; for records unrecorded; for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.

@@ -69,6 +69,7 @@ class Worker:
     def faults_for(self, verb: str, args: Any) -> list[Fault]:
         """The faults that strike this request."""
         begun = args if verb == "start" else self.start_
+        verb = "trace" if verb == "phases" and args.keep else verb
         kernel = begun.mount.name if begun.mount else ""
         place, label = self.cell, ""
         if verb in ("start", "build", "prove", "stop"):
@@ -87,7 +88,6 @@ class Worker:
         self.faults.note(os.getpid(), f"worker {args.side} {args.epoch}")
         print(f"simulated worker: {args.side}, epoch {args.epoch}", flush=True)
         return wire.Ready(
-            protocol=wire.PROTOCOL,
             pid=os.getpid(),
             kind=self.scenario.kind,
             device=self.scenario.device,
@@ -98,7 +98,6 @@ class Worker:
     def describe(self, args: wire.Describe, faults: list[Fault]) -> wire.Described:
         workload = self._find(args.workload)
         return wire.Described(
-            api=1,
             kernel=workload.kernel,
             suite=workload.suite,
             text=workload.text,
@@ -226,26 +225,21 @@ class Worker:
 
     def phases(self, args: wire.Phases, faults: list[Fault]) -> wire.Phased:
         arm, workload = self._arm(args.arm)
+        if args.keep:
+            return self._traced(args, arm, faults)
         shares = {name: share for name, _, _, share in workload.phases}
         times = {name: None if share is None else share * arm.ns for name, share in shares.items()}
         if any(fault.word == "never_launched" for fault in faults):
             return wire.Phased(times, 0.0, wire.Census(on_device=True))
         return wire.Phased(times, arm.ns)
 
-    def trace(self, args: wire.Trace, faults: list[Fault]) -> wire.Traced:
-        arm, _ = self._arm(args.arm)
+    def _traced(self, args: wire.Phases, arm: Arm, faults: list[Fault]) -> wire.Phased:
         launches = [wire.Launch(f"simulated {self.start_.side}", 1, arm.ns), wire.Launch("shared", 2, arm.ns / 2)]
         broken = any(fault.word == "torn_trace" for fault in faults)
         events = [{"name": launch.name, "ph": "X", "ts": 0, "dur": launch.ns / 1e3} for launch in launches]
         text = json.dumps({"traceEvents": events})
-        if args.by == "proton":
-            kernels = [
-                {"frame": {"name": k.name}, "metrics": {"count": k.count, "time (ns)": k.ns}, "children": []}
-                for k in launches
-            ]
-            text = json.dumps([{"frame": {"name": "ROOT"}, "metrics": {}, "children": kernels}, {}])
-        self._scratch(args.name).write_text(text[:-5] if broken else text)
-        return wire.Traced(wire.Census(launches, on_device=args.by == "proton"))
+        self._scratch(args.keep).write_text(text[:-5] if broken else text)
+        return wire.Phased({}, arm.ns, wire.Census(launches))
 
     def close(self, args: wire.Close, faults: list[Fault]) -> wire.Closed:
         self.cell, self.arms = "", {}

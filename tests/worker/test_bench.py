@@ -126,7 +126,6 @@ def work(case):
 '''
 OTHERS = {
     "bare": "API = 1\nKERNEL = 'tiny'\nPRESETS = {'default': {'n': [1]}}\n",
-    "ranks": "API = 1\nKERNEL = 'tiny'\nRANKS = 4\nPRESETS = {'default': {'n': [1]}}\n",
     "zip": "API = 1\nKERNEL = 'tiny'\nPRESETS = {'default': {('a', 'b'): [(1, 2), (3,)]}}\n",
     "nameless": "API = 1\nPRESETS = {}\n",
     "future": "API = 2\n",
@@ -170,12 +169,12 @@ def test_a_workload_describes_itself(worker: Side) -> None:
     result = worker.ask(wire.Describe("good"))
     assert (result.kernel, result.suite, result.text, result.judge) == ("tiny", "good", "Doubling.", "wall")
     assert result.presets == {
-        "default": [[["n"], [[4], [8]]], [["a", "b"], [[1, True], [2, False]]]],
-        "requested": [[["n"], [[1]]]],
+        "default": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])],
+        "requested": [(["n"], [[1]])],
     }
-    assert (result.phases, result.peers, result.seed_columns) == ([["run", "tiny.run", "the kernel"]], ["torch"], ["n"])
+    assert (result.phases, result.peers, result.seed_columns) == ([("run", "tiny.run", "the kernel")], ["torch"], ["n"])
     assert (result.scaled, result.ladder) == ("n", ["plain", "other"])
-    assert result.sweep == wire.Sweep(["a", "b"], "density", "plain", [[0.0, 0.5, 1.5, 2.0]])
+    assert result.sweep == wire.Sweep(["a", "b"], "density", "plain", [(0.0, 0.5, 1.5, 2.0)])
     bare = worker.ask(wire.Describe("bare"))
     assert (bare.scaled, bare.ladder, bare.sweep) == ("", [], None)
     assert (result.default_peers, bare.default_peers) == ([], None)
@@ -208,8 +207,6 @@ def test_cases_are_screened(worker: Side) -> None:
     assert (seen.flops, seen.bytes, seen.conventions) == ([8.0, 10.0], [32.0, 40.0], ["doubling"] * 2)
     bare = worker.ask(wire.Screen("bare", [{"n": 1}]))
     assert (bare.skips, bare.flops, bare.conventions) == ([""], [None], [""])
-    ranks = worker.ask(wire.Screen("ranks", [{"n": 1}]))
-    assert ranks.skips == ["needs 4 ranks, and abprof starts one process a side"]
 
 
 def test_facts_come_with_the_check(worker: Side) -> None:

@@ -10,22 +10,19 @@ import pytest
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import cuda
+from abprof.worker import clocks
 from abprof.worker.api import Op, Unsupported
 from abprof.worker.arms import Arms
-from abprof.worker.bench import clock
-from abprof.worker.clocks import NotCaptured
-from abprof.worker.cuda import CudaClock, Records, Stamps, added, span
+from abprof.worker.clocks import CudaClock, NotCaptured, Records, Stamps
 
 
-class Made:
+class Made(CudaClock):
     """A device on which a call takes 5 us, a replay 2, its kernels 1 and with the gaps 1.2; `fault` is what a capture raises."""
 
-    kind, device, enqueued = "cuda", torch.device("cpu"), 9e3
     fault: Exception | None = None
 
     def __init__(self) -> None:
-        self.captured = 0
+        self.captured, self.enqueued, self.device = 0, 9e3, torch.device("cpu")
 
     def sync(self) -> None: ...
     def reset_peak(self) -> None: ...
@@ -62,12 +59,18 @@ class Made:
         return "CUPTI does not start"
 
 
+def arms_on(device: Made) -> Arms:
+    """The arms of a worker on this device, with a workload that does nothing."""
+    load: Any = SimpleNamespace(inputs=lambda case, device, seed: 1, prepare=lambda *of: Op(lambda: None))
+    arms = Arms(wire.Start("cpu", "base"))
+    arms.clock, arms.module, arms.kernel = device, lambda name: load, lambda: ModuleType("k")  # type: ignore[method-assign]
+    return arms
+
+
 @pytest.fixture
 def made() -> tuple[Made, Arms]:
-    load = SimpleNamespace(inputs=lambda case, device, seed: 1, prepare=lambda *of: Op(lambda: None))
     device = Made()
-    arms = Arms(device, lambda name: load, lambda: ModuleType("k"), lambda: 0)  # type: ignore[arg-type,return-value]
-    return device, arms
+    return device, arms_on(device)
 
 
 def test_each_timer_reads_a_quantity_of_its_own(made: tuple[Made, Arms]) -> None:
@@ -101,14 +104,14 @@ def test_what_cannot_be_captured_says_why_and_whether_the_process_is_spoiled(mad
 
 
 def test_a_cpu_has_neither() -> None:
-    cpu, op = clock("cpu"), Op(lambda: None)
-    with pytest.raises(Unsupported, match="CUDA graphs need a GPU"):
-        cpu.graph(op, lambda: 0)
-    with pytest.raises(Unsupported, match="CUPTI needs a GPU"):
-        cpu.kernels(op, 1, cold=True)
-    with pytest.raises(Unsupported, match="CUPTI needs a GPU"):
-        cpu.span(op, 1, cold=True)
-    assert cpu.unrecorded() == "CUPTI needs a GPU"
+    arms = arms_on(clocks.Clock())  # type: ignore[arg-type]
+    arms.open(wire.Open("w", {}, "base"))
+    for timer in ("cuda_graph", "cupti", "sustained"):
+        with pytest.raises(Unsupported, match="needs a GPU"):
+            arms.turn(wire.Turn("base", 1, timer))
+    with pytest.raises(Unsupported, match="a CUDA graph needs a GPU"):
+        arms.capture(wire.Capture("base"))
+    assert arms.clock.unrecorded() == "CUPTI needs a GPU"
 
 
 class Cupti(ModuleType):
@@ -161,7 +164,7 @@ def test_kernels_copies_and_fills_of_a_call_are_added_up(cupti: Cupti) -> None:
         assert not records.drained(), "what ran before is not the call's"
         for kind, ns in ((10, 700), (1, 20), (2, 3), (8, 9999)):
             cupti.ran(kind, ns)
-        assert added(records.drained()) == 723
+        assert sum(end - start for start, end in records.drained()) == 723
         cupti.ran(10, 50)
     with records:
         assert not records.drained(), "nor is what was left"
@@ -169,19 +172,6 @@ def test_kernels_copies_and_fills_of_a_call_are_added_up(cupti: Cupti) -> None:
 
 
 NOW = 1_795_000_000_000_000_000  # ns since 1970: a float would round it to 256 of them
-
-
-def test_a_span_counts_the_gap_between_two_kernels_and_nothing_before_the_first(cupti: Cupti) -> None:
-    with Records() as records:
-        cupti.ran(10, 300, start=NOW + 1001)
-        cupti.ran(10, 500, start=NOW + 1401)
-        ran = records.drained()
-        assert (added(ran), span(ran)) == (800, 900)
-        cupti.ran(10, 300, start=NOW)
-        cupti.ran(2, 100, start=NOW + 101)  # on another stream, meanwhile
-        ran = records.drained()
-        assert (added(ran), span(ran)) == (400, 300)
-        assert (added(records.drained()), span(records.drained())) == (0, 0), "a reading of zero, which drops the round"
 
 
 def test_a_cupti_that_somebody_holds_is_a_reason_and_no_crash(cupti: Cupti) -> None:
@@ -240,7 +230,7 @@ def test_cupti_is_tried_on_a_kernel_that_events_time_too(
     cupti: Cupti, monkeypatch: pytest.MonkeyPatch, reported: int, why: str
 ) -> None:
     """Ticks of the processor's counter, or records that do not come."""
-    monkeypatch.setattr(cuda, "_KNOWN", Op(lambda: cupti.ran(10, reported, start=NOW + 6_000)))
+    monkeypatch.setattr(clocks, "_KNOWN", Op(lambda: cupti.ran(10, reported, start=NOW + 6_000)))
     clock = OnNoDevice(cupti)
     assert clock.unrecorded().startswith(why)
     assert bool(clock.unrecorded()) == bool(why)
@@ -274,14 +264,13 @@ def test_after_torchs_profiler_cupti_is_not_believed(cupti: Cupti) -> None:
 def test_a_long_call_is_made_no_more_often_than_needed(
     kind: str, usual_ns: float, took: float, wall: float, calls: int
 ) -> None:
-    load: Any = SimpleNamespace(inputs=lambda *_: None, prepare=lambda *_: Op(lambda: None))
     device, made = Made(), list[int]()
     device.kind = kind
     device.wall = lambda op: (made.append(1), took if len(made) == 1 else wall)[1]  # type: ignore[method-assign]
     device.turn = lambda *_, **__: (made.append(1), wall)[1]  # type: ignore[method-assign]
-    arms = Arms(device, lambda _: load, lambda: load, lambda: 0)  # type: ignore[arg-type]
+    arms = arms_on(device)
     opened = arms.open(wire.Open("w", {}, "base", usual_ns=usual_ns))
-    assert (len(made), arms["base"].wall) == (calls, wall)
+    assert (len(made), arms.opened["base"].wall) == (calls, wall)
     assert opened.call_ns == (wall if calls == 5 else usual_ns)
 
 

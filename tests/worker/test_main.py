@@ -135,7 +135,7 @@ class Stub:
         pass
 
     def ready(self) -> wire.Ready:
-        return wire.Ready(wire.PROTOCOL, 1, "cuda", "stub")
+        return wire.Ready(1, "cuda", "stub")
 
     def close(self, request: wire.Close) -> wire.Closed:
         raise self.fault

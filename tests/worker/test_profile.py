@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import json
 import statistics
 import sys
 import time
@@ -20,8 +21,9 @@ from torch.profiler import record_function
 from abprof.records import messages as wire
 from abprof.worker import ceilings, main, profile
 from abprof.worker.api import Op
-from abprof.worker.bench import Bench, clock
+from abprof.worker.bench import Bench
 from abprof.worker.ceilings import Try, best
+from abprof.worker.clocks import clock
 from abprof.worker.compiles import Watch, chosen
 from abprof.worker.profile import Marked, Ran
 
@@ -29,8 +31,8 @@ HOST, DEVICE = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
 SPANS = [(0, 100), (200, 300)]
 
 
-def ran(name: str, at: int, ns: int = 10, **more: Any) -> Ran:
-    return Ran(name, at, at, ns, **more)
+def ran(name: str, at: int, ns: int = 10, grid: tuple[int, ...] = ()) -> Ran:
+    return Ran(name, at, at, ns, (grid, (), None, None))
 
 
 class Raw:
@@ -70,14 +72,6 @@ def test_a_name_launched_as_often_as_it_ran_is_matched_in_order_and_a_replayed_g
     assert {one.key for one in profile.identified(seen, [("k", "k[1]"), ("k", "k[2]")])} == {""}
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"traceEvents": [{"cat": "kernel", "args": {"correlation": "x"}}]}'])
-def test_details_of_a_malformed_trace_are_left_out(text: str, tmp_path: Path) -> None:
-    (tmp_path / "trace.json").write_text(text)
-    assert profile.geometry(tmp_path / "trace.json") == {}
-    args = {"grid": [8, 1, 1], "block": "128", "registers per thread": 40, "shared memory": True}
-    assert Ran.detailed("k", 1, 2, 3, args) == Ran("k", 1, 2, 3, (8, 1, 1), (), 40, None)
-
-
 def test_a_range_has_its_own_time_without_that_of_ranges_inside() -> None:
     marked = [Marked("outer", at, at + 90) for at, _ in SPANS]
     marked += [Marked("run", at + begin, at + begin + 20) for at, _ in SPANS for begin in (10, 50)]
@@ -85,7 +79,7 @@ def test_a_range_has_its_own_time_without_that_of_ranges_inside() -> None:
     assert profile.ranges_of(marked, SPANS) == [wire.Range("outer", 1, 50.0), wire.Range("run", 2, 40.0)]
     assert profile.ranges_of([Marked("run", 1, 2)], SPANS) is None, "calls differ"
     marked = [Marked("outer", 0, 90), Marked("run", 10, 30), Marked("run", 50, 70)]
-    kernels = [(5, 1e3), (20, 7e3), (40, 2e3), (60, 7e3), (80, 4e3), (95, 9e9)]
+    kernels = [ran("k", at, ns) for at, ns in ((5, 1000), (20, 7000), (40, 2000), (60, 7000), (80, 4000), (95, 10**9))]
     assert profile.ranges_of(marked, SPANS[:1], kernels) == [wire.Range("outer", 1, 7e3), wire.Range("run", 2, 14e3)]
 
 
@@ -107,9 +101,8 @@ def device_pass(*, shown: bool = True, kernels: int = 1) -> list[Raw]:
 
 
 def read(events: list[Raw], launched: Any = (), geometry: Any = None) -> wire.Phased:
-    made: Any = SimpleNamespace(kineto_results=SimpleNamespace(events=lambda: events)), launched
     labels = {"run": "run", "store": "store"}
-    return profile.read(*profile._device_events(made, labels, geometry or {}), labels, 1, on_device=True)
+    return profile.read(*profile._device_events(events, launched, labels, geometry or {}), labels, 1, on_device=True)
 
 
 def test_a_kernel_belongs_to_the_call_and_range_that_launched_it() -> None:
@@ -130,6 +123,10 @@ def test_a_call_without_launches_is_told_from_a_profiler_that_sees_nothing() -> 
 # ---------------------------------------------------------------- real passes on a CPU
 
 
+def profiled(op: Op, ranges: dict[str, str], calls: int, discarded: int) -> wire.Phased:
+    return profile.phases(op, ranges, wire.Phases("base", calls, discarded), clock("cpu"), Watch())
+
+
 def test_on_a_cpu_the_outermost_operations_and_all_ranges_are_counted() -> None:
     x = torch.randn(64)
 
@@ -139,7 +136,7 @@ def test_on_a_cpu_the_outermost_operations_and_all_ranges_are_counted() -> None:
         with record_function("store"), record_function("load"):
             torch.softmax(y, 0).add_(1)
 
-    phased = profile.phases(Op(call), {"load": "load"}, 3, clock("cpu"), discarded=1)
+    phased = profiled(Op(call), {"load": "load"}, 3, 1)
     counted = {one.name: one.count for one in phased.census.launches}
     assert counted == {"aten::clone": 1, "aten::softmax": 1, "aten::add_": 1}
     assert phased.census.hidden_ns == 0
@@ -156,7 +153,7 @@ def test_a_slow_first_call_does_not_count() -> None:
             time.sleep(0.3 if len(calls) < 2 else 0.01)
             calls.append(time.perf_counter_ns() - began)
 
-    phased = profile.phases(Op(sleeps), {"load": "load", "none": "none"}, 7, clock("cpu"))
+    phased = profiled(Op(sleeps), {"load": "load", "none": "none"}, 7, 2)
     assert len(calls) == 9
     assert phased.phases["none"] is None
     assert statistics.median(calls[2:]) == pytest.approx(phased.phases["load"], rel=0.5)
@@ -174,11 +171,42 @@ def test_an_unreadable_pass_costs_the_cell_nothing_and_no_hook_is_left(monkeypat
         raise AttributeError("no attribute time_range")
 
     with pytest.raises(ZeroDivisionError):
-        profile.phases(Op(lambda: 1 / 0), {}, 1, clock("cpu"), discarded=0, watch=Watch())
+        profiled(Op(lambda: 1 / 0), {}, 1, 0)
     monkeypatch.setattr(profile, "_host_events", torn)  # as another version of torch may
-    phased = profile.phases(Op(call), {"load": "load"}, 1, clock("cpu"), discarded=0, watch=Watch())
+    phased = profiled(Op(call), {"load": "load"}, 1, 0)
     assert phased.census.missing == "the profiled pass could not be read: AttributeError: no attribute time_range"
     assert (during, list(knobs.runtime.launch_enter_hook.calls)) == ([len(before) + 1], before)
+
+
+# ---------------------------------------------------------------- a pass kept as a file
+
+
+def test_a_trace_has_no_folders_of_the_machine_and_a_limited_size(tmp_path: Path) -> None:
+    names = ["a/b/c", "void at::f<float>(x)", "https://x.y/z/a", "x / y"]
+    events: list[dict[str, Any]] = [{"name": name, "ts": 5, "ph": "X"} for name in names]
+    events += [{"name": f"at /home/me/some/kernel_{i}.py(3)", "ph": "X", "ts": -i} for i in range(100)]
+    events.append({"ph": "M", "name": "process_name", "args": {"name": "python", "file": "/opt/x/y.py"}})
+    raw, target = {"traceName": "/tmp/x/t.json", "traceEvents": events, "schemaVersion": 1}, tmp_path / "target"
+    assert profile.write_chrome(raw, target, 10**6) == 0
+    text = target.read_text()
+    assert not any(folder in text for folder in ("/home", "/opt", "/tmp"))
+    assert [event["name"] for event in json.loads(text)["traceEvents"]][-5:] == ["at kernel_0.py(3)", *names]
+    left_out = profile.write_chrome(raw, target, 2000)
+    kept = json.loads(target.read_text())["traceEvents"]
+    assert target.stat().st_size <= 2000
+    assert left_out == 105 - len(kept) > 0
+    assert (kept[0]["ph"], kept[1]["ts"]) == ("M", -99), "names of threads, then the first in time"
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_real_profile_is_written_with_its_operations(tmp_path: Path, device: str) -> None:
+    x, target = torch.randn(64, device=device), tmp_path / "t.json"
+    request = wire.Phases("base", 3, 1, target.name, 10**7)
+    phased = profile.phases(Op(lambda: torch.exp(x + 1)), {}, request, clock(device), Watch(), target)
+    assert (phased.census.missing, phased.left_out) == ("", 0)
+    assert [launch.count for launch in phased.census.launches] == [1, 1]
+    assert json.loads(target.read_text())["traceEvents"]
+    assert "/tmp" not in target.read_text()
 
 
 # ---------------------------------------------------------------- Triton
@@ -308,7 +336,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     mount = wire.Mount("tiny", str(tmp_path / "kernels"), "abprof_side.tiny", str(tmp_path), [str(tmp_path)])
     made = Bench(wire.Start(request.param, "base", mount, {"good": str(tmp_path / "good.py")}, str(tmp_path)))
     if request.param == "cpu":
-        on_gpu = SimpleNamespace(clock=SimpleNamespace(kind="cuda"), _workload=made._workload)
+        on_gpu = SimpleNamespace(clock=SimpleNamespace(kind="cuda"), module=made.module)
         monkeypatch.setattr(made, "marked", lambda of: Bench.marked(on_gpu, of))  # type: ignore[arg-type]
     before, known = vars(record_function).copy(), set(sys.modules)
     yield made
@@ -323,7 +351,7 @@ def test_a_profiled_pass_is_marked_and_a_turn_is_not(bench: Bench, recorder: Rec
     bench.open(wire.Open("good", {"n": 4}, "base", seed=1))
     assert recorder.seen == []
     if keep:
-        bench.trace(wire.Trace("base", "kept.json", 2, 1, 10**6))
+        bench.phases(wire.Phases("base", 2, 1, "kept.json", 10**6))
     else:
         phased = bench.phases(wire.Phases("base", 2, 1))
         assert phased.phases["run"] is not None

@@ -13,9 +13,7 @@ import pytest
 import torch
 
 from abprof.worker.api import Op
-from abprof.worker.bench import clock
-from abprof.worker.clocks import NotCaptured
-from abprof.worker.cuda import CudaClock
+from abprof.worker.clocks import CudaClock, NotCaptured, clock
 from tests.gpus import INSIDE
 
 pytestmark = [pytest.mark.gpu, pytest.mark.alone]
@@ -75,12 +73,14 @@ def test_cupti_in_a_process_of_its_own() -> None:
 PROFILED = """
 import sys, torch
 from abprof.kit import Op, Unsupported
+from abprof.records import messages as wire
 from abprof.worker import profile
-from abprof.worker.bench import clock
+from abprof.worker.clocks import clock
+from abprof.worker.compiles import Watch
 cuda, op = clock("cuda"), Op(lambda: torch.cuda._sleep(2_000_000))
 assert cuda.unrecorded() == "", cuda.unrecorded()
 assert 0.9 < cuda.span(op, 1, cold=True) / cuda.turn(op, 1, cold=True) < 1.1
-profile.profiled(op, 2, cuda, 1, None)
+profile.phases(op, {}, wire.Phases("base", 2, 1), cuda, Watch())
 print(cuda.unrecorded())
 if sys.argv[1] == "by code under test":
     cuda.profiled = False
@@ -146,8 +146,7 @@ def test_a_call_that_compiles_each_time_is_refused(cuda: CudaClock) -> None:
 SPOILING = """
 import sys, torch
 from abprof.kit import Op
-from abprof.worker.bench import clock
-from abprof.worker.clocks import NotCaptured
+from abprof.worker.clocks import NotCaptured, clock
 cuda, x, other = clock("cuda"), torch.ones(1024, device="cuda"), torch.cuda.Stream()
 def elsewhere():
     with torch.cuda.stream(other):

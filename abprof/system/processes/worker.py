@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from abprof.records import messages as wire
+from abprof.records.base import UNREADABLE, untrusted
 from abprof.system.processes.children import (
     MARK,
     Log,
@@ -168,14 +171,14 @@ class Worker:
     def receive(self, request: Any, timeout: float) -> Any:
         """The reply to the last request sent."""
         try:
-            message = wire.load(self._read_line(timeout))
+            message = msgspec.convert(untrusted(self._read_line(timeout)), dict[str, Any])
             if message.get("id") != self._next:
                 raise ValueError(f"answer to request {message.get('id')}, expected {self._next}")
             if "fault" in message:
-                fault = wire.unpack(wire.Fault, message["fault"])
+                fault = msgspec.convert(message["fault"], wire.Fault)
                 raise WorkerFault(fault.status, fault.reason, fault.at)
-            return wire.unpack(wire.VERBS[wire.NAMES[type(request)]][1], message["reply"])
-        except (ValueError, TypeError, KeyError) as error:
+            return msgspec.convert(message["reply"], wire.VERBS[wire.NAMES[type(request)]][1])
+        except (*UNREADABLE, OverflowError, ValueError, KeyError) as error:
             self.kill()
             raise WorkerDied(f"unreadable answer: {error}") from error
 
