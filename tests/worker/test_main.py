@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -226,22 +225,3 @@ def test_an_illegal_access_ends_the_worker_and_not_the_next_one(tmp_path: Path) 
         worker.restart()
         worker.call(start, 120)
         assert worker.call(wire.Open("w", {"bad": False}, "base"), 120).status == "ok"
-
-
-PRELOAD = """
-import os, sys, torch
-from abprof.worker.main import preload
-wants = "torch.fx.experimental.symbolic_shapes"
-source, parent = os.pipe()
-if sys.argv[1] == "waits":
-    os.write(parent, b"a request")
-preload(source)
-print(wants in sys.modules)
-"""
-
-
-@pytest.mark.parametrize(("request_", "loaded"), [("none", "True"), ("waits", "False")])
-def test_a_worker_preloads_what_a_first_call_needs_while_no_request_waits(request_: str, loaded: str) -> None:
-    command = [sys.executable, "-c", PRELOAD, request_]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.stdout.split() == [loaded], done.stderr
