@@ -26,7 +26,6 @@ from abprof.records import (
     Run,
     Status,
 )
-from abprof.verdict import stats
 
 Array = NDArray[np.float64]
 TIME, HOST_TIME, CLOCK, WAIT = range(4)  # rows of an arm in Rounds
@@ -239,10 +238,10 @@ class CellData:
         return [each for each in whole if each.size]
 
     def epoch_values(self, before: str, after: str, of: Quantity = "judged") -> list[float]:
-        """Epoch values D (log ratios after/before) in the order of epochs, for epochs in which both arms ran."""
+        """Epoch values D in the order of epochs: the median over rounds of log(after/before)."""
         return self.once(
             ("values", before, after, of),
-            lambda: [stats.round_median(first, second) for first, second in self.epochs(of, before, after)],
+            lambda: [float(np.median(np.log(b) - np.log(a))) for a, b in self.epochs(of, before, after)],
         )
 
     def epoch_medians(self, arm: str, of: Quantity = "judged") -> list[float]:

@@ -9,11 +9,8 @@ one-sided tests at 5 %). The first that holds is the verdict:
     otherwise more epochs; at the end `unclear`, with the smallest margin that could have been certified.
 Every interval covers at all planned looks together, so stopping at the first look that decides costs nothing.
 
-A verdict is withheld (`unclear`) for three reasons:
-    clock      times at one clock and times as read certainly disagree, and the sides' clocks differed by more than a
-               quarter of the margin
-    power      slices without a pause, at the power limit, certainly changed in the other direction
-    timer      the parent's own clock contradicts the timer in the worker
+A verdict is withheld (`unclear`) where another reading certainly contradicts it: times as read those at one clock
+(`clock`), slices without a pause (`power`), or the parent's own clock (`timer`).
 
 Targets, peers and variants are three families: false-discovery control runs over each by itself. Peers and variants do
 not affect the header, the exit code or the number of epochs (except variants in a run of one branch).
@@ -199,7 +196,8 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
 
 
 def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin: float) -> bool:
-    """Whether times at one clock and times as read certainly disagree while the sides' clocks differed."""
+    """Whether times at one clock and times as read certainly disagree while the sides' clocks differed by more than a
+    quarter of the margin."""
     other = data.epoch_values(pair.before, pair.after, "read" if data.at_one_clock else "cycles")
     judged, second = stats.repeated_interval(values), stats.repeated_interval(other)
     if judged is None or second is None or len(other) < len(values):

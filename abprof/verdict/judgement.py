@@ -156,9 +156,6 @@ def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
     return found
 
 
-# ---------------------------------------------------------------- observations
-
-
 def _observation(data: CellData, arm: str) -> Observation:
     state, shown = data.state(arm), data.shows_times(arm)
     outcomes = [block.outcomes[arm] for block in data.blocks if arm in block.outcomes]
@@ -214,13 +211,8 @@ def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str,
 
 
 def _phases(recorded: Sequence[dict[str, float | None]]) -> dict[str, float | None] | None:
-    """Mean over the passes of each phase, median ns per call, and `residual` = total minus the other phases.
-
-    All from the profiled pass, so that the residual compares like with like. A run profiles its second epoch, with
-    --quick its only one. None if no epoch recorded phases.
-    """
-    if not recorded:
-        return None
+    """Mean over the profiled passes of each phase, median ns per call, and `residual` = total minus the other phases. None
+    if no epoch recorded phases."""
     means: dict[str, float | None] = {}
     for name in dict.fromkeys(name for each in recorded for name in each):
         known = [value for each in recorded if (value := each.get(name)) is not None]
@@ -228,4 +220,4 @@ def _phases(recorded: Sequence[dict[str, float | None]]) -> dict[str, float | No
     total = means.get("total")
     if total is not None:
         means["residual"] = total - sum(v for name, v in means.items() if name not in {"total", "residual"} and v)
-    return means
+    return means or None

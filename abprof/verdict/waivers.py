@@ -21,11 +21,18 @@ def in_force(run: Run) -> tuple[Waiver, ...]:
     return tuple(one for one in run.waivers if run.began[:10] <= one.expires)
 
 
+def _accepted(run: Run, row: Comparison) -> float | None:
+    """The largest change that waivers in force accept for a slower row; None without one."""
+    most = (one.most_pct for one in in_force(run) if fnmatchcase(row.cell, one.cells) and row.verdict == "slower")
+    return max(most, default=None)
+
+
 def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
     """The rows, with the reason `waived` on those that a waiver covers."""
-    valid = in_force(run)
+    accepted = [(row, _accepted(run, row)) for row in rows]
     return tuple(
-        msgspec.structs.replace(row, reasons=(*row.reasons, "waived")) if _covered(row, valid) else row for row in rows
+        msgspec.structs.replace(row, reasons=(*row.reasons, "waived")) if most and (row.pct or 0.0) <= most else row
+        for row, most in accepted
     )
 
 
@@ -38,8 +45,7 @@ def describe(waiver: Waiver) -> str:
 
 def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
     """Warnings: a waiver of these cells has expired; a row is slower than its waiver allows."""
-    valid = in_force(run)
-    names = [cell.id for cell in run.cells]
+    names, valid = [cell.id for cell in run.cells], in_force(run)
     old = [one for one in run.waivers if one not in valid and any(fnmatchcase(name, one.cells) for name in names)]
     if old:
         yield Advice(
@@ -48,20 +54,8 @@ def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
             advice=f"fix what is slower and remove the waiver from {FILE}, or renew it: abprof waive",
             cells=tuple(name for name in names if any(fnmatchcase(name, one.cells) for one in old)),
         )
-    beyond = [row for row in rows if row.verdict == "slower" and not _covered(row, valid) and _matching(row, valid)]
+    beyond = dict.fromkeys(row.cell for row in rows if _accepted(run, row) and "waived" not in row.reasons)
     if beyond:
-        yield Advice(
-            kind="waiver_exceeded",
-            text=f"{len(beyond)} cells are slower than their waivers allow",
-            advice=f"{FILE} on base has the accepted change",
-            cells=tuple(dict.fromkeys(row.cell for row in beyond)),
-        )
-
-
-def _matching(row: Comparison, valid: Sequence[Waiver]) -> list[Waiver]:
-    return [one for one in valid if fnmatchcase(row.cell, one.cells)]
-
-
-def _covered(row: Comparison, valid: Sequence[Waiver]) -> bool:
-    most = max((one.most_pct for one in _matching(row, valid)), default=None)
-    return row.verdict == "slower" and row.pct is not None and most is not None and row.pct <= most
+        text = f"{len(beyond)} cells are slower than their waivers allow"
+        advice = f"{FILE} on base has the accepted change"
+        yield Advice(kind="waiver_exceeded", text=text, advice=advice, cells=tuple(beyond))
