@@ -1,4 +1,4 @@
-"""`abprof history`: the index over run folders, its queries, changes and page."""
+"""`abprof history`: nights read from run folders, queries, changes and the page."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,7 @@ from typing import Any
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.extras.nightly import Query, history_page, open_index
-from abprof.extras.nightly.index import FILE
+from abprof.extras.nightly import Query, history_page, read_history
 from tests import runs
 from tests.nights import MACHINE, Nights, commit
 
@@ -34,8 +32,8 @@ def made(tmp_path: Path) -> Nights:
 
 
 def values(nights: Nights, **query: Any) -> list[tuple[int, str, float | None, float | None, str]]:
-    with open_index(nights.runs_dir) as index:
-        return [(n.number, v.cell, v.base, v.head, v.verdict) for n, v in index.values(Query(**query))]
+    found = read_history(nights.runs_dir).values(Query(**query))
+    return [(n.number, v.cell, v.base, v.head, v.verdict) for n, v in found]
 
 
 def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
@@ -45,7 +43,7 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     (folder / "run.json").write_text(changed if isinstance(changed, str) else json.dumps(run))
 
 
-# ---------------------------------------------------------------- the index
+# ---------------------------------------------------------------- the nights
 
 
 def test_nights_in_order_with_base_and_head(made: Nights) -> None:
@@ -57,12 +55,12 @@ def test_nights_in_order_with_base_and_head(made: Nights) -> None:
     assert {cell for _, cell, *_ in values(made, cells=("*mask=b",))} == {OTHER}
     assert [number for number, *_ in values(made, cells=(CELL,), since="2026-01-03")] == [2, 3]
     assert [base for _, _, base, *_ in values(made, cells=(CELL,), metric="wall")] == [None, 9101.0, 9103.0]
-    assert values(made, series="release") == values(made, kinds=("against",)) == []
-    with open_index(made.runs_dir) as index:
-        assert [(n.base, n.head) for n in index.nights()] == [
-            ("", commit(1)), (commit(1), commit(2)), (commit(2), commit(3)),
-        ]  # fmt: skip
-        assert (index.cells(), index.notes) == ([CELL, OTHER], ())
+    assert values(made, series="release") == []
+    history = read_history(made.runs_dir)
+    assert [(n.base, n.head) for n in history.nights()] == [
+        ("", commit(1)), (commit(1), commit(2)), (commit(2), commit(3)),
+    ]  # fmt: skip
+    assert (history.cells(), history.notes) == ([CELL, OTHER], ())
 
 
 def test_folders_that_come_change_and_go_are_followed(made: Nights) -> None:
@@ -84,34 +82,8 @@ def test_identical_code_is_a_change_of_nothing(tmp_path: Path) -> None:
     folder = nights.add({CELL: (1.0, 1.0)})
     edit(folder, lambda run: run["comparisons"][0].update(pct=None, low_pct=None, reasons=["identical_code"]))
     edit(folder, lambda run: [seen.update(status="identical", metrics={}) for seen in run["observations"]])
-    with open_index(nights.runs_dir) as index:
-        ((_, value),) = index.values(Query())
+    ((_, value),) = read_history(nights.runs_dir).values(Query())
     assert (value.pct, value.base, value.head, value.head_status) == (0.0, None, None, "identical")
-
-
-def another_version(file: Path) -> None:
-    with sqlite3.connect(file) as database:
-        database.execute("PRAGMA user_version = 99")
-        database.execute("DROP TABLE value")
-
-
-@pytest.mark.parametrize(
-    ("spoil", "note"),
-    [
-        (Path.unlink, ""),
-        (lambda file: file.write_bytes(b"no database" * 400), "it was rebuilt from the run folders"),
-        (lambda file: file.write_bytes(file.read_bytes()[:1024] + b"\xa5" * 40000), "it was rebuilt"),
-        (lambda file: file.write_bytes(file.read_bytes()[:5000]), "it was rebuilt"),
-        (another_version, "made by another version"),
-        (lambda file: (file.unlink(), file.mkdir()), "built in memory"),  # even root cannot open a folder as a database
-    ],
-)
-def test_an_index_that_is_lost_or_corrupt_is_rebuilt(made: Nights, spoil: Callable[[Path], Any], note: str) -> None:
-    whole = values(made)
-    spoil(made.runs_dir / FILE)
-    with open_index(made.runs_dir) as index:
-        assert note in " ".join(index.notes)
-    assert values(made) == whole
 
 
 @pytest.mark.parametrize(
@@ -120,15 +92,15 @@ def test_an_index_that_is_lost_or_corrupt_is_rebuilt(made: Nights, spoil: Callab
         (lambda run: '{"status": "complete"', "not a run of this abprof"),
         (lambda run: json.dumps({**run, "sides": []}), "without a side"),
         (lambda run: json.dumps(run)[:-1] + ', "more": ' + "[" * 3000 + "]" * 3000 + "}", "recursion"),
-        (lambda run: json.dumps({**run, "night": {**run["night"], "number": 10**19}}), "too large"),
     ],
 )
 def test_a_folder_that_cannot_be_read_is_left_out(made: Nights, spoil: Callable[..., str], note: str) -> None:
     folder = made.add({CELL: (103.0, 99.0)})
     edit(folder, spoil)
     assert len(values(made)) == 6
-    with open_index(made.runs_dir) as index:
-        assert [folder.name in index.notes[0], note in index.notes[0].lower(), len(index.notes)] == [True, True, 1]
+    (said,) = read_history(made.runs_dir).notes
+    assert folder.name in said
+    assert note in said.lower()
 
 
 # ---------------------------------------------------------------- the verb
@@ -145,9 +117,6 @@ def test_query(made: Nights, capsys: pytest.CaptureFixture[str]) -> None:
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [line["cell"] for line in lines] == [CELL, OTHER]
     assert list(lines[0]) == list(rows[0])
-    (made.runs_dir / FILE).write_bytes(b"x")
-    assert run_command_line(["history", "query", *place]) == 0
-    assert len(capsys.readouterr().out.splitlines()) > len(rows), "a damaged index is made again"
 
 
 def test_a_text_that_a_spreadsheet_would_calculate(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -184,8 +153,7 @@ def test_bad_options_are_refused(words: list[str], says: str, capsys: pytest.Cap
 def test_without_nights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command_line(["history", "query", "--json", "--cell", CELL, "--runs-dir", str(tmp_path)]) == 0
     assert capsys.readouterr() == ("", "abprof: no nights yet\n")
-    with open_index(tmp_path) as index:
-        assert "No nights yet" in history_page(index, "")
+    assert "No nights yet" in history_page(read_history(tmp_path), "")
 
 
 def test_changes_are_searched_in_all_cells_and_nights_and_then_selected(

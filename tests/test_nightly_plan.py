@@ -9,17 +9,14 @@ from typing import Any
 
 import pytest
 
-from abprof.extras.nightly import NightOptions, NightReport, open_index, summary
+from abprof.extras.nightly import NightOptions, NightReport, read_history, summary
 from abprof.extras.nightly.changes import Change, Shift
-from abprof.extras.nightly.index import NightRow
-from abprof.extras.nightly.job import prune
-from abprof.extras.nightly.plan import Job, Tonight, jobs
+from abprof.extras.nightly.history import NightRow
+from abprof.extras.nightly.job import commits_of, prune
 from abprof.system import heartbeat
 from tests.nights import BEGAN, Nights
 
-HEAD, LAST, RELEASE = "h" * 40, "l" * 40, "r" * 40
-TONIGHT, OTHER = Tonight(HEAD, "", "matrix", "m1"), Tonight("y", "", "matrix", "m1")
-RELEASED = Tonight(HEAD, RELEASE, "matrix", "m1")
+HEAD, LAST = "h" * 40, "l" * 40
 PLAIN = {"matrix": "matrix", "machine": "m1", "began": "2026-01-01", "subject": "", "exit_code": 0, "sentence": ""}
 
 
@@ -28,61 +25,31 @@ def row(number: int, kind: str, base: str, head: str, **more: Any) -> NightRow:
     return NightRow(folder=f"f{number}", series="main", number=number, kind=kind, base=base, head=head, **fields)
 
 
-def vain(number: int, kind: str = "first", base: str = "", **more: Any) -> NightRow:
-    """A night on which nothing could run."""
-    return row(number, kind, base, HEAD, heads=0, settled=0, **more)
-
-
-def planned(nights: list[NightRow], tonight: Tonight, *there: str) -> list[Job]:
-    return jobs(nights, tonight, lambda commit: not there or commit in there)[0]
-
-
 @pytest.mark.parametrize(
-    ("nights", "tonight", "todo"),
+    ("nights", "commits"),
     [
-        ([], TONIGHT, [Job("first", (HEAD,))]),
-        ([row(1, "first", "", HEAD)], TONIGHT, []),
-        ([row(1, "first", "", LAST)], TONIGHT, [Job("step", (LAST, HEAD))]),
-        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD)], TONIGHT, []),
+        ([], (HEAD,)),
+        ([row(1, "first", "", HEAD)], ()),
+        ([row(1, "first", "", LAST)], (LAST, HEAD)),
+        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD)], ()),
         # the head went back to an older commit: that is new, once
-        ([row(1, "first", "", HEAD), row(2, "step", HEAD, LAST)], TONIGHT, [Job("step", (LAST, HEAD))]),
+        ([row(1, "first", "", HEAD), row(2, "step", HEAD, LAST)], (LAST, HEAD)),
         # a head of which nothing ran is never a base, and is not tried every night
-        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD, heads=0)], TONIGHT, []),
-        ([row(1, "first", "", LAST), row(2, "step", LAST, "x", heads=0)], TONIGHT, [Job("step", (LAST, HEAD))]),
-        ([row(1, "first", "", HEAD, heads=0)], TONIGHT, []),
-        # a night on which nothing could run is repeated, three times in all
-        ([vain(1)], TONIGHT, [Job("first", (HEAD,))]),
-        ([row(1, "first", "", LAST), vain(2, "step", LAST)], TONIGHT, [Job("step", (LAST, HEAD))]),
-        ([vain(1), vain(2)], TONIGHT, [Job("first", (HEAD,))]),
-        ([vain(1), vain(2), vain(3)], TONIGHT, []),
-        ([vain(1), vain(2), vain(3)], OTHER, [Job("first", ("y",))]),
-        ([row(1, "first", "", LAST), *(vain(number, "step", LAST) for number in (2, 3, 4))], TONIGHT, []),
+        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD, heads=0)], ()),
+        ([row(1, "first", "", LAST), row(2, "step", LAST, "x", heads=0)], (LAST, HEAD)),
+        ([row(1, "first", "", HEAD, heads=0)], ()),
+        # a night on which nothing could run is repeated
+        ([row(1, "first", "", HEAD, heads=0, settled=False)], (HEAD,)),
+        ([row(1, "first", "", LAST), row(2, "step", LAST, HEAD, heads=0, settled=False)], (LAST, HEAD)),
         # another matrix, another machine
-        ([row(1, "first", "", HEAD, matrix="less")], TONIGHT, [Job("first", (HEAD,))]),
-        ([row(1, "first", "", HEAD, machine="m0")], TONIGHT, [Job("first", (HEAD,))]),
-        # a fixed release
-        ([row(1, "first", "", HEAD)], RELEASED, [Job("against", (RELEASE, HEAD))]),
-        ([row(1, "first", "", HEAD), row(1, "against", RELEASE, HEAD)], RELEASED, []),
-        ([row(1, "first", "", HEAD)], Tonight(HEAD, HEAD, "matrix", "m1"), []),
+        ([row(1, "first", "", HEAD, matrix="less")], (HEAD,)),
+        ([row(1, "first", "", HEAD, machine="m0")], (HEAD,)),
+        # a commit that the repository lost
+        ([row(1, "first", "", LAST), row(2, "step", LAST, "gone")], (LAST, HEAD)),
     ],
-)  # fmt: skip
-def test_jobs(nights: list[NightRow], tonight: Tonight, todo: list[Job]) -> None:
-    assert planned(nights, tonight) == todo
-
-
-def test_a_given_up_head_is_reported_until_there_is_something_new() -> None:
-    def given_up(nights: list[NightRow], tonight: Tonight) -> str:
-        return jobs(nights, tonight, lambda _: True)[1]
-
-    tried = [vain(number, sentence="all crashed") for number in (1, 2, 3)]
-    assert given_up(tried, TONIGHT) == "all crashed"
-    assert given_up(tried[:2], TONIGHT) == given_up(tried, OTHER) == ""
-    assert given_up([*tried, row(4, "first", "", HEAD)], TONIGHT) == "", "another commit came in between, and back"
-    assert given_up([*tried, row(4, "against", RELEASE, HEAD)], RELEASED) == "all crashed", (
-        "its own step was not judged"
-    )
-    lost = [row(1, "first", "", HEAD), *(vain(n, "against", RELEASE, sentence="no release") for n in (2, 3, 4))]
-    assert (given_up(lost, RELEASED), given_up(lost, TONIGHT)) == ("no release", "")
+)
+def test_what_is_measured_tonight(nights: list[NightRow], commits: tuple[str, ...]) -> None:
+    assert commits_of(nights, HEAD, "matrix", "m1", lambda commit: commit != "gone") == commits
 
 
 @pytest.mark.parametrize(
@@ -104,17 +71,16 @@ def test_old_nights_keep_what_the_history_needs(tmp_path: Path, keep: dict[str, 
     mine.mkdir()
     (mine / "rounds.jsonl").write_text("mine")
     options = NightOptions(**keep)  # type: ignore[arg-type]
-    with open_index(nights.runs_dir) as index:
-        lines = prune(nights.runs_dir, index.nights("main"), options, now)
-        assert prune(nights.runs_dir, index.nights("main"), options, now) == []
+    history = read_history(nights.runs_dir)
+    lines = prune(nights.runs_dir, history.nights("main"), options, now)
+    assert prune(nights.runs_dir, history.nights("main"), options, now) == []
     folders = [folder for folder in sorted(nights.runs_dir.glob("*/")) if folder != mine]
     assert "".join(".X"[(folder / "rounds.jsonl").exists()] for folder in folders) == kept
     assert len(lines) == kept.count(".")
     if "." in kept:
         assert sorted(path.name for path in folders[0].iterdir()) == ["report.md", "run.json"]
     assert (mine / "rounds.jsonl").exists(), "other runs are not touched"
-    with open_index(nights.runs_dir, rebuild=True) as index:
-        assert len(index.nights("main")) == 6
+    assert len(read_history(nights.runs_dir).nights("main")) == 6
 
 
 HOUR = 3600.0
@@ -134,7 +100,7 @@ def test_a_heartbeat_shows_a_job_that_stopped(tmp_path: Path, beat: dict[str, An
     now = time.time()
     times = {name: now + at if isinstance(at, float) else at for name, at in ({"began": -HOUR} | beat).items()}
     for repo in (tmp_path, tmp_path / "gone"):
-        heartbeat.write(tmp_path, heartbeat.Heartbeat(series="main", repo=str(repo), runs_dir="", **times))
+        heartbeat.write(tmp_path, heartbeat.Heartbeat(series="main", repo=str(repo), **times))
     ((fine, text, advice),) = heartbeat.examine(tmp_path, now)
     assert (fine, bool(advice)) == (healthy, not healthy)
     assert says in text

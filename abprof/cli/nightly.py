@@ -7,8 +7,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,15 +15,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import app, note, while_read
-from abprof.cli.options import RUN, flag, many, options_from, takes, text, view_of, whole
+from abprof.cli.options import RUN, many, options_from, takes, text, view_of, whole
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import cell as csv_cell
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
     from abprof.extras.bot import NightIssue
-    from abprof.extras.nightly import NightReport
-    from abprof.extras.nightly.index import Index
+    from abprof.extras.nightly import History, NightReport
 
 
 def _days(text: str, option: str) -> float:
@@ -38,7 +35,6 @@ def _days(text: str, option: str) -> float:
 @app.command("nightly", short_help="A branch's head against its last judged commit.")
 @takes(
     text("--branch", "REF", "The branch that is watched: main.", default="main"),
-    text("--against", "REF", "Compare with this release too.", default=""),
     text("--series", "NAME", "What its nights are called; the branch's name.", default=""),
     text("--summary", "FILE", "Write a summary in Markdown."),
     text("--issue", "OWNER/NAME", "Keep an issue on GitHub up to date; the token is $GITHUB_TOKEN."),
@@ -63,7 +59,7 @@ def nightly(**values: Any) -> int:
             issue = NightIssue(values["issue"])  # refuses a missing token before anything is measured
         if summary and (Path(summary).is_dir() or not os.access(Path(summary).absolute().parent, os.W_OK)):
             raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
-        chosen = NightOptions(*(values[name] for name in ("branch", "against", "series", "keep_days", "keep_nights")))
+        chosen = NightOptions(*(values[name] for name in ("branch", "series", "keep_days", "keep_nights")))
         options, view = options_from((), values), view_of(values)
         return run_night(options, chosen, view, lambda report: _publish(report, summary, issue)).exit_code
     except AbprofError as error:
@@ -128,23 +124,21 @@ app.add_typer(verbs, name="history", short_help="Nights: query, changes, a page.
 @verbs.command("query")
 @takes(
     text("--metric", "NAME", _METRICS, default=""),
-    flag("--against", "Nights against the fixed release instead."),
     *_CHOICE,
 )
 def query(**values: Any) -> int:
     """Print what the nights measured, a row per night and cell, as CSV."""
-    from abprof.extras.nightly import Query
+    from abprof.extras.nightly import COLUMNS, Query
 
-    kinds = ("against",) if values["against"] else ("first", "step")
-    chosen = Query(values["cell"], values["metric"], values["series"], values["since"], kinds)
-    with _index(values) as index, while_read():
-        columns, rows = index.table(chosen)
+    chosen = Query(values["cell"], values["metric"], values["series"], values["since"])
+    history = _history(values)
+    with while_read():
         writer = csv.writer(sys.stdout, lineterminator="\n")
         if not values["json"]:
-            writer.writerow(columns)
-        for row in rows:
+            writer.writerow(COLUMNS)
+        for row in history.table(chosen):
             if values["json"]:
-                print(json.dumps(dict(zip(columns, row, strict=True))))
+                print(json.dumps(dict(zip(COLUMNS, row, strict=True))))
             else:  # a text never ends its line, steers a terminal, or is a formula to a spreadsheet
                 writer.writerow([csv_cell(item) if isinstance(item, str) else item for item in row])
     return Exit.OK
@@ -157,9 +151,10 @@ def changes(**values: Any) -> int:
     from abprof.extras.nightly import Query, history_changes
 
     chosen, silent = Query(values["cell"], since=values["since"]), True
-    with _index(values) as index, while_read():
-        for name in [values["series"]] if values["series"] else index.series():
-            found, shifts = history_changes(index, replace(chosen, series=name))
+    history = _history(values)
+    with while_read():
+        for name in [values["series"]] if values["series"] else history.series():
+            found, shifts = history_changes(history, replace(chosen, series=name))
             silent = silent and not found and not shifts
             if values["json"]:
                 lists = {"changes": [asdict(it) for it in found], "shifts": [asdict(it) for it in shifts]}
@@ -186,37 +181,36 @@ def page(
     from abprof.system.files import put
 
     path = Path(file) if file else _runs_of(values) / "history.html"
-    with _index(values) as index:
-        names = [values["series"]] if values["series"] else index.series()
-        if len(names) > 1:
-            raise AbprofError("there are several", where="--series", advice=f"one of {', '.join(names)}")
-        put(path.absolute(), history_page(index, names[0] if names else "").encode())
+    history = _history(values)
+    names = [values["series"]] if values["series"] else history.series()
+    if len(names) > 1:
+        raise AbprofError("there are several", where="--series", advice=f"one of {', '.join(names)}")
+    put(path.absolute(), history_page(history, names[0] if names else "").encode())
     print(path)
     return Exit.OK
 
 
-@contextmanager
-def _index(values: dict[str, Any]) -> Iterator[Index]:
-    """The index, updated; what could not be read is printed on standard error.
+def _history(values: dict[str, Any]) -> History:
+    """All nights; what could not be read is printed on standard error.
 
     Raises AbprofError for an unknown series or cell: an empty answer would look as if nothing happened.
     """
-    from abprof.extras.nightly import open_index
+    from abprof.extras.nightly import read_history
 
-    with open_index(_runs_of(values)) as index:
-        for line in index.notes:
-            note(visible(line))
-        names, known = index.series(), index.cells()
-        if not known:
-            note("no nights yet")
-        if values["series"] and values["series"] not in names:
-            advice = f"there are {', '.join(names)}"[:500] if names else "there are no nights yet"
-            raise AbprofError(f"no series {values['series']!r}", where="--series", advice=advice)
-        for cell in values.get("cell", ()) if known else ():
-            if cell not in known and not index.cells(cell):
-                advice = f"there are {', '.join(known[:5])}{', ...' if len(known) > 5 else ''}"
-                raise AbprofError(f"no cell matches {cell!r}", where="--cell", advice=advice)
-        yield index
+    history = read_history(_runs_of(values))
+    for line in history.notes:
+        note(visible(line))
+    names, known = history.series(), history.cells()
+    if not known:
+        note("no nights yet")
+    if values["series"] and values["series"] not in names:
+        advice = f"there are {', '.join(names)}"[:500] if names else "there are no nights yet"
+        raise AbprofError(f"no series {values['series']!r}", where="--series", advice=advice)
+    for cell in values.get("cell", ()) if known else ():
+        if not history.cells([cell]):
+            advice = f"there are {', '.join(known[:5])}{', ...' if len(known) > 5 else ''}"
+            raise AbprofError(f"no cell matches {cell!r}", where="--cell", advice=advice)
+    return history
 
 
 def _runs_of(values: dict[str, Any]) -> Path:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -24,30 +24,20 @@ class Heartbeat(msgspec.Struct, kw_only=True):
 
     series: str
     repo: str
-    runs_dir: str
     began: float
     ended: float | None = None  # None: running, or killed
     did: str = ""
     exit_code: int | None = None
-    reported: int | None = None  # the newest night whose result was reported; None: unknown
 
-    def report_from(self, newest: int) -> int:
-        """The newest night that was reported. If that is unknown, all nights so far count as reported."""
-        self.reported = newest if self.reported is None else self.reported
-        return self.reported
-
-    def end(self, did: str, code: int, number: int = 0) -> None:
-        """The job ended; `number`: the newest night that it reported."""
+    def end(self, did: str, code: int) -> None:
+        """The job ended."""
         self.ended, self.did, self.exit_code = time.time(), did, int(code)
-        self.reported = None if self.reported is None else max(self.reported, number)
 
 
 @contextmanager
-def beating(state: Path, repo: str, series: str, runs_dir: str) -> Iterator[Heartbeat]:
+def beating(state: Path, repo: str, series: str) -> Iterator[Heartbeat]:
     """Write that a job began, and how it ended; the block calls `end` on success. Raises AbprofError if the disk refuses."""
-    before = read(state, repo, series)
-    reported = before.reported if before and before.runs_dir == runs_dir else None
-    beat = Heartbeat(series=series, repo=repo, runs_dir=runs_dir, began=time.time(), reported=reported)
+    beat = Heartbeat(series=series, repo=repo, began=time.time())
     write(state, beat)
     try:
         yield beat
@@ -64,13 +54,6 @@ def beating(state: Path, repo: str, series: str, runs_dir: str) -> Iterator[Hear
 def write(state: Path, beat: Heartbeat) -> None:
     """Replace the heartbeat of a series. Raises AbprofError if the disk refuses."""
     put(_file(state, beat.repo, beat.series), msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
-
-
-def read(state: Path, repo: str, series: str) -> Heartbeat | None:
-    """The heartbeat of a series; None if there is none that can be read."""
-    with suppress(OSError, *UNREADABLE):
-        return msgspec.json.decode(content(_file(state, repo, series)), type=Heartbeat)
-    return None
 
 
 def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, str]]:

@@ -6,15 +6,14 @@ from typing import Any
 
 import pytest
 
-from abprof.extras.nightly import history_page, open_index
+from abprof.extras.nightly import history_page, read_history
 from tests.browser.test_accessibility import broken_rules
 from tests.test_history import HOSTILE, thirty_nights
 
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> str:
-    with open_index(thirty_nights(tmp_path_factory.mktemp("nights")).runs_dir) as index:
-        return history_page(index, "main")
+    return history_page(read_history(thirty_nights(tmp_path_factory.mktemp("nights")).runs_dir), "main")
 
 
 def test_it_opens_without_scripts_and_draws_every_line(visit: Any, text: str) -> None:

@@ -1,11 +1,10 @@
-"""What lies in abprof's own folders, which others can write to as well: indexes, heartbeats, noise, bisections, notes."""
+"""What lies in abprof's own folders, which others can write to as well: heartbeats, noise, bisections, notes."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import shutil
-import sqlite3
 from pathlib import Path
 
 import msgspec
@@ -13,60 +12,16 @@ import pytest
 
 from abprof.extras import bisect
 from abprof.extras.bisect import job
-from abprof.extras.nightly.index import FILE
 from abprof.records.errors import AbprofError
 from abprof.system import heartbeat
 from abprof.system.console import View
 from tests.bisect.test_pages import Measured, begun
 from tests.bisect.test_search import line, slips
-from tests.fuzz.asked import Asker, asker, one_clear_line
-from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, texts_of
-from tests.nights import Nights
+from tests.fuzz.asked import asker, one_clear_line
+from tests.fuzz.mutations import DEEP, hunt, many, texts_of
 
 __all__ = ["asker"]
 CELL, OTHER = "w/n=1,mask=a", "w/n=2,mask=b"
-
-
-# ---------------------------------------------------------------- history.sqlite
-
-
-@pytest.fixture
-def nights(tmp_path: Path) -> Path:
-    """A folder of runs with an index that fits it."""
-    made = Nights(tmp_path / "runs")
-    made.add({CELL: (None, 100.0), OTHER: (None, 50.0)}, kind="first")
-    for number in range(6):
-        made.add({CELL: (101.0, 103.0 + 9 * (number > 2)), OTHER: (50.0, 50.0)}, verdicts={CELL: "slower"})
-    return made.runs_dir
-
-
-def history(asker: Asker, folder: Path) -> list[int]:
-    """All that reads the index."""
-    places = ("--runs-dir", folder)
-    return [
-        asker("history", "query", *places),
-        asker("history", "query", "--json", "--metric", "wall", *places),
-        asker("history", "changes", *places),
-        asker("history", "page", asker.folder / "page.html", "--series", "main", *places),
-    ]
-
-
-@fewest
-def test_any_bytes_of_an_index_are_read_or_made_again(nights: Path, asker: Asker, examples: int) -> None:
-    assert history(asker, nights) == [0, 0, 0, 0]
-    whole = (nights / FILE).read_bytes()
-
-    def ask(data: bytes) -> None:
-        (nights / FILE).write_bytes(data)
-        history(asker, nights)
-
-    hunt(bytes_of(whole), ask, examples)
-
-
-def foreign(file: Path, *statements: str) -> None:
-    with contextlib.closing(sqlite3.connect(file, isolation_level=None)) as database:
-        for statement in statements:
-            database.execute(statement)
 
 
 # ---------------------------------------------------------------- the state folder
@@ -74,8 +29,7 @@ def foreign(file: Path, *statements: str) -> None:
 
 def beaten(folder: Path) -> Path:
     """The file of a heartbeat that says all it can."""
-    beat = heartbeat.Heartbeat(series="main", repo=str(folder), runs_dir="r", began=1e9, ended=1e9 + 5, did="step",
-                               exit_code=2, reported=3)  # fmt: skip
+    beat = heartbeat.Heartbeat(series="main", repo=str(folder), began=1e9, ended=1e9 + 5, did="step", exit_code=2)
     heartbeat.write(folder, beat)
     (file,) = (folder / heartbeat.FOLDER).iterdir()
     return file
@@ -87,7 +41,6 @@ def test_any_heartbeat_is_told_or_passed_over(tmp_path: Path, examples: int) -> 
 
     def ask(data: bytes) -> None:
         file.write_bytes(data)
-        heartbeat.read(tmp_path, str(tmp_path), "main")
         for _, said, advice in heartbeat.examine(tmp_path):
             assert "\n" not in said + advice
             assert "\x1b" not in said

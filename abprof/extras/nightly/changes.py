@@ -22,7 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from abprof.extras.nightly.index import Index, NightRow, Query, Value
+from abprof.extras.nightly.history import History, NightRow, Query, Value
 
 FLOOR = math.log(1.03)  # smaller changes are never confirmed
 CONFIRM = 3  # nights that must each show the change
@@ -82,9 +82,9 @@ class Shift:
 
 @dataclass(frozen=True)
 class _Series:
-    """Values in the order of their nights, and their standard deviation as it was known on each."""
+    """Values in the order of their nights, and their standard deviation as known on each. `places`: indexes in the trend."""
 
-    places: list[int]  # index in the trend, of each value
+    places: list[int]
     values: Floats
     sigma: Floats
 
@@ -94,19 +94,15 @@ def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
     for (cell, variant, _), rows in groupby(values, key=lambda pair: (pair[1].cell, pair[1].variant, pair[1].metric)):
         kept = [(night, value) for night, value in rows if value.head is not None or value.pct is not None]
         if kept:
-            ratios = (None if v.pct is None else math.log1p(max(v.pct, -99.9) / 100) for _, v in kept)
+            values = np.array([(value.base, value.head, value.pct) for _, value in kept], dtype=np.float64).T
             yield Trend(
                 name=f"{cell} [{variant}]" if variant else cell,
                 numbers=tuple(night.number for night, _ in kept),
-                base=_array(value.base for _, value in kept),
-                head=_array(value.head for _, value in kept),
-                ratio=_array(ratios),
+                base=values[0],
+                head=values[1],
+                ratio=np.log1p(np.maximum(values[2], -99.9) / 100),
                 machine=tuple(f"{night.machine} {night.matrix}" for night, _ in kept),
             )
-
-
-def _array(found: Iterable[float | None]) -> Floats:
-    return np.array([math.nan if value is None else value for value in found], dtype=np.float64)
 
 
 def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
@@ -116,18 +112,14 @@ def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
     return sorted(changes, key=lambda change: (change.found, change.trend)), shifts
 
 
-def history_changes(index: Index, query: Query) -> tuple[list[Change], list[Shift]]:
+def history_changes(history: History, query: Query) -> tuple[list[Change], list[Shift]]:
     """The changes of the selected cells of one series, and the machine's shifts, since the given date. All cells and nights
     are searched: shifts show in all cells together, and changes against earlier nights."""
-    changes, shifts = find_changes(list(trends(index.values(replace(query, cells=(), since="")))))
-    if query.cells:
-        names = {trend.name for trend in trends(index.values(replace(query, since="")))}
-        changes = [change for change in changes if change.trend in names]
-    if query.since:
-        late = {night.number for night in index.nights(query.series) if night.began >= query.since}
-        changes = [change for change in changes if change.found in late]
-        shifts = [shift for shift in shifts if shift.night in late]
-    return changes, shifts
+    changes, shifts = find_changes(list(trends(history.values(replace(query, cells=(), since="")))))
+    names = {trend.name for trend in trends(history.values(replace(query, since="")))}
+    late = {night.number for night in history.nights(query.series) if night.began >= query.since}
+    changes = [change for change in changes if change.trend in names and change.found in late]
+    return changes, [shift for shift in shifts if shift.night in late]
 
 
 # ---------------------------------------------------------------- the machine

@@ -1,4 +1,8 @@
-"""One night: plan what is new, measure it with `session.run`, search all nights for changes, and report."""
+"""One night: what is new is measured by `session.run`, all nights are searched for changes, and the night is reported.
+
+The run folders are the only memory: a night that was killed leaves nothing to repair, because its run did not finish and is
+repeated.
+"""
 
 from __future__ import annotations
 
@@ -6,37 +10,50 @@ import contextlib
 import hashlib
 import os
 import shutil
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 from markupsafe import Markup
 
 from abprof import session
 from abprof import sides as repo
+from abprof.builds.worker_factory import command
 from abprof.devices import lease
-from abprof.extras.nightly import page, plan
+from abprof.extras.nightly import page
 from abprof.extras.nightly.changes import Change, Shift, find_changes, trends
-from abprof.extras.nightly.index import NightRow, Query, open_index
+from abprof.extras.nightly.history import NightRow, Query, read_history, read_night
 from abprof.measure import RunContext, look_around
 from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
-from abprof.records.options import Options
+from abprof.records.options import File, Options
 from abprof.report import sentences
 from abprof.report.render import environment
 from abprof.report.text import code, markdown
-from abprof.store import runfolder
-from abprof.system import heartbeat
+from abprof.store import RUN
+from abprof.system import heartbeat, paths
+from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.system.files import put
-from abprof.system.heartbeat import Heartbeat
 
 _LOOK_BACK = 200  # nights that are searched for changes; the page shows all
 _MOST_NAMED = 5  # workloads named in a sentence
 _MOST_CHANGES = 20  # listed in a summary
-_KEPT = frozenset({"run.json", "report.md", ".gitignore"})  # of every night, so that the index can be rebuilt
+_KEPT = frozenset({RUN, "report.md", ".gitignore"})  # of every night, because the history is read from them
+_MATRIX = ("kernels", "workloads", "workloads_from", "preset", "only", "set", "no_peers", "peer", "all")
+_VERSIONS = """
+import importlib.metadata, sys
+print("python", sys.version.split()[0])
+for name in ("torch", "triton", "numpy", "cupti-python"):
+    try:
+        print(name, importlib.metadata.version(name))
+    except importlib.metadata.PackageNotFoundError:
+        pass
+"""
 
 
 @dataclass(frozen=True)
@@ -44,7 +61,6 @@ class NightOptions:
     """Options of `abprof nightly` beside those of `abprof run`."""
 
     branch: str = "main"
-    against: str = ""  # a fixed release to compare with, too
     series: str = ""  # "": the branch's name
     keep_days: float = 30.0  # age after which rounds, logs, traces, tables and pages are removed
     keep_nights: int = 10  # the newest nights, which are never touched
@@ -54,15 +70,15 @@ class NightOptions:
 class NightReport:
     """The night as one record: the JSON line on standard output."""
 
-    did: str  # kinds of runs, joined by "+"; "reported" for a night whose job was killed before it reported; or "nothing"
+    did: str  # "first", "step" or "nothing"
     series: str
     number: int  # 0: nothing new
     head: str
     exit_code: int
-    runs: tuple[NightRow, ...] = ()  # of all nights since the last report
-    weaker: tuple[str, ...] = ()  # weaker guarantees of these runs, a sentence each
-    changes: tuple[Change, ...] = ()  # confirmed since the last report
-    shifts: tuple[Shift, ...] = ()  # of the machine, since the last report
+    runs: tuple[NightRow, ...] = ()
+    weaker: tuple[str, ...] = ()  # weaker guarantees of the run, a sentence each
+    changes: tuple[Change, ...] = ()  # confirmed this night
+    shifts: tuple[Shift, ...] = ()  # of the machine, this night
     notes: tuple[str, ...] = ()
 
 
@@ -84,91 +100,112 @@ def run_night(
             what = f"another nightly job is at work: {busy.what}"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
         series = nightly.series or place.sides[0].label
-        beat = held.enter_context(heartbeat.beating(place.state, str(place.root), series, str(place.runs_dir)))
-        made = _measure(place, nightly, series, beat, view)
-        report(made)  # before the heartbeat records it: a job killed in between reports twice rather than never
-        beat.end(made.did, made.exit_code, made.number)
+        beat = held.enter_context(heartbeat.beating(place.state, str(place.root), series))
+        made = _measure(place, nightly, series, view)
+        report(made)
+        beat.end(made.did, made.exit_code)
         return made
 
 
-def _measure(place: RunContext, nightly: NightOptions, series: str, beat: Heartbeat, view: View) -> NightReport:
-    """Measure what is new; the report is of all nights since the last one that was reported."""
-
-    def commit(spec: str) -> str:
-        return repo.resolve(place.repository, (spec,))[0][0].commit
-
-    def exists(spec: str) -> bool:
+def _measure(place: RunContext, nightly: NightOptions, series: str, view: View) -> NightReport:
+    def exists(commit: str) -> bool:
         with contextlib.suppress(AbprofError):
-            return bool(commit(spec))
+            return bool(repo.resolve(place.repository, (commit,)))
         return False
 
     place.runs_dir.mkdir(parents=True, exist_ok=True)
-    head, release = place.sides[0].commit, commit(nightly.against) if nightly.against else ""
-    machine, matrix = plan.machine(place), plan.matrix_hash(place)
-    tonight = plan.Tonight(head, release, matrix, msgspec.json.encode(machine, order="sorted").decode())
-    with open_index(place.runs_dir) as index:
-        nights = index.nights(series)
-    newest = max((night.number for night in nights), default=0)
-    todo, given_up = plan.jobs(nights, tonight, exists)
-    reported = beat.report_from(newest)
-    if not todo and newest <= reported:
-        line = f"nothing new: {head[:10]} of {series} was already judged with this matrix on this machine"
-        if given_up:
-            line = f"{head[:10]} could not be judged on {plan.MOST_TRIES} nights, and is not retried: {given_up}"
-        view.say(line)
-        code = Exit.CANNOT_RUN if given_up else Exit.OK
-        return NightReport("nothing", series, 0, head, int(code), notes=(line,) if given_up else ())
-    if newest > reported:
-        view.say(f"night {newest} was measured, but its job ended before it reported")
-    for job in todo:
-        about = Night(series=series, number=newest + 1, kind=job.kind, asked=matrix, machine=machine)
-        made, _ = session.run(msgspec.structs.replace(place.options, specs=job.commits, night=about, file=None), view)
-        if made.status == "interrupted":
-            raise KeyboardInterrupt
-    with open_index(place.runs_dir) as index:
-        nights = index.nights(series)
-        recent = (it for it in index.values(Query(series=series)) if it[0].number > reported - _LOOK_BACK)
-        changes, shifts = find_changes(list(trends(recent)))
-        put(place.runs_dir / page.FILE, page.history_page(index, series).encode())
-        notes = [*index.notes, *prune(place.runs_dir, nights, nightly)]
-    runs = tuple(night for night in nights if night.number > reported)
-    weaker: dict[str, None] = {}
-    for run in runs:
-        with contextlib.suppress(AbprofError):  # the folder may have been removed
-            weaker |= dict.fromkeys(sentences.weaker(runfolder.read(place.runs_dir / run.folder)[0], _MOST_NAMED))
-    changes = [change for change in changes if change.found > reported]
-    codes = {run.exit_code for run in runs}
+    head, machine, matrix = place.sides[0].commit, _machine(place), _matrix_hash(place)
+    nights = read_history(place.runs_dir).nights(series)
+    commits = commits_of(nights, head, matrix, msgspec.json.encode(machine, order="sorted").decode(), exists)
+    if not commits:
+        view.say(f"nothing new: {head[:10]} of {series} was already judged with this matrix on this machine")
+        return NightReport("nothing", series, 0, head, int(Exit.OK))
+    number = max((night.number for night in nights), default=0) + 1
+    kind: Literal["first", "step"] = "step" if len(commits) > 1 else "first"
+    about = Night(series=series, number=number, kind=kind, asked=matrix, machine=machine)
+    run, folder = session.run(msgspec.structs.replace(place.options, specs=commits, night=about, file=None), view)
+    if run.status == "interrupted":
+        raise KeyboardInterrupt
+    history, tonight = read_history(place.runs_dir), read_night(folder / RUN)
+    recent = [it for it in history.values(Query(series=series)) if it[0].number > number - _LOOK_BACK]
+    found, shifts = find_changes(list(trends(recent)))
+    put(place.runs_dir / page.FILE, page.history_page(history, series).encode())
+    changes = tuple(change for change in found if change.found == number)
+    codes = {tonight[0].exit_code if tonight else Exit.CANNOT_RUN}
     if any(change.pct > 0 and change.because != "machine" for change in changes):
         codes.add(Exit.SLOWER)
-    worst = (Exit.CANNOT_RUN, Exit.SLOWER, Exit.UNTRUSTED, Exit.OK)
     return NightReport(
-        did="+".join([*(["reported"] if newest > reported else []), *(job.kind for job in todo)]),
+        did=kind,
         series=series,
-        number=newest + bool(todo),
+        number=number,
         head=head,
-        exit_code=int(next((code for code in worst if code in codes), Exit.CANNOT_RUN)),
-        runs=runs,
-        weaker=tuple(weaker),
-        changes=tuple(changes),
-        shifts=tuple(shift for shift in shifts if shift.night > reported),
-        notes=tuple(notes),
+        exit_code=int(next(code for code in (2, 1, 4, 0) if code in codes)),
+        runs=(tonight[0],) if tonight else (),
+        weaker=sentences.weaker(run, _MOST_NAMED),
+        changes=changes,
+        shifts=tuple(shift for shift in shifts if shift.night == number),
+        notes=(*history.notes, *prune(place.runs_dir, history.nights(series), nightly)),
     )
 
 
-# ---------------------------------------------------------------- retention
+def commits_of(
+    nights: Sequence[NightRow], head: str, matrix: str, machine: str, exists: Callable[[str], bool]
+) -> tuple[str, ...]:
+    """The commits to measure, base first, given one series' nights in their order; () if there is nothing new.
+
+    The head is compared with the last judged commit that `exists` in the repository. It is profiled alone on the first
+    night, and when the matrix or the machine changed since it was judged. A night that is not settled is repeated.
+    """
+    judged = dict.fromkeys(night.head for night in reversed(nights) if night.heads)
+    last = next((commit for commit in judged if commit == head or exists(commit)), head)
+    tonight = (head, matrix, machine)
+    same = [night for night in nights if night.settled and (night.head, night.matrix, night.machine) == tonight]
+    if last == head:
+        return () if same else (head,)
+    return () if any(night.base == last for night in same) else (last, head)
+
+
+# ---------------------------------------------------------------- what two nights must have in common
+
+
+def _matrix_hash(place: RunContext) -> str:
+    """Hash of the options that choose cells, and of the workloads that the user's tree brings."""
+    options = place.options
+    parts = [msgspec.json.encode({name: getattr(options, name) for name in _MATRIX}, order="sorted")]
+    source = options.workloads_from
+    if source != "target" and source not in {side.id for side in place.sides}:  # a side's workloads are in its commit
+        file = options.file or File()
+        folder = Path(source) if source else place.root / (file.workloads or "workloads")
+        files = sorted(folder.glob("*.py")) if folder.is_dir() else []
+        for path in (place.root / name for name in file.benchmarks):
+            files += [path] if path.is_file() else sorted(path.rglob("*.py"))
+        for path in files:
+            parts += [os.fsencode(path.name), hashlib.sha256(path.read_bytes()).digest()]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
+
+
+def _machine(place: RunContext) -> dict[str, str]:
+    """The fingerprint: device, its settings, driver, system, and versions that the workers' interpreter has."""
+    found = place.device.machine()
+    facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}
+    python = command(place.options, "base", paths.cache_dir())[0]
+    facts |= dict(line.split(" ", 1) for line in (proc.output([python, "-c", _VERSIONS]) or "").splitlines())
+    if Path(python) != Path(sys.executable):
+        facts["python"] = python
+    return {name: facts[name] for name in sorted(facts) if facts[name]}
+
+
+# ---------------------------------------------------------------- retention, and the summary
 
 
 def prune(runs_dir: Path, nights: Sequence[NightRow], keep: NightOptions, now: datetime | None = None) -> list[str]:
     """Remove rounds, logs and pages of nights older than `keep_days`, but of the newest `keep_nights`. Returns a line for
     each. `nights`: of one series, in their order."""
     limit = f"{(now or datetime.now(UTC)) - timedelta(days=keep.keep_days):%Y-%m-%dT%H:%M:%S}"
-    newest = sorted({night.number for night in nights})[-keep.keep_nights :]
     lines = []
-    for night in nights:
+    for night in nights[: -keep.keep_nights]:
         folder = runs_dir / night.folder
-        if night.number in newest or night.began >= limit or not folder.is_dir():
-            continue
-        old = [path for path in folder.iterdir() if path.name not in _KEPT]
+        old = [path for path in folder.iterdir() if path.name not in _KEPT] if night.began < limit else []
         for path in old:
             with contextlib.suppress(OSError):
                 if path.is_dir() and not path.is_symlink():

@@ -1,0 +1,253 @@
+"""The history: every night of a runs folder, read from the run.json files. There is no other memory of the nights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Night
+from abprof.records.errors import AbprofError, Exit
+from abprof.store import RUN
+from abprof.system.files import content
+
+METRICS = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "wall", "peak_mem_bytes")
+_ANSWERS = {
+    "ok",
+    "identical",
+    "build_failed",
+    "wrong",
+    "unsupported",
+    "missing",
+}  # statuses that do not change by a repetition
+COLUMNS = (
+    *("series", "night", "kind", "began", "base_commit", "head_commit", "subject", "cell", "variant", "metric", "unit"),
+    *("base", "head", "base_status", "head_status", "verdict", "pct", "low_pct", "high_pct", "machine", "run"),
+)
+
+
+@dataclass(frozen=True)
+class NightRow:
+    """One night: a run of `abprof nightly`."""
+
+    folder: str
+    series: str
+    number: int
+    kind: str  # first or step
+    matrix: str  # hash of the options and workloads that choose the cells
+    machine: str  # JSON object with sorted keys: equal texts are equal machines
+    began: str  # ISO 8601, UTC
+    base: str  # commit; "" on a night that profiled the head alone
+    head: str  # commit
+    subject: str
+    exit_code: int  # 0 on a first night that measured anything
+    sentence: str
+    heads: int  # cells and variants whose head ran, or whose code was the base's
+    settled: bool = True  # False: nothing could run, not because of the head, or files changed meanwhile
+
+
+class Value(NamedTuple):
+    """One metric of a cell (of one variant) on one night: times in ns, memory in bytes, changes in per cent."""
+
+    cell: str
+    variant: str
+    metric: str
+    judged: bool
+    verdict: str  # "" for a metric that is not judged, and on a night that profiled the head alone
+    pct: float | None
+    low_pct: float | None
+    high_pct: float | None
+    base: float | None
+    head: float | None
+    base_status: str  # "" where the night had no base
+    head_status: str
+
+
+@dataclass(frozen=True)
+class Query:
+    """Which values to select; "" and () select all. Raises AbprofError for an unknown metric."""
+
+    cells: tuple[str, ...] = ()  # globs over cell ids; any of them
+    metric: str = ""  # "": the judged one
+    series: str = ""
+    since: str = ""  # ISO 8601 date or time, UTC
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("", *METRICS):
+            raise AbprofError(f"unknown metric {self.metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
+
+
+@dataclass(frozen=True)
+class History:
+    """The nights of a runs folder, ordered by series and number, each with its values. `notes`: folders left out, and why."""
+
+    found: Sequence[tuple[NightRow, Sequence[Value]]]
+    notes: tuple[str, ...]
+
+    def nights(self, series: str = "") -> list[NightRow]:
+        """All nights, or those of one series."""
+        return [night for night, _ in self.found if series in ("", night.series)]
+
+    def values(self, query: Query) -> list[tuple[NightRow, Value]]:
+        """The selected values, cell by cell and each cell's in the order of its nights."""
+        nights = [pair for pair in self.found if query.series in ("", pair[0].series) and pair[0].began >= query.since]
+        cells = set(self.cells(query.cells or ("*",)))
+        chosen = [
+            (night, value)
+            for night, values in nights
+            for value in values
+            if value.cell in cells and (value.metric == query.metric if query.metric else value.judged)
+        ]
+        return sorted(chosen, key=lambda pair: pair[1][:3])
+
+    def table(self, query: Query) -> Iterator[tuple[str | float | None, ...]]:
+        """Rows of `abprof history query`, by COLUMNS: times in ns, memory in bytes, None if not recorded."""
+        for night, it in self.values(query):
+            unit = "bytes" if it.metric == "peak_mem_bytes" else "ns"
+            about = (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject)
+            judged = (it.verdict, it.pct, it.low_pct, it.high_pct)
+            times = (it.base, it.head, it.base_status, it.head_status)
+            yield (*about, it.cell, it.variant, it.metric, unit, *times, *judged, night.machine, night.folder)
+
+    def series(self) -> list[str]:
+        """Names of all series."""
+        return sorted({night.series for night, _ in self.found})
+
+    def cells(self, globs: Sequence[str] = ("*",)) -> list[str]:
+        """Ids of the cells that match any of the globs."""
+        known = {value.cell for _, values in self.found for value in values}
+        return sorted(cell for cell in known if any(cell == glob or fnmatchcase(cell, glob) for glob in globs))
+
+
+def read_history(runs_dir: Path) -> History:
+    """Every finished night below a runs folder. Raises AbprofError if there is no such folder."""
+    if not runs_dir.is_dir():
+        advice = "--runs-dir names the folder that holds the runs"
+        raise AbprofError("no such folder", where=str(runs_dir), advice=advice)
+    found, notes = list[tuple[NightRow, list[Value]]](), list[str]()
+    for file in sorted(runs_dir.glob(f"*/{RUN}")):
+        try:
+            if night := read_night(file):
+                found.append(night)
+        except (OSError, ValueError, *UNREADABLE) as error:
+            notes.append(
+                f"{file.parent.name}: not a run of this abprof: {' '.join(str(error).split())[:300]}; left out"
+            )
+    found.sort(key=lambda pair: (pair[0].series, pair[0].number))
+    return History(found, tuple(notes))
+
+
+# ---------------------------------------------------------------- reading run.json
+
+
+class _Side(msgspec.Struct):
+    id: str
+    commit: str
+    subject: str = ""
+
+
+class _Metric(msgspec.Struct):
+    value: float
+
+
+class _Observation(msgspec.Struct):
+    cell: str
+    arm: str
+    status: str
+    metrics: dict[str, _Metric] = {}
+
+
+class _Comparison(msgspec.Struct, rename={"from_": "from"}):
+    cell: str
+    from_: str
+    to: str
+    metric: str
+    verdict: str
+    pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
+class _Header(msgspec.Struct):
+    sentence: str = ""
+    exit_code: int = 0
+    counts: dict[str, int] = {}
+
+
+class _Run(msgspec.Struct):
+    """The part of run.json that trends need, so that a thousand nights are read in seconds."""
+
+    status: str
+    began: str
+    sides: tuple[_Side, ...]
+    night: Night | None = None
+    header: _Header | None = None
+    observations: tuple[_Observation, ...] = ()
+    comparisons: tuple[_Comparison, ...] = ()
+
+
+_DECODER = msgspec.json.Decoder(_Run)
+
+
+def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
+    """The night in a run.json; None if the run is not a night, or did not finish. Raises OSError, UNREADABLE or ValueError."""
+    run = _DECODER.decode(content(file))
+    if run.night is None or run.status != "complete" or run.night.kind not in ("first", "step"):
+        return None
+    if not run.sides:
+        raise ValueError("a night without a side")
+    about, header, head = run.night, run.header or _Header(), run.sides[-1]
+    tampered = header.counts.get("tampered", 0) > 0
+    values = [] if tampered else list(_values(run))
+    heads = sum(value.judged and value.head_status in ("ok", "identical") for value in values)
+    first = about.kind == "first" and heads and header.exit_code == Exit.UNTRUSTED  # it has nothing to compare with
+    ran = header.exit_code != Exit.CANNOT_RUN or any(value.head_status in _ANSWERS for value in values)
+    night = NightRow(
+        folder=file.parent.name,
+        series=about.series,
+        number=about.number,
+        kind=about.kind,
+        matrix=about.asked,
+        machine=msgspec.json.encode(about.machine, order="sorted").decode(),
+        began=run.began,
+        base=run.sides[0].commit if len(run.sides) > 1 else "",
+        head=head.commit,
+        subject=head.subject,
+        exit_code=Exit.OK if first else header.exit_code,
+        sentence=header.sentence,
+        heads=heads,
+        settled=ran and not tampered,
+    )
+    return night, values
+
+
+def _values(run: _Run) -> Iterator[Value]:
+    """The judged metric of each row, and others that were recorded."""
+    seen = {(item.cell, item.arm): item for item in run.observations}
+    if len(run.sides) == 1:
+        for (cell, arm), item in seen.items():
+            if Arm.of(arm).side == "base" and not Arm.of(arm).peer:
+                judged = next((name for name in METRICS[:4] if name in item.metrics), "wall")
+                yield from _metrics(_Comparison(cell, "", arm, judged, ""), None, item)
+    for row in run.comparisons:
+        if row.from_.startswith("base") and Arm.of(row.to).side == "target":
+            yield from _metrics(row, seen.get((row.cell, row.from_)), seen.get((row.cell, row.to)))
+
+
+def _metrics(row: _Comparison, before: _Observation | None, after: _Observation | None) -> Iterator[Value]:
+    statuses = (before.status if before else "", after.status if after else "")
+    for metric in METRICS:
+        base, head = (it.metrics[metric].value if it and metric in it.metrics else None for it in (before, after))
+        if metric == row.metric:
+            pct = 0.0 if row.pct is None and "identical_code" in row.reasons else row.pct
+            judged = (True, row.verdict, pct, row.low_pct, row.high_pct)
+        elif base is None and head is None:
+            continue
+        else:
+            judged = (False, "", (head / base - 1) * 100 if base and head else None, None, None)
+        yield Value(row.cell, Arm.of(row.to).variant, metric, *judged, base, head, *statuses)
