@@ -35,7 +35,7 @@ def test_cells_csv_is_no_profile(tmp_path, out):
     """Its commits and epochs would be keys: two runs had rows in common by chance alone."""
     cells = write(tmp_path / "cells.csv", "cell,workload,arm,side,variant,commit,epochs,latency_ms,tflops_per_sec",
                   "w/n=1,w,base,base,,abc,4,1.0,2.0")  # fmt: skip
-    with pytest.raises(AbprofError, match=r"cells\.csv: .* not a profile \(abprof report RUN1 RUN2"):
+    with pytest.raises(AbprofError, match=r"cells\.csv: neither a dense nor .* abprof report RUN1 RUN2"):
         compare(cells, cells, out)
     assert not out.exists()
 
@@ -180,7 +180,8 @@ def test_our_own_profiles(tmp_path, out):
     ],
 )
 def test_files_that_cannot_be_compared_are_one_clear_line(tmp_path, out, base, target, says):
-    good = f"{DENSE}\n8192,full,fwd{FWD.format(tflops='6', run='3')}\n"
+    good = f"{DENSE}\n8192,full,fwd{FWD}\n".format(tflops="6", run="3")
+    target = target and target.format(tflops="6", run="3")
     (tmp_path / "b.csv").write_text(good if base is None else base)
     (tmp_path / "t.csv").write_text(good if target is None else target)
     with pytest.raises(AbprofError) as caught:
@@ -203,6 +204,5 @@ def test_files_that_are_not_there(tmp_path, out):
     good = dense(tmp_path / "b.csv", full="1")
     with pytest.raises(AbprofError, match=r"none/out.csv: No such file"):
         compare(good, good, tmp_path / "none" / "out.csv")
-    with pytest.raises(AbprofError, match="No space left on device"):
-        compare(good, good, Path("/dev/full"))
-    assert Path("/dev/full").is_char_device()
+    with pytest.raises(AbprofError, match="not a regular file"):
+        compare(good, good, Path("/dev/null"))

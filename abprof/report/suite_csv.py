@@ -2,19 +2,15 @@
 
 The formats come from MagiAttention's exps/attn/profile_ffa; our columns are added after theirs and never between. A row per
 configuration and direction (and variant). `-1.0000` stands for "not recorded" in the scripts' columns alone, and nothing is
-computed from it; our columns say what happened. Suites whose cases have no direction have the scripts' latency and rate only.
-
-`abprof compare-csv` compares two profile CSVs as the scripts did: theirs (dense, block_sparse with `q_block_size,k_block_size`
-or the older `block_size`) and abprof's own, of any suite. A row that only one file has is shown. Such files hold no noise
-estimate, so there is no verdict: that needs a run.
+computed from it. `abprof compare-csv` compares two profile CSVs as the scripts did: theirs and abprof's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from itertools import chain, takewhile
+from itertools import takewhile
 from math import isfinite
 from pathlib import Path
 
@@ -25,7 +21,7 @@ from abprof.records.visible import is_number
 from abprof.report import workload_tables as gains
 from abprof.report.csv_files import Line, csv_text, plain, read
 from abprof.report.rows import Group, Row, breakdown, gbps, groups, metric, tflops, value
-from abprof.system.files import replace
+from abprof.system import files as disk
 
 # ---------------------------------------------------------------- the scripts' format
 
@@ -61,10 +57,7 @@ def improvement(baseline: float | None, target: float | None) -> float | None:
 
 def compare_keys(columns: Sequence[str]) -> tuple[str, ...]:
     """Key columns of a compare file, in the scripts' order: these axes, `direction` last, the dense ones as there."""
-    if set(columns) == set(DENSE_KEYS):
-        return DENSE_KEYS
-    last = ("direction",) if "direction" in columns else ()
-    return (*(name for name in columns if name not in last), *last)
+    return DENSE_KEYS if set(columns) == set(DENSE_KEYS) else _direction_last(columns)
 
 
 def compared_columns(keys: Sequence[str]) -> tuple[str, ...]:
@@ -115,6 +108,7 @@ _OURS = ("variant", "latency_low_ms", "latency_high_ms", "status", "verdict", "r
 _BOTH = ("status", "reason", "latency_ms", "latency_low_ms", "latency_high_ms", "commit", "build_key", "proof",
          "artefacts_sha256")  # fmt: skip
 _IDENTITY = ("branch", "commit", "tree", "build_key", "proof", "artefacts_sha256", "cell")
+Lines = dict[tuple[str, str], Line]  # by cell and variant, in the order of the run's cells
 
 
 @dataclass(frozen=True)
@@ -124,15 +118,8 @@ class Suite:
     name: str
     columns: tuple[str, ...]  # the axes' columns, `direction` last if it is one
     workloads: tuple[str, ...]
-
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The scripts' columns after the axes, without those that came later."""
-        return VALUES if "direction" in self.columns else VALUES[:2]
-
-    @property
-    def later(self) -> tuple[str, ...]:
-        return LATER if "direction" in self.columns else ()
+    values: tuple[str, ...]  # the scripts' columns after the axes
+    later: tuple[str, ...]  # theirs that came later
 
 
 def files(run: Run) -> dict[str, str]:
@@ -141,15 +128,17 @@ def files(run: Run) -> dict[str, str]:
     sides = {side.id: label for side, label in zip(run.sides, labels, strict=True)}
     made = {}
     for suite in _suites(run):
-        profiles = {side.id: Profile(run, suite, side) for side in run.sides}
-        for side in run.sides:
-            header = _profile_header(suite, profiles[side.id])
-            made[f"profile_{suite.name}_{sides[side.id]}.csv"] = csv_text(header, profiles[side.id])
+        profiles = {side.id: _profile(run, suite, side) for side in run.sides}
+        for id, lines in profiles.items():
+            seeds = (*suite.columns, *suite.values, *suite.later)
+            phases = {name for line in lines.values() for name in takewhile(lambda name: name != _OURS[0], line)}
+            every = dict.fromkeys(name for line in lines.values() for name in line)
+            header = dict.fromkeys([*seeds, *sorted(phases - set(seeds)), *every])
+            made[f"profile_{suite.name}_{sides[id]}.csv"] = csv_text([*header], lines.values())
         for side in run.sides[1:]:
-            lines = _compare_lines(run, suite, side, profiles)
-            first = next(lines)
+            compared_lines = _compare_lines(run, suite, side, profiles["base"], profiles[side.id])
             name = f"compare_{sides['base']}_{sides[side.id]}_{suite.name}.csv"
-            made[name] = csv_text(list(first), chain([first], lines))
+            made[name] = csv_text([*compared_lines[0]], compared_lines)
     return made
 
 
@@ -158,47 +147,33 @@ def _suites(run: Run) -> list[Suite]:
     merged: dict[tuple[str, tuple[str, ...]], list[Workload]] = {}
     for load in run.workloads:
         if load.seed_columns and any(cell.workload == load.name for cell in run.cells):
-            last = ("direction",) if "direction" in load.seed_columns else ()
-            columns = (*(name for name in load.seed_columns if name not in last), *last)
-            merged.setdefault((load.suite, columns), []).append(load)
+            merged.setdefault((load.suite, _direction_last(load.seed_columns)), []).append(load)
     labels = safe_labels((name, loads[0].sha256) for (name, _), loads in merged.items())
     return [
-        Suite(label, columns, tuple(load.name for load in loads))
+        Suite(
+            label,
+            columns,
+            tuple(load.name for load in loads),
+            *((VALUES, LATER) if "direction" in columns else (VALUES[:2], ())),
+        )
         for label, ((_, columns), loads) in zip(labels, merged.items(), strict=True)
     ]
 
 
-def _profile_header(suite: Suite, lines: Iterable[Line]) -> list[str]:
-    """The scripts' columns, the two that came later, phases of other names, then everything else the lines have."""
-    seeds = [*suite.columns, *suite.values, *suite.later]
-    phases, every = set[str](), dict[str, None]()
-    for line in lines:
-        phases.update(takewhile(lambda name: name != _OURS[0], line))
-        every |= dict.fromkeys(line)
-    return list(dict.fromkeys([*seeds, *sorted(phases - set(seeds)), *every]))
+def _direction_last(columns: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(columns, key=lambda name: name == "direction"))
 
 
-class Profile:
-    """One side's lines, in the order of the run's cells, made anew at each iteration: ten thousand take tens of megabytes."""
-
-    def __init__(self, run: Run, suite: Suite, side: Side) -> None:
-        self._run, self._suite, self._side = run, suite, side
-        found = _groups(run, suite, None if side.id == "base" else side)
-        order = {cell.id: place for place, cell in enumerate(run.cells)}
-        rows = {(row.cell.id, row.variant): row for group in found for row in group.rows}
-        self._rows = {key: rows[key] for key in sorted(rows, key=lambda key: order[key[0]])}
-        self._more = {key: line for group in found for key, line in _gain_lines(group, side).items()}
-        self._names = dict.fromkeys(name for line in self._more.values() for name in line)
-
-    def __iter__(self) -> Iterator[Line]:
-        return map(self.line, self._rows)
-
-    def line(self, key: tuple[str, str]) -> Line:
-        """Of this cell and variant; {} where the side has none."""
-        if key not in self._rows:
-            return {}
-        made = _profile_line(self._run, self._suite, self._side, self._rows[key])
-        return made | {name: self._more[key].get(name, "") for name in self._names}
+def _profile(run: Run, suite: Suite, side: Side) -> Lines:
+    found = _groups(run, suite, None if side.id == "base" else side)
+    order = {cell.id: place for place, cell in enumerate(run.cells)}
+    rows = {(row.cell.id, row.variant): row for group in found for row in group.rows}
+    more = {key: line for group in found for key, line in _gain_lines(group, side).items()}
+    names = dict.fromkeys(name for line in more.values() for name in line)
+    return {
+        key: _profile_line(run, suite, side, rows[key]) | {name: more[key].get(name, "") for name in names}
+        for key in sorted(rows, key=lambda key: order[key[0]])
+    }
 
 
 def _arm(side: Side, row: Row) -> Observation | None:
@@ -247,24 +222,25 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
     return line | dict(zip(_IDENTITY, identity, strict=True))
 
 
-def _compare_lines(run: Run, suite: Suite, target: Side, profiles: dict[str, Profile]) -> Iterator[Line]:
+def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
     """The scripts' comparison computed from the profiles' own digits, then our verdict, our columns of both sides beside each
     other, and once, at the end, what both share."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     keys = compare_keys(suite.columns)
     columns = (*(compared_columns(keys) if "direction" in suite.columns else suite.values), *suite.later)
-    for base in profiles["base"]:
-        key = (base["cell"], base["variant"])
-        other, judged = profiles[target.id].line(key), rows[key].comparison
-        line = {name: base[name] for name in keys} | compared(base, other, columns)
+    lines = []
+    for key, one in base.items():
+        other, judged = others.get(key, {}), rows[key].comparison
+        line = {name: one[name] for name in keys} | compared(one, other, columns)
         changes = (judged.pct, judged.low_pct, judged.high_pct) if judged else (None, None, None)
         line["verdict"] = judged.verdict if judged else ""
         line |= zip(("time_change_pct", "time_low_pct", "time_high_pct"), map(_plain, changes), strict=True)
         line["reasons"] = plain(" ".join(judged.reasons)) if judged else ""
-        more = (name for name in base if name.startswith(("speedup_over_", "scaling_", "best_step")))
+        more = (name for name in one if name.startswith(("speedup_over_", "scaling_", "best_step")))
         for name in (*_BOTH, *more):
-            line |= {f"{name}_baseline": base.get(name, ""), f"{name}_target": other.get(name, "")}
-        yield line | {name: base[name] for name in ("metric", "variant", "flop_convention", "cell")}
+            line |= {f"{name}_baseline": one.get(name, ""), f"{name}_target": other.get(name, "")}
+        lines.append(line | {name: one[name] for name in ("metric", "variant", "flop_convention", "cell")})
+    return lines
 
 
 def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
@@ -323,7 +299,6 @@ def _plain(known: float | None) -> str:
 
 OLD_SPARSE = ("seqlen", "sparsity_ratio", "block_size", "direction")
 _OWN_KEYS = ("cell", "variant")  # an abprof profile's rows differ in these as well
-_OF_ARMS = frozenset({"cell", "workload", "arm", "side", "epochs"})  # of cells.csv: as keys, commits would never meet
 _MODES = (
     ("block_sparse", ("seqlen", "sparsity_ratio", "q_block_size", "k_block_size", "direction")),
     ("block_sparse", OLD_SPARSE),
@@ -349,19 +324,15 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
     mode, keys = _mode(base, target)
     columns = _value_columns(base, target, keys)
     joining = keys + tuple(name for name in _OWN_KEYS if name in base.columns and name in target.columns)
-    left, right = (_lines_by_case(of, joining) for of in (base, target))
+    left, right = (_lines_by_case(of, joining, columns) for of in (base, target))
     pairs = [(left.get(case, {}), right.get(case, {})) for case in {**left, **right}]
     if not any(one and other for one, other in pairs):
         raise AbprofError(f"no case of {base_csv} is in it", where=str(target_csv), advice=f"keys: {', '.join(keys)}")
-    for profile in (base, target):
-        for place, line in enumerate(profile.lines):  # a text would read as "not recorded"
-            bad = next((name for name in columns if line[name].strip() and not is_number(line[name])), None)
-            if bad:
-                what = f"row {place + 2}, column {bad}: {line[bad]!r} is not a number"
-                raise AbprofError(what, where=str(profile.path))
     shared = [name for name in ("status", *_OWN_KEYS[::-1]) if name in base.columns or name in target.columns]
     lines = [_joined(one, other, keys, columns, shared) for one, other in pairs]
-    _put(out_csv, csv_text(list(lines[0]), lines))
+    if out_csv.exists() and not out_csv.is_file():
+        raise AbprofError("not a regular file", where=str(out_csv))
+    disk.replace(out_csv.resolve(), csv_text(list(lines[0]), lines).encode(errors="replace"))
     alerts, apart = [], []
     for one, other in pairs:
         case = {name: _key((one or other)[name]) for name in keys}
@@ -398,16 +369,13 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
             if missing:
                 raise AbprofError(f"no column {missing[0]!r}, which {base.path} has", where=str(target.path))
             return mode, needed if needed in (DENSE_KEYS, OLD_SPARSE) else _axes(base, target)
-    for profile in (base, target):
-        if set(profile.columns) >= _OF_ARMS:
-            raise AbprofError("this is a run's cells.csv, with a row per arm, not a profile", where=str(profile.path),
-                              advice="abprof report RUN1 RUN2 compares two runs")  # fmt: skip
-    if all({*_OWN_KEYS, "latency_ms"} <= set(profile.columns) for profile in (base, target)):
+    # cells.csv has commits among its columns before the first value: its rows would never meet
+    if all({*_OWN_KEYS, "latency_ms"} <= set(of.columns) and "arm" not in of.columns for of in (base, target)):
         return "abprof", _axes(base, target)
     found = ", ".join(base.columns[:12]) or "none"
     wanted = "mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
     raise AbprofError(f"neither a dense nor a block_sparse profile: its columns are {found}", where=str(base.path),
-                      advice=f"it needs {wanted}")  # fmt: skip
+                      advice=f"it needs {wanted}; abprof report RUN1 RUN2 compares two runs")  # fmt: skip
 
 
 def _axes(base: ProfileFile, target: ProfileFile) -> tuple[str, ...]:
@@ -429,15 +397,19 @@ def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) 
     return [name for name in known if name in base.columns and name in target.columns]
 
 
-def _lines_by_case(profile: ProfileFile, keys: Sequence[str]) -> dict[str, Line]:
-    """Case, written so that equal cases are equal texts, -> its row. Raises AbprofError when two rows have the same."""
+def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
+    """Case, written so that equal cases are equal texts, -> its row. Raises AbprofError when two rows have the same, and for a
+    value that is no number: a text would read as "not recorded"."""
     found: dict[str, Line] = {}
-    for line in profile.lines:
+    for place, line in enumerate(profile.lines, 2):
         case = repr([_key(line[name]) for name in keys])
         if case in found:
             named = ", ".join(f"{name}={line[name]}" for name in keys)
             raise AbprofError(f"two rows for {named}", where=str(profile.path))
         found[case] = line
+        if bad := next((name for name in columns if line[name].strip() and not is_number(line[name])), None):
+            what = f"row {place}, column {bad}: {line[bad]!r} is not a number"
+            raise AbprofError(what, where=str(profile.path))
     return found
 
 
@@ -462,13 +434,3 @@ def _joined(base: Line, target: Line, keys: Sequence[str], columns: Sequence[str
         else:
             line |= {f"{name}_baseline": base.get(name, ""), f"{name}_target": target.get(name, "")}
     return line
-
-
-def _put(path: Path, text: str) -> None:
-    if not path.exists() or path.is_file():
-        replace(path.resolve(), text.encode(errors="replace"))
-        return
-    try:  # /dev/stdout and its like cannot be replaced
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise AbprofError(error.strerror or str(error), where=str(path)) from None
