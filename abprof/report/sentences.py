@@ -66,30 +66,27 @@ JUDGED_BY = {
     REPORTED: "the time that the command reports",
 }
 TIMERS = {
-    "auto": "CUDA events on a GPU; CUPTI records for calls under 20 us where available; the wall clock on a CPU or where a "
-    "workload asks for it",
-    "events": "CUDA events for every cell",
-    "graph": "replays of CUDA graphs for every cell: no launches in between, warm caches",
-    "cupti": "CUPTI activity records for every cell: the sum of the durations of a call's kernels, copies and fills",
-    "cpu": "the host's clock for every cell",
+    "auto": "CUDA events on a GPU; CUPTI for calls under 20 us where available; the wall clock on a CPU",
+    "events": "CUDA events",
+    "graph": "replays of CUDA graphs: no launches in between, warm caches",
+    "cupti": "CUPTI: the sum of the durations of a call's kernels, copies and fills",
+    "cpu": "the host's clock",
 }
 SECONDARY = "The second against the first, judged by the same rules as the sides"
 
 
-def reason(code: str) -> str:
+def _reason(code: str) -> str:
     """A reason code in plain words; a bare status is the target's. Unknown codes are shown as they are."""
-    if code in _REASONS:
-        return _REASONS[code]
     arm, _, what = code.partition("_")
-    if arm in ("base", "target", "peer", "side", "control", "first", "second") and what:
+    if code not in _REASONS and arm in ("base", "target", "peer", "side", "control", "first", "second") and what:
         return f"{arm}: {_REASONS['proof'] if what == 'proof' else status(what)}"
-    return status(clean(code))
+    return _REASONS.get(code) or status(clean(code))
 
 
 def reasons(row: Comparison) -> str:
     """The comparison's reasons, joined, each once."""
     codes = [f"{c} on both" if row.verdict == "unclear" and c in ("unsupported", "missing") else c for c in row.reasons]
-    return "; ".join(dict.fromkeys(map(reason, codes)))
+    return "; ".join(dict.fromkeys(map(_reason, codes)))
 
 
 def status(name: str) -> str:
@@ -97,16 +94,16 @@ def status(name: str) -> str:
     return {"oom": "out of memory", "wrong": "wrong output"}.get(name, name.replace("_", " "))
 
 
-def places(row: Comparison) -> int:
-    """Decimals worth showing: two when the interval is narrower than half a per cent."""
-    return 2 if row.low_pct is not None and row.high_pct is not None and row.high_pct - row.low_pct < 0.5 else 1
-
-
 def bounds(row: Comparison) -> str:
     """The interval in words, or why there is none."""
     if row.low_pct is not None and row.high_pct is not None:
-        return interval(row.low_pct, row.high_pct, places(row))
+        return interval(row.low_pct, row.high_pct, _places(row))
     return "" if row.pct is None else f"{NO_INTERVAL} from {plural(row.epochs, 'epoch')}"
+
+
+def _places(row: Comparison) -> int:
+    """Decimals worth showing: two when the interval is narrower than half a per cent."""
+    return 2 if row.low_pct is not None and row.high_pct is not None and row.high_pct - row.low_pct < 0.5 else 1
 
 
 def change_text(row: Comparison) -> str:
@@ -114,45 +111,31 @@ def change_text(row: Comparison) -> str:
     if row.pct is None:
         return reasons(row) or NOT_RECORDED
     around_zero = row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0 <= row.high_pct
-    return "~" if row.verdict == "same" or around_zero else signed(row.pct, places(row))
+    return "~" if row.verdict == "same" or around_zero else signed(row.pct, _places(row))
 
 
-def change(row: Comparison) -> str:
-    """`2.1 % slower (95 % interval: 1.9 to 2.4 % slower)`, or why there is no number."""
-    if row.pct is None:
-        return reasons(row) or NOT_RECORDED
-    known = row.low_pct is not None and row.high_pct is not None
-    return f"{signed(row.pct, places(row))} ({'95 % interval: ' if known else ''}{bounds(row)})"
-
-
-def may_be_chance(row: Comparison) -> bool:
-    """Whether the row changed, but false-discovery control over the run's rows leaves it out."""
-    return row.verdict in ("slower", "faster") and not row.discovery
-
-
-def qualifier(row: Comparison) -> str:
+def _qualifier(row: Comparison) -> str:
     """What qualifies the verdict: reasons, chance, and the smallest margin that could have been certified."""
-    parts = [reasons(row), reason("chance") if may_be_chance(row) else ""]
-    if row.certifiable_pct is not None:
-        parts.append(f"a margin of {row.certifiable_pct:.1f} % could have been certified")
-    return "; ".join(filter(None, parts))
+    chance = row.verdict in ("slower", "faster") and not row.discovery
+    margin = row.certifiable_pct
+    could = "" if margin is None else f"a margin of {margin:.1f} % could have been certified"
+    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could)))
 
 
 def note(row: Comparison | None) -> str:
     """The qualifier, where the change's column does not already say it."""
-    said = qualifier(row) if row else ""
+    said = _qualifier(row) if row else ""
     return "" if row is None or said == change_text(row) else said
 
 
-def verdict(row: Comparison) -> str:
-    """The verdict with what qualifies it: `same (identical code)`, `unclear (the time budget ended first)`."""
-    why = qualifier(row)
-    return f"{row.verdict} ({why})" if why else row.verdict
-
-
 def verdict_and_change(row: Comparison) -> str:
-    """`slower; time 2.1 % slower (95 % interval: ...)`."""
-    return verdict(row) if row.pct is None else f"{verdict(row)}; time {change(row)}"
+    """`slower; time 2.1 % slower (95 % interval: ...)`, `same (identical code)`."""
+    why = _qualifier(row)
+    verdict = f"{row.verdict} ({why})" if why else row.verdict
+    if row.pct is None:
+        return verdict
+    known = "95 % interval: " if row.low_pct is not None and row.high_pct is not None else ""
+    return f"{verdict}; time {signed(row.pct, _places(row))} ({known}{bounds(row)})"
 
 
 def because(row: Comparison | None) -> str:
@@ -196,14 +179,10 @@ def warning(text: str, advice: str) -> str:
 # ---------------------------------------------------------------- guarantees weaker than abprof's own protocol
 
 Lacking = Literal["", "reported", "sides"]
-_REPORTED = (
-    "the command timed itself. Whether its outputs are right, and which code its processes loaded, is not checked."
-)
-_SIDES = "{names} has no reference. Only the agreement of the sides' outputs was checked: a common error is not seen."
-_ONE = (
-    "{names} has no reference, and one branch alone has no other side whose outputs could agree: "
-    "what a call returns was not checked."
-)
+_GUARANTEES: dict[Lacking, str] = {
+    "reported": "the command timed itself. Whether its outputs are right, and which code its processes loaded, is not checked.",
+    "sides": "{names} has no reference. At most the agreement of the sides' outputs was checked: a common error is not seen.",
+}
 
 
 def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
@@ -216,7 +195,7 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
 
 def guarantee(lack: Lacking, names: str) -> str:
     """The sentence behind `Weaker guarantee: `, with these names of workloads."""
-    return {"": "", "reported": _REPORTED, "sides": _SIDES.format(names=names)}[lack]
+    return _GUARANTEES[lack].format(names=names) if lack else ""
 
 
 def in_one_line(lack: Lacking, names: str = "") -> str:
@@ -225,18 +204,8 @@ def in_one_line(lack: Lacking, names: str = "") -> str:
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
-    """The run's sentences, naming at most so many workloads (0: all); empty if its workloads check outputs and abprof times."""
+    """The run's sentence, naming at most so many workloads (0: all); empty if its workloads check outputs and abprof times."""
     lack, names = lacking(run)
-    if not lack:
-        return ()
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
     shown += f" and {len(names) - most} more" if most and len(names) > most else ""
-    if lack == "sides" and len(run.sides) == 1:
-        return (f"Weaker guarantee: {_ONE.format(names=shown)}",)
-    cells = {seen.cell for seen in run.observations if seen.check is not None and not seen.check.compared}
-    if not cells:
-        return (in_one_line(lack, shown),)
-    not_compared = (
-        f"Of {plural(len(cells), 'cell')} not even that: a call returns nothing comparable (`checked` in its details)."
-    )
-    return in_one_line(lack, shown), not_compared
+    return (in_one_line(lack, shown),) if lack else ()

@@ -9,7 +9,7 @@ import pytest
 from tests.adapters.repository import package, wrapped
 from tests.tinyrepo import abprof
 
-GUARANTEE = "has no reference. Only the agreement of the sides' outputs was checked"
+GUARANTEE = "has no reference. At most the agreement of the sides' outputs was checked"
 
 
 def test_the_sides_outputs_are_compared_with_each_other(tmp_path: Path) -> None:
