@@ -54,7 +54,6 @@ def test_a_narrow_terminal_keeps_verdict_case_and_change(width):
     words = " ".join(tables.split())
     assert verdicts(text)[:2] == ["slower", "unclear"]
     assert "2.1 %" in words
-    assert "549.2" not in words
 
 
 @pytest.mark.parametrize("make", [runs.hostile, runs.single, runs.unchanged, runs.two_targets])

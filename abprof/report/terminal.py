@@ -19,7 +19,7 @@ from abprof.report import rows, sentences
 from abprof.report.page import Page, Workload, folded_title
 from abprof.report.text import clean
 
-NARROW = 120  # columns; below that, axes share one column and times go
+WRAPS = 120  # columns from which on verdicts stand in a table whose texts wrap
 _STYLES = {"broken": "bold red", "slower": "bold dark_orange", "faster": "bold dodger_blue1", "unclear": "magenta",
            "not judged": "magenta", "slight": "cyan"}  # fmt: skip
 
@@ -33,8 +33,7 @@ def print_tables(tables: Sequence[rows.Table], notes: Sequence[str], sentence: s
     """Print tables with their captions on standard output, then notes and the conclusion."""
     console = _console()
     for table in tables:
-        _say(console, table.caption, "bold")
-        _fitting(table, console)
+        _table(table, console, "bold")
     for note in notes:
         _say(console, note, "yellow")
     _say(console, sentence, "bold")
@@ -70,59 +69,44 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
     console.print(Text(workload.title, style="bold"), Text(constants, style="dim"))
     shown = workload.lines if everything else workload.brief
     if group.target and shown:
-        console.print(_verdicts(group, shown, console.width < NARROW))
+        header = ("verdict", *group.columns, "change of time", "95 % interval", "base", group.target.id, "TFLOP/s")
+        texts = tuple(
+            (f"{line.mark} {line.verdict}".strip(), *line.values, line.change,
+             "; ".join(filter(None, (line.interval, line.note))), line.before, line.after, line.rate)
+            for line in shown
+        )  # fmt: skip
+        styles = [_STYLES.get(line.verdict, "") for line in shown]
+        _table(rows.Table(header, texts, 1 + len(group.columns)), console, styles=styles)
         for case, sentence in workload.causes:
             _say(console, f"why {case}: {sentence}", "")
     for block in workload.blocks:
         if block.brief or everything:
-            _block(block, console)
+            _say(console, ": ".join(filter(None, (block.title, " ".join(block.text)))), "dim")
+            for table in block.tables:
+                _table(table, console)
     hidden = [line for line in workload.lines if line.row.folded and not everything and group.target]
     _say(console, f"{folded_title(hidden)} hidden (--all)" if hidden else "", "dim")
 
 
-def _block(block: rows.Block, console: Console) -> None:
-    text = " ".join(block.text)
-    _say(console, f"{block.title}: {text}" if block.title and text else block.title or text, "dim")
-    for table in block.tables:
-        _say(console, table.caption, "dim")
-        _fitting(table, console)
-
-
-def _verdicts(group: rows.Group, shown: Sequence[rows.Line], narrow: bool) -> Table:
-    """A wide terminal has a column per axis and the times; a narrow one has the case in one column and no times."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("verdict", no_wrap=True)
-    for axis in filter(None, [" ".join(group.columns)] if narrow else group.columns):
-        table.add_column(Text(axis))
-    table.add_column("change of time")
-    table.add_column("95 % interval")
-    if not narrow:
-        table.add_column("base", justify="right", no_wrap=True)
-        table.add_column(Text(group.target.id if group.target else ""), justify="right", no_wrap=True)
-        table.add_column("TFLOP/s")
-    for line in shown:
-        case = list(filter(None, [" ".join(line.values)])) if narrow else list(line.values)
-        more = [] if narrow else [line.before, line.after, line.rate]
-        sentence = "; ".join(filter(None, (line.interval, line.note)))
-        verdict = Text(f"{line.mark} {line.verdict}".strip(), style=_STYLES.get(line.verdict, ""))
-        table.add_row(verdict, *map(Text, (*case, line.change, sentence, *more)))
-    return table
-
-
-def _fitting(of: rows.Table, console: Console) -> None:
-    """A table, or where it is too wide its rows one by one: a figure is never cut."""
+def _table(of: rows.Table, console: Console, style: str = "dim", styles: Sequence[str] = ()) -> None:
+    """A table, or where it is too wide its rows one by one: a figure is never cut. `styles`: of verdicts, the first cells."""
+    _say(console, of.caption, style)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(of.header):
         figure = place >= of.left and name != "95 % interval"
         table.add_column(Text(clean(name)), justify="right" if figure else "left")
-    for row in of.rows:
-        table.add_row(*map(Text, row))
-    if Console(width=10_000).measure(table).maximum <= console.width:
+    first = [Text(row[0], style=styles[place] if styles else "") for place, row in enumerate(of.rows)]
+    for cell, row in zip(first, of.rows, strict=True):
+        table.add_row(cell, *map(Text, row[1:]))
+    if Console(width=10_000).measure(table).maximum <= console.width or (styles and console.width >= WRAPS):
         console.print(table)
         return
-    for row in of.rows:
-        figures = (f"{name} {text}" for name, text in zip(of.header[of.left :], row[of.left :], strict=True))
-        console.print(Text(f"  {' '.join(row[: of.left])}: {'; '.join(map(clean, figures))}"))
+    for cell, row in zip(first, of.rows, strict=True):
+        named = " ".join(row[1 : of.left])
+        figures = "; ".join(
+            f"{name} {clean(text)}" for name, text in zip(of.header[of.left :], row[of.left :], strict=True)
+        )
+        console.print(Text(" "), cell, Text(f" {named}: {figures}"), sep="")
 
 
 def _say(console: Console, text: str, style: str) -> None:
