@@ -27,7 +27,7 @@ from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.system import files, locks
 from abprof.system.console import View
-from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
+from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 from abprof.system.trees import tree_hash
 
 _LOOK = 0.5  # seconds: Python handles a signal only when the main thread wakes up
@@ -273,7 +273,7 @@ class _Builder:
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
         mount = factory.mount(self.job.checkout, self.job.package, place)
         start = wire.Start(factory.device, id, mount, dict(factory.workloads), str(factory.scratch))
-        worker.call(start, to_start(factory.timeout))
+        worker.call(start, factory.timeout)
         parts = self.job.package.build
         recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in parts]
         try:

@@ -24,7 +24,7 @@ from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options, worker_argv
 from abprof.system.config_file import fill
-from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault, to_start
+from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 from abprof.system.trees import remove_tree
 
 _SERVERS = 3  # of an interpreter
@@ -257,7 +257,7 @@ def sandbox_for(config: Options, cache: Path, device: str, folder: Path) -> tupl
         try:
             worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
             try:
-                worker.call(wire.Start(device, "base"), to_start(config.timeout))
+                worker.call(wire.Start(device, "base"), config.timeout)
             finally:
                 worker.stop()
         except (WorkerDied, WorkerFault) as failed:

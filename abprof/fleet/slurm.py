@@ -96,7 +96,7 @@ class SlurmExecutor(Executor):
         made, said = proc.tried([*self._sbatch(shard.budget + _OVERHEAD, log), script], timeout=_ANSWERS_WITHIN)
         if not made:
             raise WorkerDied(f"Slurm refused the job: {said}")
-        self._jobs[shard.number] = _Job(said.partition(";")[0], time.monotonic())
+        self._jobs[shard.number] = _Job(said.strip().partition(";")[0], time.monotonic())
         self._say(f"Slurm: job {self._jobs[shard.number].id} has shard {shard.number}")
 
     def gone(self) -> dict[int, str]:

@@ -17,7 +17,7 @@ from abprof.records import Ceilings, Cell, Checkout, Failure, Run, Status, Value
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, to_start
+from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 
 _REACH = 0.6  # seconds that the ceilings may take, beside the start of torch's libraries
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
@@ -261,7 +261,7 @@ def ceilings(worker: Worker, timeout: float) -> Ceilings:
 def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: float) -> wire.Ready:
     try:
         ready: wire.Ready = worker.call(
-            wire.Start(device, "base", None, {n: str(p) for n, p in files.items()}), to_start(timeout)
+            wire.Start(device, "base", None, {n: str(p) for n, p in files.items()}), timeout
         )
     except (WorkerDied, WorkerFault) as error:
         where = "" if worker.program == sys.executable else worker.program

@@ -17,7 +17,7 @@ from abprof.measure import turns
 from abprof.records import PEERS, STANDING_IN, Arm, Artefact, Build, Cell, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
-from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, how_ended, to_start
+from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, how_ended
 
 _MOST_STARTS = 2  # failed starts of one worker in a row, in one epoch
 
@@ -84,7 +84,7 @@ class WorkerPool:
     def _receive_ready(self, id: str) -> bool:
         worker = self._workers[id]
         try:
-            worker.receive(wire.Start(self._factory.device, id), to_start(self._factory.timeout))
+            worker.receive(wire.Start(self._factory.device, id), self._factory.timeout)
         except WorkerDied as died:
             self._failed_starts[id].append(died)
             return False

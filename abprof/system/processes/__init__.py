@@ -5,42 +5,7 @@ environment, so that whatever it forks dies with it, also what has left the grou
 when that one is killed with -9, it sees to itself (abprof/worker/main.py).
 """
 
-from __future__ import annotations
-
-from abprof.system.processes.children import (
-    LOG_LIMIT,
-    MARK,
-    Log,
-    WorkerDied,
-    WorkerFault,
-    WorkerHung,
-    dies_with,
-    how_ended,
-    no_orphans,
-)
-from abprof.system.processes.forks import ForkServer
-from abprof.system.processes.tools import Program, foreground, logged, output, printing, tried, watching
-from abprof.system.processes.worker import ALIVE_EVERY, Worker, to_start
-
-__all__ = [
-    "ALIVE_EVERY",
-    "LOG_LIMIT",
-    "MARK",
-    "ForkServer",
-    "Log",
-    "Program",
-    "Worker",
-    "WorkerDied",
-    "WorkerFault",
-    "WorkerHung",
-    "dies_with",
-    "foreground",
-    "how_ended",
-    "logged",
-    "no_orphans",
-    "output",
-    "printing",
-    "to_start",
-    "tried",
-    "watching",
-]
+from abprof.system.processes.children import *
+from abprof.system.processes.forks import ForkServer as ForkServer
+from abprof.system.processes.tools import *
+from abprof.system.processes.worker import *

@@ -14,10 +14,13 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+__all__ = ["LOG_LIMIT", "Log", "WorkerDied", "WorkerFault", "WorkerHung", "dies_with", "how_ended", "no_orphans"]
 
 MARK = "ABPROF_CHILD"  # environment variable: whose descendant a process is
 _PARENT_EVERY = 0.2  # seconds between looks whether the parent lives
@@ -124,8 +127,8 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def dies_with(parent: int) -> None:
-    """This process ends in an orderly way (SIGTERM) once process `parent`, which started it, is gone, however that ended; and
-    is killed if it does not within some seconds. One that was stopped goes on for that."""
+    """End this process by SIGTERM, and by SIGKILL some seconds later, once process `parent`, which started it, is gone. A stopped
+    process goes on for that."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
@@ -148,8 +151,7 @@ def no_orphans() -> Iterator[None]:
     try:
         yield
     finally:
-        left = [process for process in _descendants(os.getpid()) if process.pid not in known]
-        _kill(left)
+        _kill([process for process in _descendants(os.getpid()) if process.pid not in known])
 
 
 class Log:
@@ -176,21 +178,18 @@ class Log:
         if rest:
             self._line(rest)
 
-    def _open(self) -> Any:
-        """The log, or nowhere: where it cannot be opened the child's output is still read, or it would die of it."""
+    def _open(self) -> FileIO:
         try:
             return open(self.path, "ab", buffering=0)
-        except OSError:
+        except OSError:  # the output must be read all the same, or the child would block on it
             return open(os.devnull, "ab", buffering=0)
 
-    def _keep(self, out: Any, chunk: bytes) -> None:
+    def _keep(self, out: FileIO, chunk: bytes) -> None:
         room = max(0, LOG_LIMIT - self._size)
-        if room:
-            with contextlib.suppress(OSError):  # a full disk must not stop the reading: the child would block on it
-                out.write(chunk[:room])
         self._size += len(chunk)
-        if len(chunk) > room and not self.dropped:
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):  # nor must a full disk stop the reading
+            out.write(chunk[:room])
+            if len(chunk) > room and not self.dropped:
                 out.write(b"\n[abprof: more output than is kept; the rest was thrown away]\n")
         self.dropped += max(0, len(chunk) - room)
 
@@ -203,31 +202,20 @@ class Log:
 
 
 def inside(outer: int) -> tuple[int, ...]:
-    """Process ids, as seen from here, of what bubblewrap `outer` has started: the first process of the new space, with which the
-    kernel ends all others there, and the command. () or one where they are not there yet."""
-    found: list[int] = []
-    for _ in range(2):
-        parent = found[-1] if found else outer
-        try:
-            children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-        except OSError:
-            break
-        if not children:
-            break
-        found.append(int(children[0]))
-    return tuple(found)
+    """Process ids of what bubblewrap `outer` has started so far: the first process of the new namespace, with which the kernel
+    ends all others there, and the command."""
+    found = [outer]
+    with contextlib.suppress(OSError, IndexError):
+        for _ in range(2):
+            found.append(int(Path(f"/proc/{found[-1]}/task/{found[-1]}/children").read_text().split()[0]))
+    return tuple(found[1:])
 
 
 def await_end(pid: int, seconds: float) -> None:
-    """Until the process has ended: an orphan that came to this process is reaped, others are left to who has them."""
+    """Wait for the end of a process, at most so long. An orphan that came to this process is reaped."""
     deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)
-        try:
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-        except OSError:
-            return
-        if state in "ZX":
-            return
-        time.sleep(0.002)
+    with contextlib.suppress(psutil.NoSuchProcess):
+        while time.monotonic() < deadline and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.002)

@@ -32,16 +32,12 @@ from abprof.system.processes.children import (
 )
 from abprof.system.processes.forks import Forked, ForkServer
 
+__all__ = ["Worker"]
+
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
-START = 30.0  # seconds that a start may take however short --timeout is
+START = 30.0  # seconds that a start may take, however short --timeout is
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 REPLY_LIMIT = 64 << 20
-
-
-def to_start(timeout: float) -> float:
-    """Seconds that a worker may take until it is ready, where an answer may take `timeout`: it imports torch, perhaps from a
-    network's disk, and that is not what a short --timeout is about."""
-    return max(timeout, START)
 
 
 class Worker:
@@ -154,24 +150,21 @@ class Worker:
             raise WorkerDied("has ended")
         self._next += 1
         message = wire.dump({"id": self._next, "do": wire.NAMES[type(request)], "args": wire.pack(request)})
+        view, deadline = memoryview(message), time.monotonic() + READ_REQUEST
         try:
-            self._write(message)
+            while view:
+                if not select.select([], [self._out], [], max(0.0, deadline - time.monotonic()))[1]:
+                    raise self._hung(f"did not read its request for {READ_REQUEST:.0f} s")
+                with contextlib.suppress(BlockingIOError):
+                    view = view[os.write(self._out, view) :]
         except OSError as error:
             raise self._died() from error
 
-    def _write(self, message: bytes) -> None:
-        view, deadline = memoryview(message), time.monotonic() + READ_REQUEST
-        while view:
-            if not select.select([], [self._out], [], max(0.0, deadline - time.monotonic()))[1]:
-                self.kill()
-                raise WorkerHung(f"did not read its request for {READ_REQUEST:.0f} s")
-            with contextlib.suppress(BlockingIOError):
-                view = view[os.write(self._out, view) :]
-
     def receive(self, request: Any, timeout: float) -> Any:
-        """The reply to the last request sent."""
+        """The reply to the last request sent. A start may take `START` seconds: it imports torch, perhaps from a network's disk."""
         try:
-            message = msgspec.convert(untrusted(self._read_line(timeout)), dict[str, Any])
+            line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
+            message = msgspec.convert(untrusted(line), dict[str, Any])
             if message.get("id") != self._next:
                 raise ValueError(f"answer to request {message.get('id')}, expected {self._next}")
             if "fault" in message:
@@ -191,32 +184,29 @@ class Worker:
             if seen > REPLY_LIMIT:
                 self.kill()
                 raise WorkerDied("an answer of more than 64 MiB")
-            self._wait(deadline, timeout)
-            chunk = os.read(self._in, 1 << 20)
-            if not chunk:
+            left = deadline - time.monotonic()
+            if left <= -1:  # it dribbles: there is always something to read, and never a line
+                raise self._hung(f"no answer for {timeout:.0f} s")
+            if select.select([self._in], [], [], max(0.0, min(left, ALIVE_EVERY)))[0]:
+                chunk = os.read(self._in, 1 << 20)
+                if not chunk:
+                    raise self._died()
+                self._buffer += chunk
+                continue
+            self._behind()  # while it lives: one that dies of its first request has been on the device too
+            # A dead child's pipe stays open if a process that it forked holds it.
+            if self._child.poll() is not None and not select.select([self._in], [], [], 0)[0]:
                 raise self._died()
-            self._buffer += chunk
+            if left <= 0:
+                raise self._hung(f"no answer for {timeout:.0f} s")
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._behind()  # once it has answered they are there; when it has died it is too late to ask
         return line
 
-    def _wait(self, deadline: float, timeout: float) -> None:
-        """Until there is something to read. A dead child's pipe stays open when a process that it forked holds it, so
-        its end is looked for as well."""
-        while True:
-            left = deadline - time.monotonic()
-            if left <= -1:  # it dribbles: there is always something to read, and never a line
-                self.kill()
-                raise WorkerHung(f"no answer for {timeout:.0f} s")
-            if select.select([self._in], [], [], max(0.0, min(left, ALIVE_EVERY)))[0]:
-                return
-            self._behind()  # while it lives: one that dies of its first request has been on the device too
-            if self._child.poll() is not None and not select.select([self._in], [], [], 0)[0]:
-                raise self._died()
-            if left <= 0:
-                self.kill()
-                raise WorkerHung(f"no answer for {timeout:.0f} s")
+    def _hung(self, reason: str) -> WorkerHung:
+        self.kill()
+        return WorkerHung(reason)
 
     def _died(self) -> WorkerDied:
         try:
@@ -233,11 +223,9 @@ class Worker:
 
     def stop(self, timeout: float = 10.0) -> None:
         """Ask it to end; kill the whole group in any case, for a child may have forked."""
-        try:
+        with contextlib.suppress(WorkerDied, WorkerFault, subprocess.TimeoutExpired):
             self.call(wire.Stop(), timeout)
             self._child.wait(timeout=timeout)
-        except (WorkerDied, WorkerFault, subprocess.TimeoutExpired):
-            pass
         self.kill()
 
     def end(self) -> None:
