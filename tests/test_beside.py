@@ -141,14 +141,8 @@ def test_two_sides_with_a_ladder_and_a_peer(new_lab: NewLab) -> None:
 # ---------------------------------------------------------------- pages
 
 
-def judged(run: Run, blocks: list[Block]) -> Run:
-    told = judge(run, blocks)
-    return msgspec.structs.replace(run, header=told.header, observations=told.observations,
-                                   comparisons=told.comparisons, within=told.within)  # fmt: skip
-
-
 def test_every_page_has_the_verdicts_between_variants() -> None:
-    run = judged(ladder(), climbed())
+    run = judge(ladder(), climbed())
     pages = markdown(run, climbed()), html(run, climbed())
     for text in pages:
         assert "shown to be equal, not merely not shown to differ" in text

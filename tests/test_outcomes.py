@@ -8,7 +8,7 @@ from typing import get_args
 import msgspec
 import pytest
 
-from abprof.records import Artefact, Build, CheckResult, Failure, Outcome, Proof, Run, Status
+from abprof.records import Artefact, Build, CheckResult, Outcome, Proof, Run, Status
 from abprof.verdict import judge, undecided
 from tests.blocks import block, epochs, head
 
@@ -112,9 +112,6 @@ def test_the_worst_status_wins_whatever_the_order() -> None:
             assert statuses(judge(head(), blocks))["target"] == worse
 
 
-# ---------------------------------------------------------------- wrong answers
-
-
 # ---------------------------------------------------------------- proofs, builds, skipped cells
 
 
@@ -138,11 +135,6 @@ def test_wrong_code_is_broken_and_never_a_number() -> None:
     assert (judged.header.exit_code, [w.kind for w in judged.warnings]) == (1, ["proof"])
     assert "ffa is not its own" in judged.warnings[0].text
     assert undecided(head(), blocks[:1], [proof("target", ok=False)]) == set()
-
-
-def failed_build(side: str) -> Build:
-    failure = Failure(status="build_failed", reason="error: no member named 'tile'", log="logs/build.log")
-    return Build(side=side, kernel="ffa", key="k" * 8, failure=failure)
 
 
 def test_a_skipped_cell_is_unsupported_on_every_arm() -> None:

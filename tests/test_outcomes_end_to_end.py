@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from tests.simulated.lab import Result
 from tests.simulated.planted import (
     EXPECTED,
     NOISE,
@@ -84,10 +83,6 @@ def test_one_branch_alone(new_lab: NewLab) -> None:
     values = [item.metrics for item in result.run.observations]
     assert len(values) == 5
     assert all(metrics for metrics in values)
-
-
-def rows_of(result: Result) -> int:
-    return len(result.run.comparisons)
 
 
 @pytest.mark.slow

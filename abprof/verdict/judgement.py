@@ -71,9 +71,6 @@ def provisional(run: Run, blocks: Sequence[Block]) -> list[tuple[Pair, list[floa
     return [(pair, values) for pair, values in found if values and pursued(run, pair.role)]
 
 
-# ---------------------------------------------------------------- when to stop
-
-
 def undecided(
     run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
 ) -> set[str]:
@@ -106,8 +103,11 @@ def _wants_more(run: Run, data: CellData) -> bool:
     every = pairs(run, data)
     if any(pair.role == "target" for pair in every):
         return any(_open(run, data, pair) for pair in every if pair.role in {"target", "control"})
+    for arm, state in data.states.items():  # a profile of one branch: each arm up to the first look
+        if not state.settled or (not state.failed and len(data.epoch_medians(arm)) < stats.LOOKS[0]):
+            return True
     variants = [pair for pair in every if pursued(run, pair.role) and data.epoch_values(pair.before, pair.after)]
-    return any(_alone_open(run, data, arm) for arm in data.states) or any(_open(run, data, p) for p in variants)
+    return any(_open(run, data, pair) for pair in variants)
 
 
 def _open(run: Run, data: CellData, pair: Pair) -> bool:
@@ -130,19 +130,6 @@ def _open(run: Run, data: CellData, pair: Pair) -> bool:
         return not identical
     done = decide(values, run.options.threshold_of(data.cell.id), run.options.margin)
     return done is None or not precise(values, run.options)
-
-
-def _alone_open(run: Run, data: CellData, arm: str) -> bool:
-    """A profile of one branch: up to the first look, or until the arm's own time is known to --precision."""
-    state, medians, precision = data.state(arm), data.epoch_medians(arm), run.options.precision
-    if state.proof_broken or not state.runs:
-        return not state.settled
-    if len(medians) < stats.LOOKS[0]:
-        return True
-    if precision is None or len(medians) >= stats.LOOKS[-1]:
-        return False
-    value, low, high = stats.own_time(medians)
-    return low is not None and high is not None and 50 * (high - low) / value > precision
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:

@@ -57,5 +57,6 @@ def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
     beyond = dict.fromkeys(row.cell for row in rows if _accepted(run, row) and "waived" not in row.reasons)
     if beyond:
         text = f"{len(beyond)} cells are slower than their waivers allow"
-        advice = f"{FILE} on base has the accepted change"
-        yield Advice(kind="waiver_exceeded", text=text, advice=advice, cells=tuple(beyond))
+        yield Advice(
+            kind="waiver_exceeded", text=text, advice=f"raise the limit in {FILE} on base", cells=tuple(beyond)
+        )

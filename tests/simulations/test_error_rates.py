@@ -72,12 +72,3 @@ def test_false_same_at_the_margin_keeps_its_bound() -> None:
     for pct in (0.5, -0.5):
         found = verdicts(normal(pct, 0.3), RUNS, seed=6)
         assert found["same"] <= upper(0.05, RUNS), found
-
-
-# ---------------------------------------------------------------- power
-
-
-# ---------------------------------------------------------------- bad days
-
-
-# ---------------------------------------------------------------- many cells

@@ -119,9 +119,6 @@ def test_a_phase_is_named_where_it_is_nearly_all_of_the_change(after: dict[str, 
     assert told(20.0, SPILL, SPILL, phases=(base, after)) == said
 
 
-# ---------------------------------------------------------------- a small row of more than one kernel
-
-
 # ---------------------------------------------------------------- counters against code
 
 
