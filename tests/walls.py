@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from abprof.builds import sandbox as contain
+from abprof.records.errors import AbprofError
 
 
 def _found() -> contain.Sandbox | str:
     try:
         return contain.find()
-    except contain.Refused as refused:
-        return str(refused)
+    except AbprofError as refused:
+        return refused.what
 
 
 FOUND = _found()

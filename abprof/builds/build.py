@@ -252,7 +252,15 @@ class _Builder:
                 )
                 with self.running.entered(worker):
                     built = self._built(worker)
-                    calls = self._calls(built) if calls is None else calls if left else []
+                    if calls is None:  # one case of each workload; every case if there is no build()
+                        cells = {
+                            cell.workload if built.has_build else cell.id: cell for cell in reversed(self.job.cells)
+                        }
+                        calls = [
+                            (cell, variant) for cell in reversed(cells.values()) for variant in built.variants or [""]
+                        ]
+                    elif not left:
+                        calls = []
                     alive = True
                     while alive and calls:
                         alive = self._call(worker, *calls.pop(0))
@@ -281,13 +289,6 @@ class _Builder:
         except WorkerHung as hung:
             raise WorkerHung(f"still building after {factory.build_timeout:.0f} s") from hung
         return built
-
-    def _calls(self, built: wire.Built) -> list[tuple[Cell, str]]:
-        """One case of each workload; every case if there is no build()."""
-        cells = self.job.cells
-        if built.has_build:
-            cells = tuple({cell.workload: cell for cell in reversed(cells)}.values())
-        return [(cell, variant) for cell in cells for variant in built.variants or [""]]
 
     def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
         """Call a case; whether the process survived."""

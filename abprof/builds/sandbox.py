@@ -46,10 +46,6 @@ _SESSION = (
 _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - mounted privately
 
 
-class Refused(Exception):
-    """No sandbox can be started; the text says why."""
-
-
 @dataclass(frozen=True)
 class Sandbox:
     """A bubblewrap that works on this machine."""
@@ -83,14 +79,14 @@ class Sandbox:
 
 
 def find() -> Sandbox:
-    """Find bubblewrap and try it. Raises Refused."""
-    tool = shutil.which("bwrap")
+    """Find bubblewrap and try it. Raises AbprofError."""
+    tool, where = shutil.which("bwrap"), "--contain always"
     if tool is None:
-        raise Refused("bwrap is not installed")
+        raise AbprofError("bwrap is not installed", where=where, advice=ADVICE)
     spaces = ["--unshare-pid", "--unshare-ipc", "--unshare-net", "--cap-drop", "ALL"]
     started, error = proc.tried([tool, *spaces, *_everything(), "--", "/bin/sh", "-c", ":"])
     if not started:
-        raise Refused(f"bwrap does not start: {error or 'no message'}")
+        raise AbprofError(f"bwrap does not start: {error or 'no message'}", where=where, advice=ADVICE)
     return Sandbox(tool, (proc.output([tool, "--version"]) or "bubblewrap").strip())
 
 
@@ -104,10 +100,10 @@ def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
         return None, ""
     try:
         return find(), ""
-    except Refused as refused:
+    except AbprofError as refused:
         if contain == "always":
-            raise AbprofError(str(refused), where="--contain always", advice=ADVICE) from None
-        return None, str(refused)
+            raise
+        return None, refused.what
 
 
 def refuse_foreground(contain: str, what: str) -> None:

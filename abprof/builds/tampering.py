@@ -67,18 +67,17 @@ class Watch:
         """Compare builds with their records, and watch them; the worktrees, of which they are copies, no longer."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
-        own = {build.path: _own(build) for build in fresh}
+        made = [a for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")]
         # The prints come before the comparison, which takes time in which code under test may run.
-        for hashes in own.values():
-            self._hashes |= hashes
+        self._hashes |= {artefact.path: artefact.sha256 for artefact in made}
         added = {Path(build.path) / name: name for build in fresh for name in ("src", "out", "caches")}
         added = {root: name for root, name in added.items() if root not in self._roots}
         self._roots |= added
         self._known |= self._prints(added)
+        for artefact in made:
+            if _sha256(artefact.path) != artefact.sha256:
+                yield from self._report(artefact.path, "changed", moment)
         for build in fresh:
-            for path, sha256 in own[build.path].items():
-                if _sha256(path) != sha256:
-                    yield from self._report(path, "changed", moment)
             yield from self._copied(build, moment)
             for name in ("src", "out"):
                 for compiled in keys.importable(Path(build.path) / name, keys.COMPILED):
@@ -153,11 +152,6 @@ def _changes(before: Mapping[str, Print], after: Mapping[str, Print]) -> Iterato
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path):
             yield path, "added" if path not in before else "removed" if path not in after else "changed"
-
-
-def _own(build: Build) -> dict[str, str]:
-    """Files made in the build's own folder: path -> SHA-256 after the build."""
-    return {made.path: made.sha256 for made in build.artefacts if made.path.startswith(f"{build.path}/")}
 
 
 def inputs_of(tree: Path, package: Package) -> dict[str, str]:

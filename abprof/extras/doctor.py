@@ -64,7 +64,7 @@ def sandbox_row() -> Iterator[Finding]:
     """Whether code under test can run in a sandbox."""
     try:
         yield Finding(name="bubblewrap", state="ok", text=contain.find().version)
-    except contain.Refused as refused:
+    except AbprofError as refused:
         need = "--contain cannot keep code under test to its own folders; what it writes elsewhere is only looked for"
         yield Finding(name="bubblewrap", state="missing", text=str(refused), advice=need)
 

@@ -142,7 +142,13 @@ class Repository:
         # rev-list rather than log, which the user's configuration can bend. NUL ends a commit: a message may hold anything.
         form = "--format=%P%n%B%x00"
         text = self.git.text("rev-list", "--topo-order", "--reverse", form, f"{old}..{new}", "--")
-        return tuple(_link(part.lstrip("\n")) for part in text.split("\0") if part.strip())
+        links = []
+        for part in text.split("\0"):
+            head, parents, message = [*part.lstrip("\n").split("\n", 2), "", ""][:3]
+            subject = unicode(" ".join(message.partition("\n\n")[0].split()))
+            shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in subject)
+            links += [Link(head.removeprefix("commit "), tuple(parents.split()), shown)] if head else []
+        return tuple(links)
 
     def contents(self, commits: Sequence[str], folders: Sequence[str]) -> dict[str, str]:
         """Commit -> what it holds under `folders` (relative to the root, "" for all of it): equal texts, equal files."""
@@ -167,10 +173,8 @@ def open_repository(path: Path, *, cache: Path) -> Repository:
     except GitError as error:
         what = "not a git repository" if "not a git repository" in error.stderr else error.line_of_git
         raise AbprofError(what, where=str(path), advice=_ADVICE) from error
-    if bare == "true":
-        raise AbprofError("a bare repository has no working tree", where=str(path), advice="clone it first")
-    if inside != "true":
-        raise AbprofError("inside a .git folder, not a working tree", where=str(path), advice=_ADVICE)
+    if bare == "true" or inside != "true":
+        raise AbprofError("a bare repository or a .git folder, not a working tree", where=str(path), advice=_ADVICE)
     if git.maybe("rev-parse", "--show-object-format") == "sha256":
         raise AbprofError("SHA-256 repositories are not supported", where=str(path))
 
@@ -185,13 +189,6 @@ def open_repository(path: Path, *, cache: Path) -> Repository:
         shallow=git.text("rev-parse", "--is-shallow-repository") == "true",
         cache=cache.expanduser().absolute(),
     )
-
-
-def _link(text: str) -> Link:
-    head, parents, message = [*text.split("\n", 2), "", ""][:3]
-    subject = unicode(" ".join(message.partition("\n\n")[0].split()))
-    shown = "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in subject)
-    return Link(head.removeprefix("commit "), tuple(parents.split()), shown)
 
 
 def unicode(text: str) -> str:
@@ -210,32 +207,27 @@ def open_store(cache: Path, objects: Path) -> Path:
     store = cache / "repos" / hashlib.sha256(os.fsencode(objects)).hexdigest()[:16]
     with locks.locked(lock_of(store)):
         locks.hold(store.with_name(f"{store.name}.use"), shared=True)
-        if not store.is_dir():
-            try:
-                _make_store(store, str(objects))
-            except (OSError, GitError) as error:
-                why = error.line_of_git if isinstance(error, GitError) else error.strerror
-                raise AbprofError(f"cannot use the cache folder: {why}", where=str(cache)) from error
+        if store.is_dir():
+            return store
+        new = store.with_name(f"{store.name}.new")
+        remove_tree(new)  # its maker was killed: the lock is ours
+        quoted = str(objects).replace("\\", "\\\\").replace('"', '\\"')
+        try:
+            Git(str(new.parent)).text("init", "--bare", "--quiet", "--template=", str(new))
+            (new / "objects" / "info").mkdir(exist_ok=True)
+            (new / "objects" / "info" / "alternates").write_bytes(os.fsencode(f'"{quoted}"\n'))
+            (new / SOURCE).write_bytes(os.fsencode(objects))
+            (new / "config").write_text((new / "config").read_text() + _CONFIG)
+            new.rename(store)
+        except (OSError, GitError) as error:
+            why = error.line_of_git if isinstance(error, GitError) else error.strerror
+            raise AbprofError(f"cannot use the cache folder: {why}", where=str(cache)) from error
     return store
 
 
 def lock_of(store: Path) -> Path:
     """Held while the clone is made or its worktrees change."""
     return store.with_name(f"{store.name}.lock")
-
-
-def _make_store(store: Path, objects: str) -> None:
-    new = store.with_name(f"{store.name}.new")
-    if new.exists():
-        remove_tree(new)  # its maker was killed: the lock is ours
-    Git(str(new.parent)).text("init", "--bare", "--quiet", "--template=", str(new))
-    quoted = objects.replace("\\", "\\\\").replace('"', '\\"')
-    (new / "objects" / "info").mkdir(exist_ok=True)
-    (new / "objects" / "info" / "alternates").write_text(f'"{quoted}"\n', errors="surrogateescape")
-    (new / SOURCE).write_text(objects, errors="surrogateescape")
-    with open(new / "config", "a") as file:
-        file.write(_CONFIG)
-    new.rename(store)
 
 
 # ---------------------------------------------------------------- a repository of our own

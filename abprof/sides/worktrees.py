@@ -21,8 +21,6 @@ from abprof.system import locks
 from abprof.system.trees import remove_tree
 
 _KEEP = ".keep"  # file in a run's folder whose worktrees stay when the run ends
-# Folders of the cache whose entries each have a lock NAME.lock, held while they are used.
-_LOCKED_FOLDERS = ("worktrees", "index")
 
 
 @contextlib.contextmanager
@@ -41,43 +39,34 @@ def checkouts(
     width = len(str(len(sides) - 1))
     paths = [folder / f"s{place:0{width}}" for place in range(len(sides))]
     made = tuple(Checkout(side=side, path=str(path)) for side, path in zip(sides, paths, strict=True))
+    kept = False
     try:
-        if folder.exists():  # of the same run, whose process died
-            remove_tree(folder)
-        _prune(repository.cache)
-        folder.mkdir(parents=True)
-        for side, path in zip(sides, paths, strict=True):
-            if side.kind == "dist":
-                releases.put(repository.cache, side, path)
-            else:
-                made_of = repository.with_commits()
-                _add(made_of, side, path)
-                if submodules:
-                    git_dirs = (made_of.git_dir, made_of.common_dir)
-                    _add_submodules(path, git_dirs, made_of.path, repository.cache)
-    except BaseException as error:
-        _remove(folder, lock)
-        if isinstance(error, OSError):
+        try:
+            remove_tree(folder)  # of the same run, whose process died
+            _prune(repository.cache)
+            folder.mkdir(parents=True)
+            for checkout in made:
+                _check_out(repository, checkout, submodules=submodules)
+        except OSError as error:
             raise AbprofError(f"cannot write the worktrees: {error.strerror}", where=str(folder)) from error
-        raise
-    try:
+        kept = keep
         yield made
     finally:
-        if keep:
+        if kept:
             (folder / _KEEP).touch()
-            locks.drop(lock)
         else:
-            _remove(folder, lock)
+            remove_tree(folder)
+            _prune(repository.cache)
+        locks.drop(lock)
 
 
-def _remove(folder: Path, lock: Path) -> None:
-    remove_tree(folder)
-    _prune(folder.parent.parent)
-    locks.drop(lock)
-
-
-def _add(repository: Repository, side: Side, path: Path) -> None:
+def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bool) -> None:
     """Make one worktree, and verify its tree."""
+    side, path = checkout.side, Path(checkout.path)
+    if side.kind == "dist":
+        releases.put(place.cache, side, path)
+        return
+    repository = place.with_commits()
     git = Git(str(repository.store))
     try:
         commit = side.commit
@@ -90,6 +79,8 @@ def _add(repository: Repository, side: Side, path: Path) -> None:
         raise AbprofError(f"cannot check out {side.label}: {error.line_of_git}", where=str(path)) from error
     if found != side.tree:
         raise AbprofError(f"checked out tree {found[:10]}, expected {side.tree[:10]} of {side.label}", where=str(path))
+    if submodules:
+        _add_submodules(path, (repository.git_dir, repository.common_dir), repository.path, repository.cache)
 
 
 # ---------------------------------------------------------------- submodules
@@ -140,45 +131,34 @@ def sweep(cache: Path, *, everything: bool = False) -> list[str]:
     `everything` also worktrees kept by --keep-worktrees, and all clones that no process uses.
     """
     cache = cache.expanduser().absolute()
-    lines = [line for name in _LOCKED_FOLDERS for line in _abandoned(cache / name, everything)]
+    lines = [line for name in ("worktrees", "index") for line in _abandoned(cache / name, everything)]
     _prune(cache)
-    return [*lines, *_clones(cache / "repos", everything), *releases.sweep(cache, everything=everything)]
+    lines += _clones(cache / "repos", everything)
+    lines += [_removed(gone, "left by a run that ended") for gone in cache.glob("*/.gone-*")]
+    return [*lines, *releases.sweep(cache, everything=everything)]
 
 
 def _abandoned(parent: Path, everything: bool) -> Iterator[str]:
-    """Remove each folder of `parent` whose lock no process holds."""
+    """Remove each folder of `parent` whose lock NAME.lock no process holds."""
     for name in {path.stem for path in parent.glob("[!.]*")}:
         folder = parent / name
         with locks.abandoned(folder.with_name(f"{name}.lock")) as free:
             if free and folder.exists() and (everything or not (folder / _KEEP).exists()):
                 yield _removed(folder, "left by a run that ended")
-    for gone in parent.glob(".gone-*"):
-        yield _removed(gone, "left by a run that ended")
 
 
 def _clones(repos: Path, everything: bool) -> Iterator[str]:
     for name in {path.stem for path in repos.glob("[!.]*")}:
-        store, half_made = repos / name, repos / f"{name}.new"
+        store = repos / name
         with locks.abandoned(lock_of(store)) as free, locks.abandoned(repos / f"{name}.use") as unused:
-            if not free:
-                continue
-            if half_made.exists():
-                yield _removed(half_made, "half-made clone")
             worktrees = [path for path in store.glob("worktrees/*") if not path.name.startswith(".gone-")]
-            if unused and store.exists() and not worktrees:
+            if free and unused and store.exists() and not worktrees:
+                source = store / SOURCE
+                borrows = source.read_text(errors="surrogateescape") if source.exists() else ""
                 if everything:
                     yield _removed(store, "clone")
-                elif (source := _source(store)) and not source.exists():
-                    yield _removed(store, f"clone of {source}, which is gone")
-    for gone in repos.glob(".gone-*"):
-        yield _removed(gone, "left by a run that ended")
-
-
-def _source(store: Path) -> Path | None:
-    """The object folder that a clone borrows from; None for one that stands alone."""
-    with contextlib.suppress(FileNotFoundError):
-        return Path((store / SOURCE).read_text(errors="surrogateescape"))
-    return None
+                elif not Path(borrows).exists():
+                    yield _removed(store, f"clone of {borrows}, which is gone")
 
 
 def _removed(path: Path, what: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import keyword
 import re
 from collections.abc import Mapping, Sequence
@@ -168,16 +167,8 @@ def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[Ar
     scalars = {}
     for name, (pattern, default) in meaning.scalars.items():
         value = next((value for mine, value in passed.items() if re.fullmatch(pattern, mine)), default)
-        scalars[name] = value if _is_literal(value) and value != "None" else default
+        scalars[name] = value if re.fullmatch(r"[-+.\de]+|True|False", value) else default
     return meaning.text.format(*(a.local for a in arguments if a.shape), name=word, **scalars)
-
-
-def _is_literal(text: str) -> bool:
-    try:
-        ast.literal_eval(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None) -> dict[str, tuple[str, ...]]:

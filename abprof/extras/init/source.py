@@ -163,12 +163,9 @@ def _read(found: Found, path: str, text: str) -> None:
     with warnings.catch_warnings():  # invalid escapes in strings
         warnings.simplefilter("ignore")
         tree = ast.parse(text)
-    nodes = list(ast.walk(tree))
-    imports = [node for node in nodes if isinstance(node, ast.Import | ast.ImportFrom)]
     if path.endswith("__init__.py"):
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         found.fronts[path] = {alias.asname or alias.name for node in imports for alias in node.names}
-    torch = any(alias.name.startswith("torch") for node in imports for alias in node.names)
-    torch |= any(isinstance(node, ast.ImportFrom) and (node.module or "").startswith("torch") for node in imports)
     mine: dict[str, Function] = {}
     for node in _top(tree.body):
         if isinstance(node, ast.FunctionDef):
@@ -186,7 +183,7 @@ def _read(found: Found, path: str, text: str) -> None:
                 applied.name = name
                 mine[name] = applied
     for name, function in mine.items():
-        function.names |= {"torch"} if torch else set()
+        function.names |= {"torch"} if re.search(r"^\s*(import|from) torch\b", text, re.MULTILINE) else set()
         found.functions.setdefault(name, []).append(function)
 
 
