@@ -11,7 +11,7 @@ from typing import TypeVar
 from abprof.evidence.causes.sides import ns
 from abprof.evidence.ncu import recording
 from abprof.evidence.ncu.recording import LEVELS, Shown
-from abprof.evidence.ncu.traffic import Pair, Row, beside, sums_beside
+from abprof.evidence.ncu.traffic import Pair, Row, beside
 from abprof.evidence.ncu.traffic import Table as Traffic
 from abprof.evidence.ncu.traffic import table as table_of
 from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
@@ -157,7 +157,7 @@ def _kernels(before: Profile, after: Profile | None) -> Iterator[tuple[KernelPro
     one, two = table_of(before), table_of(after) if after else None
     of = {id(row): kernel for made, known in ((one, before), (two, after)) if made and known
           for row, kernel in zip(made.rows, known.kernels, strict=True)}  # fmt: skip
-    for pair in beside(one, two) if two else [Pair(row, None) for row in one.rows]:
+    for pair in (pair for pair in beside(one, two) if pair.either.kernel):
         yield of[id(pair.either)], [of.get(id(row)) for row in (pair.base, pair.target)]
 
 
@@ -246,37 +246,27 @@ def _of_row(run: Run, row: Sequence[Profile]) -> Iterator[MemoryGroup]:
         failed = ()
 
 
-def _beside(base: Traffic, target: Traffic | None = None) -> list[Pair]:
-    """The kernels of each shape, then the sums, of both files or of the one."""
-    if target is None:
-        return [Pair(row, None) for row in (*base.rows, *base.sums)]
-    return [*beside(base, target), *sums_beside(base, target)]
-
-
 def traffic_tables(tables: Sequence[Traffic]) -> Iterator[Table]:
-    """A table for each shape of one file, or of the first with each other: a line for each kernel, then the sums."""
+    """A table of one file, or of the first with each other: a line for each kernel, then the sums."""
     header = ("kernel", "grid", "block", "kind", "launches a call", *(f"{name} a call" for name in LEVELS.values()))
     for files in [[tables[0], other] for other in tables[1:]] or [[one] for one in tables]:
-        shapes = max(one.shapes for one in files)
-        for shape in range(1, shapes + 1):
-            pairs = [pair for pair in _beside(*files) if pair.either.shape == shape]
-            kinds = {pair.either.kind for pair in pairs if not pair.either.kernel}
-            lines = []
-            for pair in pairs:
-                row, both = pair.either, (pair.base, pair.target)[: len(files)]
-                if row.kernel or row.kind == "all" or len(kinds) > 2:  # of one kind, its sum is that of all
-                    name = clean(row.kernel, 60) or f"all {row.kind} kernels".replace("all all", "all")
-                    calls = " → ".join(dict.fromkeys(str(one.a_call) if one else "0" for one in both))
-                    moved = [" → ".join(dict.fromkeys(size(one.per_call[level]) if one else "not launched" for one in both))
-                             + (f", {pct:+.1f} %" if (pct := pair.pct(level)) is not None else "") for level in LEVELS]  # fmt: skip
-                    lines.append((name, row.grid, row.block, row.kind if row.kernel else "", calls, *moved))
-            least = [" → ".join(dict.fromkeys(size(one.of.minimum[level]) for one in files if level in one.of.minimum))
-                     for level in LEVELS]  # fmt: skip
-            lines += [("predicted minimum", "", "", "", "", *least)] if any(least) else []
-            of = f", shape {shape} of {shapes}" if shapes > 1 else ""
-            calls = f"{plural(files[0].of.runs, 'call')} after {files[0].of.warmup} warm-ups"
-            title = f"{' → '.join(one.label for one in files)}{of}: {calls}"
-            yield Table(header, tuple(tuple(map(clean, line)) for line in lines), 4, clean(title))
+        pairs = beside(*files)
+        kinds = {pair.either.kind for pair in pairs if not pair.either.kernel}
+        lines = []
+        for pair in pairs:
+            row, both = pair.either, (pair.base, pair.target)[: len(files)]
+            if row.kernel or row.kind == "all" or len(kinds) > 2:  # of one kind, its sum is that of all
+                name = clean(row.kernel, 60) or f"all {row.kind} kernels".replace("all all", "all")
+                calls = " → ".join(dict.fromkeys(str(one.a_call) if one else "0" for one in both))
+                moved = [" → ".join(dict.fromkeys(size(one.per_call[level]) if one else "not launched" for one in both))
+                         + (f", {pct:+.1f} %" if (pct := pair.pct(level)) is not None else "") for level in LEVELS]  # fmt: skip
+                lines.append((name, row.grid, row.block, row.kind if row.kernel else "", calls, *moved))
+        least = [" → ".join(dict.fromkeys(size(one.of.minimum[level]) for one in files if level in one.of.minimum))
+                 for level in LEVELS]  # fmt: skip
+        lines += [("predicted minimum", "", "", "", "", *least)] if any(least) else []
+        calls = f"{plural(files[0].of.runs, 'call')} after {files[0].of.warmup} warm-ups"
+        title = f"{' → '.join(one.label for one in files)}: {calls}"
+        yield Table(header, tuple(tuple(map(clean, line)) for line in lines), 4, clean(title))
 
 
 def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
@@ -291,31 +281,28 @@ def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
             more = f" and {len(outside) - 6} more" if len(outside) > 6 else ""
             notes.append(f"launches that belong to no call: {'; '.join(outside[:6])}{more}")
         found += [f"{table.label}: {note}" for note in notes]
-    for first, other in ((group.tables[0], other) for group in groups for other in group.tables[1:]):
-        if other.shapes != first.shapes:
-            found.append(f"{other.label} has {other.shapes} shapes, {first.label} {first.shapes}")
     return [clean(note, 400) for note in found]
 
 
 def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
-    """What a call moves, by file and shape."""
+    """What a call moves, by file."""
     found = []
     tables = [table for group in groups for table in group.tables]
     for table in tables:
         for row in (row for row in table.sums if row.kind == "all"):
             moved = ", ".join(f"{name} {size(row.per_call[level])}" for level, name in LEVELS.items())
             named = f"{table.label}: a" if len(tables) > 1 else "A"
-            found.append(f"{named} call{f', shape {row.shape}' if table.shapes > 1 else ''} moves {moved}")
+            found.append(f"{named} call moves {moved}")
     more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
     return clean("; ".join([*found[:8], *more]) or "nothing was recorded", 1000)
 
 
 def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[dict[str, str | float | None]]:
-    """A line for each kernel of each file and shape, for the sums (`kernel` is empty), for launches outside the calls, and for
+    """A line for each kernel of each file, for the sums (`kernel` is empty), for launches outside the calls, and for
     each arm without a table (kind `error`)."""
     for group in groups:
         for place, table in enumerate(group.tables):
-            for pair in _beside(group.tables[0], table if place else None):
+            for pair in beside(group.tables[0], table if place else None):
                 yield _memory_line(table, pair, pair.target if place else pair.base, compared=place > 0)
             for (kernel, grid, block), count in table.outside.items():
                 yield {"file": str(Path(table.of.csv)), "kernel": kernel, "grid": grid, "block": block, "kind": "outside",
@@ -329,7 +316,7 @@ def _memory_line(table: Traffic, pair: Pair, here: Row | None, *, compared: bool
     row = pair.either
     both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
     line: dict[str, str | float | None] = {
-        "file": str(Path(table.of.csv)), "shape": row.shape, "kernel": row.kernel, "grid": row.grid, "block": row.block,
+        "file": str(Path(table.of.csv)), "shape": 1, "kernel": row.kernel, "grid": row.grid, "block": row.block,
         "kind": row.kind, "launches": here.launches if here else 0, "launches_a_call": here.a_call if here else 0,
         "warmup": table.of.warmup, "runs": table.of.runs, "in_files": both if compared else "", "cell": table.of.cell, "arm": table.of.arm,
     }  # fmt: skip

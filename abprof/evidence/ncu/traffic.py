@@ -9,9 +9,10 @@ before and after the calls are set-up and listed apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Literal
@@ -45,7 +46,6 @@ class Row:
     a_call: int
     per_launch: Bytes
     per_call: Bytes
-    shape: int = 1
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,6 @@ class Table:
     def label(self) -> str:
         """`CELL ARM`, or the file."""
         return f"{self.of.cell} {self.of.arm}" if self.of.cell else self.of.csv
-
-    @property
-    def shapes(self) -> int:
-        return 1
 
 
 @dataclass(frozen=True)
@@ -221,24 +217,18 @@ def _short(name: Name) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def beside(base: Table, target: Table) -> list[Pair]:
-    """Kernels paired by name, grid and block; the rest by name in order, for a branch may change the grid."""
-    return _paired(base.rows, target.rows, (lambda row: (row.kernel, row.grid, row.block), lambda row: row.kernel))
-
-
-def sums_beside(base: Table, target: Table) -> list[Pair]:
-    """The sums: compute, other, all."""
-    pairs = _paired(base.sums, target.sums, (lambda row: row.kind,))
-    return sorted(pairs, key=lambda pair: ("compute", "other", "all").index(pair.either.kind))
-
-
-def _paired(base: Sequence[Row], target: Sequence[Row], keys: Iterable[Callable[[Row], object]]) -> list[Pair]:
+def beside(base: Table, target: Table | None = None) -> list[Pair]:
+    """The kernels of both tables, paired by name, grid and block, the rest by name, for a branch may change the grid; then
+    the sums."""
     partner: dict[int, Row] = {}  # index in base -> target's row
-    right = list(target)
-    for key in keys:
-        for place, row in enumerate(base):
+    left, right = [*base.rows, *base.sums], [*target.rows, *target.sums] if target else []
+    for names in (("kernel", "grid", "block", "kind"), ("kernel", "kind")):
+        key = attrgetter(*names)
+        for place, row in enumerate(left):
             found = next((other for other in right if key(other) == key(row)), None) if place not in partner else None
             if found:
                 partner[place] = found
                 right.remove(found)
-    return [*(Pair(row, partner.get(place)) for place, row in enumerate(base)), *(Pair(None, row) for row in right)]
+    pairs = [Pair(row, partner.get(place)) for place, row in enumerate(left)] + [Pair(None, row) for row in right]
+    order = ("compute", "other", "all")
+    return sorted(pairs, key=lambda pair: -1 if pair.either.kernel else order.index(pair.either.kind))
