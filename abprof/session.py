@@ -6,7 +6,6 @@ Options -> run context -> sides -> plan (workloads, cells) -> builds -> blocks -
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -173,7 +172,7 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
     """A new run: its context, its folder, its sides' worktrees, and the devices reserved for it, while the block runs."""
     place = look_around(config, view)
     if "ncu" in config.probe:
-        capture.find(os.environ)  # refuse before measuring, not after
+        capture.find()  # refuse before measuring, not after
     with (
         signals(),
         proc.no_orphans(),

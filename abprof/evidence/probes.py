@@ -85,7 +85,11 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
     from abprof.measure.pool import WorkerPool
 
     if name == "ncu":
-        yield from capture.profiles(plan, rows, folder)
+        try:
+            yield from capture.captured(plan, rows, capture.PROFILE, folder, capture.find(), lambda _: None)
+        except capture.Refused as refused:  # of all arms
+            where = {"cell": rows[0][0].id, "arm": rows[0][1][0].id}
+            yield msgspec.structs.replace(capture.PROFILE, **where, status="error", reason=refused.line)
         return
     for kernel in dict.fromkeys(cell.kernel for cell, _ in rows):
         specs = {spec.id: spec for spec in plan.specs(kernel, [side.id for side in plan.run.sides])}

@@ -99,7 +99,7 @@ def _compilers() -> list[Finding]:
 
 def _ncu() -> Finding:
     try:
-        found = capture.find(os.environ)
+        found = capture.find()
     except capture.Refused as refused:
         advice = "abprof profile and abprof memory BASE TARGET cannot count; it comes with the CUDA toolkit"
         return Finding(name="ncu", state="missing", text=refused.what, advice=advice)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,7 +47,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
     Raises AbprofError for user errors; the run folder is removed if ncu refuses the first arm.
     """
     sandbox.refuse_foreground(config.contain, "what ncu looks at")
-    ncu = capture.find(os.environ)
+    ncu = capture.find()
     config = msgspec.structs.replace(config, all=True)  # cells of identical code, too
     with begin(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
@@ -77,7 +76,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 
     Raises AbprofError when code, workloads, machine or toolchain differ from the run's, and if no cell changed.
     """
-    ncu = capture.find(os.environ)
+    ncu = capture.find()
     head, blocks, notes = runfolder.read(path)
     continued.of_workloads(head, str(path))
     sandbox.refuse_foreground(head.options.contain, "what ncu looks at")
