@@ -37,8 +37,7 @@ from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.store import Record, RunFolder, new_folder, read, runfolder
-from abprof.store.record import Wanted
+from abprof.store import Record, RunFolder, Wanted, kernel_key, new_folder, read
 from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
@@ -280,8 +279,7 @@ def _items(place: RunContext, plan: Plan, record: Record, executor: Executor | N
 def _read_machine_code(record: Record, cache: Path) -> None:
     """Read what the loaded kernels are made of. After all timing."""
     read = {
-        runfolder.kernel_key(kernel): kernel
-        for kernel in read_kernels(record.known("running"), record.kernels.values(), cache)
+        kernel_key(kernel): kernel for kernel in read_kernels(record.known("running"), record.kernels.values(), cache)
     }
     # A kernel whose file is gone keeps what was read before.
     known = record.kernels

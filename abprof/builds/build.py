@@ -386,7 +386,7 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
 @contextlib.contextmanager
 def in_use(cache: Path) -> Iterator[None]:
     """Keep every build in place while the block runs: workers load files of their build as they go."""
-    with locks.shared(cache / "builds" / ".in-use"):
+    with locks.locked(cache / "builds" / ".in-use", shared=True):
         yield
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import report
+from abprof import report, store
 from abprof.builds import in_use, sandbox
 from abprof.evidence.ncu import capture
 from abprof.evidence.ncu.capture import captured
@@ -22,7 +22,7 @@ from abprof.records import Arm, Cell, Profile, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.session import begin, finish, interruptible, new_record, start
-from abprof.store import Record, RunFolder, runfolder
+from abprof.store import RUN, Record, RunFolder
 from abprof.system import processes as proc
 from abprof.system.console import View
 
@@ -66,7 +66,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
                 record.interrupted = True
                 finish(record)
             else:
-                (folder.path / runfolder.RUN).unlink(missing_ok=True)  # the folder goes with it
+                (folder.path / RUN).unlink(missing_ok=True)  # the folder goes with it
             raise
         return Profiled(finish(record), folder.path, made, record.interrupted)
 
@@ -77,7 +77,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
     Raises AbprofError when code, workloads, machine or toolchain differ from the run's, and if no cell changed.
     """
     ncu = capture.find()
-    head, blocks, notes = runfolder.read(path)
+    head, blocks, notes = store.read(path)
     continued.of_workloads(head, str(path))
     sandbox.refuse_foreground(head.options.contain, "what ncu looks at")
     folder = RunFolder(path.parent if path.is_file() else path)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import session
+from abprof import session, store
 from abprof import sides as repo
 from abprof.builds import in_use
 from abprof.measure import Plan, RunContext, epochs, look_around, make_plan
@@ -28,7 +28,6 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.report import sentences
 from abprof.report.text import clean, signed
-from abprof.store import runfolder
 from abprof.system import processes as proc
 from abprof.system.console import View
 
@@ -94,7 +93,7 @@ def _target(place: RunContext, plan: Plan, number: int) -> Iterator[Checkout]:
 def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
     """One judged epoch."""
     quiet = View(quiet=True)
-    record = session.new_record(runfolder.create(folder / "runs", place.id), plan.run, [], quiet)
+    record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = build_kernels(place, plan, view if view.verbose else quiet)
     plan = session.start(place, plan, builds, record)
     for item in epochs(plan, record.wanted, first=number, done=0, budget=place.options.budget):

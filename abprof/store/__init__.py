@@ -3,9 +3,7 @@
 In: a run's head, and blocks as they are measured. Out: the same again, from disk. Nothing here judges or reports.
 """
 
-from __future__ import annotations
+from abprof.store.record import Record, Wanted
+from abprof.store.runfolder import LOGS, RUN, RunFolder, create, kernel_key, new_folder, read, sweep
 
-from abprof.store.record import Record
-from abprof.store.runfolder import LOGS, RUN, RunFolder, create, new_folder, read, sweep
-
-__all__ = ["LOGS", "RUN", "Record", "RunFolder", "create", "new_folder", "read", "sweep"]
+__all__ = ["LOGS", "RUN", "Record", "RunFolder", "Wanted", "create", "kernel_key", "new_folder", "read", "sweep"]

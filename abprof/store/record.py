@@ -56,9 +56,7 @@ class Record:
         wanted: Wanted,
         older: int = 0,
     ) -> None:
-        self.folder = folder
-        self.head = head
-        self.view = view
+        self.folder, self.head, self.view = folder, head, view
         self._labels = short_labels(head.cells)
         self.blocks = list(blocks)
         self.proofs = list(head.proofs)
@@ -66,8 +64,7 @@ class Record:
         self.traces = {(trace.cell, trace.arm, trace.by): trace for trace in head.traces}
         self.profiles = {(profile.cell, profile.arm): profile for profile in head.profiles}
         self.sampled = {(one.cell, one.arm): one for one in head.sampled}
-        self.older = older
-        self.interrupted = False
+        self.older, self.interrupted = older, False
         self._judge, self._wanted = judge, wanted
         self._writing: Block | None = None  # ^C may find a block on the disk and not yet in `blocks`
         self._next_write = 0.0
@@ -79,7 +76,6 @@ class Record:
 
     @property
     def next_epoch(self) -> int:
-        """The number of the next epoch."""
         return 1 + max((block.epoch for block in self.blocks), default=0)
 
     @property
@@ -152,10 +148,11 @@ class Record:
                     self._next_write = done + max(_REWRITE, _REWRITE_SHARE * (done - began))
 
     def wanted(self) -> set[str]:
-        """Cells that need one more epoch."""
+        """Cells that need one more epoch; shows their number."""
         todo = self._wanted(self.head, self.own_blocks, self.proofs)
-        labels = [self._labels[cell.id] for cell in self.head.cells if cell.id in todo]
-        self.view.progress(f"epoch {self.next_epoch}", len(self.head.cells) - len(todo), len(self.head.cells), labels)
+        cells = self.head.cells
+        labels = [self._labels[cell.id] for cell in cells if cell.id in todo]
+        self.view.progress(f"epoch {self.next_epoch}", len(cells) - len(todo), len(cells), labels)
         return todo
 
     def known(self, status: Status) -> Run:

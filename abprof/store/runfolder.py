@@ -58,7 +58,7 @@ class RunFolder:
         Raises ValueError on NaN or infinity (JSON has neither), AbprofError if the disk refuses.
         """
         text = checksummed.text(run, 1) + b"\n"
-        replace(self.path / RUN, [text], lambda file: msgspec.json.decode(file.read_bytes(), type=Run))
+        replace(self.path / RUN, text, lambda file: msgspec.json.decode(file.read_bytes(), type=Run))
 
     def append_block(self, block: Block) -> None:
         """Add one line to rounds.jsonl and force it to the disk; a line that does not fit is removed again.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
@@ -14,8 +14,6 @@ from typing import BinaryIO
 
 from abprof.records import UNREADABLE
 from abprof.records.errors import AbprofError
-
-_BATCH = 1 << 20  # bytes
 
 
 def reading(path: Path) -> BinaryIO:
@@ -43,13 +41,10 @@ def put(target: Path, data: bytes) -> Path:
     return replace(target, data)
 
 
-def replace(
-    target: Path, data: bytes | Iterable[bytes], check: Callable[[Path], object] = lambda written: written
-) -> Path:
-    """Replace a file atomically, by the whole or by pieces that are made as they are written, once `check` has accepted the
-    file as it lies on the disk.
+def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda written: written) -> Path:
+    """Replace a file atomically, once `check` has accepted the new one as it lies on the disk.
 
-    Raises AbprofError when the disk refuses, ValueError when `check` does or when a piece cannot be made.
+    Raises AbprofError if the disk refuses, ValueError if `check` does.
     """
     temporary = target.with_name(
         f".{token_hex(8)}.partial"
@@ -72,24 +67,12 @@ def replace(
     return target
 
 
-def pour(file: FileIO, data: bytes | Iterable[bytes]) -> None:
+def pour(file: FileIO, data: bytes) -> None:
     """Write all of it, and force it to the disk. Raises OSError."""
-    for piece in [data] if isinstance(data, bytes) else _batches(data):
-        rest = memoryview(piece)
-        while rest:  # a disk that fills up takes a part first, and refuses only the next write
-            rest = rest[file.write(rest) :]
+    rest = memoryview(data)
+    while rest:  # a disk that fills up takes a part first, and refuses only the next write
+        rest = rest[file.write(rest) :]
     os.fsync(file.fileno())
-
-
-def _batches(pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Small pieces put together: one system call writes some thousands of them."""
-    waiting = bytearray()
-    for piece in pieces:
-        waiting += piece
-        if len(waiting) >= _BATCH:
-            yield bytes(waiting)
-            waiting.clear()
-    yield bytes(waiting)
 
 
 @contextmanager

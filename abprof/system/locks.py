@@ -1,7 +1,7 @@
 """Locks that end with their process, however it ends: an unheld lock belongs to a dead run.
 
-A lock is a file held with flock(2). The kernel drops it when the process goes, also after kill -9, so that no pid has
-to be guessed at. A held lock file that was deleted meanwhile counts for nothing, hence the check after each lock.
+A lock is a file held with flock(2), which the kernel drops when the process goes, also after kill -9. A lock on a file that was
+deleted meanwhile counts for nothing, hence the check after each lock.
 """
 
 from __future__ import annotations
@@ -38,37 +38,28 @@ def drop(lock: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(lock: Path, note: str = "", busy: Callable[[str], None] = lambda _: None) -> Iterator[None]:
+def locked(
+    lock: Path, note: str = "", busy: Callable[[str], None] = lambda _: None, *, shared: bool = False
+) -> Iterator[None]:
     """Hold `lock` for the length of a block, waiting for it. The file stays, with `note` for others in it.
 
-    If another one holds it, `busy` is called with that one's note before the wait; it may raise.
+    If another one holds it, `busy` is called with that one's note before the wait; it may raise. `shared`: with others, who
+    share it too.
     """
-    descriptor = _lock(lock, fcntl.LOCK_EX, wait=False)
+    how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+    descriptor = _lock(lock, how, wait=False)
     if descriptor is None:
-        try:
-            holder = printable(lock.read_text(errors="replace"), 200)
-        except OSError:
-            holder = ""
-        busy(holder or "another abprof")
-        descriptor = _lock(lock, fcntl.LOCK_EX, wait=True)
+        with contextlib.suppress(FileNotFoundError):
+            busy(printable(lock.read_text(errors="replace"), 200) or "another abprof")
+        descriptor = _lock(lock, how, wait=True)
     assert descriptor is not None
     try:
-        os.truncate(descriptor, 0)
-        os.write(descriptor, note.encode())
+        if not shared:
+            os.truncate(descriptor, 0)
+            os.write(descriptor, note.encode())
         yield
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def shared(lock: Path) -> Iterator[None]:
-    """Hold `lock` with others for the length of a block, waiting for who holds it alone. The file stays."""
-    descriptor = _lock(lock, fcntl.LOCK_SH, wait=True)
-    try:
-        yield
-    finally:
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -91,8 +82,9 @@ def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
             descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             try:
                 fcntl.flock(descriptor, operation if wait else operation | fcntl.LOCK_NB)
-                if _still_there(descriptor, lock):
-                    return descriptor
+                with contextlib.suppress(FileNotFoundError):
+                    if os.path.samestat(os.fstat(descriptor), lock.stat()):
+                        return descriptor
             except BlockingIOError:
                 os.close(descriptor)
                 return None
@@ -102,10 +94,3 @@ def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
             os.close(descriptor)  # its owner deleted it while we waited: take the new one
     except OSError as error:
         raise AbprofError(f"cannot use the cache folder: {error.strerror}", where=str(lock.parent)) from error
-
-
-def _still_there(descriptor: int, lock: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), lock.stat())
-    except FileNotFoundError:
-        return False

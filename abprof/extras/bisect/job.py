@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 from markupsafe import Markup, escape
 
-from abprof import session
+from abprof import session, store
 from abprof.builds import keys
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, Steps, halvings, search, side
 from abprof.measure import RunContext, look_around, make_plan
@@ -33,7 +33,7 @@ from abprof.report import sentences
 from abprof.report.render import asset, environment
 from abprof.report.text import code, markdown
 from abprof.sides import Link
-from abprof.store import RUN, runfolder
+from abprof.store import RUN
 from abprof.system import files as disk
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -405,7 +405,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
             return of, None
         labels = names.safe_labels((side.label, side.commit) for side in (good, bad))
         stamp = place.id.partition("-")[0]
-        folder = runfolder.create(place.runs_dir, "-".join([stamp, "bisect", *labels])[:180])
+        folder = store.create(place.runs_dir, "-".join([stamp, "bisect", *labels])[:180])
         folder.logs.rmdir()
         if not config.command:
             workloads = folder.path.absolute() / _WORKLOADS

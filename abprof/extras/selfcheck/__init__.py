@@ -13,14 +13,13 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import session
+from abprof import session, store
 from abprof.extras.selfcheck.examine import CLASSES, GROUP, Selfcheck, examine
 from abprof.records.options import Options
 from abprof.report.render import environment
 from abprof.report.text import code
 from abprof.report.text import markdown as escape
 from abprof.sides import NewRepository
-from abprof.store import runfolder
 from abprof.system.console import View
 from abprof.verdict import stats
 
@@ -44,7 +43,7 @@ def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
 
 def read(folder: Path) -> Selfcheck:
     """The result of a selfcheck's run folder, from its blocks; written beside them. Raises AbprofError."""
-    head, blocks, _ = runfolder.read(folder)
+    head, blocks, _ = store.read(folder)
     found = examine(head, blocks)
     (folder / "selfcheck.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     (folder / "selfcheck.md").write_text(as_markdown(found, folder))
