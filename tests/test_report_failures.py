@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 from abprof.records import Advice, Arm, Build, Failure, Run
-from abprof.report.rows import Failed, all_failures, groups, warnings
-from tests.reports import footer, html, markdown, shown
+from abprof.report.rows import Failed, all_failures, groups
+from tests.reports import footer, markdown, shown
 
 from . import runs
 
@@ -118,27 +118,3 @@ def test_a_peer_that_fails_alone_says_why():
         listed(runs.changed(plain, observations=(*rest, peer)))[-1].line()
         == "peer sdpa, ladder: crash: no kernel for hd=256"
     )
-
-
-def test_a_warning_names_cells_as_the_tables_do():
-    run = failed_builds()
-    ((text, _, _),) = warnings(run, groups(run))
-    assert text.startswith(
-        "15 cells broken (first: dense mask_type=full direction=fwd, target build_failed: ffa.cu(12)"
-    )
-    assert "nhq=" not in text
-    assert text.endswith("…")
-    for page in (shown(run), footer(run), html(run, ())):
-        assert "(first: dense mask_type=full direction=fwd, target build_failed" in page
-    assert "first: dense mask\\_type=full direction=fwd, target build\\_failed" in markdown(run, ())
-
-
-def test_a_warning_keeps_apart_cells_whose_ids_begin_alike():
-    plain = runs.run()
-    first = runs.changed(plain.cells[0], id="dense/n=1", params={"n": 1})
-    second = runs.changed(first, id="dense/n=16", params={"n": 16})
-    load = runs.changed(runs.DENSE, axes=("n",))
-    advice = Advice(kind="x", text="see dense/n=1 and dense/n=16", cells=(first.id, second.id))
-    run = runs.changed(plain, cells=(first, second), workloads=(load,), observations=(), comparisons=())
-    run = runs.changed(run, warnings=(advice,))
-    assert warnings(run, groups(run))[0][0] == "see dense n=1 and dense n=16"

@@ -84,9 +84,7 @@ def test_well_formed_and_self_contained(make):
         assert not any(name.startswith("on") for name in attributes), tag
         for name in REFERENCES & attributes.keys():
             assert re.fullmatch(r"#c\d+|[\w][\w./-]*", attributes[name] or ""), (tag, attributes)
-    assert set(re.findall(r"url\(.*?\)", parsed.style)) == {
-        f"url(#{name})" for name in ("dot", "up", "down", "ring", "cap", "spot")
-    }
+    assert set(re.findall(r"url\(.*?\)", parsed.style)) == {f"url(#{name})" for name in ("dot", "up", "down", "ring")}
     assert "@import" not in parsed.style
     assert "http" not in parsed.style + parsed.script
 

@@ -33,7 +33,7 @@ def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
 
 
 def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
-    """Write (again) cells.csv, comparisons.csv, the suites' CSVs, memory.csv, the end of output.txt, report.md and report.html,
+    """Write (again) cells.csv, the suites' CSVs, memory.csv, the end of output.txt, report.md and report.html,
     of a run in any state.
 
     Raises AbprofError when the disk refuses.
@@ -46,7 +46,6 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
         written.append(disk.replace(folder / name, text.encode(errors="replace")))
 
     put("cells.csv", csv_files.cells_csv(run))
-    put("comparisons.csv", csv_files.comparisons_csv(run))
     for name, text in (suite_csv.files(run) | probes.files(run)).items():
         put(name, text)
     groups = rows.groups(run)

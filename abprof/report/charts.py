@@ -29,43 +29,14 @@ def _text(x: float, y: float, sentence: str, kind: str = "") -> str:
     return f'<text{named} x="{x:.0f}" y="{y:.0f}">{escape(sentence)}</text>'
 
 
-# ---------------------------------------------------------------- changes of time
-
-
-class Axis:
-    """The axis of one table: +-`half` per cent of time, faster to the left. Its bands are the picture's background."""
-
-    def __init__(self, comparisons: Iterable[Comparison | None], options: Options) -> None:
-        known = [c for c in comparisons if c is not None and c.pct is not None]
-        bounds = [abs(bound) for c in known for bound in (c.low_pct, c.high_pct, c.pct) if bound is not None]
-        widest = max((options.threshold_of(c.cell) for c in known), default=0.0)
-        # Twice the largest threshold at least, so that noise never fills it; 0 without a number.
-        self.half = min(max(2 * widest, *bounds) * 1.05, FARTHEST) if bounds else 0.0
-        self.options = options
-
-    def interval(self, row: Comparison | None) -> Markup:
-        """The change and its interval; nothing without a number. The caps and the dot are markers of report.css."""
-        if row is None or row.pct is None:
-            return Markup("")
-        limit = self.options.threshold_of(row.cell)
-        own = "" if limit == self.options.threshold else f' style="{self.bands(limit)}"'
-        ends = (row.pct if bound is None else bound for bound in (row.low_pct, row.pct, row.high_pct))
-        low, middle, high = (f"{84 + max(-1.0, min(1.0, pct / self.half)) * 79:.0f}" for pct in ends)
-        return Markup(f'<svg{own}><path d="M{low} 11H{middle}H{high}"/></svg>')  # noqa: S704
-
-    def bands(self, limit: float | None = None) -> Markup:
-        """Half the widths in px of the threshold's band and the margin's, as CSS variables."""
-        limit = self.options.threshold if limit is None else limit
-        widths = [min(pct / self.half, 1) * 79 if self.half else 0 for pct in (limit, min(self.options.margin, limit))]
-        return Markup("--t:{:.1f}px;--m:{:.1f}px").format(*widths)
-
-
 class Strip:
     """Every row with a number in the order of its change, over the threshold's band; slower is up."""
 
     def __init__(self, comparisons: Iterable[Comparison], options: Options) -> None:
         self.rows = sorted((c for c in comparisons if c.pct is not None), key=lambda c: (c.pct or 0.0, c.cell, c.to))
-        self.half, self.limit = Axis(self.rows, options).half, options.threshold
+        bounds = [abs(bound) for c in self.rows for bound in (c.low_pct, c.high_pct, c.pct) if bound is not None]
+        self.limit = options.threshold
+        self.half = min(max(2 * self.limit, *bounds) * 1.05, FARTHEST) if bounds else FARTHEST  # noise never fills it
         self.bands = self.limit, min(options.margin, self.limit)
         self.levels = [(pct, f"{pct:+.1f} %") for pct in (self.half, -self.half)] + [(0.0, f"±{self.limit:g} %")]
 

@@ -1,4 +1,4 @@
-"""cells.csv and comparisons.csv, and how every CSV of a run is written and read.
+"""cells.csv, and how every CSV of a run is written and read.
 
 Every cell stays the text it is, but for invisible letters and what a spreadsheet would take for a formula. Numbers are
 unrounded, times in ms, memory in bytes, changes in per cent of time (negative is faster); empty where nothing was recorded.
@@ -7,8 +7,8 @@ unrounded, times in ms, memory in bytes, changes in per cent of time (negative i
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Iterator, Sequence
-from io import BytesIO, StringIO
+from collections.abc import Iterable, Sequence
+from io import StringIO
 from pathlib import Path
 
 from abprof.records import HOST, Cell, Comparison, Observation, Run
@@ -49,27 +49,20 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     """A CSV file's columns and lines, every cell as text. Raises AbprofError for anything that is not a whole table."""
     import pandas as pd
 
-    try:
-        # The Python engine tells a short row from one with empty cells, and says where a quote stays open.
-        frame = pd.read_csv(BytesIO(path.read_bytes()), header=None, dtype=str, keep_default_na=False,
-                            encoding="utf-8-sig", engine="python")  # fmt: skip
+    try:  # the Python engine tells a short row from one with empty cells, and says where a quote stays open
+        frame = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig", engine="python")
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=str(path)) from None
     except pd.errors.EmptyDataError:
         raise AbprofError("no rows", where=str(path)) from None
     except (UnicodeDecodeError, pd.errors.ParserError) as error:
         raise AbprofError(f"not a CSV file: {error}", where=str(path)) from None
-    short = frame.isna().any(axis=1)
-    if short.any():
-        first = int(short.to_numpy().argmax())
-        cells = int(frame.iloc[first].notna().sum())
-        raise AbprofError(f"row {first + 1} has {cells} cells, the header {frame.shape[1]}", where=str(path))
     header, *lines = frame.to_numpy().tolist()
-    if len(set(header)) != len(header):
-        twice = next(name for name in header if header.count(name) > 1)
-        raise AbprofError(f"column {twice!r} stands twice in the header", where=str(path))
-    if not lines:
-        raise AbprofError("no rows", where=str(path))
+    twice = [name for name in header if header.count(name) > 1]
+    short = [number for number, line in enumerate(lines, 2) if not all(isinstance(cell, str) for cell in line)]
+    if twice or short or not lines:
+        what = f"column {twice[0]!r} stands twice in the header" if twice else "no rows"
+        raise AbprofError(f"row {short[0]} has fewer cells than the header" if short else what, where=str(path))
     return tuple(header), [dict(zip(header, line, strict=True)) for line in lines]
 
 
@@ -85,23 +78,19 @@ def _ms(ns: float | None) -> str:
 
 
 def cells_csv(run: Run) -> str:
-    """A row per cell and arm."""
+    """A row per cell and arm; a cell that was never reached keeps its row."""
     seen: dict[str, list[Observation | None]] = {}
     for observation in run.observations:
         seen.setdefault(observation.cell, []).append(observation)
     judged = {(c.cell, c.to): c for c in reversed(run.comparisons) if c.from_.split(":")[0] == "base"}
-
-    def lines() -> Iterator[Line]:
-        for cell in run.cells:
-            for one in seen.get(cell.id, [None]):  # a cell that was never reached keeps its row
-                yield _cell_line(run, cell, one, judged.get((cell.id, one.arm)) if one else None)
-
-    names = dict.fromkeys(name for line in lines() for name in line)
-    head = ["cell", "workload", "kernel", "suite"]
-    axes = [name for name in names if name.startswith("param_")]
-    phases = [name for name in names if name.startswith("phase_")]
-    rest = [name for name in names if name not in {*head, *axes, *phases}]
-    return csv_text([*head, *axes, *rest, *phases], lines())  # made twice, and never all at once
+    lines = [_cell_line(run, cell, one, judged.get((cell.id, one.arm)) if one else None)
+             for cell in run.cells for one in seen.get(cell.id, [None])]  # fmt: skip
+    names = [*dict.fromkeys(name for line in lines for name in line)]
+    place = {name: 3 for name in names if name.startswith("phase_")} | {
+        name: 1 for name in names if name.startswith("param_")
+    }
+    place |= dict.fromkeys(("cell", "workload", "kernel", "suite"), 0)
+    return csv_text(sorted(names, key=lambda name: place.get(name, 2)), lines)
 
 
 def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Comparison | None) -> Line:
@@ -151,28 +140,3 @@ def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Compariso
     parts = rows.breakdown(cell, seen)
     line |= {f"phase_{name}_ms": _ms(ns) for name, ns in parts.all.items()}
     return line | {"phase_total_ms": _ms(parts.total), "phase_residual_ms": _ms(parts.residual)}
-
-
-# ---------------------------------------------------------------- comparisons.csv
-
-
-def comparisons_csv(run: Run) -> str:
-    """A row per comparison of any family, in the order of run.json."""
-    families: dict[str, list[Comparison]] = {"target": [], "peer": []}
-    for one in run.comparisons:
-        families["peer" if one.with_peer else "target"].append(one)
-    families |= {"variant": list(run.within), "control": list(run.controls)}
-    cells = {cell.id: cell for cell in run.cells}
-    found = [(cells[one.cell], family, one) for family, several in families.items() for one in several]
-    axes = dict.fromkeys(f"param_{name}" for cell, _, _ in found for name in cell.params)
-    header = ["cell", "workload", *axes, "family", "from", "to", "metric", "verdict", "reasons", "discovery", "epochs"]
-    return csv_text([*header, "look", *_NUMBERS], (_comparison_line(*one) for one in found))
-
-
-def _comparison_line(cell: Cell, family: str, one: Comparison) -> Line:
-    line = {"cell": cell.id, "workload": cell.workload}
-    line |= {f"param_{name}": plain(str(value)) for name, value in cell.params.items()}
-    line |= {"family": family, "from": one.from_, "to": one.to, "metric": one.metric, "verdict": one.verdict}
-    line |= {"reasons": plain(" ".join(one.reasons)), "discovery": str(one.discovery)}
-    line |= {"epochs": str(one.epochs), "look": str(one.look)}
-    return line | {name: _number(getattr(one, name)) for name in _NUMBERS}

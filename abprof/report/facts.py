@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 
 from abprof.records import JUDGED_METRIC, Block, Ceilings, Machine, Run
 from abprof.records.quantities import plural
 from abprof.report import sentences
-from abprof.report.rows import Table, log_path
+from abprof.report.rows import log_path
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, interval, rate, size
 from abprof.verdict import waivers
 
@@ -167,34 +167,12 @@ def builds(run: Run) -> Facts:
     return found
 
 
-# ---------------------------------------------------------------- the sides' environments
-
-BySide = Mapping[str, str]  # side id -> text
-
-
-def differences(run: Run) -> tuple[str, Table]:
-    """What was compared, in a sentence, and a row for each thing that is not the same on all sides."""
-    sides = [side.id for side in run.sides]
-    found = [(what, kind, *(clean(texts.get(side, "-")) for side in sides)) for kind, what, texts in _differing(run)]
-    made = Table(("what", "kind", *sides), tuple(found), 2 + len(sides), "What differs between the sides")
-    if not run.toolchains:
-        return "What each side was built and run with is not recorded in this run.", made
-    packages = plural(max(len(one.packages) for one in run.toolchains.values()), "installed package")
-    sentence = f"{'All else is the same' if found else 'Nothing differs'} between the sides: interpreter, {packages}, "
-    return sentence + "compilers, variables, build commands.", made
-
-
-def _differing(run: Run) -> Iterator[tuple[str, str, BySide]]:
-    """(kind, what, side -> text) of all that is recorded by side and differs."""
-    kinds = [("toolchain", {side: chain.versions for side, chain in run.toolchains.items()}),
-             ("package", {side: chain.packages for side, chain in run.toolchains.items()}),
-             ("toolchain", {side: {"python's file": path} for side, path in run.options.python.items()})]  # fmt: skip
-    for kernel in dict.fromkeys(build.kernel for build in run.builds):
-        made = [build for build in run.builds if build.kernel == kernel and not build.failure]
-        kinds.append((f"variable of {clean(kernel)}", {build.side: build.variables for build in made}))
-        kinds.append(("build command", {build.side: {kernel: " ".join(build.recipe)} for build in made}))
-    for kind, sides in kinds:
-        for name in dict.fromkeys(name for of in sides.values() for name in of):
-            texts = {side: of[name] for side, of in sides.items() if name in of}
-            if len(texts) < len(sides) or len(set(texts.values())) > 1:
-                yield kind, clean(name), texts
+def differences(run: Run) -> Facts:
+    """The interpreters, compilers and packages that are not the same on all sides."""
+    of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
+    found: Facts = []
+    for name in dict.fromkeys(name for known in of.values() for name in known):
+        texts = [f"{side} {clean(known.get(name, '-'))}" for side, known in of.items()]
+        if len({known.get(name) for known in of.values()}) > 1:
+            found.append((clean(name), "; ".join(texts)))
+    return found

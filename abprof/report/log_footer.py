@@ -79,7 +79,7 @@ def _findings(run: Run, groups: Sequence[Group]) -> Iterator[str]:
     yield from ("", sentences.headline(run), *sentences.weaker(run), *sentences.unfinished(run))
     if failed := rows.all_failures(run, groups):
         yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in failed), "")
-    yield from (f"⚠️  {sentences.warning(text, advice)}" for text, advice, _ in rows.warnings(run, groups))
+    yield from (f"⚠️  {sentences.warning(text, advice)}" for text, advice, _ in rows.warnings(run))
 
 
 def _fluctuations(run: Run, groups: Sequence[Group]) -> Iterator[str]:

@@ -37,7 +37,6 @@ class Workload:
     group: Group
     title: str
     lines: Sequence[Line]
-    axis: charts.Axis
     blocks: tuple[Block, ...]
     detail_ids: dict[int, str]  # index of a line -> the id of its detail
     details: Callable[[], Iterator[Detail]]  # made when they are printed: they are most of a page
@@ -91,7 +90,7 @@ def page(run: Run, blocks: Sequence[Measured], groups: Sequence[Group] = ()) -> 
         alerts=tuple(_alerts(run)),
         counts=facts.counts(run),
         weaker=sentences.weaker(run),
-        warnings=rows.warnings(run, groups),
+        warnings=rows.warnings(run),
         trust=facts.trust(run, blocks),
         trusted=facts.trusted(run),
         strip=charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options),
@@ -119,7 +118,6 @@ def _workload(run: Run, group: Group, lines: Sequence[Line], ids: dict[int, str]
         group=group,
         title=group.title(run),
         lines=lines,
-        axis=charts.Axis((row.comparison for row in group.rows), run.options),
         blocks=tuple(_blocks(run, group)),
         detail_ids=ids,
         details=lambda: (_detail(run, group, lines[i], id) for i, id in ids.items()),
@@ -144,9 +142,8 @@ def _blocks(run: Run, group: Group) -> Iterator[Block]:
 
 def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
     found = [Block(facts=facts.machine(run))]
-    if len(run.sides) > 1:
-        sentence, differing = facts.differences(run)
-        found.append(Block("Environments of the sides", (sentence,), tables=(differing,) if differing.rows else ()))
+    if differing := facts.differences(run):
+        found.append(Block("Toolchains that differ between the sides", facts=differing))
     if builds := facts.builds(run):
         found.append(Block("Builds", facts=builds))
     variables = [(clean(name, 80), clean(value)) for name, value in run.environment.items()]

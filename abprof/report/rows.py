@@ -439,7 +439,7 @@ def pair_table(run: Run, group: Group) -> Table:
          arm_name(run, one.to), sentences.change_text(one), sentences.bounds(one), sentences.note(one))
         for one in shown[:ROWS_UP_TO]
     ]  # fmt: skip
-    more = f". The first {len(rows)} of {len(shown)} rows; comparisons.csv has all" if len(shown) > len(rows) else ""
+    more = f". The first {len(rows)} of {len(shown)} rows; run.json has all" if len(shown) > len(rows) else ""
     header = ("verdict", "case", "first", "second", "change of time", "95 % interval", "note")
     return Table(header, tuple(rows), 4, sentences.SECONDARY + more)
 
@@ -507,13 +507,6 @@ def log_path(name: str) -> str:
     return f"logs/{name}" if name and "/" not in name else name
 
 
-def warnings(run: Run, found: Iterable[Group]) -> list[tuple[str, str, tuple[str, ...]]]:
-    """(text, advice, cells) of each warning; its cells are named as the tables name them."""
-    names = {row.cell.id: group.full_name(row.cell) for group in found for row in group.rows} if run.warnings else {}
-    made = []
-    for advice in run.warnings:
-        sentence = advice.text
-        for cell in sorted(set(advice.cells) & names.keys(), key=len, reverse=True):
-            sentence = sentence.replace(cell, names[cell])
-        made.append((text.clean(sentence, 400), text.clean(advice.advice, 1000), advice.cells))
-    return made
+def warnings(run: Run) -> list[tuple[str, str, tuple[str, ...]]]:
+    """(text, advice, cells) of each warning."""
+    return [(text.clean(one.text, 400), text.clean(one.advice, 1000), one.cells) for one in run.warnings]

@@ -77,7 +77,7 @@ Shape = Callable[[Run], Any]
 
 def tables(run: Run) -> dict[str, tuple[int, ...]]:
     """Every CSV file's lines and columns. What is in a cell stays there."""
-    found = {"cells.csv": csv_files.cells_csv(run), "comparisons.csv": csv_files.comparisons_csv(run)}
+    found = {"cells.csv": csv_files.cells_csv(run)}
     for files in (suite_csv.files, probes.files):
         found |= {
             f"{files.__module__} {n}": text for n, (name, text) in enumerate(named(files(run))) if name.endswith(".csv")

@@ -61,9 +61,7 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
         rows_left_out=max(0, len(rows) - limits.MOST_ROWS),
         troubles=tuple(troubles[: limits.MOST_FAILURES]),
         troubles_left_out=max(0, len(troubles) - limits.MOST_FAILURES),
-        warnings=tuple(
-            _text(": ".join(filter(None, (text, advice)))) for text, advice, _ in tables.warnings(run, groups)
-        )[:20],
+        warnings=tuple(_text(": ".join(filter(None, (text, advice)))) for text, advice, _ in tables.warnings(run))[:20],
         notes=tuple(map(_text, notes[:20])),
         environment=tuple((_name(k), _text(v)) for k, v in facts.machine(run))[: limits.MOST_FACTS],
         command=_command(run),
