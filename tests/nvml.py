@@ -49,8 +49,8 @@ class Nvml:
     def nvmlDeviceGetUUID(self, handle: int) -> str:
         return self.uuids[handle]
 
-    def nvmlSystemGetDriverVersion(self) -> bytes:
-        return b"575.57"
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "575.57"
 
     def __getattr__(self, name: str) -> Any:
         answers = {

@@ -117,9 +117,9 @@ def device() -> CudaDevice:
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        ({"mode": 1}, "compute mode is exclusive-process"),
-        ({"mode": 3}, "compute mode is exclusive-process"),
-        ({"mode": 2}, "prohibits computing"),
+        ({"mode": 1}, "compute mode does not let"),
+        ({"mode": 3}, "compute mode does not let"),
+        ({"mode": 2}, "compute mode does not let"),
         ({"mig": (1, 1)}, "split into MIG slices"),
         ({"mps": [4321]}, "an MPS server is running"),
     ],

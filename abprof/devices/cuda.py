@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from abprof.devices.device import Device
@@ -38,11 +39,9 @@ class Sample:
     """What NVML reports at one moment."""
 
     at: int  # time.monotonic_ns()
-    clock: float | None
-    power: float | None
-    temperature: float | None
+    readings: tuple[float | None, float | None, float | None]  # clock, MHz; power, W; temperature, °C
     reasons: int
-    processes: frozenset[tuple[int, str]]  # on the GPU: id, name
+    processes: list[tuple[int, str]]  # on the GPU: id, and name while it lived
 
 
 def every() -> list[CudaDevice]:
@@ -55,7 +54,7 @@ def every() -> list[CudaDevice]:
     except Exception:  # noqa: BLE001 - no library, no driver, no permission: there is no GPU
         return []
     handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(count)]
-    uuids = [_text(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
+    uuids = [pynvml.nvmlDeviceGetUUID(handle) for handle in handles]
     return [CudaDevice(pynvml, handles[uuids.index(uuid)], uuid) for uuid in _visible(uuids)]
 
 
@@ -74,10 +73,6 @@ def _visible(uuids: list[str]) -> list[str]:
             break
         chosen += found[:1]
     return chosen
-
-
-def _text(value: Any) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 class CudaDevice(Device):
@@ -109,14 +104,14 @@ class CudaDevice(Device):
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         limit = self._ask("nvmlDeviceGetPowerManagementLimit")
         facts = {
-            "driver": _text(self._nvml.nvmlSystemGetDriverVersion()),
+            "driver": self._nvml.nvmlSystemGetDriverVersion(),
             "power_limit_w": f"{limit / 1000:.0f}" if limit else "",
             "max_sm_clock_mhz": str(self._ask("nvmlDeviceGetMaxClockInfo", 1) or ""),
             "system": f"{platform.system()} {platform.release()}",
         }
         return Machine(
             host=platform.node(),
-            device=_text(self._ask("nvmlDeviceGetName") or "NVIDIA GPU"),
+            device=self._ask("nvmlDeviceGetName") or "NVIDIA GPU",
             kind="cuda",
             uuid=self.lease,
             cpus=len(os.sched_getaffinity(0)),
@@ -127,31 +122,27 @@ class CudaDevice(Device):
     def refusal(self) -> tuple[str, str] | None:
         """Compute mode, MIG, MPS."""
         mode, mig = self._ask("nvmlDeviceGetComputeMode"), self._ask("nvmlDeviceGetMigMode")
-        if mode in {1, 2, 3}:
-            exclusive = "is exclusive-process, so two sides cannot live on it at once"
-            what = f"the GPU's compute mode {'prohibits computing' if mode == 2 else exclusive}"
-            return what, "nvidia-smi -c DEFAULT, by its administrator"
+        mps = self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3")
+        if mode:
+            what = "does not let two processes compute at once (exclusive or prohibited)"
+            return f"the GPU's compute mode {what}", "nvidia-smi -c DEFAULT, by its administrator"
         if mig and mig[0] == 1:
-            what = "the GPU is split into MIG slices, which share clocks and memory with other tenants"
-            return what, "use a whole GPU"
-        if self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3") or any(
-            _process_name(p.pid) == "nvidia-cuda-mps" for p in self._processes()
-        ):
-            what = "an MPS server is running, under which kernels of two sides overlap"
-            return what, "stop it: echo quit | nvidia-cuda-mps-control"
+            return (
+                "the GPU is split into MIG slices, which share clocks and memory with other tenants",
+                "use a whole GPU",
+            )
+        if mps or any(name == "nvidia-cuda-mps" for _, name in self._processes()):
+            advice = "stop it: echo quit | nvidia-cuda-mps-control"
+            return "an MPS server is running, under which kernels of two sides overlap", advice
         return None
 
     def busy(self) -> tuple[str, str] | None:
         """Another process on it, and a utilization of 10 % or more."""
-        own = self._known()
-        others = [p for p in self._processes() if p.pid not in own]
-        use = self._ask("nvmlDeviceGetUtilizationRates")
+        own, use = self._known(), self._ask("nvmlDeviceGetUtilizationRates")
+        others = [f"{name or 'process'} {pid}" for pid, name in self._processes() if pid not in own]
         if others and use is not None and use.gpu >= 10:
-            who = ", ".join(f"{_process_name(p.pid) or 'process'} {p.pid}" for p in others[:3])
-            return (
-                f"another process is using the GPU ({who}; {use.gpu} % busy)",
-                "wait for it, or choose another GPU with --device",
-            )
+            what = f"another process is using the GPU ({', '.join(others[:3])}; {use.gpu} % busy)"
+            return what, "wait for it, or choose another GPU with --device"
         return None
 
     def gone(self) -> str | None:
@@ -162,8 +153,9 @@ class CudaDevice(Device):
             return _GONE.get(getattr(error, "value", None))
         return None
 
-    def _processes(self) -> list[Any]:
-        return list(self._ask("nvmlDeviceGetComputeRunningProcesses") or [])
+    def _processes(self) -> list[tuple[int, str]]:
+        """(id, name) of the processes on the GPU."""
+        return [(p.pid, _process_name(p.pid)) for p in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
         """Begin to sample in a thread; it ends with the process."""
@@ -183,13 +175,11 @@ class CudaDevice(Device):
         clock, power = self._ask("nvmlDeviceGetClockInfo", 1), self._ask("nvmlDeviceGetPowerUsage")
         temperature = self._ask("nvmlDeviceGetTemperature", 0)
         reasons = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
-        processes = frozenset((p.pid, _process_name(p.pid)) for p in self._processes())  # names while they live
-        watts = power / 1000 if power else None
-        sample = Sample(time.monotonic_ns(), clock or None, watts, temperature or None, reasons, processes)
+        readings = clock or None, power / 1000 if power else None, temperature or None
+        sample = Sample(time.monotonic_ns(), readings, reasons, self._processes())
         with self._lock:
             self._samples.append(sample)
-            if reasons & _VOID or processes:  # whose a new process is cannot be known before it is read
-                self._bad.append(sample)
+            self._bad.append(sample)
 
     def _known(self) -> set[int]:
         """The process ids of this abprof, also of processes that ended."""
@@ -198,25 +188,20 @@ class CudaDevice(Device):
 
     def _foreign(self, sample: Sample) -> set[str]:
         own = self._known()
+        others = {f"{name or 'process'} {pid}" for pid, name in sample.processes if pid not in own}
         # Inside a container the driver's process ids may be the host's: then ours are not among them either.
-        comparable = any(pid in own for pid, _ in sample.processes)
-        return (
-            {f"{name or 'process'} {pid}" for pid, name in sample.processes if pid not in own} if comparable else set()
-        )
+        return others if len(others) < len(sample.processes) else set()
 
     def state(self) -> MachineState:
         """Means since the last reading; None for what NVML does not report."""
         with self._lock:
             seen, self._samples = self._samples, []
-
-        def mean(readings: Iterable[float | None]) -> float | None:
-            known = [one for one in readings if one is not None]
-            return sum(known) / len(known) if known else None
-
+        known = [[value for one in seen if (value := one.readings[place]) is not None] for place in range(3)]
+        clock, power, temperature = (fmean(of) if of else None for of in known)
         return MachineState(
-            sm_clock_mhz=mean(one.clock for one in seen),
-            power_w=mean(one.power for one in seen),
-            temperature_c=mean(one.temperature for one in seen),
+            sm_clock_mhz=clock,
+            power_w=power,
+            temperature_c=temperature,
             throttle=tuple(name for bit, name in _REASONS.items() if any(one.reasons & bit for one in seen)),
             foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen)))),
         )
@@ -225,12 +210,10 @@ class CudaDevice(Device):
         """Hardware slowdowns and foreign processes."""
         with self._lock:
             seen, self._bad = self._bad, []
-        found, half = [], int(_PERIOD * 1e9)
-        for one in seen:
-            slowdowns = [name for bit, name in _REASONS.items() if one.reasons & _VOID & bit]
-            if why := [*slowdowns, *sorted(self._foreign(one))]:
-                found.append((one.at - half, one.at + half, ", ".join(why)))
-        return found
+        half = int(_PERIOD * 1e9)
+        slowdowns = [[name for bit, name in _REASONS.items() if one.reasons & _VOID & bit] for one in seen]
+        why = [", ".join([*of, *sorted(self._foreign(one))]) for of, one in zip(slowdowns, seen, strict=True)]
+        return [(one.at - half, one.at + half, text) for one, text in zip(seen, why, strict=True) if text]
 
 
 def _process_name(pid: int) -> str:

@@ -24,8 +24,6 @@ from abprof.system import processes as proc
 
 _LAUNCHERS = re.compile(r"__triton_launcher|cuda_utils|hip_utils|__grp__")  # what Triton makes to launch kernels
 _MOST_FUNCTIONS = 60  # of an object that differs between sides: the largest
-_FLAGS = re.compile(r"^(?:cflags|cuda_cflags|post_cflags|cuda_post_cflags) = (.+)$", re.MULTILINE)
-_PATH_FLAG = re.compile(r"(?:-I|-isystem|-L|--sysroot)[ =]?\S+ ?")
 _replace = msgspec.structs.replace
 
 
@@ -104,19 +102,8 @@ def _objects(run: Run) -> list[Kernel]:
                     key=one.name,
                     path=one.path,
                     sha256=one.sha256,
-                    flags=_flags(Path(one.path)),
                 )
     return list(found.values())
-
-
-def _flags(path: Path) -> str:
-    """The compiler flags in build.ninja beside the object (torch's extension builder), without paths."""
-    try:
-        text = (path.parent / "build.ninja").read_text(errors="replace")
-    except OSError:
-        return ""
-    flags = " ".join(_PATH_FLAG.sub("", line).strip() for line in _FLAGS.findall(text))
-    return " ".join(dict.fromkeys(flags.split()))[:500]
 
 
 def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[str]:

@@ -92,6 +92,6 @@ class Kernel(Record, frozen=True, kw_only=True):
     constants: dict[str, Value] = {}
     classes: dict[str, int] | None = None  # instructions of each class (abprof/evidence/disassembly.py)
     functions: tuple[Function, ...] = ()  # of an object: those that are not the same on all sides
-    compiler: str = ""  # in older runs
+    compiler: str = ""  # in older runs, as `flags`
     flags: str = ""
     missing: str = "not read"
