@@ -17,7 +17,7 @@ import msgspec
 from abprof.builds import in_use
 from abprof.evidence import explained, probed, read_kernels
 from abprof.evidence.ncu import capture
-from abprof.fleet import Executor, coordinate, executor_of, read_options
+from abprof.fleet import coordinate, executor_of, read_options
 from abprof.measure import (
     Continued,
     Plan,
@@ -50,15 +50,7 @@ def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, 
     mend. ^C ends the measuring, and the report is written all the same.
     """
     with begin(config, view) as (place, folder, trees):
-        if config.command:
-            bench = commands.prepare(place, trees, folder.logs, view)
-            record = new_record(folder, bench.head, [], view, until=until)
-            measure_command(place, bench, record)
-        else:
-            plan = make_plan(place, trees, folder.logs, view)
-            record = new_record(folder, plan.run, [], view, until=until)
-            measure(place, plan, record)
-        return finish(record), folder.path
+        return finish(_measured(place, trees, folder, view, until=until)), folder.path
 
 
 def rerun(
@@ -90,32 +82,19 @@ def rerun(
         view.say(f"nothing to measure: all {stats.LOOKS[-1]} planned epochs are there")
         return head, folder.path
     place = continued.same_place(head, repo_path, folder.path.parent, budget, view, all=head.options.all or not resume)
-    with (
-        signals(),
-        proc.no_orphans(),
-        worktrees(place, folder.path.name, view) as trees,
-        alone(place, view, wait=True) as place,
-    ):
+    with held(place, folder.path.name, view) as (place, trees):
         folder.sweep()
         view.attach(folder.path / "output.txt")
         for note in notes:
             view.warn(note)
-        older = 0 if resume else len(blocks)
         rest = Continued(head, cells, timers=timers.read_by(blocks))
-        if head.command:
-            bench = commands.prepare(place, trees, folder.logs, view, rest)
-            record = new_record(folder, bench.head, blocks, view, older, until)
-            measure_command(place, bench, record)
-        else:
-            plan = make_plan(place, trees, folder.logs, view, rest)
-            record = new_record(folder, plan.run, blocks, view, older, until)
-            measure(place, plan, record)
+        record = _measured(place, trees, folder, view, rest, blocks, 0 if resume else len(blocks), until)
         after = epochs_counted(record.head, record.blocks, record.proofs)
         grown = [cell for cell, count in after.items() if count > before[cell]]
         waiting = sum(stats.last_look(after[cell]) == stats.last_look(before[cell]) for cell in grown)
         if waiting:
-            view.say(f"{waiting} of {len(cells)} cells: the epochs added do not reach the next planned look")
-            view.say("their intervals still rest on the last look completed")
+            why = "the epochs added do not reach the next planned look, so intervals rest on the last one"
+            view.say(f"{waiting} of {len(cells)} cells: {why}")
         return finish(record), folder.path
 
 
@@ -174,12 +153,46 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
         capture.find()  # refuse before measuring, not after
     with (
         signals(),
-        proc.no_orphans(),
         new_folder(place.runs_dir, place.id, view) as folder,
-        worktrees(place, folder.id, view) as trees,
-        alone(place, view, wait=not config.no_wait) as reserved,
+        held(place, folder.id, view, wait=not config.no_wait) as (reserved, trees),
     ):
         yield reserved, folder, trees
+
+
+@contextlib.contextmanager
+def held(
+    place: RunContext, id: str, view: View, *, wait: bool = True
+) -> Iterator[tuple[RunContext, tuple[Checkout, ...]]]:
+    """The sides' worktrees and the reserved devices while the block runs; no process outlives it."""
+    with (
+        signals(),
+        proc.no_orphans(),
+        worktrees(place, id, view) as trees,
+        alone(place, view, wait=wait) as reserved,
+    ):
+        yield reserved, trees
+
+
+def _measured(
+    place: RunContext,
+    trees: Sequence[Checkout],
+    folder: RunFolder,
+    view: View,
+    rest: Continued | None = None,
+    blocks: Sequence[Block] = (),
+    older: int = 0,
+    until: Wanted | None = None,
+) -> Record:
+    """Plan and measure: workloads, or a command that times itself."""
+    if rest.run.command if rest else place.options.command:
+        bench = commands.prepare(place, trees, folder.logs, view, rest)
+        record = new_record(folder, bench.head, blocks, view, older, until)
+        measure_command(place, bench, record)
+    else:
+        plan = make_plan(place, trees, folder.logs, view, rest)
+        record = new_record(folder, plan.run, blocks, view, older, until)
+        measure(place, plan, record)
+    return record
 
 
 def new_record(
@@ -212,19 +225,26 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
         builds = build_kernels(place, plan, record.view)
         plan = start(place, plan, builds, record, show)
         record.note(watch.built(builds, "while kernels were built"))
-        with record.view.measuring(record.head.options.budget):
-            for item in _items(place, plan, record, executor):
+        budget, path = place.options.budget, record.folder.path
+        if executor:
+            items = coordinate(plan, record, executor, place)
+        else:
+            items = epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
+        with record.view.measuring(budget):
+            for item in items:
                 show.add(item)
                 if isinstance(item, Block) and not executor:
                     record.note(watch.look(f"in epoch {item.epoch}"))
         if not executor:  # a shard does so after its own cells
             for block in follow_up(plan, record.blocks, record.next_epoch):
                 show.add(block)
-        probes, path = place.options.probe, record.folder.path
-        for trace in probed(plan, record.judged, probes, path, record.next_epoch, record.view.say):
+        for trace in probed(plan, record.judged, place.options.probe, path, record.next_epoch, record.view.say):
             record.add(trace)
         record.note(watch.look("after the epochs"))
-        _read_machine_code(record, place.cache / "code")
+        for kernel in read_kernels(record.known("running"), record.kernels.values(), place.cache / "code"):
+            key = kernel_key(kernel)
+            if not kernel.missing or record.kernels.get(key, kernel).missing:  # without its file: what was read before
+                record.kernels[key] = kernel
 
 
 def start(
@@ -240,12 +260,10 @@ def start(
 
 def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
     """Measure a command that times itself: nothing of it can be checked, proved or probed."""
-    with proc.no_orphans(), interruptible(record), record.view.measuring(record.head.options.budget):
+    budget, first, show = place.options.budget, record.next_epoch, Progress(record)
+    with proc.no_orphans(), interruptible(record), record.view.measuring(budget):
         record.start(record.head)
-        show, budget = Progress(record), place.options.budget
-        for block in commands.epochs(
-            bench, place.device, record.wanted, record.view.warn, first=record.next_epoch, budget=budget
-        ):
+        for block in commands.epochs(bench, place.device, record.wanted, record.view.warn, first=first, budget=budget):
             show.add(block)
 
 
@@ -269,23 +287,6 @@ def interruptible(record: Record) -> Iterator[None]:
         record.view.warn("interrupted: writing what was measured")
 
 
-def _items(place: RunContext, plan: Plan, record: Record, executor: Executor | None) -> Iterator[Item]:
-    """Epochs in this process, or spread over devices: each measures shards of whole cells in its own process."""
-    if executor:
-        return coordinate(plan, record, executor, place)
-    return epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=place.options.budget)
-
-
-def _read_machine_code(record: Record, cache: Path) -> None:
-    """Read what the loaded kernels are made of. After all timing."""
-    read = {
-        kernel_key(kernel): kernel for kernel in read_kernels(record.known("running"), record.kernels.values(), cache)
-    }
-    # A kernel whose file is gone keeps what was read before.
-    known = record.kernels
-    record.kernels = {**known, **{k: v for k, v in read.items() if not v.missing or k not in known or known[k].missing}}
-
-
 def _write_reports(folder: RunFolder, run: Run, blocks: Sequence[Block]) -> None:
     from abprof.report import write_all  # jinja2 and PIL load slowly
 
@@ -300,19 +301,12 @@ class Progress:
         self._labels = names.short_labels(record.head.cells)
         self._cells = {cell.id: cell for cell in record.head.cells}
         self._shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch
-        self._blocks: dict[str, list[Block]] = {}
-        self._losses = -1  # of the run, when `_blocks` was made
 
     def add(self, item: Item) -> None:
         """Record it; a line for each failure that is new, and for each pair of arms with a number."""
         self._record.add(item)
         if not isinstance(item, Block) or item.beside:
             return
-        if self._losses != len(self._record.head.losses):
-            self._losses, self._blocks = len(self._record.head.losses), {}
-            for block in self._record.blocks[:-1]:
-                self._blocks.setdefault(block.cell, []).append(block)
-        self._blocks.setdefault(item.cell, []).append(item)
         say, label = self._record.view.say, self._labels.get(item.cell, item.cell)
         for arm, outcome in item.outcomes.items():
             failure = (arm, outcome.status, outcome.reason)
@@ -321,7 +315,7 @@ class Progress:
                 say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
         if item.judged and item.rounds:
             run = msgspec.structs.replace(self._record.head, cells=(self._cells[item.cell],))
-            for pair, values in provisional(run, self._blocks[item.cell]):
+            for pair, values in provisional(run, [block for block in self._record.blocks if block.cell == item.cell]):
                 look = next((look for look in stats.LOOKS if look >= len(values)), stats.LOOKS[-1])
                 pct, so_far = stats.percent(sum(values) / len(values)), f"{len(values)} of {look} epochs"
                 say(f"  {label}  {pair.before} -> {pair.after}: {pct:+.1f} % so far ({so_far})")

@@ -117,7 +117,7 @@ def doctor(**values: Any) -> int:
 
     from abprof.extras.doctor import examine
 
-    findings = examine(values["python"])
+    findings = list(examine(values["python"]))
     if values["json"]:
         print(msgspec.json.encode({"findings": findings}).decode())
     else:

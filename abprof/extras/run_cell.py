@@ -7,11 +7,11 @@ from pathlib import Path
 
 import msgspec
 
+from abprof import session
 from abprof.builds import in_use, sandbox
 from abprof.measure import Plan, look_around, make_plan, matrix
 from abprof.measure.plan import build_kernels
 from abprof.measure.pool import WorkerSpec, foreground
-from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Arm, Build, Cell
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -36,11 +36,8 @@ def run(options: Options, id: str, view: View, *, variant: str | None, peer: str
     place = look_around(options, view)
     side = place.sides[0]
     with (
-        signals(),
-        proc.no_orphans(),
         tempfile.TemporaryDirectory() as logs,
-        worktrees(place, place.id, view) as trees,
-        alone(place, view, wait=not options.no_wait),
+        session.held(place, place.id, view, wait=not options.no_wait) as (place, trees),
     ):
         try:
             plan = make_plan(place, trees, Path(logs), view, dry=True)

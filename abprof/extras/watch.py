@@ -22,13 +22,11 @@ from abprof.builds import in_use
 from abprof.measure import Plan, RunContext, epochs, look_around, make_plan
 from abprof.measure.discovery import content, workloads_folder
 from abprof.measure.plan import build_kernels
-from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Checkout, Comparison, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.report import sentences
 from abprof.report.text import clean, signed
-from abprof.system import processes as proc
 from abprof.system.console import View
 
 _QUIET_MS = 300  # without a further write: an editor writes a file in several steps, a checkout many files
@@ -47,13 +45,11 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
         what = "only the working tree changes with a save"
         raise AbprofError(what, where=f"{specs} --watch", advice="abprof BASE . --watch")
     with (
-        signals(),
-        proc.no_orphans(),
         tempfile.TemporaryDirectory() as folder,
-        worktrees(place, f"{place.id}-watch", view) as trees,
-        alone(place, view, wait=not config.no_wait),
+        session.held(place, f"{place.id}-watch", view, wait=not config.no_wait) as (reserved, trees),
         in_use(place.cache),
     ):
+        place = reserved
         saves = _saves(place.root, (place.root / ".git", place.runs_dir))
         next(saves)  # watch from here on
         logs = Path(folder) / "logs"
