@@ -220,7 +220,7 @@ def test_a_kernel_that_one_side_lacks_is_an_outcome_and_no_refusal(tmp_path: Pat
         ("schema = 1\nkernel = 3\n", "abprof.toml:2, kernel: there is no key 'kernel' (did you mean kernels? docs/"),
         (
             "schema = 1\n[defaults]\nthreshold = 'much'\n",
-            "abprof.toml:3, defaults.threshold: expected a number, got a string",
+            "abprof.toml:3, defaults.threshold: Expected `float | null`, got `str`",
         ),
         ("schema = 1\nworkloads = \n", "abprof.toml:2: Invalid value"),
         (

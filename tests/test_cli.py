@@ -270,9 +270,7 @@ def test_doctor_finds_the_cuda_compiler_that_builds_find(tmp_path: Path) -> None
     compiler.parent.mkdir(parents=True)
     compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 77.7'\n")
     compiler.chmod(0o755)
-    code = (
-        "import msgspec; from abprof.extras.doctor import tools; print(msgspec.json.encode(list(tools())).decode())"
-    )
+    code = "import msgspec; from abprof.extras.doctor import tools; print(msgspec.json.encode(list(tools())).decode())"
     env = {**os.environ, "CUDA_HOME": str(tmp_path / "cuda"), "PATH": str(tmp_path)}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
     found = {item["name"]: item for item in json.loads(done.stdout)}

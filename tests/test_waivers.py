@@ -69,9 +69,9 @@ GOOD = 'schema = 1\n[[waiver]]\ncells = "a"\nmost_percent = 5\nreason = "r"\nown
     ("text", "says"),
     [
         ("schema = 2", ":1, schema: schema = 2, this abprof reads schema = 1"),
-        (GOOD + GOOD[10:].replace("5", "'5'"), ":11, waiver.1.most_percent: expected a number, got a string"),
+        (GOOD + GOOD[10:].replace("5", "'5'"), ":11, waiver.1.most_percent: Expected `float`, got `str`"),
         ("schema = ", "Invalid value"),
-        (GOOD.replace('reason = "r"\n', ""), ":2, waiver.0: reason is missing"),
+        (GOOD.replace('reason = "r"\n', ""), ":2, waiver.0: Object missing required field `reason`"),
         (GOOD.replace('"r"', '" "'), ":5, waiver.0.reason: reason is empty"),
         (GOOD.replace("5", "0"), ":4, waiver.0.most_percent: most_percent = 0"),
         (GOOD.replace("most_percent = 5", "most_percent = nan"), "most_percent = nan"),

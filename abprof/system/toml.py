@@ -1,17 +1,25 @@
-"""TOML files: a table and the line of each key, or one clear error."""
+"""TOML files: their text, their table, the line of each key, and the table as a record. One clear error for what cannot be."""
 
 from __future__ import annotations
 
+import difflib
 import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from glob import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from abprof.records.errors import AbprofError
 
+_T = TypeVar("_T")
 _BOM = "\ufeff"  # some editors begin a file with it; it is no part of what stands there
+_HEAD = re.compile(r"\s*(\[\[?)([^\[\]]+)\]")
+_KEY = re.compile(r"\s*([^=#\s\[][^=#]*?)\s*=")
 
 
 def read(path: Path) -> str:
@@ -47,48 +55,78 @@ def loads(text: str, where: str) -> dict[str, Any]:
 
 
 def lines(text: str) -> dict[str, int]:
-    """Dotted key -> the line on which it is set, of a text that `loads` reads: tables by their head, elements of arrays of
-    tables by number (`threshold.0.cells`). A key within an inline table or a value of several lines has its first line."""
+    """Dotted key -> the line on which it is set, elements of arrays of tables by number (`threshold.0.cells`).
+
+    A key within an inline table has none; a line of a text of several lines may be taken for a key.
+    """
     found: dict[str, int] = {}
-    arrays = Counter[tuple[str, ...]]()
-    table: tuple[str, ...] = ()
-    begun, kept = 0, ""
-    for number, line in enumerate(text.removeprefix(_BOM).replace("\r\n", "\n").split("\n"), 1):
-        begun, kept = (begun, f"{kept}\n{line}") if kept else (number, line)
-        try:
-            loose = tomllib.loads(kept)
-        except tomllib.TOMLDecodeError:
-            continue  # the statement goes on in the next line
-        if kept.lstrip().startswith("["):
-            table = _head(loose, arrays)
-            for end in range(1, len(table) + 1):
-                found.setdefault(".".join(table[:end]), begun)
-        else:
-            for key, _ in values(loose, ".".join(table)):
-                found.setdefault(key, begun)
-        kept = ""
+    arrays = Counter[str]()
+    table = ""
+    for number, line in enumerate(text.removeprefix(_BOM).splitlines(), 1):
+        if head := _HEAD.match(line):
+            table = ""
+            for part in _parts(head[2]):
+                table = f"{table}.{part}".lstrip(".")
+                found.setdefault(table, number)
+                if table in arrays and (head[1] == "[" or table != ".".join(_parts(head[2]))):
+                    table += f".{arrays[table] - 1}"  # a table of the last element
+            if head[1] == "[[":
+                arrays[table] += 1
+                table += f".{arrays[table] - 1}"
+                found[table] = number
+        elif key := _KEY.match(line):
+            found.setdefault(".".join([*([table] if table else []), *_parts(key[1])]), number)
     return found
 
 
-def _head(loose: dict[str, Any], arrays: Counter[tuple[str, ...]]) -> tuple[str, ...]:
-    """The table that `[a.b]` or `[[a.b]]` begins; `arrays`: how many elements those of tables have so far."""
-    path: tuple[str, ...] = ()
-    inner: Any = loose
-    while isinstance(inner, dict) and inner:
-        [(name, inner)] = inner.items()
-        path = (*path, name)
-        if isinstance(inner, dict) and arrays[path]:  # a table of its last element
-            path = (*path, str(arrays[path] - 1))
-    if not isinstance(inner, list):
-        return path
-    arrays[path] += 1
-    return (*path, str(arrays[path] - 1))
+def _parts(key: str) -> list[str]:
+    return [part.strip(" \t\"'") for part in key.split(".")]
 
 
-def values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
+def place(where: str, lines: Mapping[str, int], key: str) -> str:
+    """A key's place for messages: `abprof.toml:3, defaults.preset`; of a key within an inline table that table's line."""
+    above = key
+    while above and above not in lines:
+        above = above.rpartition(".")[0]
+    file = f"{where}:{lines[above]}" if above else where
+    return f"{file}, {key}" if key else file
+
+
+def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mapping[str, int], advice: str) -> _T:
+    """A table as a struct, whose tables are `inner`. Raises AbprofError with line and key."""
+    values = dict(_values(loose))
+    nul = next(
+        (key for key, value in values.items() if "\0" in key or (isinstance(value, str) and "\0" in value)), None
+    )
+    if nul is not None:
+        raise AbprofError("a text with a NUL character", where=place(where, lines, nul))
+    try:
+        return msgspec.convert(loose, kind)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at `$")
+        pattern = re.sub(r"\[(\d+)\]", r".\1", path.rstrip("`").replace("[...]", ".*"))
+        unknown = re.search(r"unknown field `([^`]+)`", what)
+        if unknown:
+            pattern += f".{escape(unknown[1])}"
+            names = [field.encode_name for table in (kind, *inner) for field in msgspec.structs.fields(table)]
+            near = difflib.get_close_matches(unknown[1], names, 1)
+            what, advice = f"there is no key {unknown[1]!r}", f"did you mean {near[0]}? {advice}" if near else advice
+        # msgspec does not name keys that the user chose: it is the first one that fits and is of the kind that it got.
+        got = re.search(r"got `([^`]+)`", what)
+        fits = [key for key in values if fnmatchcase(key, pattern.removeprefix("."))]
+        meant = [key for key in fits if got and _kind(values[key]) == got[1]]
+        raise AbprofError(what, where=place(where, lines, next(iter(meant or fits), "")), advice=advice) from error
+
+
+def _kind(value: Any) -> str:
+    name = type(value).__name__
+    return {"list": "array", "dict": "object"}.get(name, name)
+
+
+def _values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
     """Dotted key -> value of all that a table or an array holds, from the outside to the inside."""
     inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
     for name, value in inside:
         key = f"{above}.{name}" if above else str(name)
         yield key, value
-        yield from values(value, key)
+        yield from _values(value, key)

@@ -19,7 +19,7 @@ from msgspec import Meta
 from abprof.records import UNREADABLE, Record
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
-from abprof.system import config_errors, toml
+from abprof.system import toml
 
 WORD = "/abprof"
 _COMMAND = re.compile(rf"{WORD} (?P<commit>[0-9a-f]{{40}})(?P<options>( [a-z]+=[!-~]+)*)")
@@ -69,17 +69,9 @@ class BotConfig(Record, frozen=True):
 
 def read_config(path: Path) -> BotConfig:
     """The bot's configuration. Raises AbprofError."""
-    where, names = str(path), BotConfig.__struct_fields__
-    try:
-        text = toml.decoded(path.read_bytes(), where)
-    except OSError as error:
-        raise AbprofError(f"cannot be read: {error}", where=f"--allow {path}") from None
-    loose = toml.loads(text, where)
-    try:
-        return msgspec.convert(loose, BotConfig)
-    except msgspec.ValidationError as error:
-        advice = f"there are {', '.join(names)}"
-        raise config_errors.refused(error, loose, where, toml.lines(text), names, advice) from None
+    where, advice = str(path), f"there are {', '.join(BotConfig.__struct_fields__)}"
+    text = toml.read(path)
+    return toml.converted(toml.loads(text, where), BotConfig, where=where, lines=toml.lines(text), advice=advice)
 
 
 @dataclass(frozen=True)
