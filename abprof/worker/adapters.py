@@ -14,23 +14,130 @@ import argparse
 import contextlib
 import enum
 import functools
-import importlib
+import importlib.machinery
 import importlib.util
 import inspect
 import io
 import itertools
+import random
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
+from abprof.records.messages import WRAPPED
 from abprof.worker.api import Op, Unsupported
-from abprof.worker.wrapped import Caught, StandIns, Wrapped, as_now, caller, caught, importing, plain, seed
 
 __all__ = ["perf_report", "pytest_benchmark", "tritonbench"]
+_NAMESPACE = f"abprof_workloads.{WRAPPED}"
+
+
+class Caught(BaseException):
+    """Raised in the place of timing, with the operation: no `except Exception` of a benchmark stops it."""
+
+    def __init__(self, op: Op) -> None:
+        super().__init__()
+        self.op = op
+
+
+class Wrapped:
+    """A workload (docs/WRITING.md) whose cases and calls are those of a benchmark's file. It has no reference."""
+
+    API = 1
+
+    def __init__(self, where: str, kernel: str, workload: str) -> None:
+        """`where`: FILE or FILE:NAME, the file from the repository's root; `kernel`: the package under test, by its name in
+        abprof.toml, which is its import name too; `workload`: the workload's own file."""
+        self.file, _, self.name = where.partition(":")
+        self.KERNEL, self.__doc__ = kernel, f"{where}, wrapped"
+        self._workload = workload
+        self._loaded: types.ModuleType | None = None
+
+    @property
+    def path(self) -> Path:
+        """The benchmark's file. Raises FileNotFoundError."""
+        folder = Path(self._workload).resolve().parent
+        copied = folder / WRAPPED
+        for place in [copied] if copied.is_dir() else [folder, *folder.parents]:
+            if (place / self.file).exists():
+                return place / self.file
+        first = Path(self.file).parts[0]
+        raise FileNotFoundError(f'no file {self.file}: add benchmarks = ["{first}"] to abprof.toml')
+
+    def module(self) -> types.ModuleType:
+        """The benchmark with the package of this worker's side, imported once."""
+        self._loaded = self._loaded or _load(self.path)
+        return self._loaded
+
+    def described(self) -> types.ModuleType:
+        """The benchmark for its declarations alone, imported with a stand-in for the package."""
+        with self.without_package():
+            return self._loaded or _load(self.path)
+
+    @contextlib.contextmanager
+    def without_package(self) -> Iterator[None]:
+        """While the block runs a stand-in replaces the package, unless it was imported already. What was imported meanwhile
+        is forgotten at the end."""
+        package, folder = self.KERNEL.partition(".")[0], str(self.path if self.path.is_dir() else self.path.parent)
+        before, finder = set(sys.modules), _StandIns(package)
+        if package not in sys.modules:
+            sys.meta_path.insert(0, finder)
+        try:
+            yield
+        finally:
+            if finder in sys.meta_path:
+                sys.meta_path.remove(finder)
+            for name in set(sys.modules) - before:
+                source = getattr(sys.modules[name], "__file__", None) or ""
+                if name.startswith((package, _NAMESPACE)) or source.startswith(folder):
+                    sys.modules.pop(name, None)
+
+    def inputs(self, case: Mapping[str, Any], device: object, number: int) -> dict[str, Any]:  # noqa: ARG002
+        """Benchmarks make their inputs when they are called: they get the seed, and some the device."""
+        return {"seed": number, "device": str(device)}
+
+    def prepare(self, kernel: object, variant: str | None, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> Op:  # noqa: ARG002
+        """The operation that the benchmark would have timed in this case. Raises ValueError if it times nothing."""
+        _seed(inputs["seed"])
+        try:
+            return self.operation(case, inputs["device"])
+        except Caught as caught:
+            return caught.op
+
+    def operation(self, case: Mapping[str, Any], device: str) -> Op:
+        """Returns the operation, or raises Caught."""
+        raise NotImplementedError
+
+
+def _seed(number: int) -> None:
+    """Seed all generators that a benchmark draws its inputs from: the same bytes on every side."""
+    torch.manual_seed(number)
+    random.seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number % 2**32)
+
+
+def _workload() -> str:
+    """The file that calls the function which calls this one."""
+    return str(sys._getframe(2).f_globals["__file__"])
+
+
+def _plain(value: object) -> Any:
+    """A value as an axis may have it: a torch.dtype and other objects by name. Raises TypeError for a stand-in."""
+    if isinstance(value, _StandIn):
+        value.no_value()
+    if isinstance(value, str | int | float | bool):
+        return value
+    return getattr(value, "__name__", None) or str(value).removeprefix("torch.")
+
+
+def _as_now(call: Callable[[], Any]) -> Callable[[], Any]:
+    """The call without gradients if they are off now: a benchmark's `with torch.no_grad()` ends before its call is timed."""
+    return call if torch.is_grad_enabled() else torch.no_grad()(call)
 
 
 def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
@@ -43,50 +150,116 @@ def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
     return reset if tensors else None
 
 
+def _load(file: Path) -> types.ModuleType:
+    """Import the file as a script would be: its siblings are found first, and after everything else later on."""
+    package, folder = f"{_NAMESPACE}.{file.parent.name}", str(file.parent)
+    name = f"{package}.{file.stem}"
+    for parent, path in ((_NAMESPACE, []), (package, [folder])):  # so that it finds its siblings relatively
+        if parent not in sys.modules:
+            sys.modules[parent] = types.ModuleType(parent)
+            sys.modules[parent].__path__ = path
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file.name} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(folder)
+        if folder not in sys.path:
+            sys.path.append(folder)
+    return module
+
+
+class _StandIns(MetaPathFinder, Loader):
+    """Finds a package and all below it as stand-ins."""
+
+    def __init__(self, package: str) -> None:
+        self.package = package
+
+    def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self.package and not fullname.startswith(self.package + "."):
+            return None
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return _StandIn(spec.name)
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
+
+
+class _StandIn(types.ModuleType):
+    """A missing package, and every function, class, decorator or constant of it. It has no value: deciding about cases by
+    it raises TypeError."""
+
+    def no_value(self, *_: object) -> NoReturn:
+        package = self.__name__.partition(".")[0]
+        what = f"cases depend on the package {package}, which cannot be imported while cases are listed"
+        raise TypeError(f"{what}: write the values down, or read them inside the function that is timed")
+
+    __iter__ = __contains__ = __len__ = __bool__ = no_value
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return _StandIn(f"{self.__name__}.{name}")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return args[0] if len(args) == 1 and not kwargs and callable(args[0]) else self
+
+    def __getitem__(self, key: object) -> Any:
+        return self
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (object,)
+
+
 # ---------------------------------------------------------------- triton's perf_report
-
-# The x and line values of a marked function become axes, its call of do_bench is timed.
-
-_TIMERS = ("do_bench", "do_bench_cudagraph")
-_PLOT = "plot"  # the axis of a function under several Benchmarks
 
 
 def perf_report(where: str, *, kernel: str) -> Wrapped:
     """WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib")."""
-    return _Report(where, kernel, caller())
+    return _Report(where, kernel, _workload())
 
 
 class _Report(Wrapped):
+    """The x and line values of the marked function become axes, its call of do_bench is timed."""
+
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
         """`default` and `full` are all of its points, `smoke` the first x of each line."""
-        found = _benchmarks(self._mark(self.described()))
-        every = _report_axes(found, first=False)
-        return {"smoke": _report_axes(found, first=True), "default": every, "full": every}
+        _, one = self._marked(self.described())
+        points = [tuple(map(_plain, point)) for point in _points(one)]
+        lines = {one.line_arg: [_plain(line) for line in one.line_vals]}
+        every = {tuple(one.x_names): points, **lines}
+        return {"smoke": {tuple(one.x_names): points[:1], **lines}, "default": every, "full": every}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
         """The first call that the function passes to `triton.testing.do_bench`."""
-        mark = self._mark(self.module())
-        arguments = _arguments(_benchmarks(mark), case)
+        function, one = self._marked(self.module())
+        known = {one.line_arg: {_plain(line): line for line in one.line_vals}}
+        for point in _points(one):
+            for name, value in zip(one.x_names, point, strict=True):
+                known.setdefault(name, {})[_plain(value)] = value
         with _intercepted():
-            return caught(lambda: mark.fn(**arguments), f"{self.name} did not call triton.testing.do_bench")
+            function(**{name: values.get(case[name], case[name]) for name, values in known.items()}, **one.args)
+        raise ValueError(f"{self.name} did not call triton.testing.do_bench")
 
-    def _mark(self, module: Any) -> Any:
-        """The marked function. Raises ValueError for something else."""
-        names = [self.name] if self.name else [n for n, v in vars(module).items() if hasattr(v, "benchmarks")]
-        if len(names) != 1:
-            raise ValueError(
-                f"{self.file} has {len(names)} functions under perf_report: give the name, {self.file}:NAME"
-            )
-        mark = getattr(module, names[0], None)
-        if not (hasattr(mark, "fn") and hasattr(mark, "benchmarks")):
-            raise ValueError(f"{self.file} has no {names[0]} under triton.testing.perf_report")
-        self.name = names[0]
-        return mark
-
-
-def _benchmarks(mark: Any) -> list[Any]:
-    return list(mark.benchmarks) if isinstance(mark.benchmarks, list | tuple) else [mark.benchmarks]
+    def _marked(self, module: Any) -> tuple[Callable[..., Any], Any]:
+        """The function and its Benchmark. Raises ValueError for something else."""
+        mark = getattr(module, self.name, None) if self.name else None
+        marks = getattr(mark, "benchmarks", ())
+        marks = marks if isinstance(marks, list | tuple) else [marks]
+        if mark is None or len(marks) != 1:
+            what = f"{len(marks)} Benchmarks for {self.name or 'FILE:NAME without a name'}"
+            raise ValueError(f"{self.file} has {what} under triton.testing.perf_report, and must have one")
+        return mark.fn, marks[0]
 
 
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
@@ -95,75 +268,35 @@ def _points(benchmark: Any) -> list[tuple[Any, ...]]:
     return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
 
-def _report_axes(benchmarks: Sequence[Any], *, first: bool) -> dict[Any, Any]:
-    """A preset. Several Benchmarks make one axis more, zipped with theirs. Raises ValueError if their names differ."""
-    if len(benchmarks) == 1:
-        (one,) = benchmarks
-        points = [tuple(map(plain, point)) for point in _points(one)[: 1 if first else None]]
-        return {tuple(one.x_names): points, one.line_arg: [plain(line) for line in one.line_vals]}
-    names = {(*one.x_names, one.line_arg) for one in benchmarks}
-    if len(names) > 1:
-        raise ValueError(f"its Benchmarks have different arguments: {' and '.join(map(str, sorted(names)))}")
-    return {
-        (_PLOT, *names.pop()): [
-            (plain(one.plot_name), *map(plain, point), plain(line))
-            for one in benchmarks
-            for point in _points(one)[: 1 if first else None]
-            for line in one.line_vals
-        ]
-    }
-
-
-def _arguments(benchmarks: Sequence[Any], case: Mapping[str, Any]) -> dict[str, Any]:
-    """The function's arguments in a case: the values themselves, found by their names."""
-    one = next(each for each in benchmarks if _PLOT not in case or plain(each.plot_name) == case[_PLOT])
-    known = {one.line_arg: {plain(line): line for line in one.line_vals}}
-    for point in _points(one):
-        for name, value in zip(one.x_names, point, strict=True):
-            known.setdefault(name, {})[plain(value)] = value
-    given = {name: values.get(case[name], case[name]) for name, values in known.items()}
-    return {**given, **one.args}
-
-
 @contextlib.contextmanager
 def _intercepted() -> Iterator[None]:
     """While the block runs, do_bench raises Caught under every name it was imported as; triton's autotuner and torch's
     compiler, which time with it too, get the real one."""
     import triton.testing
 
-    undo: list[tuple[dict[str, Any], str, Any]] = []
-    timers = [getattr(triton.testing, name) for name in _TIMERS if hasattr(triton.testing, name)]
-    catching = {id(real): _catching(real) for real in timers}
-    for module in list(sys.modules.values()):
-        space = getattr(module, "__dict__", {})
-        for name, value in list(space.items()):
-            if id(value) in catching:
-                undo.append((space, name, value))
-                space[name] = catching[id(value)]
+    def catching(real: Callable[..., Any]) -> Callable[..., Any]:
+        def do_bench(fn: Callable[[], Any], *args: Any, **options: Any) -> Any:
+            if str(sys._getframe(1).f_globals.get("__name__")).partition(".")[0] in {"triton", "torch"}:
+                return real(fn, *args, **options)
+            cleared = inspect.signature(real).bind(fn, *args, **options).arguments.get("grad_to_none") or ()
+            raise Caught(Op(_as_now(fn), _cleared(list(cleared))))
+
+        return do_bench
+
+    timers = (triton.testing.do_bench, triton.testing.do_bench_cudagraph)
+    catchers = {id(real): catching(real) for real in timers}
+    spaces = [vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
+    found = [(space, name, real) for space in spaces for name, real in list(space.items()) if id(real) in catchers]
+    for space, name, real in found:
+        space[name] = catchers[id(real)]
     try:
         yield
     finally:
-        for space, name, real in undo:
+        for space, name, real in found:
             space[name] = real
 
 
-def _catching(real: Callable[..., Any]) -> Callable[..., Any]:
-    def do_bench(fn: Callable[[], Any], *args: Any, **options: Any) -> Any:
-        caller = str(sys._getframe(1).f_globals.get("__name__"))
-        if caller.partition(".")[0] in {"triton", "torch"}:
-            return real(fn, *args, **options)
-        cleared = list(inspect.signature(real).bind(fn, *args, **options).arguments.get("grad_to_none") or ())
-
-        raise Caught(Op(as_now(fn), _cleared(cleared)))
-
-    return do_bench
-
-
 # ---------------------------------------------------------------- a pytest-benchmark suite
-
-# Each test is a case, and what it passes to its `benchmark` fixture is timed. pytest runs one test in this process with a
-# fixture of that name which intercepts the callable and ends the test. Fixtures are torn down before the callable is
-# timed: what they close or undo is gone then.
 
 _AXIS = "test"
 # No configuration, cache or plug-in of the same name: nothing is written beside the tests, and the fixture is ours.
@@ -183,39 +316,61 @@ _QUIET = [
 
 def pytest_benchmark(where: str, *, kernel: str) -> Wrapped:
     """WORKLOAD = pytest_benchmark("tests/test_speed.py", kernel="mylib"); `where` may be a folder of tests."""
-    return _Suite(where, kernel, caller())
+    return _Suite(where, kernel, _workload())
 
 
 class _Suite(Wrapped):
+    """Each test is a case. pytest runs one test in this process with a fixture `benchmark` that intercepts the callable and
+    ends the test. Fixtures are torn down before the callable is timed: what they close or undo is gone then."""
+
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
         """Every preset is all tests that use the fixture. Raises ValueError if there is none, or pytest fails."""
-        finder = _Finder()
-        with importing(self.path, self.package):
-            code, last = _run(self.path, [str(self.path), "--collect-only"], finder)
+        plugin, tests = types.ModuleType("abprof_collected"), list[str]()
+
+        def collected(items: list[Any]) -> None:
+            tests.extend(item.nodeid for item in items if "benchmark" in getattr(item, "fixturenames", ()))
+
+        plugin.__dict__["pytest_collection_modifyitems"] = collected
+        with self.without_package():
+            code, last = self._run(str(self.path), "--collect-only", plugin=plugin)
         if code not in (0, 5):  # 5: no test at all
             raise ValueError(f"pytest cannot collect {self.path.name}: {last}")
-        if not finder.tests:
+        if not tests:
             raise ValueError(f"{self.file} has no test that uses the fixture `benchmark`")
-        return {preset: {_AXIS: finder.tests} for preset in ("smoke", "default", "full")}
+        return {preset: {_AXIS: tests} for preset in ("smoke", "default", "full")}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
         """What the test passes to `benchmark(...)` or `benchmark.pedantic(...)` first."""
-        test = str(case[_AXIS])
-        return caught(lambda: self._run_test(test), f"{test} passed nothing to its benchmark")
+        file, _, name = str(case[_AXIS]).partition("::")
+        fixture, plugin, skipped = _Fixture(), types.ModuleType("abprof_benchmark"), list[str]()
 
-    def _run_test(self, test: str) -> None:
-        """Raises Caught, Unsupported if the test was skipped, and ValueError if it failed."""
-        file, _, name = test.partition("::")
-        fixture = _Fixture()
-        node = f"{self.path / file if self.path.is_dir() else self.path}::{name}"
-        code, last = _run(self.path, [node], fixture.plugin())
+        def report(report: Any) -> None:
+            if report.skipped:
+                skipped.append(str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr))
+
+        plugin.__dict__["benchmark"] = _pytest().fixture(name="benchmark")(lambda: fixture)
+        plugin.__dict__["pytest_runtest_logreport"] = report
+        folder = self.path if self.path.is_dir() else None
+        code, last = self._run(f"{folder / file if folder else self.path}::{name}", plugin=plugin)
         if fixture.found is not None:
-            raise Caught(fixture.found)
-        if fixture.skipped:
-            raise Unsupported(fixture.skipped)
-        if code:
-            raise ValueError(f"{test} failed before it passed anything to its benchmark: {fixture.failed or last}")
+            return fixture.found
+        if skipped:
+            raise Unsupported(skipped[0])
+        why = f"failed before: {last}" if code else "ended"
+        raise ValueError(f"{case[_AXIS]} passed nothing to its benchmark and {why}")
+
+    def _run(self, *argv: str, plugin: object) -> tuple[int, str]:
+        """Pytest's exit code and its error, or last line; all of its output goes to the worker's log."""
+        out, root = io.StringIO(), self.path if self.path.is_dir() else self.path.parent
+        try:
+            with contextlib.redirect_stdout(out):
+                code = int(_pytest().main([*_QUIET, f"--rootdir={root}", *argv], plugins=[plugin]))
+        finally:
+            print(out.getvalue(), flush=True)
+        lines = out.getvalue().splitlines()
+        lines = [line for line in lines if line.startswith("E ")] or lines or [""]
+        return code, lines[-1].removeprefix("E ").strip()
 
 
 def _pytest() -> Any:
@@ -226,117 +381,71 @@ def _pytest() -> Any:
         raise Unsupported("pytest is not installed for this interpreter") from None
 
 
-def _run(path: Path, argv: list[str], plugin: object) -> tuple[int, str]:
-    """Pytest's exit code and its error, or last line; all of its output goes to the worker's log."""
-    out = io.StringIO()
-    root = path if path.is_dir() else path.parent
-    try:
-        with contextlib.redirect_stdout(out):
-            code = int(_pytest().main([*_QUIET, f"--rootdir={root}", *argv], plugins=[plugin]))
-    finally:
-        print(out.getvalue(), flush=True)
-    lines = [line for line in out.getvalue().splitlines() if line.startswith("E ")] or out.getvalue().splitlines()
-    return code, lines[-1].removeprefix("E ").strip() if lines else ""
-
-
-class _Finder:
-    """A plug-in that collects the tests with the fixture, as FILE::NAME."""
-
-    def __init__(self) -> None:
-        self.tests: list[str] = []
-
-    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
-        self.tests = [item.nodeid for item in items if "benchmark" in getattr(item, "fixturenames", ())]
-
-
 class _Fixture:
-    """The `benchmark` of a test, and what became of the test."""
+    """The `benchmark` of a test."""
 
     def __init__(self) -> None:
         self.found: Op | None = None
-        self.skipped = self.failed = ""
         self.extra_info: dict[str, Any] = {}
-        self.group = self.name = None
-        self.disabled = self.enabled = False
-
-    def plugin(self) -> types.ModuleType:
-        """A module, because pytest finds no fixture on an object."""
-        made = types.ModuleType("abprof_benchmark")
-        made.__dict__["benchmark"] = _pytest().fixture(name="benchmark")(lambda: self)
-        made.__dict__["pytest_runtest_logreport"] = self._report
-        return made
-
-    def _report(self, report: Any) -> None:
-        if report.skipped:
-            self.skipped = str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr)
-        elif report.failed and self.found is None and not self.failed:
-            crash = getattr(report.longrepr, "reprcrash", None)
-            self.failed = " ".join(str(crash.message if crash else report.longrepr).split())[:300]
+        self.group = None
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Intercept the call, and end the test."""
-        self.found = Op(as_now(lambda: function(*args, **kwargs)))
-        raise Caught(self.found)
+        self.pedantic(function, args, kwargs)
 
     def pedantic(
         self, target: Callable[..., Any], args: Any = (), kwargs: Any = None, setup: Any = None, **_rounds: Any
-    ) -> Any:
+    ) -> NoReturn:
         """The same; `setup`, which may make the arguments anew, runs untimed before every call."""
-        given: dict[str, Any] = {"args": tuple(args), "kwargs": dict(kwargs or {})}
+        given: list[Any] = [args, kwargs or {}]
 
         def reset() -> None:
-            made = setup()
-            if made is not None:
-                given.update(args=tuple(made[0]), kwargs=dict(made[1]))
+            given[:] = setup() or given
 
         if setup is not None:
             reset()
-        call = as_now(lambda: target(*given["args"], **given["kwargs"]))
-        self.found = Op(call, reset if setup is not None else None)
+        call = _as_now(lambda: target(*given[0], **given[1]))
+        self.found = Op(call, None if setup is None else reset)
         raise Caught(self.found)
 
 
 # ---------------------------------------------------------------- operators in tritonbench's style
 
-# An operator's inputs and its registered benchmark methods become axes.
-
 # tritonbench need not be installed: this module provides the names of `tritonbench.utils.triton_op` that an operator
 # needs, which mark instead of register. Anything else of tritonbench is the installed one's, or a stand-in.
-
 _STYLE = "tritonbench.utils.triton_op"
 _MARK = "_abprof_registered"
 _INPUT, _X, _BACKEND = "input", "x", "backend"
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def tritonbench(
-    where: str, *, kernel: str, mode: str = "fwd", precision: str = "bypass", args: Sequence[str] = ()
-) -> Wrapped:
-    """WORKLOAD = tritonbench("operators/softmax/operator.py:Operator", kernel="mylib").
+class Mode(enum.Enum):
+    """What of an operator is timed."""
 
-    `mode` is fwd, bwd, fwd_bwd or fwd_no_grad; `precision` and `args` are the operator's command-line options.
-    """
-    return _Operator(where, kernel, caller(), {"mode": Mode(mode).value, "precision": precision}, args)
+    FWD = "fwd"
+    BWD = "bwd"
+    FWD_BWD = "fwd_bwd"
+
+
+def tritonbench(where: str, *, kernel: str, mode: str = "fwd") -> Wrapped:
+    """WORKLOAD = tritonbench("operators/softmax/operator.py:Operator", kernel="mylib"). `mode` is fwd, bwd or fwd_bwd."""
+    return _Operator(where, kernel, _workload(), Mode(mode))
 
 
 class _Operator(Wrapped):
-    def __init__(self, where: str, kernel: str, workload: str, options: Mapping[str, str], args: Sequence[str]) -> None:
+    """The operator's inputs and its registered benchmark methods become axes."""
+
+    def __init__(self, where: str, kernel: str, workload: str, mode: Mode) -> None:
         super().__init__(where, kernel, workload)
-        self.name = self.name or "Operator"
-        self._options, self._args = dict(options), list(args)
+        self.name, self._mode = self.name or "Operator", mode
         _provide_style()
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
         """`default` and `full` are all inputs with all registered methods, `smoke` the first input."""
         every = functools.cache(self._axes)
-        return {
-            "smoke": lambda kind: {
-                key: values[:1] if key != _BACKEND else values for key, values in every(kind).items()
-            },
-            "default": every,
-            "full": every,
-        }
+        smoke = lambda kind: {key: all if key == _BACKEND else all[:1] for key, all in every(kind).items()}  # noqa: E731
+        return {"smoke": smoke, "default": every, "full": every}
 
     def _axes(self, kind: str) -> dict[Any, Any]:
         """Raises ValueError for a class without a registered method or without inputs."""
@@ -344,7 +453,7 @@ class _Operator(Wrapped):
         # Methods in the order in which they are written, a base class's first.
         methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}
         names = [name for name, method in methods.items() if getattr(method, _MARK)]
-        seed(0)
+        _seed(0)
         inputs = []
         for number, given in enumerate(made.get_input_iter()):
             try:
@@ -352,33 +461,27 @@ class _Operator(Wrapped):
             except NotImplementedError:
                 inputs.append((number, str(number)))
         if not names or not inputs:
-            lacking = "method registered as a benchmark" if not names else "input from get_input_iter()"
-            raise ValueError(f"{self.name} of {self.file} has no {lacking}")
+            raise ValueError(f"{self.name} of {self.file} has no registered benchmark, or no input")
         return {(_INPUT, _X): inputs, _BACKEND: names}
 
     def _made(self, module: types.ModuleType, device: str) -> Any:
         if not isinstance(getattr(module, self.name, None), type):
             raise ValueError(f"{self.file} has no class {self.name}")
-        return getattr(module, self.name)(_Options(device=device, **self._options), list(self._args))
+        return getattr(module, self.name)(_Options(device=device, mode=self._mode.value), [])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
         """The registered method's call on the input, in the operator's mode."""
         made = self._made(self.module(), device)
-        inputs = _on(next(itertools.islice(made.get_input_iter(), int(case[_INPUT]), None)), device)
+        inputs = next(itertools.islice(made.get_input_iter(), int(case[_INPUT]), None))
         method = getattr(made, str(case[_BACKEND]))
         forward = method(**inputs) if isinstance(inputs, dict) else method(*inputs)
         if not callable(forward):
             raise TypeError(f"{case[_BACKEND]} did not return a callable")
-        cleared = list(made.get_grad_to_none(inputs) or ())
-
-        if made.mode is Mode.FWD:
-            return Op(as_now(forward))
-        if made.mode is Mode.FWD_NO_GRAD:
-            with torch.no_grad():
-                return Op(as_now(forward))
+        if self._mode is Mode.FWD:
+            return Op(_as_now(forward))
         backward = made.get_bwd_fn(forward)
-        call = backward if made.mode is Mode.BWD else lambda: (forward(), backward())[0]
-        return Op(call, _cleared(cleared))
+        call = backward if self._mode is Mode.BWD else lambda: (forward(), backward())[0]
+        return Op(call, _cleared(list(made.get_grad_to_none(inputs) or ())))
 
 
 class _Options(argparse.Namespace):
@@ -390,27 +493,6 @@ class _Options(argparse.Namespace):
         return None
 
 
-def _on(values: Any, device: str) -> Any:
-    if isinstance(values, torch.Tensor):
-        moved = values.to(device)
-        return moved if moved is values else moved.detach().requires_grad_(values.requires_grad)
-    if isinstance(values, dict):
-        return {name: _on(value, device) for name, value in values.items()}
-    return type(values)(_on(value, device) for value in values) if type(values) in {list, tuple} else values
-
-
-# ---------------------------------------------------------------- the names that operators import
-
-
-class Mode(enum.Enum):
-    """What of an operator is timed."""
-
-    FWD = "fwd"
-    BWD = "bwd"
-    FWD_BWD = "fwd_bwd"
-    FWD_NO_GRAD = "fwd_no_grad"
-
-
 class BenchmarkOperator:
     """The base class of operators: device, dtype and mode, and methods to override."""
 
@@ -419,24 +501,19 @@ class BenchmarkOperator:
     def __init__(self, tb_args: argparse.Namespace, extra_args: Sequence[str] | None = None) -> None:
         self.tb_args, self.extra_args = tb_args, list(extra_args or ())
         self.device, self.mode = tb_args.device, Mode(tb_args.mode)
-        self.dtype = _DTYPES.get(self.DEFAULT_PRECISION if tb_args.precision == "bypass" else tb_args.precision)
+        self.dtype = _DTYPES.get(self.DEFAULT_PRECISION)
 
-    def get_input_iter(self) -> Iterator[Any]:
-        raise NotImplementedError("the operator has no get_input_iter()")
+    def _lacking(self, *_: Any) -> Any:
+        raise NotImplementedError("the operator lacks get_input_iter(), get_bwd_fn() or get_x_val()")
 
-    def get_bwd_fn(self, fwd_fn: Callable[[], Any]) -> Callable[[], Any]:
-        raise NotImplementedError("the operator has no get_bwd_fn()")
+    get_input_iter = get_bwd_fn = get_x_val = _lacking
 
     def get_grad_to_none(self, args: Any) -> Any:
         """Tensors whose gradients are cleared before each call."""
 
-    def get_x_val(self, example_inputs: Any) -> Any:
-        raise NotImplementedError
 
-
-def register_benchmark(baseline: bool = False, enabled: bool = True, **_options: Any) -> Callable[[Any], Any]:
+def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any], Any]:
     """Marks a method of an operator."""
-    del baseline
 
     def mark(method: Any) -> Any:
         setattr(method, _MARK, bool(enabled))
@@ -445,24 +522,13 @@ def register_benchmark(baseline: bool = False, enabled: bool = True, **_options:
     return mark
 
 
-def _unmarked(*args: Any, **options: Any) -> Any:
-    """register_metric and register_x_val: the method as it is."""
-    return args[0] if len(args) == 1 and callable(args[0]) and not options else lambda method: method
-
-
 def _provide_style() -> None:
     """Make `tritonbench.utils.triton_op` importable as this module's names, and stand in for the rest if it is missing."""
     if _STYLE in sys.modules:
         return
     if importlib.util.find_spec("tritonbench") is None:
-        sys.meta_path.append(StandIns("tritonbench"))
-    style = types.ModuleType(_STYLE)
-    style.__dict__.update(
-        Mode=Mode,
-        BenchmarkOperator=BenchmarkOperator,
-        BenchmarkOperatorMetrics=argparse.Namespace,
-        register_benchmark=register_benchmark,
-        register_metric=_unmarked,
-        register_x_val=_unmarked,
-    )
-    sys.modules[_STYLE] = style
+        sys.meta_path.append(_StandIns("tritonbench"))
+    style = sys.modules[_STYLE] = types.ModuleType(_STYLE)
+    unmarked = lambda **_: lambda method: method  # noqa: E731 - the method as it is
+    style.__dict__.update(Mode=Mode, BenchmarkOperator=BenchmarkOperator, BenchmarkOperatorMetrics=argparse.Namespace)
+    style.__dict__.update(register_benchmark=_register_benchmark, register_metric=unmarked, register_x_val=unmarked)

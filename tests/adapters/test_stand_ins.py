@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from abprof.worker import adapters
-from abprof.worker.wrapped import Caught
+from abprof.worker.adapters import Caught
 
 REPORT = """
 import triton.testing
