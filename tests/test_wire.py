@@ -53,7 +53,7 @@ EXAMPLES: list[Any] = [
     wire.Closed(1),
     wire.Prove(),
     wire.Proved(False, "elsewhere", [{"kind": "module", "name": "k", "path": "/k.py", "sha256": "0"}], 1, [COMPILED]),
-    wire.Reach(0.5),
+    wire.Reach(),
     wire.Reached(750.5, None, "products", ""),
     wire.Inventory(),
     wire.Listed({"torch": "2.13.0"}),

@@ -19,7 +19,6 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 
-_REACH = 0.6  # seconds that the ceilings may take, beside the start of torch's libraries
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
 _SCREEN = 200  # cases asked about at once, so that a request stays well under a pipe's size
 
@@ -251,7 +250,7 @@ def packages(worker: Worker, timeout: float) -> dict[str, str]:
 def ceilings(worker: Worker, timeout: float) -> Ceilings:
     """The device's peak rates, measured now. A failure becomes a reason in the result."""
     try:
-        best: wire.Reached = worker.call(wire.Reach(_REACH), timeout)
+        best: wire.Reached = worker.call(wire.Reach(), timeout)
     except (WorkerDied, WorkerFault) as error:
         return Ceilings(why_not=error.reason)
     why_not = "" if best.tflops and best.gbps else "the device could not be asked, or had no room (logs/survey.log)"

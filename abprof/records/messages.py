@@ -121,9 +121,7 @@ class Screened:
 
 @dataclass(frozen=True)
 class Reach:
-    """Measure what the device does at its best by plain torch, in about so many seconds."""
-
-    seconds: float
+    """Measure what the device does at its best by plain torch."""
 
 
 @dataclass(frozen=True)

@@ -43,26 +43,25 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
         arm.op.reset()
     results = arm.op.call()
     arms.clock.sync()
-    found = returned(results)
+    tensors, beside = returned(results, whole=alone)
     if alone:
-        _refuse_incomparable(results)
-        results = found.tensors
+        results = tensors
         expected = _expected(scratch / request.expected, lambda: results, host=True)
     verdict = workload.check(arm.module, opened.case, results, expected)
     if verdict.ok and before is not None and before != input_digests(arm.inputs):
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
     against = scratch / request.against if request.against else None
-    digest, base_max_abs = _sample(found.tensors, scratch / request.sample, against)
+    digest, base_max_abs = _sample(tensors, scratch / request.sample, against)
     arms.reopen(opened, wall, arm)
     facts = arm.facts()
-    if alone and found.not_compared:
-        facts["checked"] = found.not_compared
+    if alone and (words := not_compared(tensors, beside)):
+        facts["checked"] = words
     return dataclasses.replace(
         _checked(verdict),
-        digest="" if found.beside else digest,  # a digest of a part cannot show that all is the same
+        digest="" if beside else digest,  # a digest of a part cannot show that all is the same
         base_max_abs=base_max_abs,
         facts=facts,
-        compared=bool(found.tensors) or not alone,
+        compared=bool(tensors) or not alone,
     )
 
 
@@ -103,10 +102,10 @@ def examine(arms: Arms, request: wire.Examine) -> wire.Checked:
 def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
     """Close the arm and free its memory; if what follows raises, nothing is left that could be timed."""
     arm = arms.opened.pop(id)
-    wall, opened = arm.wall, arm.request
+    kept = arm.wall, arm.request
     del arm
     gc.collect()
-    return wall, opened
+    return kept
 
 
 def _reference(arms: Arms, request: wire.Open, again: wire.Open | None = None) -> Any:
@@ -241,82 +240,61 @@ _NAMED = 5  # kinds of values without comparison that are named
 _OPAQUE = (torch.Tensor, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 
 
-@dataclasses.dataclass(frozen=True)
-class Returned:
-    """The dense tensors of a result, in order, and the kinds of other values beside them."""
+def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], list[str]]:
+    """What can be compared, and the kinds of other values beside it.
 
-    tensors: list[torch.Tensor] = dataclasses.field(default_factory=list)
-    beside: list[str] = dataclasses.field(default_factory=list)
-
-    @property
-    def not_compared(self) -> str:
-        """The values that are not compared, in words; "" if all are."""
-        more = len(self.beside) - _NAMED
-        kinds = ", ".join(self.beside[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-        if not self.tensors:
-            return "nothing: a call returns no tensor" + (f", but {kinds}" if kinds else "")
-        count = f"{len(self.tensors)} tensor{'s' if len(self.tensors) > 1 else ''}"
-        return f"{count}; not compared: {kinds}" if kinds else ""
-
-
-def returned(results: Any) -> Returned:
-    """What can be compared: tensors, and arrays that become tensors without a copy (DLPack), in sequences, mappings,
-    dataclasses and the attributes of other objects (sorted by name), each object once.
-
-    Private attributes (`_scratch`) are no outputs, but private tensors are named in `beside`, as are numbers, strings,
-    handles and sparse tensors. None is skipped.
+    Tensors, and arrays that become tensors without a copy (DLPack), in sequences, mappings, dataclasses and the attributes
+    of other objects (sorted by name), each object once. Private attributes (`_scratch`) are no outputs, but private
+    tensors are named, as are numbers, strings, handles and sparse tensors. None is skipped. `whole`: raises Unsupported
+    for a sparse tensor or an iterator, which would be left out.
     """
-    found, seen = Returned(), set[int]()
+    tensors, beside, seen = list[torch.Tensor](), list[str](), set[int]()
 
     def walk(value: Any, name: str) -> None:
         private = name.rpartition(".")[2].startswith("_")
         dense = isinstance(value, torch.Tensor) and value.layout == torch.strided
-        if value is None or (private and not isinstance(value, torch.Tensor)):
+        if value is None or id(value) in seen or (private and not isinstance(value, torch.Tensor)):
             return
+        if whole and not name and (isinstance(value, Iterator) or (isinstance(value, torch.Tensor) and not dense)):
+            what = f"tensor of layout {value.layout}" if isinstance(value, torch.Tensor) else type(value).__name__
+            raise Unsupported(f"a call returns a {what}, and without a reference only dense tensors are compared")
         if not isinstance(value, torch.Tensor) and hasattr(type(value), "__dlpack__"):
             with contextlib.suppress(TypeError, ValueError, RuntimeError, BufferError):
                 value, dense = torch.from_dlpack(value), True
         if dense and not private:
-            found.tensors.append(value)
+            tensors.append(value)
             return
-        before = len(found.tensors) + len(found.beside)
+        before = len(tensors) + len(beside)
         if not isinstance(value, _OPAQUE):
-            if id(value) in seen:
-                return
             seen.add(id(value))
             for part, of in _parts(value):
                 walk(part, of)
         kind = name or type(value).__name__
-        if isinstance(value, Mapping | list | tuple) or len(found.tensors) + len(found.beside) > before:
-            return
-        if kind not in found.beside:
-            found.beside.append(kind)
+        nothing = len(tensors) + len(beside) == before and not isinstance(value, Mapping | list | tuple)
+        if nothing and kind not in beside:
+            beside.append(kind)
 
     walk(results, "")
-    return found
+    return tensors, beside
+
+
+def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
+    """The values that are not compared, in words; "" if all are."""
+    more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
+    kinds = ", ".join(beside[:_NAMED]) + more
+    if not tensors:
+        return "nothing: a call returns no tensor" + (f", but {kinds}" if kinds else "")
+    count = f"{len(tensors)} tensor{'s' if len(tensors) > 1 else ''}"
+    return f"{count}; not compared: {kinds}" if kinds else ""
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, str]]:
     """What a container or an object holds, and TYPE.ATTRIBUTE for attributes."""
     if isinstance(value, Mapping | list | tuple):
         yield from ((part, "") for part in (value.values() if isinstance(value, Mapping) else value))
-        return
-    if dataclasses.is_dataclass(value):
-        names = [field.name for field in dataclasses.fields(value)]
+    elif dataclasses.is_dataclass(value):
+        yield from ((getattr(value, f.name), f"{type(value).__name__}.{f.name}") for f in dataclasses.fields(value))
     else:
-        slots = [one.__dict__.get("__slots__", ()) for one in type(value).__mro__]
-        own = {*vars(value)} if hasattr(value, "__dict__") else set[str]()
-        names = sorted(own.union(*((one,) if isinstance(one, str) else one for one in slots)))
-    yield from ((getattr(value, name, None), f"{type(value).__name__}.{name}") for name in names)
-
-
-def _refuse_incomparable(results: Any) -> None:
-    """Raises Unsupported for a sparse tensor or an iterator among the outputs: they would be left out of the check."""
-    what = f"a {type(results).__name__}" if isinstance(results, Iterator) else ""
-    if isinstance(results, Mapping | list | tuple):
-        for part, _ in _parts(results):
-            _refuse_incomparable(part)
-    elif isinstance(results, torch.Tensor) and results.layout != torch.strided:
-        what = f"a tensor of layout {results.layout}"
-    if what:
-        raise Unsupported(f"a call returns {what}, and without a reference only dense tensors are compared")
+        slots = [name for one in type(value).__mro__ for name in vars(one).get("__slots__", ())]
+        names = sorted({*slots, *getattr(value, "__dict__", ())})
+        yield from ((getattr(value, name, None), f"{type(value).__name__}.{name}") for name in names)

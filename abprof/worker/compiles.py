@@ -41,29 +41,21 @@ class Watch:
 
     def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
         """Triton's compilation listener, called for cache hits too."""
-        name = str(metadata.get("name") or getattr(src, "name", "kernel"))
-        binary = next((Path(p) for f, p in (metadata_group or {}).items() if f.endswith(".cubin")), None)
-        there = binary is not None and binary.exists()
-        code_hash = str(metadata.get("hash", ""))
+        name, code_hash = str(metadata.get("name") or getattr(src, "name", "kernel")), str(metadata.get("hash", ""))
+        binary = next((path for file, path in (metadata_group or {}).items() if file.endswith(".cubin")), "")
+        path, digest = "", code_hash
+        if binary and Path(binary).exists():
+            path, digest = str(binary), hashlib.sha256(Path(binary).read_bytes()).hexdigest()
         key = _key(name, code_hash)
-        seconds = None if cache_hit else float(getattr(times, "total", 0) or 0) / 1e6
-        known = self.kernels.get(key)
+        seconds = self.kernels[key].seconds if key in self.kernels else None
+        if not cache_hit:
+            seconds = float(getattr(times, "total", 0) or 0) / 1e6
         warps, stages, ctas, shared = (
-            int(value) if isinstance(value := metadata.get(field), int) else None
+            value if isinstance(value := metadata.get(field), int) else None
             for field in ("num_warps", "num_stages", "num_ctas", "shared")
         )
-        self.kernels[key] = wire.Compiled(
-            key=key,
-            name=name,
-            path=str(binary) if there else "",
-            sha256=hashlib.sha256(binary.read_bytes()).hexdigest() if binary and there else code_hash,
-            seconds=known.seconds if known and seconds is None else seconds,
-            warps=warps,
-            stages=stages,
-            ctas=ctas,
-            shared_bytes=shared,
-            constants=_constants(src),
-        )
+        constants = _constants(src)
+        self.kernels[key] = wire.Compiled(key, name, path, digest, seconds, warps, stages, ctas, shared, constants)
         if not cache_hit:
             self.count += 1
             print(f"triton: {key} {self.kernels[key].summary()}", flush=True)

@@ -39,18 +39,22 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
     """unsupported, missing, oom or crash, with one line for the report. `package` is the kernel package, if mounted."""
     block = next(((module, function) for raised, module, function in _left if raised is error), None)
     _left.clear()
-    status: wire.Failed
-    try:
+    status: wire.Failed = "crash"
+    with contextlib.suppress(Exception):  # an exception of the code under test may have any attributes
         status = _status(error, package)
-    except Exception:  # noqa: BLE001 - an exception of the code under test may have any attributes
-        status = "crash"
     if isinstance(error, SystemExit):
         line = f"called exit({_text(repr, error.code)})"
     else:
         text = _one_line(_text(str, error))
         name = "" if isinstance(error, Unsupported) else type(error).__name__
         line = ": ".join(filter(None, (name, text))) or "unsupported"
-    at = _raised_in(error, block) if status == "crash" and block else ""
+    at = ""
+    if status == "crash" and block:  # `check() of FILE, line N`
+        module, function = block
+        file = str(vars(module).get("__file__", ""))
+        lines = [number for frame, number in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
+        place = _one_line(Path(file).name, _LONGEST_NAME) + (f", line {lines[-1]}" if lines else "")
+        at = f"{function}() of {place}"
     return wire.Fault(status, _one_line(line) + (f" ({at})" if at else ""), at)
 
 
@@ -65,18 +69,8 @@ def _status(error: BaseException, package: types.ModuleType | None) -> wire.Fail
         owner = where.__name__
     elif isinstance(error, ImportError):
         owner = error.name or ""
-    mine = package is not None and (owner == package.__name__ or owner.startswith(package.__name__ + "."))
+    mine = package is not None and f"{owner}.".startswith(f"{package.__name__}.")
     return "missing" if mine or isinstance(error, MissingPackage) else "crash"
-
-
-def _raised_in(error: BaseException, block: tuple[types.ModuleType, str]) -> str:
-    """`check() of FILE, line N`."""
-    module, function = block
-    file, name = (each if isinstance(each := vars(module).get(key), str) else "" for key in ("__file__", "__name__"))
-    lines = [number for frame, number in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
-    place = _one_line(Path(file).name or name, _LONGEST_NAME)
-    place += f", line {lines[-1]}" if lines and place else ""
-    return f"{function}() of {place}" if place else f"{function}()"
 
 
 def _text(show: Callable[[object], str], what: object) -> str:

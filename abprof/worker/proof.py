@@ -10,9 +10,11 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
@@ -116,8 +118,6 @@ class Prover:
             tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, judges)
         )
         self._known: dict[str, tuple[str, str]] = {}  # a module's file -> its real path and standing
-        self._siblings: dict[str, bool] = {}
-        self._top = self._prefix = self._beside = ""
         self._installed: tuple[tuple[str, ...], dict[str, str]] = ((), {})
         self._hashes: dict[tuple[str, int, int], str] = {}
 
@@ -130,30 +130,36 @@ class Prover:
         `mount.sources` or is a copy of the package. `kernels`: compiled kernel -> SHA-256.
         """
         namespace, name = owned(self._mount)  # known once the package was imported
-        self._top, self._prefix = f"{namespace}.{name}" if namespace else name, f"{namespace}." if namespace else ""
-        # Of the side's other modules: in a namespace shared with other distributions, or beside an installed release.
-        shared = namespace or self._mount.whole
-        self._beside = os.path.join(self._mount.root, *namespace.split(".")) if shared else ""  # noqa: PTH118
-        copy = "" if self._mount.module.startswith(PRIVATE) else self._top.replace(".", "/")
-        installed = self._installed_from(tuple(sys.path), copy)
+        prefix = f"{namespace}." if namespace else ""
+        top = prefix + name
+        # The side's other modules: in a namespace shared with other distributions, or beside an installed release.
+        folder = Path(self._mount.root, *namespace.split("."))
+        shared = (namespace or self._mount.whole) and folder.is_dir()
+        beside = {entry.name.removesuffix(".py") for entry in folder.iterdir()} if shared else set[str]()
+        copy = "" if self._mount.module.startswith(PRIVATE) else top.replace(".", "/")
+        installed = self._installed_from((*sys.path, copy))
         found: list[dict[str, str]] = []
         reasons: list[str] = []
-        for module, path, standing in self._modules(installed):
-            if path.startswith(self._judges) and not self._is_sides(module):
-                continue
-            found.append(self._artefact("module", module, path))
+
+        def judge(kind: str, name: str, path: str, *, outside: bool) -> None:
+            what = f"module {name}" if kind == "module" else f"shared object {path}"
             if path in installed:
-                reasons.append(f"module {module} is of {installed[path]}, outside this side's tree")
-            elif standing != "own" and (standing == "outside" or self._is_sides(module)):
-                reasons.append(f"module {module} was loaded from {path}, outside this side's tree")
+                reasons.append(f"{what} is of {installed[path]}, outside this side's tree")
+            elif outside:
+                place = f"{path}, outside" if kind == "module" else "outside"
+                reasons.append(f"{what} was loaded from {place} this side's tree")
+            found.append({"kind": kind, "name": name, "path": path, "sha256": self._hash(path)})
+
+        for module, path, standing in self._modules():
+            first = module.removeprefix(prefix).partition(".")[0]
+            sides = f"{module}.".startswith(f"{top}.") or (module.startswith(prefix) and first in beside)
+            foreign = standing != "environment" or path in installed
+            if sides or (foreign and not path.startswith(self._judges)):
+                judge("module", module, path, outside=standing == "outside" or (sides and standing != "own"))
         for path in mapped_objects():
             standing = self.standing(path, path, library=True)
-            if path in installed:
-                reasons.append(f"shared object {path} is of {installed[path]}, outside this side's tree")
-            elif standing == "outside":
-                reasons.append(f"shared object {path} was loaded from outside this side's tree")
             if standing != "environment" or path in installed:
-                found.append(self._artefact("object", os.path.basename(path), path))  # noqa: PTH119
+                judge("object", os.path.basename(path), path, outside=standing == "outside")  # noqa: PTH119
         found += [{"kind": "kernel", "name": n, "path": "", "sha256": h} for n, h in sorted(kernels.items())]
         return next(iter(reasons), ""), found
 
@@ -176,69 +182,56 @@ class Prover:
             return "environment"
         return "given" if library and path.startswith(given.linkable) else "outside"
 
-    def _modules(self, installed: dict[str, str]) -> list[tuple[str, str, str]]:
-        """(name, real path, standing) of every imported module, except the environment's and the workloads."""
-        rows = []
-        for name, module in list(sys.modules.items()):
+    def _modules(self) -> Iterator[tuple[str, str, str]]:
+        """(name, real path, standing) of every imported module except the workloads, and the script that started the worker
+        (multiprocessing knows it by a second name)."""
+        for name, module in sorted(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            if not file or not file.startswith("/"):  # a relative one is made up: torch.ops has "_ops.py"
-                continue
-            # The script that started the worker (multiprocessing knows it by a second name), and the workloads.
-            if name in {"__main__", "__mp_main__"} or name.startswith("abprof_workloads."):
-                continue
-            if file not in self._known:
-                path = os.path.realpath(file)
-                self._known[file] = path, self.standing(file, path)
-            path, standing = self._known[file]
-            if standing != "environment" or path in installed or self._is_sides(name):
-                rows.append((name, path, standing))
-        return sorted(rows)
+            # A relative file is made up: torch.ops has "_ops.py".
+            if file and file.startswith("/") and not name.startswith(("__main__", "__mp_main__", "abprof_workloads.")):
+                if file not in self._known:
+                    path = os.path.realpath(file)
+                    self._known[file] = path, self.standing(file, path)
+                yield name, *self._known[file]
 
-    def _is_sides(self, module: str) -> bool:
-        """Whether this is the name of one of the side's own modules."""
-        if module == self._top or module.startswith(self._top + "."):
-            return True
-        if not self._beside or not module.startswith(self._prefix):
-            return False
-        place = os.path.join(self._beside, module.removeprefix(self._prefix).partition(".")[0])  # noqa: PTH118
-        if place not in self._siblings:
-            self._siblings[place] = os.path.exists(place) or os.path.exists(f"{place}.py")  # noqa: PTH110
-        return self._siblings[place]
-
-    def _installed_from(self, path: tuple[str, ...], copy: str) -> dict[str, str]:
+    def _installed_from(self, path: tuple[str, ...]) -> dict[str, str]:
         """Real path of a file -> why its distribution is not environment: it was installed (also editable) from a folder
-        or archive below `mount.sources` and not below the side's own folders (PEP 610), or holds a copy of the package, whose
-        path below site-packages is `copy`.
+        or archive below `mount.sources` and not below the side's own folders (PEP 610), or holds a copy of the package.
 
-        What was imported when the worker started is left out.
+        `path` is the import path, and the package's path below site-packages. What was imported when the worker started
+        is left out.
         """
-        if self._installed[0] == (*path, copy):
+        if self._installed[0] == path:
             return self._installed[1]
         found: dict[str, str] = {}
-        for distribution in metadata.distributions(path=list(path)) if self._sources or copy else ():
+        *folders, copy = path
+        for distribution in metadata.distributions(path=folders) if self._sources or copy else ():
             origin = _origin(distribution) if self._sources else ""
-            from_sources = bool(origin) and origin.startswith(self._sources) and not origin.startswith(self._own)
-            # torch's RECORD has fifteen thousand lines: it is searched as text.
-            record = "\n" + (distribution.read_text("RECORD") or "") if copy and not from_sources else ""
-            if from_sources or any(f"\n{copy}{end}" in record for end in ("/", ".py,", ".so,", ".cpython-", ".abi3.")):
-                why = f"was installed from {origin[:-1]}" if from_sources else "is an installed copy of the package"
-                what = f"{distribution.metadata['Name']}, which {why}"
+            why = ""
+            if origin.startswith(self._sources) and not origin.startswith(self._own):
+                why = f"was installed from {origin[:-1]}"
+            elif copy:
+                record = "\n" + (distribution.read_text("RECORD") or "")  # torch's has 15,000 lines: searched as text
+                if any(f"\n{copy}{end}" in record for end in ("/", ".py,", ".so,", ".cpython-", ".abi3.")):
+                    why = "is an installed copy of the package"
+            if why:
                 files = (os.path.realpath(str(distribution.locate_file(file))) for file in distribution.files or ())
+                what = f"{distribution.metadata['Name']}, which {why}"
                 found |= {file: what for file in files if file not in _at_start()}
-        self._installed = (*path, copy), found
+        self._installed = path, found
         return found
 
-    def _artefact(self, kind: str, name: str, path: str) -> dict[str, str]:
+    def _hash(self, path: str) -> str:
+        """Empty for a file that is gone since it was loaded: an empty hash equals no other side's."""
         try:
             stat = os.stat(path)  # noqa: PTH116
             key = path, stat.st_mtime_ns, stat.st_size
             if key not in self._hashes:
                 with open(path, "rb") as file:
                     self._hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
-            digest = self._hashes[key]
+            return self._hashes[key]
         except OSError:
-            digest = ""  # gone since it was loaded: an empty hash equals no other side's
-        return {"kind": kind, "name": name, "path": path, "sha256": digest}
+            return ""
 
 
 def _origin(distribution: metadata.Distribution) -> str:

@@ -98,10 +98,11 @@ CYCLE.__dict__["back"] = CYCLE
     ],
 )
 def test_tensors_are_found_and_the_rest_is_named(results: object, tensors: list[torch.Tensor], line: str) -> None:
-    found = checks.returned(results)
-    assert [tuple(t.tolist()) for t in found.tensors] == [tuple(t.tolist()) for t in tensors]
-    assert found.not_compared.endswith(line)
-    assert bool(found.not_compared) == bool(line)
+    found, beside = checks.returned(results)
+    assert [tuple(t.tolist()) for t in found] == [tuple(t.tolist()) for t in tensors]
+    words = checks.not_compared(found, beside)
+    assert words.endswith(line)
+    assert bool(words) == bool(line)
 
 
 @pytest.mark.parametrize("wrap", [
