@@ -28,6 +28,7 @@ from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 from abprof.system.trees import remove_tree
 
 _SERVERS = 3  # of an interpreter
+_CORES_EACH = 2  # of a server that imports
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
 _RUN = """import gc, os, sys
@@ -52,7 +53,7 @@ class ForkServers:
 
     def server(self, argv: Sequence[str], epoch: int) -> ForkServer | None:
         """The server for an epoch's workers of this command, started if need be; None where it does not start."""
-        key = (tuple(argv), epoch % _SERVERS)
+        key = (tuple(argv), (epoch - 1) % _SERVERS)
         if self._env is None or worker_argv():
             return None
         if key not in self._servers or not self._servers[key].alive:
@@ -68,10 +69,11 @@ class ForkServers:
         for server in self._servers.values():
             server.kill()
 
-    def start(self, argv: Sequence[str]) -> None:
-        """Start all servers of this command, which import while other work goes on."""
-        for number in range(_SERVERS):
-            self.server(argv, number)
+    def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
+        """Start the servers of this command, which import while other work goes on. `at_once`: if cores are plenty."""
+        plenty = len(os.sched_getaffinity(0)) > _CORES_EACH * _SERVERS
+        for number in range(_SERVERS if plenty or not at_once else 1):
+            self.server(argv, number + 1)
 
 
 @dataclass(frozen=True)
@@ -245,7 +247,7 @@ def alone(
     """
     variables, _ = base_environment(config, cache)
     argv, env = command(config, side, cache), environment.worker(variables, folder / "caches", device, {})
-    server = forks.server(argv, 0) if forks and wall is None else None
+    server = forks.server(argv, 1) if forks and wall is None else None
     return started(argv, env, folder, log or folder / "log", "survey", wall, server=server)
 
 

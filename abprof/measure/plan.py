@@ -129,6 +129,7 @@ def make_plan(
     workers = {checkout.side.id: command(config, checkout.side.id, place.cache) for checkout in trees}
     log = logs / "survey.log"
     forks = ForkServers(environment.worker(env, folder / "caches", device.worker, {}), folder, logs / "forks.log")
+    forks.start(workers["base"], at_once=not dry)
     worker = alone(config, place.cache, device.worker, folder, log=log, forks=forks)
     try:
         if continued:

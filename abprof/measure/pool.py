@@ -17,7 +17,7 @@ from abprof.measure import turns
 from abprof.records import PEERS, STANDING_IN, Arm, Artefact, Build, Cell, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
-from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, how_ended
+from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, end_all, how_ended
 
 _MOST_STARTS = 2  # failed starts of one worker in a row, in one epoch
 
@@ -59,12 +59,7 @@ class WorkerPool:
 
     def dismiss(self) -> None:
         """End every worker."""
-        if self._judge is not None:
-            self._judge.kill()
-        for worker in self._workers.values():  # all at once: destroying a CUDA context takes time
-            worker.end()
-        for worker in self._workers.values():
-            worker.kill()
+        end_all([*self._workers.values(), *([self._judge] if self._judge else [])])
 
     def _begin(self, id: str) -> bool:
         """Start the worker, without waiting for it."""

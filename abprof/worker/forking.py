@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Any
 
 
-def fork_on_request(fd: int, serve: Callable[[int, int], int]) -> int:
-    """Answer requests on the socket `fd` until the parent closes it.
+def fork_on_request(fd: int, serve: Callable[[int, int], int], idle: list[Callable[[], None]]) -> int:
+    """Answer requests on the socket `fd` until the parent closes it; call those of `idle` while there are none.
 
     A request is {"env", "cwd"} with three descriptors: requests, replies, output. Answers: {"pid": N} for a child that runs
     `serve(requests, replies)`, {"why": TEXT} if it cannot be forked, and {"ended": N, "code": N} when a child has ended.
@@ -25,7 +25,9 @@ def fork_on_request(fd: int, serve: Callable[[int, int], int]) -> int:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
     while True:
-        ready, _, _ = select.select([fd, woken], [], [])
+        ready, _, _ = select.select([fd, woken], [], [], 0 if idle else None)
+        if not ready:
+            idle.pop(0)()
         if woken in ready:
             os.read(woken, 1 << 12)
             _reap(channel)

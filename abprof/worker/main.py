@@ -40,8 +40,9 @@ def main(argv: list[str] | None = None) -> int:
     _make_home()
     if not options.cell:
         versions()  # imports Triton
-        if options.fork or not select.select([options.source], [], [], 0)[0]:
-            preload()
+    if options.source and not select.select([options.source], [], [], 0)[0]:
+        for step in PRELOAD:
+            step()
     # run_worker.py disabled the garbage collector: walking what torch and Triton make while they are imported takes a
     # third of a worker's start, and all of it stays.
     gc.freeze()
@@ -52,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         if not _forks_work():
             print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
             return 1
-        return fork_on_request(options.fork, _forked)
+        return fork_on_request(options.fork, _forked, list(PRELOAD))
     code = worker(options.source, options.sink)
     if code:
         sys.stdout.flush()
@@ -68,14 +69,19 @@ def worker(source: int, sink: int) -> int:
         return serve(requests, replies)
 
 
-def preload() -> None:
-    """Import what a first call would. It takes no device."""
+def _symbolic_shapes() -> None:
+    """torch.autograd.grad imports it at its first call, and sympy with it: 2 s without bytecode."""
     with contextlib.suppress(Exception):
-        # torch.autograd.grad imports it at its first call, and sympy with it: 2 s without bytecode.
         importlib.import_module("torch.fx.experimental.symbolic_shapes")
+
+
+def _triton_key() -> None:
+    """A hash of the whole of Triton, 0.4 s, which its first launch needs; cached in the process."""
     with contextlib.suppress(Exception):
-        # A hash of the whole of Triton, 0.4 s, which its first launch needs; cached in the process.
         importlib.import_module("triton.runtime.cache").triton_key()
+
+
+PRELOAD = [_triton_key, _symbolic_shapes]  # what a first call would do anyway; it takes no device
 
 
 def serve(requests: BinaryIO, replies: Any) -> int:

@@ -84,16 +84,18 @@ def start(
         raise WorkerDied(f"{argv[0]} could not be started: {why}") from error
 
 
-def kill_strays(mark: str) -> None:
-    """Kill every process of this user whose environment bears the mark, or one within it; again while there are any: they may
-    fork."""
-    needle = f"{MARK}={mark}".encode()
+def kill_strays(*marks: str) -> None:
+    """Kill every process of this user whose environment bears one of the marks, or one within it.
+
+    Again while there are any: they may fork.
+    """
+    needles = tuple(f"{MARK}={mark}{end}".encode() for mark in marks for end in ("\0", "/"))
     for _ in range(5):
         found = False
         for folder in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):  # it ended, or is another user's
-                entries = (folder / "environ").read_bytes().split(b"\0")
-                if any(entry == needle or entry.startswith(needle + b"/") for entry in entries):
+                variables = b"\0" + (folder / "environ").read_bytes() + b"\0"
+                if any(b"\0" + needle in variables for needle in needles):
                     os.kill(int(folder.name), signal.SIGKILL)
                     found = True
         if not found:

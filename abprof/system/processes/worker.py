@@ -9,7 +9,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +32,7 @@ from abprof.system.processes.children import (
 )
 from abprof.system.processes.forks import Forked, ForkServer
 
-__all__ = ["Worker"]
+__all__ = ["Worker", "end_all"]
 
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
 START = 30.0  # seconds that a start may take, however short --timeout is
@@ -239,10 +239,9 @@ class Worker:
 
     def kill(self) -> None:
         """Kill the process group and whatever left it. Safe to call twice."""
-        if self._in < 0:
-            return
-        self.end()
-        kill_strays(self._mark)
+        end_all([self])
+
+    def _release(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):  # one stuck in a driver's call cannot even be killed
             self._child.wait(timeout=10)
         if self._inner:
@@ -251,3 +250,14 @@ class Worker:
             with contextlib.suppress(OSError):
                 os.close(fd)
         self._in = self._out = -1
+
+
+def end_all(workers: Iterable[Worker]) -> None:
+    """Kill them and whatever they started, all at once: destroying a CUDA context takes time, and so does finding strays."""
+    living = [worker for worker in workers if worker._in >= 0]
+    for worker in living:
+        worker.end()
+    if living:
+        kill_strays(*(worker._mark for worker in living))
+    for worker in living:
+        worker._release()
