@@ -14,8 +14,9 @@ import pytest
 import typer
 
 from abprof.cli import app
+from abprof.records import PackageTable
 from abprof.records.errors import Exit
-from abprof.records.options import CommandEntry, Defaults, Environment, PackageEntry, Tables, Threshold
+from abprof.records.options import CommandEntry, Defaults, Environment, Tables, Threshold
 from abprof.system.config_file import parse_file
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
@@ -196,7 +197,7 @@ def test_installing_replaces_nothing() -> None:
 CONFIG = (ROOT / "docs" / "CONFIG.md").read_text()
 SECTIONS = {
     Tables: "Top level",
-    PackageEntry: "`[kernels.NAME]`",
+    PackageTable: "`[kernels.NAME]`",
     Defaults: "`[defaults]`",
     Environment: "`[environment]`",
     CommandEntry: "`[command]`",

@@ -32,16 +32,21 @@ class Checkout(Record, frozen=True, kw_only=True):
     path: str
 
 
-class Package(Record, frozen=True, kw_only=True):
-    """A kernel package as it is found on every side."""
+class PackageTable(Record, frozen=True, kw_only=True, rename={"module": "import"}):
+    """A kernel package's `[kernels.NAME]` table in abprof.toml."""
 
-    name: str
     path: str = ""  # folder relative to the side's root, "" for kernels/NAME
     module: str = ""  # real import name; "" mounts it privately as abprof_side.NAME
     inputs: tuple[str, ...] = ()  # globs that decide a rebuild; () means all of kernels/ (or the tree, with `module`)
     build: tuple[str, ...] = ()  # argv of a build recipe, run in a copy of the inputs
     env: dict[str, str] = {}
     submodules: bool = False
+
+
+class Package(PackageTable, frozen=True, kw_only=True):
+    """A kernel package as it is found on every side."""
+
+    name: str
 
     def of(self, side: Side) -> Package:
         """The package where this side has it: a release installs it by its import name, and built."""

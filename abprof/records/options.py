@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import msgspec
 
 from abprof.records.base import UNREADABLE, Judge, Record, Timer
-from abprof.records.cells import Package
+from abprof.records.cells import Package, PackageTable
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
 
@@ -23,17 +23,6 @@ class Threshold(Record, frozen=True):
 
     cells: str
     percent: float
-
-
-class PackageEntry(Record, frozen=True, rename={"import_": "import"}):
-    """A `[kernels.NAME]` table."""
-
-    path: str = ""
-    import_: str = ""
-    inputs: tuple[str, ...] = ()
-    build: tuple[str, ...] = ()
-    env: dict[str, str] = {}
-    submodules: bool = False
 
 
 class Defaults(Record, frozen=True):
@@ -64,7 +53,7 @@ class Tables(Record, frozen=True):
     """The content of abprof.toml, or of [tool.abprof] in pyproject.toml."""
 
     schema: int = 1
-    kernels: dict[str, PackageEntry] = {}
+    kernels: dict[str, PackageTable] = {}
     workloads: str = ""  # folder of the workloads, relative to the file
     benchmarks: tuple[str, ...] = ()  # files and folders that workloads wrap, likewise
     defaults: Defaults = Defaults()
@@ -96,11 +85,7 @@ class File(Tables, frozen=True):
 
     def package(self, name: str) -> Package:
         """The package as configured, or by the conventional layout."""
-        entry = self.kernels.get(name)
-        if entry is None:
-            return Package(name=name)
-        table = msgspec.structs.asdict(entry)
-        return Package(name=name, module=table.pop("import_"), **table)
+        return Package(name=name, **msgspec.structs.asdict(self.kernels.get(name, PackageTable())))
 
     def options_of(self, executor: str) -> dict[str, str]:
         """The `[executor.KIND]` table of "ray", "ray://ADDRESS" or "slurm", as words of a command line."""

@@ -10,12 +10,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from abprof.records import PackageTable
 from abprof.records.errors import AbprofError
-from abprof.records.options import CommandEntry, Defaults, Environment, File, PackageEntry, Tables, Threshold
+from abprof.records.options import CommandEntry, Defaults, Environment, File, Tables, Threshold
 from abprof.records.quantities import percent, seconds
 from abprof.system import toml
 
-_TABLES = (PackageEntry, Defaults, Environment, CommandEntry, Threshold)
+_TABLES = (PackageTable, Defaults, Environment, CommandEntry, Threshold)
 _KEYS = "docs/CONFIG.md has every key"
 
 
@@ -92,8 +93,8 @@ def _checks(file: File, at: Callable[[str], str]) -> Iterator[tuple[bool, str, s
         for key, path in (("path", entry.path), *(("inputs", pattern) for pattern in entry.inputs)):
             bad = path.startswith(("/", "~/")) or os.path.normpath(path).split("/")[0] == ".."
             yield bad, f"kernels.{name}.{key}", outside.format(path)
-        bad = bool(entry.import_) and not all(map(str.isidentifier, entry.import_.split(".")))
-        yield bad, f"kernels.{name}.import", f"{entry.import_!r} is no name that Python imports"
+        bad = bool(entry.module) and not all(map(str.isidentifier, entry.module.split(".")))
+        yield bad, f"kernels.{name}.import", f"{entry.module!r} is no name that Python imports"
     for key, env in variables:
         for name in env:
             yield not name or "=" in name, key, f"no variable can be called {name!r}"

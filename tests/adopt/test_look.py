@@ -28,7 +28,7 @@ def made(files: dict[str, str]) -> tuple[dict[str, Any], str]:
 
 def test_a_package_in_src_layout() -> None:
     entry, workload = made(TRITON)
-    assert (entry["path"], entry["import_"]) == ("src/tiny_kernels", "tiny_kernels")
+    assert (entry["path"], entry["module"]) == ("src/tiny_kernels", "tiny_kernels")
     assert entry["inputs"] == ("src/tiny_kernels/**",)
     assert '"x": draw("n_rows", "n_cols"),\n' in workload, "the shape stands in a callee of a callee"
     assert '"weight": draw("n_cols"),  # GUESSED' in workload
@@ -72,7 +72,7 @@ def test_where_a_function_is_imported_from(
     files: dict[str, str], path: str | None, imported: str | None, call: str
 ) -> None:
     entry, workload = made(files)
-    assert (entry.get("path"), entry.get("import_")) == (path, imported)
+    assert (entry.get("path"), entry.get("module")) == (path, imported)
     assert call in workload
     assert "torch.softmax(x, -1)" in workload
 

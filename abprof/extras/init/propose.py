@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from abprof.extras.init.source import Found, Function, Parameter
-from abprof.records.options import PackageEntry
+from abprof.records import PackageTable
 
 _OURS = {"case", "compare", "import_module", "inputs", "kernel", "Op", "torch", "variant"}  # names that a workload uses
 _RESERVED = {"dtype", "direction", "arm", "case", "device"}  # no names of axes
@@ -213,7 +213,7 @@ class Package:
 
     kernel: str  # its name
     access: str  # module to import the function from, relative to the package: ".rows"; "" for the package itself
-    entry: PackageEntry | None  # its table in abprof.toml; None for kernels/NAME, which needs none
+    entry: PackageTable | None  # its table in abprof.toml; None for kernels/NAME, which needs none
     why: Mapping[str, str]  # key of the table -> why it has that value, where it is a guess
 
 
@@ -237,7 +237,7 @@ def package_of(found: Found, one: Function, setup: str) -> Package:
     return Package(re.sub(r"[^\w-]", "_", home.name.removesuffix(".py")), access, entry, why)
 
 
-def _entry(found: Found, home: str, module: str, setup: str) -> tuple[PackageEntry, dict[str, str]]:
+def _entry(found: Found, home: str, module: str, setup: str) -> tuple[PackageTable, dict[str, str]]:
     inputs = [f"{home}/**" if module else home]
     why = {"inputs": "what decides a rebuild, and all that a build is given: add what else it reads"}
     built = "Extension(" in setup
@@ -247,9 +247,9 @@ def _entry(found: Found, home: str, module: str, setup: str) -> tuple[PackageEnt
         why["build"] = "setup.py makes an extension: it is compiled once for each content of `inputs`"
         why["env"] = "the extension is imported from the top, not from inside the package"
     inputs += [f"{folder}/**" for folder in _NATIVE if any(name.startswith(f"{folder}/") for name in found.files)]
-    entry = PackageEntry(
+    entry = PackageTable(
         path=home,
-        import_=module,
+        module=module,
         inputs=tuple(dict.fromkeys(inputs)),
         build=("python", "setup.py", "build_ext", "--inplace") if built else (),
         env={"PYTHONPATH": "{worktree}"} if built else {},

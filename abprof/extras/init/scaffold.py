@@ -11,8 +11,9 @@ from string import Template
 
 from abprof.extras.init.propose import Argument, Call, Package, call_of, package_of
 from abprof.extras.init.source import Found, Function, candidates, look
+from abprof.records import PackageTable
 from abprof.records.errors import AbprofError
-from abprof.records.options import File, PackageEntry
+from abprof.records.options import File
 from abprof.system.bundled import bundled
 
 _SIZES = (  # what an axis is called -> smoke, default; the first that fits
@@ -61,7 +62,7 @@ def adopted(
     place = f"{folder}/{name or one.name.removesuffix('.apply').strip('_')}.py"
     entry = package.entry
     for known, there in (file.kernels if file else {}).items():
-        if entry and (there.path.rstrip("/"), there.import_) == (entry.path, entry.import_):
+        if entry and (there.path.rstrip("/"), there.module) == (entry.path, entry.module):
             package, entry = replace(package, kernel=known), None
     table = _table(package.kernel, entry, package.why, under) if entry else []
     files = {place: _workload(one, package)}
@@ -104,8 +105,8 @@ def plain_name(name: str, option: str) -> str:
 # ---------------------------------------------------------------- abprof.toml
 
 
-def _table(name: str, entry: PackageEntry, why: Mapping[str, str], under: Sequence[str]) -> list[str]:
-    values = {"path": entry.path, "import": entry.import_, "inputs": entry.inputs, "build": entry.build}
+def _table(name: str, entry: PackageTable, why: Mapping[str, str], under: Sequence[str]) -> list[str]:
+    values = {"path": entry.path, "import": entry.module, "inputs": entry.inputs, "build": entry.build}
     lines = [f"[{'.'.join((*under, 'kernels', name if name.isascii() else _quoted(name)))}]"]
     for key, value in values.items():
         if value:
