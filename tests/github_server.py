@@ -1,7 +1,7 @@
 """A real HTTP server that behaves like GitHub's REST and GraphQL API, as far as the bot sees it.
 
 It pages, checks tokens and authors, refuses what is too long, knows minimised comments, and does on request what GitHub
-does on bad days: `fault` for one answer, `moment` for something that happens between two of them.
+does on bad days: `fault` for one answer.
 """
 
 from __future__ import annotations
@@ -51,11 +51,8 @@ class GitHub:
         self.heads = {7: "9f2c4e7a" * 5, 8: "8" * 40}
         self.pulls: dict[int, dict[str, Any]] = {}  # what differs from a plain open pull request
         self.comments: list[dict[str, Any]] = []
-        self.checks: list[dict[str, Any]] = []
-        self.issues: list[dict[str, Any]] = []
         self.requests: list[tuple[str, str]] = []  # method, path
         self.faults: list[Fault] = []
-        self.moments: list[tuple[str, str, Callable[[], None]]] = []
         self.lock = threading.RLock()
         self.next_id = 1000
 
@@ -95,20 +92,8 @@ class GitHub:
             self.comments.append(made | {"at": "2020-01-01T00:00:00Z"} | more)
             return self.comments[-1]
 
-    def issue(self, body: str, author: str = BOT, title: str = "") -> dict[str, Any]:
-        with self.lock:
-            self.next_id += 1
-            made = {"number": self.next_id, "author": author, "body": body, "state": "open", "title": title, "edits": 0}
-            self.issues.append(made)
-            self.heads[self.next_id] = ""  # comments can be made on it
-            return made
-
     def fault(self, method: str, path: str, **what: Any) -> None:
         self.faults.append(Fault(method, path, **what))
-
-    def moment(self, method: str, path: str, then: Callable[[], None]) -> None:
-        """Something that happens once, just before the first request that matches is answered."""
-        self.moments.append((method, path, then))
 
     def live(self) -> list[dict[str, Any]]:
         return [c for c in self.comments if c["author"] == BOT and not c["minimised"]]
@@ -123,16 +108,11 @@ class GitHub:
         token = (http.headers.get("Authorization") or "").partition(" ")[2]
         with self.lock:
             self.requests.append((http.command, http.path))
-            happened = next((m for m in self.moments if m[0] == http.command and re.search(m[1], http.path)), None)
-            if happened:
-                self.moments.remove(happened)
             fault = next((f for f in self.faults if f.method == http.command and re.search(f.path, http.path)), None)
             if fault:
                 fault.times -= 1
                 if not fault.times:
                     self.faults.remove(fault)
-        if happened:
-            happened[2]()
         if not fault or fault.after:
             with self.lock:
                 answer = self.answered(http.command, http.path, token, data)
@@ -177,7 +157,7 @@ class GitHub:
         return 200, headers, every[(page - 1) * size : page * size]
 
     def _graphql(self, who: str, data: Any) -> Answer:
-        nodes = {f"IC_{c['id']}": c for c in self.comments} | {f"I_{i['number']}": i for i in self.issues}
+        nodes = {f"IC_{c['id']}": c for c in self.comments}
         given = data["variables"]
         if "minimizeComment" in data["query"]:
             found = nodes.get(given["input"]["subjectId"])
@@ -210,21 +190,6 @@ class GitHub:
             "created_at": comment["at"],
         }
 
-    def shown_issue(self, issue: dict[str, Any]) -> dict[str, Any]:
-        number = issue["number"]
-        return {
-            **{name: issue[name] for name in ("number", "state", "title")},
-            "id": number,
-            "node_id": f"I_{number}",
-            "body": issue["body"].rstrip(),
-            "url": f"{self.repo}/issues/{number}",
-            "html_url": f"https://github.example/{REPO}/issues/{number}",
-        }
-
-    def shown_check(self, check: dict[str, Any]) -> dict[str, Any]:
-        page = f"https://github.example/{REPO}/runs/{check['id']}"
-        return {**check, "url": f"{self.repo}/check-runs/{check['id']}", "html_url": page}
-
     def pull(self, number: int) -> dict[str, Any]:
         more = self.pulls.get(number, {})
         home = more.get("home", REPO)
@@ -255,10 +220,6 @@ def _post_comment(hub: GitHub, who: str, data: Any, query: dict, number: str) ->
     return 201, {}, hub.shown_comment(hub.comment(data["body"], who, int(number)))
 
 
-def _recent_comments(hub: GitHub, who: str, data: Any, query: dict) -> Answer:
-    return 200, {}, [hub.shown_comment(c) for c in hub.comments if c["at"] >= query["since"]]
-
-
 def _one_comment(hub: GitHub, who: str, data: Any, query: dict, id: str) -> Answer:
     found = next((c for c in hub.comments if c["id"] == int(id)), None)
     if found is None:
@@ -270,55 +231,15 @@ def _one_comment(hub: GitHub, who: str, data: Any, query: dict, id: str) -> Answ
     return 200, {}, hub.shown_comment(found)
 
 
-def _list_issues(hub: GitHub, who: str, data: Any, query: dict) -> Answer:
-    pull = {"html_url": f"https://github.example/{REPO}/pull/7", "node_id": "PR_7", "body": "", "pull_request": {}}
-    every = [hub.shown_issue(issue) for issue in hub.issues if issue["state"] == "open"]
-    return 200, {}, [*every, {**hub.pull(7), **pull}]
-
-
-def _make_issue(hub: GitHub, who: str, data: Any, query: dict) -> Answer:
-    return 201, {}, hub.shown_issue(hub.issue(data["body"], who, data["title"]))
-
-
-def _edit_issue(hub: GitHub, who: str, data: Any, query: dict, number: str) -> Answer:
-    found = next(issue for issue in hub.issues if issue["number"] == int(number))
-    found.update(body=data["body"], edits=found["edits"] + 1)
-    return 200, {}, hub.shown_issue(found)
-
-
 def _commit_pulls(hub: GitHub, who: str, data: Any, query: dict, sha: str) -> Answer:
     found = [n for n in hub.heads if hub.heads[n] == sha or sha in hub.pulls.get(n, {}).get("commits", ())]
     return 200, {}, [hub.pull(number) for number in found]
-
-
-def _list_checks(hub: GitHub, who: str, data: Any, query: dict, sha: str) -> Answer:
-    found = [c for c in hub.checks if c["head_sha"] == sha and c["name"] == query.get("check_name", c["name"])]
-    return 200, {}, {"total_count": len(found), "check_runs": [hub.shown_check(c) for c in found]}
-
-
-def _make_check(hub: GitHub, who: str, data: Any, query: dict) -> Answer:
-    hub.next_id += 1
-    hub.checks.append({"id": hub.next_id, **data})
-    return 201, {}, hub.shown_check(hub.checks[-1])
-
-
-def _edit_check(hub: GitHub, who: str, data: Any, query: dict, id: str) -> Answer:
-    found = next(c for c in hub.checks if c["id"] == int(id))
-    found.update(data)
-    return 200, {}, hub.shown_check(found)
 
 
 ROUTES: dict[str, Callable[..., Answer]] = {
     r"GET /pulls/(\d+)": _get_pull,
     r"GET /issues/(\d+)/comments": _list_comments,
     r"POST /issues/(\d+)/comments": _post_comment,
-    r"GET /issues": _list_issues,
-    r"POST /issues": _make_issue,
-    r"PATCH /issues/(\d+)": _edit_issue,
-    r"GET /issues/comments": _recent_comments,
     r"(?:GET|PATCH) /issues/comments/(\d+)": _one_comment,
     r"GET /commits/([0-9a-f]+)/pulls": _commit_pulls,
-    r"GET /commits/([0-9a-f]+)/check-runs": _list_checks,
-    r"POST /check-runs": _make_check,
-    r"PATCH /check-runs/(\d+)": _edit_check,
 }

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from abprof.extras.bot import make_notice
-from abprof.extras.bot.notice import Notice
+from abprof.extras.bot import Notice, make_notice
 from abprof.records import Header, Run
 from abprof.verdict.headline import count
 
@@ -106,8 +105,3 @@ KINDS = {
 
 def made(kind: str, folder: Path | None = None) -> Notice:
     return runs.changed(make_notice(KINDS[kind](), folder), abprof="0.1.0")
-
-
-def changed_began(kind: str, began: str) -> Notice:
-    """The same with another begin, and its own run."""
-    return runs.changed(made(kind), began=began, run=f"run {began}")

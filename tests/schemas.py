@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from abprof.extras.bisect import Bisection
-from abprof.extras.bot.notice import Notice
+from abprof.extras.bot import Notice
 from abprof.extras.selfcheck import Selfcheck
 from abprof.records import SCHEMA, Block, Finding, Run
 from abprof.records import messages as wire
@@ -25,7 +25,7 @@ def schemas() -> dict[str, dict[str, Any]]:
         "rounds.schema.json": _rounds(),
         "evidence.schema.json": _evidence(),
         "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
-        "notice.schema.json": _whole("abprof notice, schema 2", Notice),
+        "notice.schema.json": _whole("abprof notice, schema 3", Notice),
         "bisect.schema.json": _whole("abprof bisect.json, schema 3", Bisection),
         "wire.schema.json": _wire(),
     }

@@ -1,4 +1,4 @@
-"""`/abprof COMMIT key=value`: what is a command, who may run it, how often; and the workflow that starts it."""
+"""`/abprof COMMIT key=value`: what is a command, who may run it; and the workflow that starts it."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def test_the_gate_refuses_in_one_line(hub, tmp_path, capsys, change, says):
     assert not (tmp_path / "out").exists()
 
 
-BROKEN = ("schema = 2", "users = 'ada'", "cooldown_minutes = -1", "root = true", "users = [")
+BROKEN = ("schema = 2", "users = 'ada'", "cooldown_minutes = 10", "root = true", "users = [")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,6 @@ BROKEN = ("schema = 2", "users = 'ada'", "cooldown_minutes = -1", "root = true",
         (event() | {"action": "edited"}, "", "only a new comment"),
         (event() | {"issue": {"number": 7}}, "", "only a new comment"),
         (event(user={"login": "ada", "type": "Bot"}), "", "a bot may not run commands"),
-        (event(created_at="now"), "", "a comment without a time"),
         (event() | {"comment": None}, "", "neither a workflow_run nor"),
         (event() | {"issue": []}, "", "only a new comment"),
         *((event(), text, "bot.toml") for text in BROKEN),
@@ -168,7 +167,7 @@ def test_the_workflow_keeps_tokens_and_code_apart():
     assert "write" not in found["admit"] + found["measure"]
     assert "checkout" not in found["post"]
     assert "ref:" not in found["admit"]
-    assert re.findall(r"      ([\w-]+): write", found["post"]) == ["checks", "pull-requests"]
+    assert re.findall(r"      ([\w-]+): write", found["post"]) == ["pull-requests"]
     for job in found.values():  # no expression in a script: values travel as variables
         scripts = re.findall(r"run: (?!\|)(.*)|run: \|\n((?: {10}.*\n)+)", job)
         assert scripts

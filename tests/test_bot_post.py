@@ -1,10 +1,9 @@
-"""Posting a notice file as the second job does: one comment and one check run, through everything GitHub does on bad days."""
+"""Posting a notice file as the second job does: one comment, through everything GitHub does on bad days."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,14 @@ from typing import Any
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.extras.bot import NightIssue, encode, render
-from abprof.extras.bot.posting import conclusion
-from abprof.records.errors import AbprofError
+from abprof.extras.bot import encode
 
 from . import notices, runs
 from .github_server import OTHER, REPO, GitHub
 
 HEAD, PUSHED = runs.TARGET.commit, "5" * 40
 COMMENTS = r"/issues/7/comments"
+EVENT = {"pull_request": {"number": 7, "head": {"sha": HEAD}}, "repository": {"full_name": REPO}}
 EARLY, LATE = "2026-11-20T02:17:00Z", "2026-11-20T03:00:00Z"
 
 
@@ -55,8 +53,7 @@ class Post:
         run = {"head_sha": content["targets"][0]["commit"], "head_branch": "feature"}
         run["head_repository"] = {"full_name": "fork/kernels"}
         file.write_text(json.dumps(event or {"workflow_run": run, "repository": {"full_name": REPO}}))
-        where = [] if "--pr" in words else ["--event", str(file)]
-        code = run_command_line(["comment", "--artifact", str(artifact), *where, *words])
+        code = run_command_line(["comment", "--artifact", str(artifact), "--event", str(file), *words])
         self.out, self.err = self.capsys.readouterr()
         return code
 
@@ -102,22 +99,6 @@ def test_a_push_makes_an_answer_outdated_and_the_head_wins(hub, post):
     assert "a newer result is there" in post.out
 
 
-@pytest.mark.parametrize(
-    ("policy", "posted"),
-    [
-        ("always", {"slower", "faster", "unchanged", "running"}),
-        ("on-change", {"slower", "faster"}),
-        ("on-alert", {"slower"}),
-        ("never", set()),
-    ],
-)
-def test_policies_decide_the_first_comment(hub, post, policy, posted):
-    for kind in ("slower", "faster", "unchanged", "running"):
-        hub.comments.clear()
-        assert post(plain(kind), "--policy", policy) == 0
-        assert bool(hub.comments) == (kind in posted), kind
-
-
 def test_which_comment_is_ours(hub, post):
     """Not one that somebody planted, not one with the line in its middle, not a minimised one; and ours on the last page."""
     post(plain("slower"))
@@ -135,24 +116,20 @@ def test_which_comment_is_ours(hub, post):
     assert hub.count("GET", "page=3")
 
 
-def test_two_posters_at_once_leave_one_comment_with_the_newer_result(hub, tmp_path, capsys):
-    both = threading.Barrier(2, timeout=60)
-    for _ in range(2):
-        hub.moment("POST", COMMENTS, both.wait)  # each has seen that there is no comment
-    folders = [tmp_path / began.replace(":", "") for began in (EARLY, LATE)]
-    for folder in folders:
-        folder.mkdir()
-    threads = [
-        threading.Thread(target=Post(folder, capsys), args=(plain("slower", began),))
-        for folder, began in zip(folders, (EARLY, LATE), strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(150)
-    assert hub.count("POST", COMMENTS) == 2
+def test_what_a_second_poster_or_a_lost_answer_left_is_folded(hub, post):
+    hub.fault("POST", COMMENTS, after=True, status=502, body=b"")  # taken, and tried again
+    assert post(plain("slower")) == 0
+    assert len(hub.live()) == 2
+    hub.fault("POST", "graphql", after=True, status=502, body=b"")
+    assert post(plain("slower", LATE)) == 0
     (left,) = hub.live()
     assert f"begun {LATE}" in left["body"]
+    hub.comments.clear()
+    hub.fault("POST", COMMENTS, after=True, cut=True)
+    assert post(plain("slower")) == 2
+    assert "GitHub cannot be reached: " in post.err
+    assert post(plain("slower")) == 0
+    assert len(hub.comments) == 1
 
 
 # ---------------------------------------------------------------- bad days
@@ -180,18 +157,6 @@ def test_limits_and_outages_are_tried_again(hub, post, fault, method, path):
     assert "7 broken" in hub.comments[0]["body"]
 
 
-def test_a_comment_whose_answer_was_lost_leaves_one(hub, post):
-    hub.fault("POST", COMMENTS, after=True, status=502, body=b"")
-    assert post(plain("slower")) == 0
-    assert len(hub.live()) == 1
-    hub.comments.clear()
-    hub.fault("POST", COMMENTS, after=True, cut=True)
-    assert post(plain("slower")) == 2
-    assert "GitHub cannot be reached: " in post.err
-    assert post(plain("slower")) == 0
-    assert len(hub.comments) == 1
-
-
 @pytest.mark.parametrize(
     ("token", "fault", "says"),
     [
@@ -211,11 +176,11 @@ def test_a_comment_whose_answer_was_lost_leaves_one(hub, post):
 )
 def test_a_refusal_is_one_clear_line(hub, post, monkeypatch, token, fault, says):
     monkeypatch.setenv("GITHUB_TOKEN", token)
-    monkeypatch.setattr("abprof.extras.bot.github._RETRIES", 1)
+    monkeypatch.setattr("abprof.extras.bot.posting._RETRIES", 1)
     if fault:
         body = fault.pop("body", "No\n\x1b[31m way @torvalds")
         hub.fault("GET", "pulls/7", **fault, body=body if isinstance(body, bytes) else {"message": body})
-    assert post(plain("slower"), "--repo", REPO, "--pr", "7") == 2
+    assert post(plain("slower"), event=EVENT) == 2
     assert says in post.err
     assert len(post.err.splitlines()) == 1
     assert "\x1b" not in post.err
@@ -246,17 +211,6 @@ def test_an_artifact_cannot_choose_its_commit_or_its_pull_request(hub, post):
     assert post(plain(head=hub.heads[8]), event=event) == 2
     assert "the artifact is of commit 8888888888, the event of 9f2c4e7a9f" in post.err
     assert (hub.comments, hub.requests) == ([], [])
-
-
-def test_without_an_event_an_artifact_must_be_of_the_head(hub, post):
-    hub.heads[7] = PUSHED
-    args = ["--repo", REPO, "--pr", "7", "--check"]
-    assert post(plain("faster"), *args) == 2
-    assert "the artifact is of commit 9f2c4e7a9f, the head of 7 is 5555555555" in post.err
-    assert (hub.comments, hub.checks) == ([], [])
-    hub.heads[7] = HEAD
-    assert post(plain("faster"), *args) == 0
-    assert hub.checks[0]["conclusion"] == "success"
 
 
 def test_the_pull_request_is_the_one_with_the_events_head(hub, post):
@@ -291,7 +245,10 @@ def test_what_does_not_fit_together_is_refused(hub, post):
     assert "but the event is of team/kernels" in post.err
     for words, says in (
         (["comment"], "give either a run or an artifact"),
-        (["comment", "x", "--policy", "no"], "'no'"),
+        (
+            ["comment", "--artifact", str(post.folder / "notice.json"), "--repo", REPO, "--pr", "7"],
+            "name GitHub's event",
+        ),
     ):
         assert run_command_line(words) == 2
         assert says in post.capsys.readouterr().err
@@ -307,86 +264,3 @@ def test_a_run_is_posted_and_added_to_the_job_summary(hub, tmp_path, monkeypatch
     assert run_command_line(["comment", str(folder), "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("<sub>Run ")
     assert hub.requests == []
-
-
-# ---------------------------------------------------------------- the check run
-
-
-def test_a_check_is_made_updated_and_never_replaced_by_an_older_one(hub, post):
-    others = [{"id": 1, "name": "abprof", "head_sha": HEAD, "external_id": None}]
-    hub.checks += [dict(one) for one in others]
-    for kind, began, status in (
-        ("running", EARLY, "in_progress"),
-        ("slower", EARLY, "completed"),
-        ("running", EARLY, "completed"),
-        ("slower", LATE, "completed"),
-        ("faster", EARLY, "completed"),
-    ):
-        assert post(plain(kind, began), "--check", "--policy", "never") == 0
-        assert [check["status"] for check in hub.checks[1:]] == [status]
-    assert hub.checks[:1] == others, "another app's check of our name is left alone"
-    assert hub.checks[1]["conclusion"] == "failure"
-    assert hub.checks[1]["output"]["summary"] == render(notices.changed_began("slower", LATE))
-    assert "check nothing: a newer result is there" in post.out
-    post(plain("faster"), "--check", "--key", "h200")
-    assert hub.checks[-1]["name"] == "abprof (h200)"
-
-
-def test_a_check_is_green_only_if_something_was_judged_and_nothing_speaks_against_it():
-    expected = {"faster": "success", "unchanged": "success", "slower": "failure", "act": "action_required"}
-    for kind, notice in ((kind, notices.made(kind)) for kind in notices.KINDS if kind not in ("hostile", "command")):
-        assert conclusion(notice) == expected.get(kind, "neutral"), kind
-    faster = notices.made("faster")
-    for counts in (
-        {"undecided": 1},  # of 6 rows: more than a tenth
-        {"controls_outside": 1},
-        {"quick": 6},
-        {"suspect_slower": 1, "slower": 1},
-        {"worth_confirming": 1},
-        {"unsupported": 6},
-        {"comparisons": 0},
-    ):
-        assert conclusion(runs.changed(faster, counts=faster.counts | counts)) == "neutral", counts
-    assert conclusion(runs.changed(faster, status="interrupted")) == "neutral"
-    assert conclusion(runs.changed(notices.made("slower"), fail_on=("broken",))) == "neutral"
-    assert conclusion(runs.changed(notices.made("act"), fail_on=("never",))) == "neutral"
-
-
-# ---------------------------------------------------------------- the issue of a nightly job
-
-
-def update(night: int, *, alert: bool, text: str = "text", series: str = "main") -> str:
-    return NightIssue(REPO).update(series, night, f"{text} {night}", alert=alert)
-
-
-def test_an_issue_is_opened_by_the_first_alert_and_kept_up_to_date(hub):
-    assert "no action is needed" in update(1, alert=False)
-    assert hub.issues == []
-    address = update(2, alert=True)
-    (issue,) = hub.issues
-    assert address.endswith(f"/issues/{issue['number']}")
-    assert issue["body"].startswith("text 2\n<!-- abprof-nightly:v1 key=")
-    assert update(3, alert=True) == update(4, alert=False) == address
-    assert issue["body"].startswith("text 4\n")
-    assert hub.comments == []  # those who watch know of the alert
-    update(5, alert=True)
-    assert [comment["body"] for comment in hub.comments] == ["text 5"]
-    assert "a newer night" in update(4, alert=True)
-    assert "it is up to date" in update(5, alert=True)
-    assert len(hub.issues) == 1
-    update(6, alert=True, text="é" * 70000)
-    assert len(issue["body"].encode()) < 60_000
-
-
-def test_an_issue_on_bad_days(hub, monkeypatch):
-    hub.fault("GET", "/issues", status=502, times=2)
-    update(1, alert=True)
-    hub.fault("PATCH", "/issues", status=502, after=True, body=b"")
-    update(2, alert=True)
-    assert [issue["body"][:6] for issue in hub.issues] == ["text 2"]
-    monkeypatch.setenv("GITHUB_TOKEN", "reader-token")
-    with pytest.raises(AbprofError, match="may not do this"):
-        update(3, alert=True)
-    for name in ("team", "../x/y", "a/b/c", "a/b c"):
-        with pytest.raises(AbprofError, match="OWNER/NAME"):
-            NightIssue(name)

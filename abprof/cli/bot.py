@@ -10,10 +10,8 @@ from typing import Annotated, Any
 import typer
 
 from abprof.cli.app import app, warn
-from abprof.cli.options import flag, one_of, takes, text, whole
+from abprof.cli.options import takes, text, whole
 from abprof.records.errors import AbprofError, Exit
-
-_POLICIES = ("always", "on-change", "on-alert", "never")
 
 
 @app.command("comment", short_help="Post a run's answer on a pull request.")
@@ -22,11 +20,9 @@ _POLICIES = ("always", "on-change", "on-alert", "never")
     text("--pr", "N", "The pull request.", whole(1), default=0),
     text("--artifact", "FILE", "In place of RUN: a file of `report --format artifact`."),
     text("--event", "FILE", "GitHub's event: it names repository and pull request."),
-    text("--policy", "|".join(_POLICIES), "When to create the first comment.", one_of(*_POLICIES), default="always"),
     text("--key", "TEXT", "One comment for each key, e.g. of a device.", default=""),
     text("--url", "URL", "Where the full report is.", default=""),
     text("--summary", "FILE", "Add it to this file too [$GITHUB_STEP_SUMMARY]."),
-    flag("--check", "Make a check run too."),
     "dry_run",
 )
 def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "", **values: Any) -> int:
@@ -56,9 +52,9 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
     _append(values["summary"] or os.environ.get("GITHUB_STEP_SUMMARY"), text + "\n", "--summary")
     from abprof.extras.bot import post_notice
 
-    rest = {name: values[name] for name in ("repo", "pr", "policy", "key", "check")}
-    for line in post_notice(notice, event=Path(event) if event else None, untrusted=bool(artifact), link=link, **rest):
-        print(line)
+    rest = {name: values[name] for name in ("repo", "pr", "key")}
+    done = post_notice(notice, event=Path(event) if event else None, untrusted=bool(artifact), link=link, **rest)
+    print(f"comment: {done}")
     return Exit.OK
 
 

@@ -21,7 +21,6 @@ from abprof.records.visible import cell as csv_cell
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.extras.bot import NightIssue
     from abprof.extras.nightly import History, NightReport
 
 
@@ -37,7 +36,6 @@ def _days(text: str, option: str) -> float:
     text("--branch", "REF", "The branch that is watched: main.", default="main"),
     text("--series", "NAME", "What its nights are called; the branch's name.", default=""),
     text("--summary", "FILE", "Write a summary in Markdown."),
-    text("--issue", "OWNER/NAME", "Keep an issue on GitHub up to date; the token is $GITHUB_TOKEN."),
     text("--keep-days", "DAYS", "How long rounds, logs and pages are kept: 30.", _days, default=30.0),
     text("--keep-nights", "N", "The newest so many are never touched: 10.", whole(1), default=10),
     *(name for name in RUN if name != "devices"),
@@ -51,17 +49,13 @@ def nightly(**values: Any) -> int:
     """
     from abprof.extras.nightly import NightOptions, run_night
 
-    summary, issue = values["summary"], None
+    summary = values["summary"]
     try:
-        if values["issue"]:
-            from abprof.extras.bot import NightIssue
-
-            issue = NightIssue(values["issue"])  # refuses a missing token before anything is measured
         if summary and (Path(summary).is_dir() or not os.access(Path(summary).absolute().parent, os.W_OK)):
             raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
         chosen = NightOptions(*(values[name] for name in ("branch", "series", "keep_days", "keep_nights")))
         options, view = options_from((), values), view_of(values)
-        return run_night(options, chosen, view, lambda report: _publish(report, summary, issue)).exit_code
+        return run_night(options, chosen, view, lambda report: _publish(report, summary)).exit_code
     except AbprofError as error:
         if not values["json"]:  # with --json the command line prints the error itself
             _print({"did": "refused", "exit_code": int(Exit.CANNOT_RUN), **error.as_json()})
@@ -71,23 +65,17 @@ def nightly(**values: Any) -> int:
         raise
 
 
-def _publish(report: NightReport, path: str | None, issue: NightIssue | None) -> None:
-    """Print the night, write its summary, and update its issue; a failure of one does not stop the others."""
+def _publish(report: NightReport, path: str | None) -> None:
+    """Print the night, and write its summary; a failure is a note."""
     from abprof.extras.nightly import summary
     from abprof.system.files import put
 
     _print(asdict(report))
-    text = summary(report)
     try:
         if path:
-            put(Path(path), text.encode())
+            put(Path(path), summary(report).encode())
     except (AbprofError, OSError) as error:
         note(f"the summary could not be written: {error}")
-    try:
-        if issue and report.did != "nothing":
-            note(f"issue: {issue.update(report.series, report.number, text, alert=report.exit_code != Exit.OK)}")
-    except AbprofError as error:
-        note(error.line)
 
 
 def _print(message: dict[str, Any]) -> None:

@@ -7,14 +7,11 @@ option could misread. Only a new comment counts, never an edited one.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from abprof.records import UNREADABLE, Record
 from abprof.records.errors import AbprofError
@@ -36,13 +33,14 @@ _VALUES = {
 
 @dataclass(frozen=True)
 class Command:
-    """A commit to measure, and values of `abprof run`'s options."""
+    """A commit to measure, values of `abprof run`'s options, and who wrote it."""
 
     commit: str
     options: dict[str, str]
+    author: str = ""
 
 
-def parse(text: str) -> Command:
+def parse(text: str, author: str = "") -> Command:
     """The command in a comment. Raises AbprofError for anything that is not exactly one command."""
     found = _COMMAND.fullmatch(text.strip(" \r\n"))
     pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
@@ -52,10 +50,10 @@ def parse(text: str) -> Command:
             f"write {WORD} COMMIT with all 40 hex digits, then any of {', '.join(_VALUES)} as name=value, once each"
         )
         raise AbprofError("not a command", where=WORD, advice=advice)
-    return Command(found["commit"], options)
+    return Command(found["commit"], options, author)
 
 
-# ---------------------------------------------------------------- who may, and how often
+# ---------------------------------------------------------------- who may
 
 
 class BotConfig(Record, frozen=True):
@@ -63,51 +61,7 @@ class BotConfig(Record, frozen=True):
 
     schema: Literal[1] = 1
     users: tuple[str, ...] = ()
-    cooldown_minutes: Annotated[int, Meta(ge=0)] = 10
     longest_budget: str = "30m"
-
-
-def read_config(path: Path) -> BotConfig:
-    """The bot's configuration. Raises AbprofError."""
-    where, advice = str(path), f"there are {', '.join(BotConfig.__struct_fields__)}"
-    text = toml.read(path)
-    return toml.converted(toml.loads(text, where), BotConfig, where=where, lines=toml.lines(text), advice=advice)
-
-
-@dataclass(frozen=True)
-class Comment:
-    """Who wrote a comment, when, and what."""
-
-    author: str
-    at: datetime
-    text: str
-    id: int = 0
-
-
-def check_allowed(comment: Comment, config: BotConfig, earlier: Sequence[Comment] = ()) -> Command:
-    """The command of a comment. Raises AbprofError if its author may not run it, or has run another during the cooldown.
-    `earlier`: the repository's comments since the cooldown began, without this one."""
-    command = parse(comment.text)
-    if comment.author.lower() not in {user.lower() for user in config.users}:
-        raise AbprofError(
-            "this user may not run it", where=WORD, advice="add the name to `users` in .github/abprof-bot.toml"
-        )
-    longest = seconds(config.longest_budget, "longest_budget")
-    if "budget" in command.options and seconds(command.options["budget"], "budget") > longest:
-        raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)
-    since = comment.at - timedelta(minutes=config.cooldown_minutes)
-    for one in earlier:
-        if one.author.lower() == comment.author.lower() and since < one.at <= comment.at and _is_command(one.text):
-            wait = (one.at - since).total_seconds() / 60
-            raise AbprofError("too soon after the last command", where=WORD, advice=f"again in {wait:.0f} minutes")
-    return command
-
-
-def _is_command(text: str) -> bool:
-    try:
-        return bool(parse(text))
-    except AbprofError:
-        return False
 
 
 def admit(event: Path, allow: Path) -> dict[str, str]:
@@ -117,21 +71,25 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
     the commit that it names.
     """
     found = read_event(event)
-    if found.comment is None:
+    if found.command is None:
         raise AbprofError("not an event of a comment", where=f"--event {event}")
-    comment, config = found.comment, read_config(allow)
-    check_allowed(comment, config)  # before GitHub is asked on a stranger's behalf
-    from abprof.extras.bot.github import connect, refusals
+    names = ", ".join(BotConfig.__struct_fields__)
+    text = toml.read(allow)
+    loose = toml.loads(text, str(allow))
+    config = toml.converted(loose, BotConfig, where=str(allow), lines=toml.lines(text), advice=f"there are {names}")
+    command = found.command
+    if command.author.lower() not in {user.lower() for user in config.users}:
+        advice = "add the name to `users` in .github/abprof-bot.toml"
+        raise AbprofError("this user may not run it", where=WORD, advice=advice)
+    longest = seconds(config.longest_budget, "longest_budget")
+    if "budget" in command.options and seconds(command.options["budget"], "budget") > longest:
+        raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)
+    from abprof.extras.bot.posting import connect, refusals  # GitHub is asked for a listed user alone
 
     repo, where = connect(found.repo), f"pull request {found.number} of {found.repo}"
     with refusals(where):
-        since = comment.at - timedelta(minutes=config.cooldown_minutes)
-        recent = list(repo.get_issues_comments(since=since)) if config.cooldown_minutes else []
-        others = [one for one in recent if one.id != comment.id and one.user]
-        earlier = [Comment(one.user.login, one.created_at, one.body or "") for one in others]
         pull = repo.get_pull(found.number)
         base, head, state = str(pull.base.sha), str(pull.head.sha), pull.state
-    command = check_allowed(comment, config, earlier)
     if state != "open":
         raise AbprofError("it is closed", where=where)
     if head != command.commit:
@@ -152,7 +110,7 @@ class Event:
     number: int = 0  # of the pull request; 0 if the event names none
     branch: str = ""  # the head's branch, and the repository that it lies in
     home: str = ""
-    comment: Comment | None = None
+    command: Command | None = None
 
 
 def read_event(path: Path) -> Event:
@@ -179,21 +137,14 @@ def read_event(path: Path) -> Event:
         return found if isinstance(found, str) else ""
 
     number = next((it for kind in ("pull_request", "issue") if type(it := at(kind, "number")) is int), 0)
-    repo, comment = text("repository", "full_name"), None
+    repo, run = text("repository", "full_name"), "workflow_run"
     if at("comment"):
         if at("action") != "created" or not at("issue", "pull_request"):
             raise AbprofError("only a new comment on a pull request counts", where=where)
         if text("comment", "user", "type") != "User":
             raise AbprofError("a bot may not run commands", where=where)
-        try:
-            when = datetime.fromisoformat(text("comment", "created_at"))
-        except ValueError:
-            raise AbprofError("a comment without a time", where=where) from None
-        when = when if when.tzinfo else when.replace(tzinfo=UTC)
-        id = at("comment", "id")
-        comment = Comment(text("comment", "user", "login"), when, text("comment", "body"), id if type(id) is int else 0)
-        return Event(repo, parse(comment.text).commit, number, comment=comment)
-    run = "workflow_run"
+        command = parse(text("comment", "body"), text("comment", "user", "login"))
+        return Event(repo, command.commit, number, command=command)
     head = text(run, "head_sha") or text("pull_request", "head", "sha")
     if not re.fullmatch("[0-9a-f]{40}", head):
         advice = "docs/BOT.md has the jobs"

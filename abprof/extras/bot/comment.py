@@ -148,21 +148,14 @@ def _fenced(texts: Sequence[str]) -> Markup:
     return Markup("\n".join([fence, *lines, fence]))  # noqa: S704 - only the fence ends the block
 
 
-def _left_out(notice: Notice, room: _Room) -> list[str]:
-    """What is in the run but not in the comment."""
-    counts = {
-        "row": notice.rows_left_out + max(0, len(notice.rows) - room.rows),
-        "failure": notice.troubles_left_out + max(0, len(notice.troubles) - room.details),
-        "log": sum(len(trouble.lines) > room.details for trouble in notice.troubles[: room.details]),
-        "warning": max(0, len(notice.warnings) - room.details),
-    }
-    texts = [("lines of " if noun == "log" else "") + plural(count, noun) for noun, count in counts.items() if count]
-    return texts if room.details else [*texts, "the environment and the command"]
-
-
 def _rendered(notice: Notice, context: Context, room: _Room) -> str:
     outdated = bool(context.head) and context.head != notice.head
     rows = notice.rows[: room.rows]
+    left_out = {
+        "row": notice.rows_left_out + max(0, len(notice.rows) - room.rows),
+        "failure": notice.troubles_left_out + max(0, len(notice.troubles) - room.details),
+        "warning": max(0, len(notice.warnings) - room.details),
+    }
     return _template().render(
         notice=notice,
         context=context,
@@ -171,7 +164,7 @@ def _rendered(notice: Notice, context: Context, room: _Room) -> str:
         folded=rows[TOP:],
         troubles=notice.troubles[: room.details],
         warnings=notice.warnings[: room.details],
-        left_out=_left_out(notice, room),
+        left_out=[plural(count, noun) for noun, count in left_out.items() if count],
         sentence=_sentence(notice),
         title=title(notice),
         weaker=_weaker(notice, room.text),

@@ -19,7 +19,7 @@ from abprof.store import LOGS
 from abprof.verdict import waivers
 
 _NAME, _TEXT = 200, 600  # characters
-_ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs", "discovery")
 _BEFORE = 3  # lines of a log shown above its first error
 
@@ -41,7 +41,7 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
     lack, names = lacking(run)
     notes = (*run.notes, *(f"waiver: {waivers.describe(one)}" for one in waivers.in_force(run)))
     return Notice(
-        schema=2,
+        schema=3,
         abprof=__version__,
         run=_name(run.id),
         status=run.status,
@@ -53,7 +53,6 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
         counts={name: min(count, 10**6) for name, count in (run.header.counts if run.header else {}).items()},
         threshold=run.options.threshold,
         margin=run.options.margin,
-        fail_on=tuple(run.options.fail_on),  # type: ignore[arg-type] # checked by the reader
         device=_name(facts.where(run)),
         lacking=lack,
         lacking_in=tuple(map(_name, names[: limits.MOST_ROWS])),
@@ -129,7 +128,7 @@ def _log(folder: Path, name: str, reason: str) -> list[str]:
             text = file.read(1 << 20).decode(errors="replace")
     except OSError:
         return []
-    lines = list(filter(None, (_name(_ESCAPES.sub("", line)) for line in re.split(r"[\r\n]+", text))))
+    lines = list(filter(None, (_name(_COLOUR.sub("", line)) for line in re.split(r"[\r\n]+", text))))
     error = clean(reason, 60).removesuffix("…")
     first = next((number for number, line in enumerate(lines) if error and error in line), 0)
     start = max(0, first - _BEFORE)

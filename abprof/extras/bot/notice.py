@@ -81,7 +81,7 @@ class Trouble(Record, frozen=True, kw_only=True):
 class Notice(Record, frozen=True, kw_only=True):
     """What is posted of a run. All of it may be forged."""
 
-    schema: Literal[2]
+    schema: Literal[3]
     abprof: Name  # version
     run: Name  # id
     status: Literal["running", "complete", "interrupted"]
@@ -93,7 +93,6 @@ class Notice(Record, frozen=True, kw_only=True):
     counts: Annotated[dict[Code, Count], Meta(max_length=40)]  # rows by outcome (abprof/verdict); absent: 0
     threshold: Percent
     margin: Percent
-    fail_on: Annotated[tuple[Literal["slower", "broken", "unclear", "never"], ...], Meta(max_length=4)]
     device: Name
     lacking: Lacking = ""  # the weaker guarantee, and the workloads that have it
     lacking_in: Annotated[tuple[Name, ...], Meta(max_length=MOST_ROWS)] = ()

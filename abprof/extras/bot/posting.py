@@ -1,35 +1,110 @@
-"""Post a notice as a comment and a check run on a pull request, and a night as an issue.
+"""Post a notice as one comment on a pull request. The only place of PyGithub and of a token.
 
-Posting always starts from what GitHub has: look, take one step, look again. So a lost answer, a second poster and a killed job
-all end with one comment that has the newest result. The last line of each is hidden and says which run it is of:
-`<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a
-line, but GitHub says who the author of a comment is.
+Posting starts from what GitHub has, and folds what is too many: after a lost answer or a second poster, the next post leaves
+one comment that has the newest result. The last line of a comment is hidden and says which run it is of:
+`<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a line, but GitHub says who
+the author of a comment is.
 """
 
 from __future__ import annotations
 
+import hashlib
+import logging
+import os
 import re
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any, Literal
-
-import github
+from urllib.parse import urlsplit
 
 from abprof.extras.bot.command import Event, read_event
-from abprof.extras.bot.comment import Context, render, title
-from abprof.extras.bot.github import IssueComment, Repository, connect, mark, marked, ours, refusals, short
+from abprof.extras.bot.comment import Context, render
 from abprof.extras.bot.notice import Notice
 from abprof.records.errors import AbprofError
 from abprof.records.visible import printable
 
+try:
+    import github
+    import requests
+    from github.IssueComment import IssueComment
+    from github.Repository import Repository
+except ImportError as error:
+    raise AbprofError(f"{error.name} is not installed", advice="pip install 'abprof[bot]'") from error
+
+logging.getLogger("github").setLevel(logging.ERROR)  # a refusal is one line: PyGithub prints every retry
 _MOST_BYTES = 59_500  # of a text, without its hidden line; GitHub takes 65,536 characters
-_STEPS = 8  # after which another poster seems to write as often as this one
 _CLOCKS = timedelta(hours=1)  # how far the measuring machine's clock may be ahead
-_CHECK_ID = re.compile(r"abprof:v1 key=([0-9a-f]{12}) (began=[0-9TZ:-]{20} done=[01] run=[0-9a-f]{12})")
-Conclusion = Literal["success", "failure", "neutral", "action_required"]
+_TIMEOUT = 20  # seconds per answer
+_RETRIES, _LONGEST_WAIT = 4, 60  # attempts, and seconds to wait for a rate limit: a waiting job costs a runner
+_LOCAL = ("127.0.0.1", "localhost", "::1")
+_OURS = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id viewerDidAuthor isMinimized } } }"
+_ADVICE = {
+    401: ("the token is refused", "set GITHUB_TOKEN to one that is valid"),
+    403: (
+        "the token may not do this",
+        "it needs pull-requests: write; on a fork's pull request post from a workflow_run job",
+    ),
+    404: ("not found, or the token may not see it", "check --repo, --pr and the token's repositories"),
+}
+_MARK = re.compile(r"<!-- abprof:v1(?P<fields>(?: [a-z]+=[A-Za-z0-9:+-]+)+) -->")
+
+
+def connect(name: str, environ: Mapping[str, str] = os.environ) -> Repository:
+    """The repository OWNER/NAME on the server of $GITHUB_API_URL, with the token of $GITHUB_TOKEN or $GH_TOKEN.
+
+    Raises AbprofError if there is no token, if it would be sent unencrypted, or if the name is malformed.
+    """
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}", name):
+        raise AbprofError(f"{name!r} is not OWNER/NAME", where="the repository")
+    token = environ.get("GITHUB_TOKEN") or environ.get("GH_TOKEN") or ""
+    if not token:
+        advice = "set it (or GH_TOKEN) in the environment; --dry-run needs none"
+        raise AbprofError("no token", where="GITHUB_TOKEN", advice=advice)
+    url = environ.get("GITHUB_API_URL") or "https://api.github.com"
+    try:
+        parts = urlsplit(url if url.isascii() and url.isprintable() else "")
+        secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL)
+    except ValueError:
+        secure = False
+    if not secure:
+        raise AbprofError(f"{url[:200]!r} is not an https address", where="GITHUB_API_URL")
+    retry = github.GithubRetry(
+        total=_RETRIES,
+        backoff_factor=1,
+        allowed_methods=None,  # any: what is written twice is folded by the next post
+        max_rate_limit_wait=_LONGEST_WAIT,
+        secondary_rate_wait=_LONGEST_WAIT,
+    )
+    return github.Github(
+        base_url=url,
+        auth=github.Auth.Token(token),
+        timeout=_TIMEOUT,
+        retry=retry,
+        per_page=100,
+        user_agent="abprof",
+        seconds_between_requests=0,
+        seconds_between_writes=0.0 if parts.hostname in _LOCAL else 1.0,  # as GitHub asks
+        lazy=True,
+    ).get_repo(name)
+
+
+@contextmanager
+def refusals(where: str) -> Iterator[None]:
+    """Turn what GitHub or the network refuses into an AbprofError of one line."""
+    try:
+        yield
+    except github.GithubException as error:
+        reason = printable(str(error.data.get("message") or "") if isinstance(error.data, dict) else "", 200)
+        what, advice = _ADVICE.get(error.status, (f"GitHub answers {error.status}", ""))
+        raise AbprofError(f"{what}: {reason}" if reason else what, where=where, advice=advice) from None
+    except requests.exceptions.RequestException as error:
+        cause = error.args[0] if error.args else error
+        reason = printable(str(getattr(cause, "reason", None) or cause), 200)
+        raise AbprofError(f"GitHub cannot be reached: {reason}", where=where, advice="try again later") from None
+    except (github.BadAttributeException, AttributeError, LookupError, TypeError, ValueError):
+        raise AbprofError("the answer is not GitHub's", where=where, advice="check GITHUB_API_URL") from None
 
 
 def post_notice(
@@ -39,17 +114,20 @@ def post_notice(
     pr: int = 0,
     event: Path | None = None,
     untrusted: bool = False,
-    policy: str = "always",
     key: str = "",
     link: str = "",
-    check: bool = False,
-) -> Iterator[str]:
-    """Post the notice; yields a line for each thing done. Raises AbprofError.
+) -> str:
+    """Post the notice as the pull request's comment; returns what was done. Raises AbprofError.
 
-    `repo`, `pr`: where; by default those of the event file. `untrusted`: anybody may have written the notice. `policy`: when
-    a first comment is made. `key`: one comment and check run for each, e.g. per device.
+    `repo`, `pr`: where; by default those of the event file. `untrusted`: anybody may have written the notice, so it needs an
+    event. `key`: one comment for each, e.g. per device.
     """
-    _check_clock(notice.began)
+    if untrusted and not event:
+        raise AbprofError("its commit is unknown", where="--artifact", advice="name GitHub's event with --event FILE")
+    now = datetime.now(UTC)
+    if notice.began[:19] > f"{now + _CLOCKS:%Y-%m-%dT%H:%M:%S}":  # it would never be replaced: the newest result stays
+        what = f"{notice.began} is later than now, {now:%Y-%m-%dT%H:%M:%SZ}"
+        raise AbprofError(what, where="began of the run", advice="set the clock of the machine that measured")
     origin = read_event(event) if event else Event(repo, notice.head, pr)
     name, number = repo or origin.repo, pr or origin.number
     if not name or not (event or pr):
@@ -61,29 +139,11 @@ def post_notice(
         what = f"the artifact is of commit {notice.head[:10]}, the event of {origin.head[:10]}"
         raise AbprofError(what, where="--artifact", advice="only the answer for the event's own commit is posted")
     there = connect(name)
-    if untrusted and not event:
-        with refusals(f"pull request {pr} of {name}"):
-            head = str(there.get_pull(pr).head.sha)
-        if head != notice.head:
-            what = f"the artifact is of commit {notice.head[:10]}, the head of {pr} is {head[:10]}"
-            raise AbprofError(what, where="--artifact", advice="without an event it must be of the head")
-    if check:
-        yield _post_check(there, notice, key, link)
-    if policy == "never":
-        yield "comment: nothing, the policy is never"
-        return
     if not number:
         with refusals(f"commit {origin.head[:10]} of {name}"):
             number = _pull_of(there, origin)
-    yield f"comment: {_post_comment(there, number, notice, policy, key, Context(link=link))}"
-
-
-def _check_clock(began: str) -> None:
-    """Raises AbprofError for a run from the future: it would never be replaced, because the newest result stays."""
-    now = datetime.now(UTC)
-    if began[:19] > f"{now + _CLOCKS:%Y-%m-%dT%H:%M:%S}":
-        what = f"{began} is later than now, {now:%Y-%m-%dT%H:%M:%SZ}"
-        raise AbprofError(what, where="began of the run", advice="set the clock of the machine that measured")
+    with refusals(f"pull request {number} of {name}"):
+        return _post(there, number, notice, key, link)
 
 
 def _pull_of(repo: Repository, event: Event) -> int:
@@ -104,57 +164,51 @@ def _pull_of(repo: Repository, event: Event) -> int:
     return found[0]
 
 
-# ---------------------------------------------------------------- the comment
-
-
-def _post_comment(repo: Repository, number: int, notice: Notice, policy: str, key: str, context: Context) -> str:
-    """Bring the pull request's comment up to date: edited in place if the answer is the same, posted anew and the old one
-    minimised if it changed, so that people are notified. An older result never replaces a newer one."""
-    where = f"pull request {number} of {repo.full_name}"
-    written: dict[int, IssueComment] = {}  # by this call: GitHub's list may not have them yet
-    done = ""
-    for _ in range(_STEPS):
-        with refusals(where):
-            head = str(repo.get_pull(number).head.sha)
-            issue = repo.get_issue(number)
-            comments = written | {one.id: one for one in issue.get_comments()}
-            live = marked(ours(repo, list(comments.values())), "abprof", short(key))
-        live.sort(key=lambda one: (_rank(one[0], head), one[1].id))
-        mine = _fields(notice, key, render(notice, replace(context, head=head), _MOST_BYTES))
-        with refusals(where):
-            for _, old in live[:-1]:
-                with suppress(github.UnknownObjectException):  # deleted meanwhile
-                    old.minimize("OUTDATED")
-            if not live and not _wanted(policy, notice):
-                return "nothing: the policy wants no comment on this"
-            there, best = live[-1] if live else (dict[str, str](), None)
-            if best and there == mine:
-                return f"{done or 'nothing: it is up to date'} {best.html_url}"
-            if best and _rank(there, head) > _rank(mine, head):
-                return f"{done or 'nothing'}: a newer result is there"
+def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
+    """Edit the comment if the answer is the same; post a new one and minimise the old one if it changed, so that people are
+    notified. An older result never replaces a newer one."""
+    head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
+    context = Context(head=head, link=link)
+    mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
+    mine |= {"run": _short(notice.run), "text": _short(render(notice, context, _MOST_BYTES))}
+    live = [
+        (fields, one) for fields, one in _ours(repo, list(issue.get_comments())) if fields.get("key") == mine["key"]
+    ]
+    live.sort(key=lambda one: (_rank(one[0], head), one[1].id))
+    there, best = live.pop() if live else (dict[str, str](), None)
+    outdated = [one for _, one in live]
+    made = None
+    if best and there == mine:
+        done = f"nothing: it is up to date {best.html_url}"
+    elif best and _rank(there, head) > _rank(mine, head):
+        done = f"nothing: a newer result is there {best.html_url}"
+    else:
         replaces = there["head"] if there and there["head"] != notice.head else ""
-        text = render(notice, replace(context, head=head, replaces=replaces), _MOST_BYTES)
-        body = f"{text}\n{mark('abprof', **mine)}\n"
-        with refusals(where):
-            try:
-                if best is None or there["answer"] != mine["answer"]:
-                    one, done = issue.create_comment(body), "posted"
-                    written[one.id] = one
-                else:
-                    best.update()  # another poster may have written meanwhile
-                    if marked([best], "abprof", short(key)) == [(there, best)]:
-                        best.edit(body)
-                        done = "edited"
-            except github.UnknownObjectException:
-                if best is None:  # the pull request itself
-                    raise
-    raise AbprofError("another poster keeps changing the comment", where=where, advice="one poster at a time")
+        text = render(notice, replace(context, replaces=replaces), _MOST_BYTES)
+        body = f"{text}\n<!-- abprof:v1 {' '.join(f'{name}={value}' for name, value in mine.items())} -->\n"
+        if best and there["answer"] == mine["answer"]:
+            best.edit(body)
+            done = f"edited {best.html_url}"
+        else:
+            made = issue.create_comment(body)
+            done = f"posted {made.html_url}"
+    for old in [*outdated, *([best] if best and made else [])]:
+        with suppress(github.UnknownObjectException):  # deleted meanwhile
+            old.minimize("OUTDATED")
+    return done
 
 
-def _fields(notice: Notice, key: str, text: str) -> dict[str, str]:
-    """The fields of a comment's hidden line."""
-    values = {"key": short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
-    return values | {"run": short(notice.run), "text": short(text)}
+def _ours(repo: Repository, comments: Sequence[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
+    """The comments with a hidden line, and its fields, that GitHub says the token's owner wrote and that are not minimised."""
+    lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in comments]
+    marked = [(dict(field.split("=", 1) for field in line["fields"].split()), one) for line, one in lines if line]
+    mine: set[str] = set()
+    for start in range(0, len(marked), 100):
+        ids = [one.node_id for _, one in marked[start : start + 100]]
+        answer = repo.requester.graphql_query(_OURS, {"ids": ids})[1]
+        nodes = (answer.get("data") or {}).get("nodes") or []
+        mine |= {node["id"] for node in nodes if node and node.get("viewerDidAuthor") and not node.get("isMinimized")}
+    return [(fields, one) for fields, one in marked if one.node_id in mine]
 
 
 def _rank(fields: dict[str, str], head: str) -> tuple[bool, str, bool, str]:
@@ -163,89 +217,6 @@ def _rank(fields: dict[str, str], head: str) -> tuple[bool, str, bool, str]:
     return fields.get("head") == head, began, fields.get("answer") != "running", fields.get("run", "")
 
 
-def _wanted(policy: str, notice: Notice) -> bool:
-    """Whether a pull request without a comment gets one."""
-    if policy == "on-change":
-        return notice.answer != "running" and not notice.unchanged
-    return policy == "always" or notice.answer in ("act", "confirm")
-
-
-# ---------------------------------------------------------------- the check run
-
-
-def conclusion(notice: Notice) -> Conclusion:
-    """`action_required` if something is broken, `failure` if certainly slower, `success` if something was judged and nothing
-    speaks against it; `neutral` for all else: nothing judged, untrusted, more than a tenth undecided, one epoch, interrupted,
-    in doubt, or a finding that the run's --fail-on allows."""
-    counts = notice.counts
-    if notice.answer == "act":
-        if counts.get("broken"):
-            return "action_required" if "broken" in notice.fail_on else "neutral"
-        return "failure" if "slower" in notice.fail_on else "neutral"
-    left_out = sum(counts.get(name, 0) for name in ("unsupported", "missing", "base_not_ok"))
-    judged = counts.get("comparisons", 0) - left_out
-    undecided = counts.get("undecided", 0) > 0.1 * max(judged, 0) or counts.get("quick")
-    if notice.status != "complete" or judged <= 0 or undecided or notice.answer != "fine":
-        return "neutral"
-    return "neutral" if "unclear" in notice.fail_on and counts.get("unclear") else "success"
-
-
-def _post_check(repo: Repository, notice: Notice, key: str, link: str) -> str:
-    """Make or update this key's check run on the judged commit, but never over a later run's."""
-    name = f"abprof ({printable(key, 80)})" if key else "abprof"
-    running = notice.status == "running"
-    began = notice.began.replace("+00:00", "Z")
-    run = f"began={began} done={int(not running)} run={short(notice.run)}"  # compares as text: later is greater
-    state = {"status": "in_progress"} if running else {"status": "completed", "conclusion": conclusion(notice)}
-    summary = render(notice, Context(link=link), _MOST_BYTES)
-    fields: dict[str, Any] = state | {"output": {"title": title(notice)[:250], "summary": summary}}
-    fields |= {"external_id": f"abprof:v1 key={short(key)} {run}"} | ({"details_url": link} if link else {})
-    with refusals(f"check {name!r} of {repo.full_name}"):
-        commit = repo.get_commit(notice.head)
-        marks = [(_CHECK_ID.fullmatch(one.external_id or ""), one) for one in commit.get_check_runs(check_name=name)]
-        mine = [(found[2], one.id, one) for found, one in marks if found and found[1] == short(key)]
-        if not mine:
-            made = repo.create_check_run(name=name, head_sha=notice.head, **fields)
-            return f"check {state.get('conclusion', state['status'])} {made.html_url}"
-        there, _, last = max(mine, key=lambda one: one[:2])
-        if there > run:
-            return f"check nothing: a newer result is there {last.html_url}"
-        last.edit(**fields)
-        return f"check {state.get('conclusion', state['status'])} {last.html_url}"
-
-
-# ---------------------------------------------------------------- the issue of a nightly job
-
-
-class NightIssue:
-    """One open issue per series of nights: opened by the first night that needs a person, updated by later ones, never by an
-    older one, and closed by a person. Raises AbprofError if there is no token."""
-
-    def __init__(self, repo: str) -> None:
-        self._repo = connect(repo)
-
-    def update(self, series: str, night: int, text: str, *, alert: bool) -> str:
-        """Bring the issue to this night; returns what was done. An alert after a quiet night adds a comment, so that
-        people are notified. Raises AbprofError."""
-        key = short(series)
-        text = text.encode(errors="replace")[:_MOST_BYTES].decode(errors="ignore")
-        body = f"{text}\n{mark('abprof-nightly', key=key, night=night, alert=int(alert))}\n"
-        with refusals(f"issues of {self._repo.full_name}"):
-            # The list has pull requests, too; reading their pull_request would cost a request for each plain issue.
-            plain = [one for one in self._repo.get_issues(state="open") if "/pull/" not in one.html_url]
-            known = [one for _, one in marked(plain, "abprof-nightly", key)]
-            mine = marked(ours(self._repo, known), "abprof-nightly", key)
-            if not mine:
-                if not alert:
-                    return "nothing: no action is needed"
-                name = re.sub(r"[^\w\-./ ]", "_", series)[:80]  # no mentions, no markup
-                return str(self._repo.create_issue(f"abprof nightly: {name}", body).html_url)
-            fields, issue = max(mine, key=lambda one: (int(one[0]["night"]), -one[1].number))
-            if int(fields["night"]) > night:
-                return "nothing: a newer night is there"
-            if (issue.body or "").rstrip() == body.rstrip():
-                return f"nothing: it is up to date, {issue.html_url}"
-            issue.edit(body=body)
-            if alert and fields["alert"] != "1":
-                issue.create_comment(text)
-            return str(issue.html_url)
+def _short(text: str) -> str:
+    """A hash in place of foreign text in a hidden line."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]
