@@ -12,7 +12,7 @@ import pytest
 
 from abprof.cli import run_command_line
 from abprof.report import FORMATS, legacy, rendered
-from abprof.report.two_runs import compare
+from abprof.report.terminal import compare
 from abprof.system import checksummed as sealed
 
 from . import declared, runs
@@ -193,10 +193,10 @@ def test_two_runs_show_the_verdicts_that_differ(abprof, tmp_path):
         for c in first.comparisons
     )
     second = runs.changed(first, comparisons=moved[1:], machine=runs.changed(first.machine, host="node8"))
-    said = compare(first, second)
-    assert said.sentence == "1 of 16 rows have another verdict: 1 slower → faster. 1 row only in one of the runs."
-    assert said.notes == ("host: node7 → node8",)
-    changed, alone = said.table.rows
+    table, notes, sentence = compare(first, second)
+    assert sentence == "1 of 16 rows have another verdict: 1 slower → faster. 1 row only in one of the runs."
+    assert notes == ["host: node7 → node8"]
+    changed, alone = table.rows
     assert changed[1:] == (
         "slower",
         "2.1 % slower",
@@ -206,7 +206,7 @@ def test_two_runs_show_the_verdicts_that_differ(abprof, tmp_path):
         "2.6 to 3.4 % faster",
     )
     assert alone[4:] == ("not in this run", "", "")
-    assert compare(first, first).sentence == "0 of 17 rows have another verdict."
+    assert compare(first, first)[2] == "0 of 17 rows have another verdict."
 
 
 def test_two_runs_on_the_command_line(abprof, tmp_path):

@@ -83,9 +83,9 @@ def _compare(runs: Sequence[str], *, json: bool) -> None:
     from json import dumps
 
     from abprof import session
-    from abprof.report import terminal, two_runs
+    from abprof.report import terminal
 
-    table, notes, sentence = two_runs.compare(*(session.judged(Path(run), note)[0] for run in runs))
+    table, notes, sentence = terminal.compare(*(session.judged(Path(run), note)[0] for run in runs))
     with while_read():
         if json:
             rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]

@@ -54,7 +54,7 @@ def trust(run: Run, blocks: Sequence[Block]) -> Facts:
     if known:
         span = interval(min(low for low, _ in known), max(high for _, high in known), 2)
         found.append(("controls", f"their intervals lie within {span}"))
-    return [*found, ("proofs", _proofs(run)), *_epochs(blocks)]
+    return [*found, ("proofs", _proofs(run)), ("epochs", _epochs(blocks))]
 
 
 def _proofs(run: Run) -> str:
@@ -69,16 +69,17 @@ def _proofs(run: Run) -> str:
     return f"each worker loaded its own side's files and its environment's only, before and after timing ({looks})"
 
 
-def _epochs(every: Sequence[Block]) -> Facts:
+def _epochs(every: Sequence[Block]) -> str:
     blocks = [block for block in every if block.rounds and block.judged]
     if not blocks:
-        return [("epochs", NOT_RECORDED)]
+        return NOT_RECORDED
     per_cell = Counter(block.cell for block in blocks).values()
-    low, high = min(per_cell), max(per_cell)
+    span = " to ".join(dict.fromkeys((str(min(per_cell)), str(max(per_cell)))))
     rounds, rejected = sum(len(b.rounds) for b in blocks), sum(len(b.rejected) for b in blocks)
     why = "; ".join(dict.fromkeys(clean(b.rejected_why) for b in blocks if b.rejected_why))
-    dropped = f"{rejected} dropped by a rule fixed beforehand ({why})" if rejected else "none dropped"
-    return [("epochs", f"{low if low == high else f'{low} to {high}'} per cell"), ("rounds", f"{rounds}, {dropped}")]
+    return f"{span} per cell; {rounds} rounds, {rejected} dropped by a rule fixed beforehand" + (
+        f" ({why})" if why else ""
+    )
 
 
 # ---------------------------------------------------------------- method, machine, builds

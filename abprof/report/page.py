@@ -106,9 +106,7 @@ def _alerts(run: Run) -> Iterator[tuple[str, str]]:
     if run.status != "complete":
         yield f"This run is {run.status}", "what is missing was not measured"
     if run.header and not run.header.trusted:
-        tampered = "files that it rests on changed while it ran"
-        control = "a control, the same code twice, moved beyond the margin"
-        yield "This run cannot be trusted", tampered if run.header.counts.get("tampered") else control
+        yield "This run cannot be trusted", facts.trusted(run).removeprefix("not trusted: ")
     if run.options.allow_wrong:
         yield "Wrong outputs were timed too (--allow-wrong)", "the time of a wrong answer says nothing about speed"
 

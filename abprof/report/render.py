@@ -71,15 +71,6 @@ def markdown(page: Page) -> str:
     return environment(text.markdown).get_template("report.md").render(page=page, run=page.run)
 
 
-def _json(page: Page) -> str:
-    return json.dumps(msgspec.to_builtins(page.run), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
-
-
-def _png(page: Page) -> bytes:
-    counted = ", ".join(f"{count} {name}" for name, count in page.counts)
-    return page.strip.png(text.clean(page.headline, 200), f"{counted}   {text.clean(page.where, 60)}")
-
-
 def _junit(page: Page) -> bytes:
     """A test suite per workload and target, a test per row: `broken` is an error, `slower` a failure, `unclear` skipped."""
     root = ElementTree.Element("testsuites", name=text.clean(page.headline))
@@ -110,5 +101,14 @@ def _test(suite: ElementTree.Element, workload: Workload, row: Row, name: str) -
 
 
 FORMATS: dict[str, Callable[[Page], str | bytes]] = {
-    "html": html, "md": markdown, "csv": lambda page: cells_csv(page.run), "json": _json, "png": _png, "junit": _junit,
-}  # fmt: skip
+    "html": html,
+    "md": markdown,
+    "csv": lambda page: cells_csv(page.run),
+    "json": lambda page: (
+        json.dumps(msgspec.to_builtins(page.run), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
+    ),
+    "png": lambda page: page.strip.png(
+        page.headline, f"{', '.join(f'{n} {name}' for name, n in page.counts)}   {page.where}"
+    ),
+    "junit": _junit,
+}

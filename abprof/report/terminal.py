@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from rich import box
@@ -14,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from abprof.records import Run
+from abprof.records.quantities import plural
 from abprof.report import page as pages
 from abprof.report import rows, sentences
 from abprof.report.page import Page, Workload, folded_title
@@ -112,3 +114,48 @@ def _table(of: rows.Table, console: Console, style: str = "dim", styles: Sequenc
 def _say(console: Console, text: str, style: str) -> None:
     if text:
         console.print(Text(text, style=style), soft_wrap=True)
+
+
+# ---------------------------------------------------------------- two runs beside each other
+
+
+def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
+    """How two runs differ: a table of rows with another verdict, then of those that only one has; notes; the conclusion.
+    Numbers of two runs are never subtracted: each has its own interval."""
+    left, right = ({(c.cell, c.from_, c.to): c for c in (*run.comparisons, *run.within)} for run in (first, second))
+    both = [key for key in left if key in right]
+    moved = [key for key in both if left[key].verdict != right[key].verdict]
+    alone = [key for key in (*left, *right) if (key in left) != (key in right)]
+    ways = Counter((left[key].verdict, right[key].verdict) for key in moved).most_common()
+    moves = "; ".join(f"{count} {before} → {after}" for (before, after), count in ways)
+    sentence = f"{len(moved)} of {plural(len(both), 'row')} have another verdict{f': {moves}' if moves else ''}."
+    sentence += f" {plural(len(alone), 'row')} only in one of the runs." if alone else ""
+    header = ("row", "first", "change", "95 % interval", "second", "change, second", "95 % interval, second")
+    found = []
+    for key in (*moved, *alone):
+        cell, *pair = key
+        row = [clean(cell if pair == ["base", "target"] else f"{cell} ({pair[0]} → {pair[1]})")]
+        for side in (left, right):
+            one = side.get(key)
+            row += (
+                [one.verdict, sentences.change_text(one), sentences.bounds(one)] if one else ["not in this run", "", ""]
+            )
+        found.append(tuple(row))
+    sentence = sentence if both else "The runs have no row in common."
+    return rows.Table(header, tuple(found), 1), [*_notes(first, second)], sentence
+
+
+def _notes(first: Run, second: Run) -> Iterator[str]:
+    """What a reader must know before comparing: other machines, versions, code, rules, or trust."""
+    left, right = ({"device": run.machine.device, "host": run.machine.host, "threshold": f"{run.options.threshold:g} %",
+                    "margin": f"{run.options.margin:g} %"} | run.versions
+                   | {side.id: f"{side.label} {side.commit[:10]}" for side in run.sides} for run in (first, second))  # fmt: skip
+    for what in dict.fromkeys((*left, *right)):
+        before, after = left.get(what, "none"), right.get(what, "none")
+        if before != after:
+            yield f"{clean(what, 40)}: {clean(before, 80)} → {clean(after, 80)}"
+    for place, run in (("first", first), ("second", second)):
+        if run.header and not run.header.trusted:
+            yield f"the {place} run cannot be trusted"
+        if run.status != "complete":
+            yield f"the {place} run is {run.status}"
