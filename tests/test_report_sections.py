@@ -91,16 +91,6 @@ def test_speed_up_is_by_measured_density_against_the_densest_and_its_band(found)
     ]
 
 
-def test_a_sweep_whose_densest_case_was_not_measured_says_that_there_may_be_one(found):
-    """An interrupted run had counted from the densest case that it had, and called bands missed."""
-    assert "may be denser" not in found["Density sweep"].text[0]
-    plain = declared.run()
-    dense = max((o for o in plain.observations if "density" in o.facts), key=lambda o: o.facts["density"]).cell
-    left = tuple(one for one in plain.observations if one.cell != dense)
-    part = made(runs.changed(plain, observations=left))["Density sweep"]
-    assert part.text[0].endswith(" 2 rows without a density here may be denser than all of them.")
-
-
 def test_speed_up_may_be_against_a_variant_of_the_same_case():
     plain = declared.run()
     against = Sweep(axes=("seqlen",), density="share", against="basic")

@@ -23,16 +23,10 @@ from abprof.report.text import NOT_RECORDED, clean, size
 ROWS_UP_TO = 30  # of a table of launches or samples; the CSV files have all
 _Seen = TypeVar("_Seen", Trace, Sampled, Profile)
 Listed = dict[tuple[str, ...], tuple[int, float]]
-_TRACED = (
-    "A few calls after all timing, with the profiler's own cost in them: they show where the time goes, not how much."
-)
-_SAMPLED = (
-    "Calls after all timing, sampled by perf: where their time goes in all threads together, not how much it is. "
-    "A difference of few samples is chance: n samples vary by the square root of n."
-)
+_TRACED = "A few calls after all timing, with the profiler's own cost: where the time goes, not how much it is."
+_SAMPLED = "Calls after all timing, sampled by perf: where their time goes in all threads together, not how much it is."
 _COUNTED = (
-    "Counters of single launches after all timing, with caches emptied before each and clocks left as they are: they show what "
-    "a kernel does, not how fast it is. Sums are of a call; rates, shares and waits are means over its launches."
+    "Single launches after all timing, with empty caches: what a kernel does, not how fast it is. Sums are of a call."
 )
 
 
@@ -152,43 +146,27 @@ def counters(run: Run) -> Iterator[Block]:
         yield Block(clean(f"{row[0].cell} {', '.join(o.arm for o in row)}"), tuple(notes), listed, tables=tuple(tables))
 
 
-def _kernels(before: Profile, after: Profile | None) -> Iterator[tuple[KernelProfile, list[KernelProfile | None]]]:
-    """Kernels by name, grid and block, then by name alone, as the traffic's table pairs them; the later side's first."""
+def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
+    """A table for each kernel of a call, paired as the traffic's table pairs them; `named`: its title says whose."""
+    arms = (before.arm, after.arm) if after else (before.arm,)
     one, two = table_of(before), table_of(after) if after else None
     of = {id(row): kernel for made, known in ((one, before), (two, after)) if made and known
           for row, kernel in zip(made.rows, known.kernels, strict=True)}  # fmt: skip
     for pair in (pair for pair in beside(one, two) if pair.either.kernel):
-        yield of[id(pair.either)], [of.get(id(row)) for row in (pair.base, pair.target)]
-
-
-def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
-    """A table for each kernel of a call; `named`: its title says whose."""
-    arms = (before.arm, after.arm) if after else (before.arm,)
-    width = 2 + (after is not None) * 2
-    for either, both in _kernels(before, after):
-        whose = f", {' and '.join(arms)}" if named else ""
-        rows = {"launches a call": (*(str(k.launches_a_call) if k else "0" for k in both), "")}
-        for shown in (*recording.TABLE, *_waits(both)):
+        both = [of.get(id(row)) for row in (pair.base, pair.target)][: len(arms)]
+        rows = {"launches a call": [*(str(k.launches_a_call) if k else "0" for k in both), ""][: len(arms) * 2 - 1]}
+        most = {r: max(k.metrics.get(recording.stall(r), 0.0) for k in both if k) for r in recording.STALLS}
+        waits = [Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "")
+                 for reason in sorted(most, key=lambda r: -most[r])[:4] if most[reason]]  # fmt: skip
+        for shown in (*recording.TABLE, *waits):
             values = [_value(shown, kernel) for kernel in both]
             if shown.label not in rows and any(value is not None for value in values):
-                texts = [
-                    "not launched" if k is None else _text(v, shown.unit) for v, k in zip(values, both, strict=True)
-                ]
-                rows[shown.label] = (*texts, _difference(shown, *values)) if after else (texts[0],)
-        title = clean(f"{either.name} {either.grid} x {either.block}{whose}", 200)
-        cut = tuple((label, *texts)[:width] for label, texts in rows.items())
-        yield Table(("metric", *arms, "difference")[:width], cut, 1, title)
-
-
-def _waits(both: Sequence[KernelProfile | None]) -> list[Shown]:
-    """The three things that warps of either side wait for most."""
-    found: dict[str, float] = {}
-    for kernel in both:
-        known = {r: kernel.metrics.get(recording.stall(r), 0.0) for r in recording.STALLS} if kernel else {}
-        for reason in sorted(known, key=lambda reason: -known[reason])[:3]:
-            found[reason] = max(found.get(reason, 0.0), known[reason])
-    reasons = sorted((reason for reason in found if found[reason] > 0), key=lambda reason: -found[reason])
-    return [Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "") for reason in reasons]
+                texts = ["" if kernel is None else _text(v, shown.unit) for v, kernel in zip(values, both, strict=True)]
+                rows[shown.label] = [*texts, _difference(shown, *values)] if after else texts
+        whose = f", {' and '.join(arms)}" if named else ""
+        title = clean(f"{pair.either.kernel} {pair.either.grid} x {pair.either.block}{whose}", 200)
+        header = ("metric", *arms, "difference") if after else ("metric", *arms)
+        yield Table(header, tuple((label, *texts) for label, texts in rows.items()), 1, title)
 
 
 def _value(shown: Shown, kernel: KernelProfile | None) -> float | None:
@@ -278,23 +256,20 @@ def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
         notes += [f"{missing}: {NOT_RECORDED}"] if missing else []
         notes += [f"DRAM is {table.sources['dram']}"] if "+" in table.sources.get("dram", "") else []
         if outside := [f"{clean(name[0], 60)}: {count}" for name, count in table.outside.items()]:
-            more = f" and {len(outside) - 6} more" if len(outside) > 6 else ""
-            notes.append(f"launches that belong to no call: {'; '.join(outside[:6])}{more}")
+            notes.append(f"launches that belong to no call: {'; '.join(outside)}")
         found += [f"{table.label}: {note}" for note in notes]
     return [clean(note, 400) for note in found]
 
 
 def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
     """What a call moves, by file."""
-    found = []
     tables = [table for group in groups for table in group.tables]
+    found = []
     for table in tables:
         for row in (row for row in table.sums if row.kind == "all"):
             moved = ", ".join(f"{name} {size(row.per_call[level])}" for level, name in LEVELS.items())
-            named = f"{table.label}: a" if len(tables) > 1 else "A"
-            found.append(f"{named} call moves {moved}")
-    more = [f"and {len(found) - 8} more"] if len(found) > 8 else []
-    return clean("; ".join([*found[:8], *more]) or "nothing was recorded", 1000)
+            found.append(f"{f'{table.label}: a' if len(tables) > 1 else 'A'} call moves {moved}")
+    return clean("; ".join(found) or "nothing was recorded", 1000)
 
 
 def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[dict[str, str | float | None]]:
@@ -320,14 +295,11 @@ def _memory_line(table: Traffic, pair: Pair, here: Row | None, *, compared: bool
         "kind": row.kind, "launches": here.launches if here else 0, "launches_a_call": here.a_call if here else 0,
         "warmup": table.of.warmup, "runs": table.of.runs, "in_files": both if compared else "", "cell": table.of.cell, "arm": table.of.arm,
     }  # fmt: skip
-    if here:
-        for level in LEVELS:
-            line[f"{level}_bytes_a_launch"], line[f"{level}_bytes_a_call"] = (
-                here.per_launch[level],
-                here.per_call[level],
-            )
-            line[f"{level}_change_pct"] = pair.pct(level)
-            line[f"{level}_minimum_bytes"] = table.of.minimum.get(level) if row.kind == "all" else None
+    for level in LEVELS:
+        if here:
+            line |= {f"{level}_bytes_a_launch": here.per_launch[level], f"{level}_bytes_a_call": here.per_call[level]}
+            line |= {f"{level}_change_pct": pair.pct(level)}
+            line |= {f"{level}_minimum_bytes": table.of.minimum.get(level) if row.kind == "all" else None}
     return line
 
 
@@ -337,20 +309,15 @@ def _memory_csv(groups: Sequence[MemoryGroup]) -> str:
             return f"{value:.{4 if name.endswith('_pct') else 1}f}"
         return "" if value is None else plain(str(value))
 
-    return csv_text(
-        _MEMORY, ({name: cell(name, value) for name, value in line.items()} for line in _memory_lines(groups))
-    )
+    lines = ({name: cell(name, value) for name, value in line.items()} for line in _memory_lines(groups))
+    return csv_text(_MEMORY, lines)
 
 
 def _memory_json(groups: Sequence[MemoryGroup]) -> str:
     """The CSV's lines as objects, with notes and sentence; what is not recorded is null."""
     rows = [{name: line.get(name) for name in _MEMORY} for line in _memory_lines(groups)]
-    return (
-        json.dumps({"sentence": memory_sentence(groups), "notes": memory_notes(groups), "rows": rows}, indent=1) + "\n"
-    )
+    content = {"sentence": memory_sentence(groups), "notes": memory_notes(groups), "rows": rows}
+    return json.dumps(content, indent=1) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[MemoryGroup]], str]] = {
-    "csv": _memory_csv,
-    "json": _memory_json,
-}
+FORMATS: Mapping[str, Callable[[Sequence[MemoryGroup]], str]] = {"csv": _memory_csv, "json": _memory_json}

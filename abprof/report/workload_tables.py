@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from abprof.records import Observation, Sweep, Value
-from abprof.records.quantities import plural
 from abprof.report import sentences
 from abprof.report.rows import ROWS_UP_TO, ArmOf, Block, Group, Row, Table, gbps, label, tflops, time_text, value
 from abprof.report.text import NOT_RECORDED, clean, rate
@@ -201,9 +200,8 @@ def _sweep(group: Group) -> Iterator[Block]:
     declared = group.workload.sweep
     if declared is None:
         return
-    rows, unseen = [], 0
+    rows = []
     for side, arm in group.sides:
-        unseen += sum(_density(declared, row, arm(row)) is None for row in group.rows)
         for row, density, speedup in _densities(group, declared, arm):
             band = next((b.speedup for b in declared.bands if b.density[0] <= density <= b.density[1]), None)
             placed = "-"
@@ -217,8 +215,6 @@ def _sweep(group: Group) -> Iterator[Block]:
     against = clean(declared.against)
     what = f"the variant {against} of the same case" if against else "the densest case that agrees in all other axes"
     text = f"Speed-up against {what}, from the times of the same side; bands are what the workload expects."
-    if unseen and not against:
-        text += f" {plural(unseen, 'row')} without a density here may be denser than all of them."
     yield from _block("Density sweep", text, rows, 2)
 
 
