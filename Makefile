@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test processes: one a core, and never so many that a machine that shares its cores is crowded by them.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
-.PHONY: compiled demo test test-slow lint browser wall slurm ray clean
+.PHONY: compiled demo test test-slow test-nightly lint browser wall slurm ray clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -70,6 +70,11 @@ test-slow: $(STAMP) compiled browser wall
 	@# What measures real kernels against the clock of a budget, or takes every core, has the machine for itself.
 	$(BIN)/pytest -rs -m 'slow and not gpu' tests/test_demo.py tests/why/test_real_causes.py \
 	  tests/slurm tests/on_ray
+
+# Fuzzing, random faults, Slurm and Ray in their long forms; .ci/run has them short.
+test-nightly: $(STAMP) compiled slurm ray
+	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'nightly and not gpu' --ignore=tests/on_ray --ignore=tests/slurm
+	$(BIN)/pytest -rs -m 'not gpu' tests/slurm tests/on_ray
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -25,11 +25,11 @@ RAW = (
     b"", b"\0", b"\xff\xfe", b"NaN", b"-Infinity", b"1e999", b"9" * 5000, b'"', b"{", b"]", b"\n", b"\r", b",,,,", b"=", b"-",
     b"'''", b"\xed\xa0\x80", b"[" * DEEP, b'{"a":' * DEEP, b"\x1b[2J", b"a" * 10_000, b"0x", b"\xe2\x80\xae",
 )  # fmt: skip
-many = pytest.mark.parametrize("examples", [40, pytest.param(500, marks=pytest.mark.slow)])
+many = pytest.mark.parametrize("examples", [40, pytest.param(500, marks=pytest.mark.nightly)])
 fewest = pytest.mark.parametrize(
-    "examples", [5, pytest.param(100, marks=pytest.mark.slow)]
+    "examples", [5, pytest.param(100, marks=pytest.mark.nightly)]
 )  # of what takes half a second
-few = pytest.mark.parametrize("examples", [12, pytest.param(130, marks=pytest.mark.slow)])
+few = pytest.mark.parametrize("examples", [12, pytest.param(130, marks=pytest.mark.nightly)])
 
 
 def hunt(strategy: st.SearchStrategy[Any], ask: Callable[[Any], object], examples: int) -> None:

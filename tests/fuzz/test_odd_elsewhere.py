@@ -15,7 +15,7 @@ from tests.fuzz.test_odd_texts import LETTERS, ODD, odd, rendered, whole
 from tests.nights import Nights
 
 __all__ = ["asker"]
-seldom = pytest.mark.parametrize("examples", [1, pytest.param(60, marks=pytest.mark.slow)])
+seldom = pytest.mark.parametrize("examples", [1, pytest.param(60, marks=pytest.mark.nightly)])
 
 
 @seldom

@@ -47,7 +47,7 @@ LETTERS = st.lists(st.sampled_from(ODD) | SIGNS, min_size=1, max_size=40)
 BLANK = "the word "  # what reports make of a plain word of several: no path, no number
 RUNS = {"plain": rich.plain, "spread": rich.spread}
 of_both = pytest.mark.parametrize("which", RUNS)
-some = pytest.mark.parametrize("examples", [1, pytest.param(150, marks=pytest.mark.slow)])
+some = pytest.mark.parametrize("examples", [1, pytest.param(150, marks=pytest.mark.nightly)])
 
 
 def odd(run: Run, letters: list[str]) -> Run:

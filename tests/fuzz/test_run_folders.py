@@ -106,7 +106,7 @@ def test_what_no_parser_expects_is_told(folder: Path, asker: Asker, name: str, d
 MADE = {"plain": rich.plain, "spread": rich.spread, "scripts": declared.scripts}
 
 
-@pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", MADE)
 def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kind: str, examples: int) -> None:
     """Causes, kernels, traces, counters, samples, several machines, what older scripts wrote; and all that reads a run."""
