@@ -20,10 +20,12 @@ _REF = "#/$defs/{name}"
 
 def schemas() -> dict[str, dict[str, Any]]:
     """File name -> JSON Schema."""
+    run = _whole(f"abprof run.json, schema {SCHEMA}", Run)
+    run["$defs"]["Run"]["properties"]["schema"] = {"const": SCHEMA}
     return {
-        "run.schema.json": _run(),
-        "rounds.schema.json": _rounds(),
-        "evidence.schema.json": _evidence(),
+        "run.schema.json": run,
+        "rounds.schema.json": _line(f"abprof rounds.jsonl, one line, schema {SCHEMA}", Block),
+        "evidence.schema.json": _line(f"abprof evidence.jsonl, one line, schema {SCHEMA}", Finding),
         "selfcheck.schema.json": _whole("abprof selfcheck.json", Selfcheck),
         "notice.schema.json": _whole("abprof notice, schema 3", Notice),
         "bisect.schema.json": _whole("abprof bisect.json, schema 3", Bisection),
@@ -43,34 +45,13 @@ def text(schema: dict[str, Any]) -> str:
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
-def _run() -> dict[str, Any]:
-    schema: dict[str, Any] = {
-        "$schema": DIALECT,
-        "title": f"abprof run.json, schema {SCHEMA}",
-        **msgspec.json.schema(Run),
-    }
-    _strict(schema)
-    schema["$defs"]["Run"]["properties"]["schema"] = {"const": SCHEMA}
-    return schema
-
-
-def _rounds() -> dict[str, Any]:
-    schema: dict[str, Any] = {"$schema": DIALECT, "title": f"abprof rounds.jsonl, one line, schema {SCHEMA}"}
-    schema |= msgspec.json.schema(Block)
-    _strict(schema)
-    _sealed(schema["$defs"]["Block"])
-    return schema
-
-
-def _evidence() -> dict[str, Any]:
-    schema = _whole(f"abprof evidence.jsonl, one line, schema {SCHEMA}", Finding)
-    _sealed(schema["$defs"]["Finding"])
-    return schema
-
-
-def _sealed(definition: dict[str, Any]) -> None:
+def _line(title: str, record: Any) -> dict[str, Any]:
+    """The schema of a line that ends with its checksum."""
+    schema = _whole(title, record)
+    definition = schema["$defs"][record.__name__]
     definition["properties"]["sum"] = {"type": "string", "pattern": "^[0-9a-f]{16}$", "description": _SUM}
     definition["required"].append("sum")
+    return schema
 
 
 def _whole(title: str, record: Any) -> dict[str, Any]:

@@ -6,8 +6,6 @@ import msgspec
 import pytest
 
 from abprof.records import Block, Run
-from abprof.report.rows import groups, pair_table
-from abprof.report.workload_tables import blocks
 from abprof.verdict import judge, undecided
 from tests.blocks import block, head, side
 from tests.reports import html, markdown, shown
@@ -146,13 +144,3 @@ def test_every_page_has_the_verdicts_between_variants() -> None:
         assert "7.41 % faster" in text
         assert "1.080 × (1.077 to 1.083), faster" in text
         assert "the time budget ended first" in text
-    (group,) = groups(run)
-    rows = pair_table(run, group).rows
-    assert [row[0] for row in rows] == ["▼ faster", "= same", "? unclear", "▲ slower", "? unclear"]
-    assert rows[0][2:4] == ("main plain", "main fast")
-    (climb,) = blocks(group)
-    assert [row[5:] for row in climb.tables[0].rows][:3] == [
-        ("1.00 ×", "-"),
-        ("1.080 × (1.077 to 1.083), faster", "1.080 × (1.077 to 1.083), faster"),
-        ("1.000 × (0.998 to 1.002), same", "0.926 × (0.926 to 0.926), slower"),
-    ]
