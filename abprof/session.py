@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from abprof import report as reports
 from abprof.builds import in_use
 from abprof.evidence import explained, probed, read_kernels
 from abprof.evidence.ncu import capture
@@ -88,14 +89,8 @@ def rerun(
         for note in notes:
             view.warn(note)
         rest = Continued(head, cells, timers=timers.read_by(blocks))
-        record = _measured(place, trees, folder, view, rest, blocks, 0 if resume else len(blocks), until)
-        after = epochs_counted(record.head, record.blocks, record.proofs)
-        grown = [cell for cell, count in after.items() if count > before[cell]]
-        waiting = sum(stats.last_look(after[cell]) == stats.last_look(before[cell]) for cell in grown)
-        if waiting:
-            why = "the epochs added do not reach the next planned look, so intervals rest on the last one"
-            view.say(f"{waiting} of {len(cells)} cells: {why}")
-        return finish(record), folder.path
+        older = 0 if resume else len(blocks)
+        return finish(_measured(place, trees, folder, view, rest, blocks, older, until)), folder.path
 
 
 def dry_run(config: Options, view: View) -> Run:
@@ -121,7 +116,7 @@ def report(path: Path) -> tuple[Run, Path]:
     run, blocks = judged(path, view.warn)
     folder = RunFolder(path.parent if path.is_file() else path)
     folder.write_run(run)
-    _write_reports(folder, run, blocks)
+    reports.write_all(folder.path, run, blocks)
     return run, folder.path
 
 
@@ -273,7 +268,7 @@ def finish(record: Record) -> Run:
     run = record.judged("interrupted" if record.interrupted else "complete")
     record.folder.write_run(run)
     record.view.detach()
-    _write_reports(record.folder, run, record.blocks)
+    reports.write_all(record.folder.path, run, record.blocks)
     return run
 
 
@@ -285,12 +280,6 @@ def interruptible(record: Record) -> Iterator[None]:
     except KeyboardInterrupt:
         record.interrupted = True
         record.view.warn("interrupted: writing what was measured")
-
-
-def _write_reports(folder: RunFolder, run: Run, blocks: Sequence[Block]) -> None:
-    from abprof.report import write_all  # jinja2 and PIL load slowly
-
-    write_all(folder.path, run, blocks)
 
 
 class Progress:

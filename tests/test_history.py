@@ -126,14 +126,13 @@ def test_a_text_that_a_spreadsheet_would_calculate(tmp_path: Path, capsys: pytes
     assert "'=cmd" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("verb", ["query", "changes", "page"])
+@pytest.mark.parametrize("verb", ["query", "changes"])
 def test_an_unknown_name_is_refused(made: Nights, verb: str, capsys: pytest.CaptureFixture[str]) -> None:
     place = ["--runs-dir", str(made.runs_dir)]
     assert run_command_line(["history", verb, "--series", "mian", *place]) == 2
     assert "--series: no series 'mian' (there are main)" in capsys.readouterr().err
-    if verb != "page":
-        assert run_command_line(["history", verb, "--cell", "w/n=3*", *place]) == 2
-        assert f"no cell matches 'w/n=3*' (there are {CELL}, {OTHER})" in capsys.readouterr().err
+    assert run_command_line(["history", verb, "--cell", "w/n=3*", *place]) == 2
+    assert f"no cell matches 'w/n=3*' (there are {CELL}, {OTHER})" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -142,7 +141,7 @@ def test_an_unknown_name_is_refused(made: Nights, verb: str, capsys: pytest.Capt
         (["query", "--metric", "speed"], "unknown metric 'speed'"),
         (["query", "--since", "soon"], "invalid date 'soon'"),
         (["query", "--runs-dir", "/nowhere/at/all"], "no such folder"),
-        (["page", "--repo", "/nowhere/at/all"], "no such folder"),
+        (["changes", "--repo", "/nowhere/at/all"], "no such folder"),
     ],
 )
 def test_bad_options_are_refused(words: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
@@ -204,13 +203,8 @@ def thirty_nights(folder: Path) -> Nights:
     return nights
 
 
-def test_the_page_shows_changes_and_machines_and_fetches_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    nights = thirty_nights(tmp_path)
-    place = ["--runs-dir", str(nights.runs_dir)]
-    assert run_command_line(["history", "page", *place]) == 0
-    text = (nights.runs_dir / "history.html").read_text()
+def test_the_page_shows_changes_and_machines_and_fetches_nothing(tmp_path: Path) -> None:
+    text = history_page(read_history(thirty_nights(tmp_path).runs_dir), "main")
     assert "main: 30 nights, 2 cells" in text
     assert re.search(r"<td>w/n=1</td><td class=\"number\">21 ", text)
     assert "driver 580.1 to 590.2" in text
@@ -221,8 +215,3 @@ def test_the_page_shows_changes_and_machines_and_fetches_nothing(
     assert "<script" not in text
     assert "<img" not in text
     assert not re.search(r"(src|href)=|url\((?!#|\"?data:)|@import|https?://", re.sub(r"&lt;.*?&gt;", "", text))
-    nights.series = "release"
-    nights.add({"w/n=1": (None, 1e6)}, kind="first")
-    capsys.readouterr()
-    assert run_command_line(["history", "page", *place]) == 2
-    assert "one of main, release" in capsys.readouterr().err

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import itertools
 import json
 import os
 import platform
@@ -40,7 +39,8 @@ class _Verbs(TyperGroup):
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
         """`abprof main feature` and `abprof --repo P main feature` mean `abprof run ...`."""
-        takes_value = valued(self.commands["run"])
+        options = self.commands["run"].params
+        takes_value = {name for p in options if not getattr(p, "is_flag", True) for name in p.opts}
         words = iter(args)
         first = ""
         for first in words:
@@ -56,20 +56,10 @@ class Verb(TyperCommand):
     """A verb whose command line may end in `-- PROGRAM ARGS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what is before the `--`. Raises AbprofError for an option that swallowed the next one."""
+        """Read what is before the `--`."""
         own = before(args)
         ctx.meta[_PROGRAM] = args[len(own) + 1 :] if len(own) < len(args) else None
-        names = {name for param in ctx.command.params for name in (*param.opts, *param.secondary_opts)}
-        takes_value = valued(ctx.command)
-        for word, following in itertools.pairwise(own):
-            if word in takes_value and following in names:
-                raise AbprofError(f"it has no value: the next word is {following}", where=word)
         return super().parse_args(ctx, own)
-
-
-def valued(command: Any) -> set[str]:
-    """The names of a command's options that take a value."""
-    return {name for param in command.params if not getattr(param, "is_flag", True) for name in param.opts}
 
 
 def before(args: list[str]) -> list[str]:

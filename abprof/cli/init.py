@@ -153,12 +153,10 @@ def _what_next(root: Path, made: Made, *, begun: bool) -> None:
     print(f"It calls {one.name} ({one.path}:{one.line}); {guessed} marks GUESSED or WRITE say what to look at.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
     on_cpu = devices.choose(()).kind == "cpu"
-    interpreted = bool(one.kernels) and on_cpu
     if not begun:
         print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
     print(f"Next: abprof .{where} --dry-run")
-    prefix, suffix = "TRITON_INTERPRET=1 " if interpreted else "", " --preset smoke" if on_cpu else ""
-    print(f"then: {prefix}abprof run .{where} --quick{suffix}")
-    if interpreted:
-        print("      (no GPU here: Triton's interpreter shows whether it works, and its times mean nothing)")
+    print(f"then: abprof run .{where} --quick{' --preset smoke' if on_cpu else ''}")
+    if one.kernels and on_cpu:
+        print("      (no GPU here: with TRITON_INTERPRET=1 it runs, and its times mean nothing)")
     print("then: abprof BASE TARGET with two branches; docs/ADOPT.md goes on from here")

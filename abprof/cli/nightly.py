@@ -10,7 +10,7 @@ import sys
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -24,19 +24,12 @@ if TYPE_CHECKING:
     from abprof.extras.nightly import History, NightReport
 
 
-def _days(text: str, option: str) -> float:
-    try:
-        return max(0.0, float(text))
-    except ValueError:
-        raise AbprofError(f"{text!r} is no number of days", where=option) from None
-
-
 @app.command("nightly", short_help="A branch's head against its last judged commit.")
 @takes(
     text("--branch", "REF", "The branch that is watched: main.", default="main"),
     text("--series", "NAME", "What its nights are called; the branch's name.", default=""),
     text("--summary", "FILE", "Write a summary in Markdown."),
-    text("--keep-days", "DAYS", "How long rounds, logs and pages are kept: 30.", _days, default=30.0),
+    text("--keep-days", "DAYS", "How long rounds, logs and pages are kept: 30.", whole(0), default=30),
     text("--keep-nights", "N", "The newest so many are never touched: 10.", whole(1), default=10),
     *(name for name in RUN if name != "devices"),
 )
@@ -97,16 +90,16 @@ def _since(text: str, option: str) -> str:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC).isoformat(timespec="seconds")
 
 
-_SERIES = text("--series", "NAME", "Only this branch's nights.", default="")
 _CHOICE = (
     many("--cell", "ID|GLOB", "Only these cells."),
     text("--since", "DATE|30d", "Only nights from then on (UTC).", _since, default=""),
-    *(_SERIES, "json", "repo", "runs_dir"),
+    text("--series", "NAME", "Only this branch's nights.", default=""),
+    *("json", "repo", "runs_dir"),
 )
 _METRICS = "gpu_span, gpu_graph, gpu_kernels, wall or peak_mem_bytes."
 
 verbs = typer.Typer(help="What many nights measured together.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(verbs, name="history", short_help="Nights: query, changes, a page.")
+app.add_typer(verbs, name="history", short_help="Nights: query, changes.")
 
 
 @verbs.command("query")
@@ -159,54 +152,25 @@ def changes(**values: Any) -> int:
     return Exit.OK
 
 
-@verbs.command("page")
-@takes(_SERIES, "repo", "runs_dir")
-def page(
-    file: Annotated[str, typer.Argument(metavar="[FILE]", help="history.html among the runs.")] = "", **values: Any
-) -> int:
-    """Write history.html: a trend for every cell, with changes and machine shifts, in one self-contained file."""
-    from abprof.extras.nightly import history_page
-    from abprof.system.files import put
-
-    path = Path(file) if file else _runs_of(values) / "history.html"
-    history = _history(values)
-    names = [values["series"]] if values["series"] else history.series()
-    if len(names) > 1:
-        raise AbprofError("there are several", where="--series", advice=f"one of {', '.join(names)}")
-    put(path.absolute(), history_page(history, names[0] if names else "").encode())
-    print(path)
-    return Exit.OK
-
-
 def _history(values: dict[str, Any]) -> History:
-    """All nights; what could not be read is printed on standard error.
+    """All nights among the runs of --runs-dir or --repo; what could not be read is printed on standard error.
 
     Raises AbprofError for an unknown series or cell: an empty answer would look as if nothing happened.
     """
     from abprof.extras.nightly import read_history
 
-    history = read_history(_runs_of(values))
-    for line in history.notes:
-        note(visible(line))
-    names, known = history.series(), history.cells()
-    if not known:
-        note("no nights yet")
-    if values["series"] and values["series"] not in names:
-        advice = f"there are {', '.join(names)}"[:500] if names else "there are no nights yet"
-        raise AbprofError(f"no series {values['series']!r}", where="--series", advice=advice)
-    for cell in values.get("cell", ()) if known else ():
-        if not history.cells([cell]):
-            advice = f"there are {', '.join(known[:5])}{', ...' if len(known) > 5 else ''}"
-            raise AbprofError(f"no cell matches {cell!r}", where="--cell", advice=advice)
-    return history
-
-
-def _runs_of(values: dict[str, Any]) -> Path:
-    """`--runs-dir`, or runs/ of the repository that `repo` lies in; the folder need not be a repository."""
-    if values["runs_dir"]:
-        return Path(values["runs_dir"]).absolute()
     start = Path(values["repo"]).absolute()
     if not start.is_dir():
         raise AbprofError("no such folder", where=f"--repo {values['repo']}")
     root = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), start)
-    return root / "runs"
+    history = read_history(Path(values["runs_dir"] or root / "runs").absolute())
+    names, known = history.series(), history.cells()
+    for line in [*history.notes, *([] if known else ["no nights yet"])]:
+        note(visible(line))
+    if values["series"] and values["series"] not in names:
+        advice = f"there are {', '.join(names)}"[:500] if names else "there are no nights yet"
+        raise AbprofError(f"no series {values['series']!r}", where="--series", advice=advice)
+    for cell in values["cell"] if known else ():
+        if not history.cells([cell]):
+            raise AbprofError(f"no cell matches {cell!r}", where="--cell", advice=f"there are {', '.join(known)}"[:500])
+    return history

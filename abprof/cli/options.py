@@ -297,7 +297,11 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
         if clash:
             raise AbprofError(what, where=option, advice=advice)
     names, source = _workloads(value["workloads"] or (), value["workloads_from"] or "")
-    value |= {"workloads": names or _workloads_of(value["cell"] or ()), "workloads_from": source}
+    if value["cell"]:
+        from abprof.measure.matrix import id_parts
+
+        names = names or tuple(dict.fromkeys(id_parts(id)[0] for id in value["cell"]))
+    value |= {"workloads": names, "workloads_from": source}
     value |= {"specs": tuple(refs), "executor_options": value["executor_option"], "no_peers": not value["peers"]}
     chosen = {name: value[name] for name in Options.__struct_fields__ if value.get(name)}
     return Options(**{**chosen, "arguments": tuple(sys.argv[1:]), **more})
@@ -322,12 +326,3 @@ def _workloads(values: Sequence[str], source: str) -> tuple[tuple[str, ...], str
     if not (place.is_dir() or (place.is_file() and place.suffix == ".py")):
         raise AbprofError("no such folder or Python file", where=f"--workloads {place}")
     return names, str(place.absolute())
-
-
-def _workloads_of(cells: Sequence[str]) -> tuple[str, ...]:
-    from abprof.measure.matrix import id_parts
-
-    try:
-        return tuple(dict.fromkeys(id_parts(id)[0] for id in cells))
-    except AbprofError as error:
-        raise AbprofError(error.what, where=f"--cell {error.where}", advice=error.advice) from error

@@ -140,10 +140,6 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
             view.warn(f"{cell}: broken, and left out: {reason}")
         cells, folder = run.cells, Path("abprof-scripts")
     root = _repository(run, values["repo"])
-    source = run.options.workloads_from
-    others = [side.id for side in run.sides if side.id != source]
-    if others and len(others) < len(run.sides):
-        note(f"warning: the workloads are {source}'s; what is recorded of {', '.join(others)} takes the working tree's")
     for name, content in made(run, cells, root).items():
         written = disk.put(Path(values["out"] or folder) / name, content.encode())
         written.chmod(0o755)

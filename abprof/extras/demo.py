@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 from abprof import devices, session
 from abprof.records import Run
-from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import NewRepository
 from abprof.system.bundled import bundled
@@ -35,7 +33,7 @@ RECOMPUTED = """\
 def run(folder: str, device: tuple[str, ...], view: View) -> tuple[Run, Path]:
     """Make the repository and compare its branches. Returns the run and its folder. Raises AbprofError."""
     devices.several(device)  # refused before anything is made
-    path = make(Path(folder) if folder else _free(Path("abprof-demo")))
+    path = make(Path(folder or "abprof-demo"))
     view.say(f"made {path}: branch main, and optimize_ffa with two commits on top of it")
     return session.run(config(path, device), view)
 
@@ -61,24 +59,11 @@ def make(path: Path) -> Path:
     for kind in ("kernels", "workloads"):
         shutil.copytree(bundled(kind), path / kind, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     source = (path / EDITED).read_text()
-    before = replace(source, FUSED, SPLIT)
-    repository.commit("Attention kernels and the workloads that judge them", {EDITED: before, ".gitignore": "runs/\n"})
+    first = {EDITED: source.replace(FUSED, SPLIT), ".gitignore": "runs/\n"}
+    repository.commit("Attention kernels and the workloads that judge them", first)
     repository.branch("optimize_ffa")
     repository.commit("Block-sparse forward: take output and statistics from one pass", {EDITED: source})
-    slipped = replace(source, SAVED, RECOMPUTED)
+    slipped = source.replace(SAVED, RECOMPUTED)
     repository.commit("Backward: compute the output again rather than keep it", {EDITED: slipped})
     repository.switch("main")
     return path
-
-
-def replace(text: str, old: str, new: str) -> str:
-    """`text` with its one `old` replaced. Raises AbprofError: the bundled kernels and the demo go together."""
-    if text.count(old) != 1:
-        raise AbprofError("the bundled kernels are not those this demo was written for", where=EDITED)
-    return text.replace(old, new)
-
-
-def _free(path: Path) -> Path:
-    """The path, or the first of path-2, path-3, ... that is not taken."""
-    names: Sequence[Path] = [path, *(path.with_name(f"{path.name}-{n}") for n in range(2, 1000))]
-    return next(name for name in names if not name.exists() or not any(name.iterdir()))
