@@ -21,10 +21,8 @@ class Unsupported(Exception):
 
 @dataclass(frozen=True)
 class Op:
-    """What is measured: `call()` is timed; `reset()`, untimed, restores in-place state and gradients before each call.
-
-    `facts()` returns further facts of this arm for the report; it is called once, untimed, after a call.
-    """
+    """What is measured: `call()` is timed; `reset()`, untimed, restores in-place state and gradients before each call;
+    `facts()`, called once after a call, returns further facts of this arm for the report."""
 
     call: Callable[[], Any]
     reset: Callable[[], None] | None = None
@@ -60,17 +58,12 @@ class Band:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A workload's SWEEP: cases that differ in density alone.
+    """A workload's SWEEP: cases that differ in density alone."""
 
-    `axes` determine the density (the mask's pattern and ratio, say); cases that agree in all other axes form one curve.
-    `density` names the fact or axis that holds the density. `against` is the variant whose time in the same case is the
-    base of the speed-up; "" means the densest case of the same arm.
-    """
-
-    axes: Sequence[str]
+    axes: Sequence[str]  # they determine the density; cases that agree in all others form one curve
     bands: Sequence[Band] = ()
-    density: str = "density"
-    against: str = ""
+    density: str = "density"  # the fact or axis that holds it
+    against: str = ""  # the variant that the speed-up is counted from; "": the densest case of the same arm
 
 
 def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
@@ -117,22 +110,18 @@ def agree(outputs: Any, expected: Any) -> Check:
     TF32; integers must be equal. NaN agrees with NaN in the same place, unless every value is NaN.
     """
     outs, refs = tensors(outputs), tensors(expected)
-    types, base_types = ([str(one.dtype).removeprefix("torch.") for one in each] for each in (outs, refs))
-    if types != base_types:
-        kinds = [", ".join(each) or "nothing" for each in (types, base_types)]
-        return Check(False, f"outputs are {kinds[0]}, those of the other side {kinds[1]}")
-    if not outs:
-        return Check(True)
+    mine, other = (", ".join(str(one.dtype).removeprefix("torch.") for one in each) for each in (outs, refs))
+    if mine != other:
+        return Check(False, f"outputs are {mine or 'nothing'}, those of the other side {other or 'nothing'}")
     worst_abs = worst_rel = 0.0
     for place, (out, ref) in enumerate(zip(outs, refs, strict=True)):
-        mine = out.detach().to(ref.device)
-        if ref.is_floating_point() and mine.shape == ref.shape:
-            both = mine.isnan() & ref.isnan()
+        got, rtol = out.detach().to(ref.device), 0.0
+        if ref.is_floating_point() and got.shape == ref.shape:
+            rtol, both = _AGREE.get(ref.dtype, _AGREE_NARROW), got.isnan() & ref.isnan()
             if ref.numel() and bool(both.all()):
                 return Check(False, f"output {place}: every value is NaN on both sides")
-            mine, ref = mine.masked_fill(both, 0.0), ref.masked_fill(both, 0.0)  # noqa: PLW2901
-        rtol = _AGREE.get(ref.dtype, _AGREE_NARROW) if ref.is_floating_point() else 0.0
-        found = compare(mine, ref, rtol=rtol, atol=0.0)
+            got, ref = got.masked_fill(both, 0.0), ref.masked_fill(both, 0.0)  # noqa: PLW2901
+        found = compare(got, ref, rtol=rtol, atol=0.0)
         worst_abs, worst_rel = max(worst_abs, found.max_abs or 0.0), max(worst_rel, found.max_rel or 0.0)
         if not found.ok:
             reason = f"the sides do not agree: output {place}{found.reason.removeprefix('output 0')}"
@@ -141,17 +130,13 @@ def agree(outputs: Any, expected: Any) -> Check:
 
 
 def accepts(function: Callable[..., Any], *names: str) -> bool:
-    """Whether `function` takes arguments of these names: for `prepare` where the sides' signatures differ.
-
-    False if the signature is unknown (built-in or compiled functions).
-    """
+    """Whether `function` takes arguments of these names: for `prepare` where the sides' signatures differ. False if the
+    signature is unknown (built-in or compiled functions)."""
     try:
-        parameters = inspect.signature(function).parameters.values()
+        inspect.signature(function).bind_partial(**dict.fromkeys(names))
     except (TypeError, ValueError):
         return False
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return True
-    return set(names) <= {p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    return True
 
 
 def tensors(values: Any) -> list[torch.Tensor]:

@@ -93,26 +93,17 @@ def serve(requests: BinaryIO, replies: Any) -> int:
     bench: Bench | None = None
     for line in requests:
         message = wire.load(line)
-        verb = message["do"]
-        request = wire.unpack(wire.VERBS[verb][0], message["args"])
-        answer: dict[str, Any] = {"id": message["id"]}
+        verb, request = message["do"], wire.unpack(wire.VERBS[message["do"]][0], message["args"])
         try:
+            reply: Any = wire.Closed()
             if verb == "start":
                 bench = Bench(request)
-                reply: Any = bench.ready()
-            elif verb == "stop":
-                reply = wire.Closed()
-            else:
-                assert bench is not None, "start comes first"
+                reply = bench.ready()
+            elif verb != "stop":
                 reply = getattr(bench, verb)(request)
-            answer["reply"] = wire.pack(reply)
-            payload = wire.dump(answer)
+            payload = wire.dump({"id": message["id"], "reply": wire.pack(reply)})
         except BaseException as error:  # noqa: BLE001 - any exception of a workload is an outcome, exit() included
-            fault = classify(error, bench.mounted if bench else None)
-            if fault.status == "unsupported":  # raised on purpose: a traceback would not help
-                print(f"unsupported: {fault.reason}", flush=True)
-            else:
-                traceback.print_exception(error)
+            fault = _printed(error, bench)
             if bench is not None and not bench.usable():
                 print(fault.reason, flush=True)
                 return UNUSABLE
@@ -120,48 +111,49 @@ def serve(requests: BinaryIO, replies: Any) -> int:
         sys.stdout.flush()
         replies.write(payload)
         if verb == "stop":
-            return 0
+            break
     return 0
+
+
+def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
+    """The fault of an exception, which is printed: with its traceback unless it was raised on purpose."""
+    fault = classify(error, bench.mounted if bench else None)
+    if fault.status == "unsupported":
+        print(f"unsupported: {fault.reason}", flush=True)
+    else:
+        traceback.print_exception(error)
+    return fault
 
 
 def foreground(file: Path) -> int:
     """Call one arm of one cell as the file, a wire.Foreground, says: for profilers that start this process themselves.
 
-    Writes a wire.Finished to the file that the job names. Returns the exit code.
+    One call outside the ranges (it compiles, loads and tunes), then the warm-ups and the runs, all alike: from an idle
+    device to an idle device, with reset() outside the range. Writes a wire.Finished to the file that the job names.
+    Returns the exit code.
     """
     job: wire.Foreground = wire.unpack(wire.Foreground, wire.load(file.read_bytes()))
     bench = Bench(job.start)
     try:
-        outcome = _calls(bench, job)
+        arm = bench.make(job.open, job.open.placement)
+        with contextlib.ExitStack() as ranges:
+            for number in range(1 + job.warmup + job.runs):
+                if number == 1:
+                    ranges.enter_context(bench.marked(job.open))
+                if arm.op.reset:
+                    arm.op.reset()
+                bench.clock.sync()
+                with torch.profiler.record_function(wire.CALL_RANGE):
+                    arm.op.call()
+                    bench.clock.sync()
+        outcome = wire.Finished("ok", facts=arm.facts() if job.facts else {})
     except KeyboardInterrupt:
         raise
     except BaseException as error:  # noqa: BLE001 - any exception of a workload is an outcome, exit() included
-        fault = classify(error, bench.mounted)
-        if fault.status != "unsupported":
-            traceback.print_exception(error)
+        fault = _printed(error, bench)
         outcome = wire.Finished(fault.status, fault.reason)
     Path(job.outcome).write_bytes(wire.dump(wire.pack(outcome)))
     return 0 if outcome.status == "ok" else 1
-
-
-def _calls(bench: Bench, job: wire.Foreground) -> wire.Finished:
-    """One call outside the ranges (it compiles, loads and tunes), then the warm-ups and the runs, all alike: from an
-    idle device to an idle device, with reset() outside the range."""
-    arm = bench.make(job.open, job.open.placement)
-
-    def call() -> None:
-        if arm.op.reset:
-            arm.op.reset()
-        bench.clock.sync()
-        with torch.profiler.record_function(wire.CALL_RANGE):
-            arm.op.call()
-            bench.clock.sync()
-
-    call()
-    with bench.marked(job.open):
-        for _ in range(job.warmup + job.runs):
-            call()
-    return wire.Finished("ok", facts=arm.facts() if job.facts else {})
 
 
 def _forks_work() -> bool:

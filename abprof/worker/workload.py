@@ -73,11 +73,12 @@ def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
     """Axes in file order; a tuple key zips axes; a callable preset is called with the device's kind."""
     rows: list[tuple[list[str], list[Any]]] = []
     for key, values in (axes(kind) if callable(axes) else axes).items():
-        names = [key] if isinstance(key, str) else list(key)
-        rows.append((names, [[value] if isinstance(key, str) else list(value) for value in values]))
-        for value in rows[-1][1]:
-            if len(value) != len(names):
-                raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {value}")
+        names, points = (
+            ([key], [[value] for value in values]) if isinstance(key, str) else (list(key), map(list, values))
+        )
+        rows.append((names, list(points)))
+        if odd := [value for value in rows[-1][1] if len(value) != len(names)]:
+            raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {odd[0]}")
     return rows
 
 
