@@ -141,7 +141,7 @@ def _as_now(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
-    """A reset() that clears these tensors' gradients; None without tensors."""
+    """A reset() that clears these tensors' gradients, if there are any."""
 
     def reset() -> None:
         for tensor in tensors:
@@ -183,9 +183,8 @@ class _StandIns(MetaPathFinder, Loader):
         self.package = package
 
     def find_spec(self, fullname: str, *_: object) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self.package and not fullname.startswith(self.package + "."):
-            return None
-        return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        mine = f"{fullname}.".startswith(f"{self.package}.")
+        return importlib.machinery.ModuleSpec(fullname, self, is_package=True) if mine else None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
         return _StandIn(spec.name)
@@ -300,18 +299,7 @@ def _intercepted() -> Iterator[None]:
 
 _AXIS = "test"
 # No configuration, cache or plug-in of the same name: nothing is written beside the tests, and the fixture is ours.
-_QUIET = [
-    "-q",
-    "-c",
-    "/dev/null",
-    "-p",
-    "no:cacheprovider",
-    "-p",
-    "no:benchmark",
-    "-p",
-    "no:xdist",
-    "--import-mode=importlib",
-]
+_QUIET = ["-q", "-c/dev/null", "-pno:cacheprovider", "-pno:benchmark", "-pno:xdist", "--import-mode=importlib"]
 
 
 def pytest_benchmark(where: str, *, kernel: str) -> Wrapped:
@@ -363,11 +351,9 @@ class _Suite(Wrapped):
     def _run(self, *argv: str, plugin: object) -> tuple[int, str]:
         """Pytest's exit code and its error, or last line; all of its output goes to the worker's log."""
         out, root = io.StringIO(), self.path if self.path.is_dir() else self.path.parent
-        try:
-            with contextlib.redirect_stdout(out):
-                code = int(_pytest().main([*_QUIET, f"--rootdir={root}", *argv], plugins=[plugin]))
-        finally:
-            print(out.getvalue(), flush=True)
+        with contextlib.redirect_stdout(out):
+            code = int(_pytest().main([*_QUIET, f"--rootdir={root}", *argv], plugins=[plugin]))
+        print(out.getvalue(), flush=True)
         lines = out.getvalue().splitlines()
         lines = [line for line in lines if line.startswith("E ")] or lines or [""]
         return code, lines[-1].removeprefix("E ").strip()
@@ -384,19 +370,19 @@ def _pytest() -> Any:
 class _Fixture:
     """The `benchmark` of a test."""
 
+    found: Op | None = None
+    group = None
+
     def __init__(self) -> None:
-        self.found: Op | None = None
         self.extra_info: dict[str, Any] = {}
-        self.group = None
 
     def __call__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        """Intercept the call, and end the test."""
         self.pedantic(function, args, kwargs)
 
     def pedantic(
         self, target: Callable[..., Any], args: Any = (), kwargs: Any = None, setup: Any = None, **_rounds: Any
     ) -> NoReturn:
-        """The same; `setup`, which may make the arguments anew, runs untimed before every call."""
+        """Intercept the call, and end the test. `setup` may make the arguments anew, untimed before every call."""
         given: list[Any] = [args, kwargs or {}]
 
         def reset() -> None:
@@ -415,7 +401,6 @@ class _Fixture:
 # needs, which mark instead of register. Anything else of tritonbench is the installed one's, or a stand-in.
 _STYLE = "tritonbench.utils.triton_op"
 _MARK = "_abprof_registered"
-_INPUT, _X, _BACKEND = "input", "x", "backend"
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
@@ -444,39 +429,34 @@ class _Operator(Wrapped):
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
         """`default` and `full` are all inputs with all registered methods, `smoke` the first input."""
         every = functools.cache(self._axes)
-        smoke = lambda kind: {key: all if key == _BACKEND else all[:1] for key, all in every(kind).items()}  # noqa: E731
-        return {"smoke": smoke, "default": every, "full": every}
+        return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
-    def _axes(self, kind: str) -> dict[Any, Any]:
+    def _axes(self, kind: str, *, first: bool = False) -> dict[Any, Any]:
         """Raises ValueError for a class without a registered method or without inputs."""
         made = self._made(self.described(), kind)
         # Methods in the order in which they are written, a base class's first.
         methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}
         names = [name for name, method in methods.items() if getattr(method, _MARK)]
         _seed(0)
-        inputs = []
-        for number, given in enumerate(made.get_input_iter()):
-            try:
-                inputs.append((number, str(made.get_x_val(given))))
-            except NotImplementedError:
-                inputs.append((number, str(number)))
+        inputs = [(number, str(made.get_x_val(given))) for number, given in enumerate(made.get_input_iter())]
         if not names or not inputs:
             raise ValueError(f"{self.name} of {self.file} has no registered benchmark, or no input")
-        return {(_INPUT, _X): inputs, _BACKEND: names}
+        return {("input", "x"): inputs[:1] if first else inputs, "backend": names}
 
     def _made(self, module: types.ModuleType, device: str) -> Any:
-        if not isinstance(getattr(module, self.name, None), type):
+        kind = getattr(module, self.name, None)
+        if not isinstance(kind, type):
             raise ValueError(f"{self.file} has no class {self.name}")
-        return getattr(module, self.name)(_Options(device=device, mode=self._mode.value), [])
+        return kind(_Options(device=device, mode=self._mode.value), [])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
         """The registered method's call on the input, in the operator's mode."""
         made = self._made(self.module(), device)
-        inputs = next(itertools.islice(made.get_input_iter(), int(case[_INPUT]), None))
-        method = getattr(made, str(case[_BACKEND]))
+        inputs = next(itertools.islice(made.get_input_iter(), int(case["input"]), None))
+        method = getattr(made, str(case["backend"]))
         forward = method(**inputs) if isinstance(inputs, dict) else method(*inputs)
         if not callable(forward):
-            raise TypeError(f"{case[_BACKEND]} did not return a callable")
+            raise TypeError(f"{case['backend']} did not return a callable")
         if self._mode is Mode.FWD:
             return Op(_as_now(forward))
         backward = made.get_bwd_fn(forward)
@@ -503,10 +483,14 @@ class BenchmarkOperator:
         self.device, self.mode = tb_args.device, Mode(tb_args.mode)
         self.dtype = _DTYPES.get(self.DEFAULT_PRECISION)
 
-    def _lacking(self, *_: Any) -> Any:
-        raise NotImplementedError("the operator lacks get_input_iter(), get_bwd_fn() or get_x_val()")
+    def get_input_iter(self) -> Iterator[Any]:
+        raise NotImplementedError("the operator has no get_input_iter()")
 
-    get_input_iter = get_bwd_fn = get_x_val = _lacking
+    def get_x_val(self, inputs: Any) -> Any:
+        return [list(one.shape) for one in inputs if isinstance(one, torch.Tensor)]
+
+    def get_bwd_fn(self, fwd_fn: Callable[[], Any]) -> Callable[[], Any]:
+        raise NotImplementedError("the operator has no get_bwd_fn()")
 
     def get_grad_to_none(self, args: Any) -> Any:
         """Tensors whose gradients are cleared before each call."""
@@ -516,7 +500,7 @@ def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any]
     """Marks a method of an operator."""
 
     def mark(method: Any) -> Any:
-        setattr(method, _MARK, bool(enabled))
+        setattr(method, _MARK, enabled)
         return method
 
     return mark

@@ -23,7 +23,7 @@ from abprof.worker import ceilings, checks, profile, workload
 from abprof.worker.api import Work
 from abprof.worker.arms import Arms
 from abprof.worker.compiles import chosen
-from abprof.worker.proof import Given, Prover
+from abprof.worker.proof import Prover
 
 
 class Bench(Arms):
@@ -34,8 +34,9 @@ class Bench(Arms):
     def __init__(self, start: wire.Start) -> None:
         super().__init__(start)
         self._versions = versions()
-        self._prover: Prover | None = None
-        self._given = Given.take()  # torch, Triton and the driver are loaded, and no code of a side or a workload
+        # torch, Triton and the driver are loaded, and no code of a side or a workload.
+        judges = {str(Path(file).parent / wire.WRAPPED) for file in start.workloads.values()}
+        self._prover = Prover(start.mount, judges) if start.mount else None
 
     def ready(self) -> wire.Ready:
         """Who this worker is."""
@@ -99,10 +100,7 @@ class Bench(Arms):
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
         """What is loaded now, and whether it may be."""
-        if self._prover is None:
-            assert self.start.mount is not None
-            judges = tuple({str(Path(file).parent / wire.WRAPPED) for file in self.start.workloads.values()})
-            self._prover = Prover(self.start.mount, self._given, judges)
+        assert self._prover is not None, "this worker has no kernel package"
         kernels = self.compiles.kernels
         reason, artefacts = self._prover.prove({key: kernel.sha256 for key, kernel in kernels.items()})
         return wire.Proved(not reason, reason, artefacts, self.compiles.count, list(kernels.values()))

@@ -153,9 +153,8 @@ class CudaClock(Clock):
         """Mean over calls of the event pair (`gpu_span`).
 
         Before each call the L2 cache is flushed by writing twice its size, and a spin kernel keeps the stream busy for
-        as long as the host needs to enqueue this operation, so that launch cost lies before the first event (nvbench's
-        blocking kernel, with a bounded wait instead of a host flag). If the device has passed the first event before
-        the host was done, the call is made again with a longer spin.
+        as long as the host needs to enqueue this operation, so that launch cost lies before the first event. If the
+        device has passed the first event before the host was done, the call is made again with a longer spin.
         """
         pairs = [self._one(op, arm, cold=cold, stamp=i == 0) for i in range(calls)]
         if self._stamps is not None:
@@ -255,8 +254,7 @@ class CudaClock(Clock):
     def _recording(self) -> Records:
         if self.profiled:
             raise Unsupported(_TICKS)
-        if self._records is None:
-            self._records = Records()
+        self._records = self._records or Records()
         return self._records
 
     def _idle(self, op: Op, records: Records, *, cold: bool) -> None:
@@ -345,8 +343,7 @@ class Records:
         try:
             from cupti import cupti
         except Exception as error:  # one of its own where the library that it loads is missing
-            what = f"cupti-python cannot be imported ({error}): pip install cupti-python into this interpreter"
-            raise Unsupported(what) from error
+            raise Unsupported(f"cupti-python cannot be imported ({error}): pip install it here") from error
         self._cupti = cupti
         kind = cupti.ActivityKind
         self._kinds = (kind.CONCURRENT_KERNEL, kind.MEMCPY, kind.MEMSET)
@@ -383,8 +380,7 @@ class Records:
 
 
 class Graph:
-    """One captured call, with the memory it works in. `compiled` gives the number of compilations so far. Raises
-    NotCaptured."""
+    """One captured call, with the memory it works in. `compiled` counts compilations so far. Raises NotCaptured."""
 
     def __init__(self, op: Op, compiled: Callable[[], int]) -> None:
         stream = torch.cuda.Stream()
@@ -406,8 +402,8 @@ class Graph:
 
 
 def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> None:
-    """Two calls on the stream that will capture, so that what is made once per stream (a workspace) exists. Raises
-    NotCaptured if the second one waits or compiles, while nothing is spoiled yet."""
+    """Two calls on the stream that will capture, which make its workspaces. Raises NotCaptured if the second one waits or
+    compiles, while nothing is spoiled yet."""
     mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -433,8 +429,7 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
 
 def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) -> Any:
     """Capture a call and return its result. Not torch.cuda.graph(): it empties torch's memory, 50 ms and more."""
-    current, collecting = torch.cuda.current_stream(), gc.isenabled()
-    stopped: Exception | None = None
+    current, collecting, stopped = torch.cuda.current_stream(), gc.isenabled(), list[Exception]()
     gc.disable()  # what it would free in the middle may be of another graph
     try:
         with torch.cuda.stream(stream):
@@ -442,12 +437,12 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
             try:
                 return op.call()
             except Exception as error:
-                stopped = error
+                stopped.append(error)
                 raise
             finally:
                 graph.capture_end()
     except Exception as error:
-        first = stopped or error  # capture_end() fails too, and says less
+        first = [*stopped, error][0]  # capture_end() fails too, and says less
         why = f"{type(first).__name__}: {' '.join(str(first).split())[:160]}"
         raise NotCaptured("error", f"the call fails while it is captured ({why})", spoiled=True) from error
     finally:
@@ -459,9 +454,8 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
 # ---------------------------------------------------------------- how fast the multiprocessors ran, from the device's own clocks
 
 # A kernel of one thread a multiprocessor writes %clock64 (cycles) and %globaltimer (ns) to the place of its %smid. Two of
-# them give each one's mean clock in between; NVML's samples are 100 ms apart. The mean over all is taken: under a power
-# limit the clusters of an H200 run up to 0.5 % apart (docs/MEASUREMENT.md). It is PTX, loaded by the CUDA driver (PTX ISA,
-# special registers): no compiler is needed, and its machine code belongs to no side.
+# them give each one's mean clock in between; NVML's samples are 100 ms apart. It is PTX, loaded by the CUDA driver: no
+# compiler is needed, and its machine code belongs to no side.
 _PTX = b"""
 .version 6.4
 .target sm_70

@@ -1,7 +1,4 @@
-"""Tamper detection: which files are loaded, by content, and whether each of them may be.
-
-`Given.take()` records what this process has before any code of a side or a workload ran; `Prover` judges what it has now.
-"""
+"""Tamper detection: which files are loaded, by content, and whether each of them may be."""
 
 from __future__ import annotations
 
@@ -10,12 +7,10 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Self
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -48,32 +43,6 @@ SYSTEM = (
 _AT_START = tuple(sys.modules)
 
 
-@dataclass(frozen=True)
-class Given:
-    """Where code may come from besides the side's folders and the interpreter's. Folders end with a slash."""
-
-    installed: tuple[str, ...]  # folders of installed packages on the import path: another environment's, a system's
-    importable: tuple[str, ...]  # other folders on the import path (.pth, PYTHONPATH), or of an imported package
-    linkable: tuple[str, ...]  # named by LD_LIBRARY_PATH, CUDA_HOME or CUDA_PATH, or the CUDA driver's
-    loaded: frozenset[str]  # files of loaded modules and libraries, from elsewhere than PYTHONPATH
-
-    @classmethod
-    def take(cls) -> Self:
-        """What this process has now: call it when torch, Triton and the driver are loaded, and nothing else."""
-        named = _both_names(_listed("PYTHONPATH"))
-        path = _both_names([place for place in sys.path if os.path.isabs(place)])  # noqa: PTH117
-        installed = tuple(p for p in path if p not in named and p.endswith(("/site-packages/", "/dist-packages/")))
-        tops = (module for name, module in list(sys.modules.items()) if "." not in name)
-        inside = _both_names([p for m in tops if isinstance(at := getattr(m, "__path__", None), list) for p in at])
-        importable = tuple(p for p in (*path, *inside) if p in named or not p.startswith((*installed, HARNESS)))
-        objects = mapped_objects()
-        drivers = [os.path.dirname(path) for path in objects if "/libcuda.so" in path]  # noqa: PTH120
-        linkable = [*_listed("LD_LIBRARY_PATH"), *_listed("CUDA_HOME"), *_listed("CUDA_PATH"), *drivers]
-        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-        loaded = frozenset(file for file in (*files, *objects) if file and not file.startswith(named))
-        return cls(installed, importable, _both_names(linkable), loaded)
-
-
 def _listed(variable: str) -> list[str]:
     """The absolute folders that an environment variable lists."""
     return [place for place in re.split("[:;]", os.environ.get(variable, "")) if os.path.isabs(place)]  # noqa: PTH117
@@ -86,11 +55,8 @@ def _both_names(places: list[str]) -> tuple[str, ...]:
 
 
 def mapped_objects() -> list[str]:
-    """Files that are mapped into this process as executable, or are named like a shared object.
-
-    Not devices, nor memory that never had a name in a folder, which compilers and libffi write code to (memfd, files
-    without a library's name that are deleted as soon as they are open).
-    """
+    """Files that are mapped into this process as executable, or are named like a shared object. Not devices, nor memory
+    that compilers and libffi write code to (memfd, files that are deleted as soon as they are open)."""
     paths = set()
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -112,22 +78,45 @@ class Prover:
     Results about a file are cached: a worker proves itself around every cell, and torch alone has two thousand modules.
     """
 
-    def __init__(self, mount: wire.Mount, given: Given, judges: tuple[str, ...] = ()) -> None:
-        self._mount, self._given = mount, given
+    def __init__(self, mount: wire.Mount, judges: Iterable[str] = ()) -> None:
+        """Records what this process has now: call it when torch, Triton and the driver are loaded, and nothing else."""
+        self._mount = mount
         self._own, self._forbidden, self._sources, self._judges = (
             tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, judges)
         )
+        self.take()
         self._known: dict[str, tuple[str, str]] = {}  # a module's file -> its real path and standing
         self._installed: tuple[tuple[str, ...], dict[str, str]] = ((), {})
         self._hashes: dict[tuple[str, int, int], str] = {}
 
+    def take(self) -> None:
+        """Where code may come from besides the side's folders and the interpreter's."""
+        named = _both_names(_listed("PYTHONPATH"))
+        path = _both_names([place for place in sys.path if os.path.isabs(place)])  # noqa: PTH117
+        # Folders of installed packages on the import path: another environment's, a system's.
+        self.installed = tuple(p for p in path if p not in named and p.endswith(("/site-packages/", "/dist-packages/")))
+        # Other folders on the import path (.pth, PYTHONPATH), or of an imported package.
+        tops = (module for name, module in list(sys.modules.items()) if "." not in name)
+        inside = _both_names([p for m in tops if isinstance(at := getattr(m, "__path__", None), list) for p in at])
+        self.importable = tuple(
+            p for p in (*path, *inside) if p in named or not p.startswith((*self.installed, HARNESS))
+        )
+        # Of libraries: named by LD_LIBRARY_PATH, CUDA_HOME or CUDA_PATH, or the CUDA driver's.
+        objects = mapped_objects()
+        drivers = [os.path.dirname(path) for path in objects if "/libcuda.so" in path]  # noqa: PTH120
+        self.linkable = _both_names(
+            [*_listed("LD_LIBRARY_PATH"), *_listed("CUDA_HOME"), *_listed("CUDA_PATH"), *drivers]
+        )
+        # Files of loaded modules and libraries, from elsewhere than PYTHONPATH.
+        files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+        self.loaded = frozenset(file for file in (*files, *objects) if file and not file.startswith(named))
+
     def prove(self, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
         """(why a loaded file may not be there, or ""; every loaded file that is not the environment's, with its SHA-256).
 
-        A side's own files are from `mount.allowed`. Its environment is the interpreter, the system's shared libraries and
-        what was given, unless it lies in `mount.forbidden` (the user's checkout, other sides' trees and builds, shared
-        caches), has the name of one of the side's modules, or is of a distribution that was installed from one of
-        `mount.sources` or is a copy of the package. `kernels`: compiled kernel -> SHA-256.
+        The environment is the interpreter, the system's libraries and what was given, unless it lies in `mount.forbidden`,
+        has the name of one of the side's modules, or is of a distribution that was installed from one of `mount.sources`
+        or is a copy of the package. `kernels`: compiled kernel -> SHA-256.
         """
         namespace, name = owned(self._mount)  # known once the package was imported
         prefix = f"{namespace}." if namespace else ""
@@ -165,22 +154,21 @@ class Prover:
 
     def standing(self, file: str, path: str, *, library: bool = False) -> str:
         """own: the side's. environment: the interpreter's, the system's, or loaded from the start. given: from a folder
-        of `Given`. outside: anything else. `file` is the name it was loaded by, `path` its real path."""
-        given = self._given
+        that was given. outside: anything else. `file` is the name it was loaded by, `path` its real path."""
         if path.startswith(self._own):
             return "own"
         if path.startswith((*INTERPRETER, HARNESS)):  # also where these lie below a forbidden folder
             return "environment"
         if path.startswith(self._forbidden):
             return "outside"
-        if file in given.loaded or path.startswith(given.installed):
+        if file in self.loaded or path.startswith(self.installed):
             return "environment"
         # The name may be a link in one of these, to where a package manager or an editable install keeps the file.
-        if path.startswith(given.importable) or file.startswith((*given.importable, *given.installed, *INTERPRETER)):
+        if path.startswith(self.importable) or file.startswith((*self.importable, *self.installed, *INTERPRETER)):
             return "given"
         if library and path.startswith(SYSTEM):
             return "environment"
-        return "given" if library and path.startswith(given.linkable) else "outside"
+        return "given" if library and path.startswith(self.linkable) else "outside"
 
     def _modules(self) -> Iterator[tuple[str, str, str]]:
         """(name, real path, standing) of every imported module except the workloads, and the script that started the worker

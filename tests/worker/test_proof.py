@@ -17,7 +17,6 @@ from types import ModuleType
 import pytest
 
 from abprof.records import messages as wire
-from abprof.worker.proof import Given
 from abprof.worker.proof import Prover as Judge
 
 
@@ -25,17 +24,20 @@ class Prover:
     """Proves with what was given when the test began: its own process, with other tests' modules and libraries."""
 
     def __init__(self) -> None:
-        self.given = Given.take()
+        self.given = Judge(wire.Mount("", "", "", "", []))
         self._before = self.given.loaded
 
     def __call__(self, mount: wire.Mount, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
         """The reason, and the artefacts that the test brought in."""
-        reason, found = Judge(mount, self.given).prove(kernels)
+        judge = Judge(mount)
+        for name in ("installed", "importable", "linkable", "loaded"):
+            setattr(judge, name, getattr(self.given, name))
+        reason, found = judge.prove(kernels)
         return reason, [item for item in found if item["path"] not in self._before]
 
     def begin(self) -> None:
         """The worker begins now: what is on its paths is given."""
-        self.given = Given.take()
+        self.given.take()
 
 
 @pytest.fixture
@@ -242,7 +244,9 @@ def test_libraries_may_come_from_where_the_environment_says_at_the_start(
 def test_the_systems_folders_are_for_libraries_alone(path: str, library: str, module: str) -> None:
     checkout = "/usr/src/checkout"
     side = wire.Mount("tiny", "", "tiny", "", [f"{checkout}/builds/a"], [checkout])
-    places = Judge(side, Given((), (), (), frozenset()))
+    places = Judge(side)
+    places.installed = places.importable = places.linkable = ()
+    places.loaded = frozenset()
     assert places.standing(path, path, library=True) == library
     assert places.standing(path, path) == module
 
