@@ -22,7 +22,7 @@ EXAMPLES: list[Any] = [
     wire.Describe("w"),
     wire.Screen("w", [CASE, {}]),
     wire.Screened(["", "too large"], [1e9, None], [None, 4.0], ["", "fwd"]),
-    wire.Build(False, ["make", "all"], "/r"),
+    wire.Build(["make", "all"], "/r"),
     wire.Built(True, 1.5, ["v1"]),
     wire.Open("w", CASE, "base:v1", "v1", "", 1, 2),
     wire.Opened("oom", "out of memory"),

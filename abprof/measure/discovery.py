@@ -273,7 +273,8 @@ def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: floa
 
 def _failure(error: WorkerFault | WorkerDied, file: Path) -> Failure:
     status: Status = "timeout" if isinstance(error, WorkerHung) else "crash"
-    own = isinstance(error, WorkerFault) and error.status == "crash" and not wire.no_module(error.reason)
+    no_module = error.reason.startswith(("ModuleNotFoundError: No module named ", "ImportError: No module named "))
+    own = isinstance(error, WorkerFault) and error.status == "crash" and not no_module
     return Failure(status=status, reason=error.reason, log="survey.log", at=file.name if own else "")
 
 

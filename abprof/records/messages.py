@@ -33,8 +33,6 @@ def shown(value: Value) -> str:
 
 @dataclass(frozen=True)
 class Mount:
-    """A kernel package as one worker sees it."""
-
     name: str
     root: str  # folder put in front of the import path
     module: str  # import name; "abprof_side.NAME" for a private mount, whose root is the folder that holds NAME/
@@ -47,8 +45,6 @@ class Mount:
 
 @dataclass(frozen=True)
 class Start:
-    """First request. Fixes what this worker is."""
-
     device: str  # "cpu", "cuda", "cuda:UUID"
     side: str
     mount: Mount | None = None
@@ -141,16 +137,13 @@ class Inventory:
 
 @dataclass(frozen=True)
 class Listed:
-    """Distribution -> version."""
-
-    packages: dict[str, str]
+    packages: dict[str, str]  # distribution -> version
 
 
 @dataclass(frozen=True)
 class Build:
-    """Import the kernel package and call its `build(verbose=...)`, if it has one. Its output is the build log."""
+    """Import the kernel package and call its `build(verbose=True)`, if it has one. Its output is the build log."""
 
-    verbose: bool = True
     recipe: list[str] = field(default_factory=list)  # argv of the repository's own build recipe, run first
     recipe_cwd: str = ""
 
@@ -174,23 +167,14 @@ class Closed:
 
 @dataclass(frozen=True)
 class Done:
-    """The reply to `Hand` and `Records`. `why`: "", or the reason it cannot be done."""
-
-    why: str = ""
+    why: str = ""  # the reason it cannot be done
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A request that failed: the exception's class and last line. The worker lives on."""
-
     status: Failed
-    reason: str
+    reason: str  # the exception's class and last line
     at: str = ""  # the workload's own function that raised it, `check() of FILE, line N`; "": other code
-
-
-def no_module(reason: str) -> bool:
-    """Whether a fault's reason is a module that is not installed."""
-    return reason.startswith(("ModuleNotFoundError: No module named ", "ImportError: No module named "))
 
 
 @dataclass(frozen=True)
@@ -209,8 +193,6 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    """How the first calls went."""
-
     status: Literal["ok", "unsupported", "missing", "oom", "crash"]
     reason: str = ""
     call_ns: float = 0.0  # a warm call, by the device's events, or the host's clock
@@ -228,9 +210,7 @@ class Capture:
 
 @dataclass(frozen=True)
 class Captured:
-    """How it went: `why` is "" or one word for the reason it failed, `reason` the sentence."""
-
-    why: str = ""
+    why: str = ""  # one word for the reason it failed
     reason: str = ""
     replay_ns: float = 0.0  # one replay, warm
     capture_ns: float = 0.0  # what capturing costs, at every placement anew
@@ -442,8 +422,6 @@ class Foreground:
 
 @dataclass(frozen=True)
 class Finished:
-    """How a worker in the foreground ended."""
-
     status: str  # as in Opened
     reason: str = ""
     facts: dict[str, Value] = field(default_factory=dict)

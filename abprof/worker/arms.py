@@ -109,10 +109,9 @@ class Arms:
         return wire.Opened("ok", "", call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
-        """Time of a warm call (ns) and ns the host needs to enqueue it; 0 if unknown. `first` is the time of the first call.
+        """Time of a warm call (ns) and ns the host needs to enqueue it; 0 if unknown. `first`: time of the first call.
 
-        A call of 50 ms or more is made only once more, and not even that if an earlier epoch gave its usual time and
-        the first call took hardly longer. On a GPU a call of 10 ms or more with a usual time is made once more.
+        A long call is made once more at most: none if an earlier epoch gave its usual time and the first took hardly longer.
         """
         clock, usual = self.clock, arm.request.usual_ns
         if usual >= wire.LONG_CALL:

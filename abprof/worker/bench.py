@@ -95,7 +95,7 @@ class Bench(Arms):
         kernel = self.kernel()
         has_build = hasattr(kernel, "build")
         if has_build:
-            kernel.build(verbose=request.verbose)
+            kernel.build(verbose=True)
         return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
 
     def prove(self, _request: wire.Prove) -> wire.Proved:

@@ -161,11 +161,8 @@ def _is_annotation(event: Any) -> bool:
 
 
 def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[Ran]:
-    """The same with the keys of the compiled kernels. `launched`: (name, key) as Triton launched them, in order.
-
-    A name that ran as often as it was launched is matched in order; otherwise (a replayed graph launches nothing) only
-    if all its launches were of one kernel.
-    """
+    """The same with the keys of the compiled kernels. `launched`: (name, key) as Triton launched them, in order. A name that
+    ran as often as it was launched is matched in order; otherwise (a replayed graph) if all were of one kernel."""
     keys: dict[str, list[str]] = {}
     for name, key in launched:
         keys.setdefault(name, []).append(key)
@@ -222,32 +219,16 @@ def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -
 
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
     """What each call launched, from everything that ran and the calls' (start, end). All calls must agree."""
-    calls: list[dict[tuple[Any, ...], list[int]]] = []
-    grouped = _by_call(((one.at, one) for one in ran), spans)
-    for each in grouped:
-        calls.append({})
-        for one in each:
-            calls[-1].setdefault((one.name, one.key, *one.details), []).append(one.ns)
-    if not calls:
-        return wire.Census(missing="no call was profiled")
-    counts = [{kind: len(times) for kind, times in call.items()} for call in calls]
-    if any(count != counts[0] for count in counts):
-        return wire.Census(missing=DIFFER)
-    launches = [
-        wire.Launch(
-            name=name,
-            count=number,
-            ns=statistics.median(sum(call[kind]) for call in calls),
-            compiled=key,
-            grid=list(grid),
-            block=list(block),
-            registers=registers,
-            shared_bytes=shared,
-        )
-        for kind, number in counts[0].items()
-        for name, key, grid, block, registers, shared in [kind]
-    ]
-    return wire.Census(launches, statistics.median(map(hidden, grouped)))
+    calls = _by_call(((one.at, one) for one in ran), spans)
+    counts = [Counter((one.name, one.key, *one.details) for one in call) for call in calls]
+    if not calls or any(count != counts[0] for count in counts):
+        return wire.Census(missing=DIFFER if calls else "no call was profiled")
+    launches = []
+    for kind, number in counts[0].items():
+        name, key, grid, block, *resources = kind
+        ns = statistics.median(sum(o.ns for o in call if (o.name, o.key, *o.details) == kind) for call in calls)
+        launches.append(wire.Launch(name, number, ns, key, "", "", list(grid), list(block), *resources))
+    return wire.Census(launches, statistics.median(map(hidden, calls)))
 
 
 def hidden(call: Sequence[Ran]) -> float:
@@ -326,12 +307,11 @@ def _plain(value: Any) -> Any:
 @contextlib.contextmanager
 def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
     """The block within NVTX ranges of these names, the first outermost, and each `record_function` range of the block as
-    an NVTX range of its name. `calls` are further names of abprof's own range around a call. Never within a timed turn.
+    an NVTX range of its name. `calls` are further names of abprof's own range around a call. Does nothing without NVTX.
 
     Each range exists in both of NVTX's kinds: push and pop nest and belong to one thread (`NAME/` in ncu's filter); start
     and end hold for all threads (`NAME`): autograd launches a backward kernel from a thread of its own. Torch's
-    `emit_nvtx` does nothing under its profiler, marks every operation and appends numbers to names. Does nothing if torch
-    was built without NVTX.
+    `emit_nvtx` does nothing under its profiler, marks every operation and appends numbers to names.
     """
     try:
         torch.cuda.nvtx.mark("abprof")

@@ -23,7 +23,7 @@ def ffa(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
     build = Path(request.config.cache.mkdir("ffa-build"))
     workloads = [FOLDER / "dense.py", FOLDER / "block_sparse.py"]
     with side(KERNELS, "ffa", workloads, tmp_path_factory.mktemp("ffa"), build) as worker:
-        worker.ask(wire.Build(verbose=False))
+        worker.ask(wire.Build())
         yield worker
 
 

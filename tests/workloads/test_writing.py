@@ -40,7 +40,7 @@ def start(root: Path, place: Path) -> Any:
 def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
     root = example(tmp_path_factory.mktemp("example"))
     with start(root, tmp_path_factory.mktemp("place")) as worker:
-        assert worker.ask(wire.Build(verbose=True)).has_build
+        assert worker.ask(wire.Build()).has_build
         assert worker.log_has("$ cc -O3 -shared")
         yield worker
 
