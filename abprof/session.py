@@ -225,7 +225,7 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
             items = coordinate(plan, record, executor, place)
         else:
             items = epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
-        with record.view.measuring(budget):
+        with record.view.working("starting workers", budget):
             for item in items:
                 show.add(item)
                 if isinstance(item, Block) and not executor:
@@ -256,7 +256,7 @@ def start(
 def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
     """Measure a command that times itself: nothing of it can be checked, proved or probed."""
     budget, first, show = place.options.budget, record.next_epoch, Progress(record)
-    with proc.no_orphans(), interruptible(record), record.view.measuring(budget):
+    with proc.no_orphans(), interruptible(record), record.view.working("starting workers", budget):
         record.start(record.head)
         for block in commands.epochs(bench, place.device, record.wanted, record.view.warn, first=first, budget=budget):
             show.add(block)

@@ -94,7 +94,7 @@ def build_packages(
     """Build what the cache lacks, several jobs at a time, and print the outcome of each. A failure is a record, not an error."""
     cpus = len(os.sched_getaffinity(0))
     running, pool = _Running(), ThreadPoolExecutor(max_workers=max(1, cpus // 2 if gpu else cpus))
-    with view.building():
+    with view.working("building"):
         try:
             futures = [pool.submit(_build, factory, job, view.build_line, running, rebuild=rebuild) for job in jobs]
             while wait(futures, _LOOK).not_done:

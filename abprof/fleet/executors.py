@@ -17,7 +17,6 @@ import msgspec
 
 from abprof import sides
 from abprof.builds import environment
-from abprof.devices import Device
 from abprof.fleet.messages import ALIVE, Shard
 from abprof.measure import Plan, RunContext
 from abprof.records import Record
@@ -73,20 +72,16 @@ def read_options(place: RunContext) -> Any:
 
 def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], None]) -> Executor | None:
     """The executor that a run needs, None if one device of this host measures it in the run's own process."""
-    kind, _, address = place.options.executor.partition("://")
-    if not kind:
+    if not place.options.executor:
         several = len(place.devices) > 1 and (len(plan.cells) > 1 or plan.run.machines)
-        return LocalExecutor(place.devices, place.cache, logs, say) if several else None
-    env, _ = environment.clean(os.environ, "user", place.file.environment.allow)
-    env.pop("CUDA_VISIBLE_DEVICES", None)  # the cluster chooses the GPU
-    options, gpu = read_options(place), place.device.kind == "cuda"
-    if kind == "slurm":
+        return LocalExecutor(place, logs, say) if several else None
+    if place.options.executor == "slurm":
         from abprof.fleet.slurm import SlurmExecutor
 
-        return SlurmExecutor(options, env, logs, say, gpu=place.device.kind != "cpu")
+        return SlurmExecutor(place, logs, say)
     from abprof.fleet.ray import RayExecutor
 
-    return RayExecutor(address or "auto", options, env, logs, say, gpu=gpu)
+    return RayExecutor(place, logs, say)
 
 
 @dataclass(frozen=True)
@@ -104,10 +99,10 @@ class Executor:
 
     lasting = False  # whether a slot stays the same device, so that cells can go on where their blocks are from
 
-    def __init__(self, logs: Path, say: Callable[[str], None]) -> None:
+    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
+        self.place, self.say, self.options = place, say, read_options(place)
         self.name = f"abprof-{uuid.uuid4().hex[:12]}"
         self.folder = logs.absolute() / self.name
-        self._say = say
         self._logs: dict[int, Path] = {}  # shard whose end was not told -> its program's log
         self._read: dict[int, int] = {}  # shard -> bytes of its news that were told
         self._not_started: dict[int, str] = {}
@@ -171,6 +166,11 @@ class Executor:
             return whole.split(b"\n") if newline else []
         return []
 
+    def environment(self) -> dict[str, str]:
+        """What a cluster's shard workers get of this process's environment: no secrets, and no GPU."""
+        kept, _ = environment.clean(os.environ, "user", self.place.file.environment.allow)
+        return {name: value for name, value in kept.items() if name != "CUDA_VISIBLE_DEVICES"}
+
     def cancel(self) -> None:
         """End everything that was started, and wait for that. Safe to call twice, and from ^C."""
         self._logs.clear()
@@ -218,19 +218,17 @@ class LocalExecutor(Executor):
 
     lasting = True
 
-    def __init__(self, devices: Sequence[Device], cache: Path, logs: Path, say: Callable[[str], None]) -> None:
-        super().__init__(logs, say)
-        self._slots = [device.lease for device in devices]
-        self._cache = cache
+    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
+        super().__init__(place, logs, say)
         self._programs: dict[int, Program] = {}
 
     def slots(self) -> Sequence[str]:
-        return self._slots
+        return [device.lease for device in self.place.devices]
 
     def placed(self, shard: Shard, slot: str) -> Shard:
         """With the slot's own processors, in equal parts: shards do not disturb each other. () where there are too few."""
-        every = sorted(os.sched_getaffinity(0))
-        each, at = len(every) // len(self._slots), self._slots.index(slot)
+        every, slots = sorted(os.sched_getaffinity(0)), self.slots()
+        each, at = len(every) // len(slots), slots.index(slot)
         return msgspec.structs.replace(shard, device=slot, held=True, cpus=tuple(every[each * at : each * (at + 1)]))
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:  # noqa: ARG002
@@ -250,4 +248,4 @@ class LocalExecutor(Executor):
             self._programs.popitem()[1].end(max(0.0, until - time.monotonic()))
 
     def close(self) -> None:
-        sides.sweep(self._cache)  # worktrees of programs that were killed
+        sides.sweep(self.place.cache)  # worktrees of programs that were killed

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from abprof.fleet.executors import Executor, RayOptions
+from abprof.fleet.executors import Executor
 from abprof.fleet.messages import DEVICE, Shard
+from abprof.measure import RunContext
 from abprof.records.errors import AbprofError
 from abprof.system.processes import how_ended
 
@@ -24,27 +25,15 @@ _ORDERLY = 20.0  # seconds that shard workers have to clean up
 class RayExecutor(Executor):
     """Slots are places on nodes: Ray chooses the GPU."""
 
-    def __init__(
-        self,
-        address: str,
-        options: RayOptions,
-        env: Mapping[str, str],
-        logs: Path,
-        say: Callable[[str], None],
-        *,
-        gpu: bool,
-    ) -> None:
-        """`address`: "auto" for the cluster that this machine is a node of, or HOST:PORT of another's client server."""
-        super().__init__(logs, say)
-        self._address, self._options, self._gpu = address, options, gpu
-        self._env = {name: value for name, value in env.items() if not name.startswith("RAY_")}
-        self._env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
+        super().__init__(place, logs, say)
+        self._gpu = place.device.kind == "cuda"
         self._tasks: dict[Any, int] = {}  # reference of a result -> shard
         self._nodes: dict[str, str] = {}  # slot -> node id
 
     def open(self) -> None:
         """Raises AbprofError if there is no cluster, or none of its nodes fits."""
-        where = f"--executor ray://{self._address}"
+        where = f"--executor {self.place.options.executor}"
         # Ray reads a cluster's token at import from memory that `scrub_secrets` wiped: put it back.
         os.environ |= {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
         try:
@@ -52,10 +41,10 @@ class RayExecutor(Executor):
         except ImportError as error:
             what = f"Ray is not installed ({error})"
             raise AbprofError(what, where="--executor ray", advice="pip install 'abprof[ray]'") from error
+        address = self.place.options.executor.partition("://")[2] or "auto"
         handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
         try:
-            address = "auto" if self._address == "auto" else f"ray://{self._address}"
-            ray.init(address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address if address == "auto" else f"ray://{address}", log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
             advice = "HOST:PORT is that of its client server (10001), auto a cluster of this machine"
             raise AbprofError(f"no cluster: {_last_line(error)}", where=where, advice=advice) from error
@@ -68,9 +57,8 @@ class RayExecutor(Executor):
             kind = (
                 "a GPU" if self._gpu else f"the resource {_RESOURCE!r} (ray start --resources='{{\"{_RESOURCE}\": 1}}')"
             )
-            raise AbprofError(
-                f"no node has {kind}{self._options.gpu and f' of model {self._options.gpu}'}", where=where
-            )
+            model = f" of model {self.options.gpu}" if self.options.gpu else ""
+            raise AbprofError(f"no node has {kind}{model}", where=where)
 
     def close(self) -> None:
         self._ray.shutdown()
@@ -79,8 +67,8 @@ class RayExecutor(Executor):
         """NODE/PLACE for each shard that living nodes of the GPU's model may run at a time."""
         for node in self._ray.nodes():
             model, has = node.get("Labels", {}).get(_GPU_LABEL), node["Resources"]
-            if node["Alive"] and self._options.gpu in ("", model):
-                room = min(has.get("GPU" if self._gpu else _RESOURCE, 0), has.get("CPU", 0) / self._options.cpus)
+            if node["Alive"] and self.options.gpu in ("", model):
+                room = min(has.get("GPU" if self._gpu else _RESOURCE, 0), has.get("CPU", 0) / self.options.cpus)
                 name = f"{node['NodeManagerHostname']}-{node['NodeID'][:6]}"
                 self._nodes |= {f"{name}/{place}": node["NodeID"] for place in range(int(room))}
         return list(self._nodes)
@@ -98,11 +86,13 @@ class RayExecutor(Executor):
         pinned = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
         task = self._ray.remote(run).options(
             **({"num_gpus": 1} if self._gpu else {"num_gpus": 0, "resources": {_RESOURCE: 1}}),
-            num_cpus=self._options.cpus,
+            num_cpus=self.options.cpus,
             max_retries=0,
             scheduling_strategy=pinned(self._nodes[slot], soft=False),
         )
-        self._tasks[task.remote(list(argv), self._env, [DEVICE, "CUDA_VISIBLE_DEVICES"], str(log))] = shard.number
+        env = {name: value for name, value in self.environment().items() if not name.startswith("RAY_")}
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        self._tasks[task.remote(list(argv), env, [DEVICE, "CUDA_VISIBLE_DEVICES"], str(log))] = shard.number
 
     def gone(self) -> dict[int, str]:
         if not self._tasks:

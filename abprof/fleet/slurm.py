@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 import os
 import shlex
-import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.fleet.executors import Executor, SlurmOptions
 from abprof.fleet.messages import Shard
+from abprof.measure import RunContext
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
 from abprof.system import processes as proc
@@ -43,35 +43,25 @@ class _Job:
 class SlurmExecutor(Executor):
     """Slots are places in the queue: Slurm chooses the GPU of each shard."""
 
-    def __init__(
-        self, options: SlurmOptions, env: Mapping[str, str], logs: Path, say: Callable[[str], None], *, gpu: bool
-    ) -> None:
-        super().__init__(logs, say)
-        self._options, self._gpu = options, gpu
-        self._names = ",".join(sorted(name for name in env if name.isidentifier())) or "NIL"  # variables that jobs get
+    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
+        super().__init__(place, logs, say)
         self._jobs: dict[int, _Job] = {}
         self._asked_at = 0.0
         self._reasons: set[str] = set()  # to wait, that were shown
 
     def open(self) -> None:
         """Raises AbprofError if Slurm is missing, or would refuse such a job."""
-        if self._options.gres and not self._gpu:
-            what = f"jobs with gres={self._options.gres} are to measure a GPU, and this machine has none to plan and build with"
+        if self.options.gres and self.place.device.kind == "cpu":
+            what = f"jobs with gres={self.options.gres} are to measure a GPU, and this machine has none to plan and build with"
             advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
             raise AbprofError(what, where=_WHERE, advice=advice)
-        for program in ("sbatch", "squeue", "scancel"):
-            if not shutil.which(program):
-                raise AbprofError(
-                    f"{program} is not on PATH", where=_WHERE, advice="run it where jobs are submitted from"
-                )
-        accepted, why = proc.tried(
-            [*self._sbatch(60.0, Path(os.devnull)), "--test-only", "--wrap=true"], timeout=_ANSWERS_WITHIN
-        )
+        argv = [*self._sbatch(60.0, Path(os.devnull)), "--test-only", "--wrap=true"]
+        accepted, why = proc.tried(argv, timeout=_ANSWERS_WITHIN)
         if not accepted:
             raise AbprofError(f"Slurm would refuse such a job: {why}", where=_WHERE, advice="docs/EXECUTORS.md")
 
     def _sbatch(self, limit: float, log: Path) -> list[str]:
-        options = self._options
+        options: SlurmOptions = self.options
         given = {
             **{name: getattr(options, name) for name in ("gres", "constraint", "partition", "account", "qos")},
             **{name: getattr(options, name) for name in ("reservation", "nodelist", "exclude")},
@@ -80,7 +70,7 @@ class SlurmExecutor(Executor):
             "time": math.ceil((seconds(options.time, _WHERE) if options.time else limit) / 60),
             "job-name": self.name,
             "chdir": self.folder,
-            "export": self._names,
+            "export": ",".join(name for name in self.environment() if name.isidentifier()) or "NIL",
             "output": str(log).replace("%", "%%"),
             "open-mode": "append",
             "ntasks": 1,
@@ -89,7 +79,7 @@ class SlurmExecutor(Executor):
         return ["sbatch", "--parsable", "--no-requeue", *flags, *(["--exclusive"] if options.exclusive else [])]
 
     def slots(self) -> Sequence[str]:
-        return [f"slurm-{place}" for place in range(self._options.parallel)]
+        return [f"slurm-{place}" for place in range(self.options.parallel)]
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:  # noqa: ARG002
         script = f"--wrap=exec {shlex.join(argv)}"
@@ -97,7 +87,7 @@ class SlurmExecutor(Executor):
         if not made:
             raise WorkerDied(f"Slurm refused the job: {said}")
         self._jobs[shard.number] = _Job(said.strip().partition(";")[0], time.monotonic())
-        self._say(f"Slurm: job {self._jobs[shard.number].id} has shard {shard.number}")
+        self.say(f"Slurm: job {self._jobs[shard.number].id} has shard {shard.number}")
 
     def gone(self) -> dict[int, str]:
         if not self._jobs or time.monotonic() < self._asked_at + _ASKS_EVERY:
@@ -108,7 +98,7 @@ class SlurmExecutor(Executor):
         # Each reason to wait once: with some, jobs wait for ever.
         for reason in {why for state, _, why in listed.values() if state == "PENDING"} - {"None", "", *self._reasons}:
             self._reasons.add(reason)
-            self._say(f"Slurm: shards wait ({reason})")
+            self.say(f"Slurm: shards wait ({reason})")
         found = {}
         for number, job in list(self._jobs.items()):
             state, node, _ = listed.get(job.id, ("", "", ""))
@@ -129,7 +119,7 @@ class SlurmExecutor(Executor):
             if listed is not None and all(state in _OVER for state, _, _ in listed.values()):
                 self._jobs.clear()
             elif time.monotonic() > until:
-                self._say(f"Slurm: jobs did not end; scancel --name={self.name} ends them")
+                self.say(f"Slurm: jobs did not end; scancel --name={self.name} ends them")
                 self._jobs.clear()
             else:
                 time.sleep(0.5)

@@ -71,20 +71,9 @@ class View:
     # ------------------------------------------------------------ the status line
 
     @contextlib.contextmanager
-    def building(self) -> Iterator[None]:
-        """On a terminal a status line with the builds' last line; all lines with -v; the log gets all of them."""
-        with self._live("building"):
-            yield
-
-    @contextlib.contextmanager
-    def measuring(self, budget: float) -> Iterator[None]:
-        """On a terminal a status line: decided cells, the time left of `budget` seconds, and the open cells."""
+    def working(self, text: str, budget: float = 0.0) -> Iterator[None]:
+        """On a terminal a status line while the block runs; `progress` counts down `budget` seconds from here."""
         self._end = time.monotonic() + budget
-        with self._live("starting workers"):
-            yield
-
-    @contextlib.contextmanager
-    def _live(self, text: str) -> Iterator[None]:
         if not self.console.is_terminal or self.quiet:
             yield
             return

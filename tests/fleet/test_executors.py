@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from abprof.fleet import read_options
-from abprof.fleet.executors import Executor, Lost, SlurmOptions
+from abprof.fleet.executors import Executor, Lost
 from abprof.fleet.messages import Shard, read_news
 from abprof.fleet.slurm import SlurmExecutor
 from abprof.records.errors import AbprofError
@@ -21,8 +21,14 @@ from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 
 
+def place(kind: str, **given: str) -> Any:
+    file = SimpleNamespace(environment=SimpleNamespace(allow=()))
+    options = SimpleNamespace(executor=kind, executor_options=given)
+    return SimpleNamespace(options=options, file=file, device=SimpleNamespace(kind="cuda"))
+
+
 def read(kind: str, **given: str) -> Any:
-    return read_options(SimpleNamespace(options=SimpleNamespace(executor=kind, executor_options=given)))  # type: ignore[arg-type]
+    return read_options(place(kind, **given))
 
 
 def test_options() -> None:
@@ -57,7 +63,7 @@ class Here(Executor):
     """Programs of this machine, which nothing holds a lease for."""
 
     def __init__(self, folder: Path) -> None:
-        super().__init__(folder / "logs", print)
+        super().__init__(place(""), folder / "logs", print)
         self.ran: dict[int, subprocess.Popen[bytes]] = {}
 
     def start(self, shard: Shard, slot: str, argv: Any, log: Path) -> None:
@@ -110,9 +116,10 @@ def test_lines_are_given_out_once_and_whole(tmp_path: Path) -> None:
             assert executor._new_lines(7) == [b"two", b"", b"three"]
 
 
-def test_a_job_gets_what_the_options_and_the_environment_name(tmp_path: Path) -> None:
-    options = SlurmOptions(cpus=2, time="10m", exclusive=True)
-    argv = SlurmExecutor(options, {"PLAIN": "1", "A-B": "2"}, tmp_path, print, gpu=True)._sbatch(60.0, tmp_path / "a%j")
+def test_a_job_gets_what_the_options_and_the_environment_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "environ", {"PLAIN": "1", "A-B": "2", "NIGHTLY_TOKEN": "ghp_0123456789"})
+    executor = SlurmExecutor(place("slurm", cpus="2", time="10m", exclusive="true"), tmp_path, print)
+    argv = executor._sbatch(60.0, tmp_path / "a%j")
     given = {"--gres=gpu:1", "--cpus-per-task=2", "--time=10", "--exclusive", "--export=PLAIN", "--no-requeue"}
     assert given <= set(argv)
     assert f"--output={tmp_path}/a%%j" in argv
@@ -120,8 +127,8 @@ def test_a_job_gets_what_the_options_and_the_environment_name(tmp_path: Path) ->
 
 def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(AbprofError, match="sbatch is not on PATH"):
-        SlurmExecutor(SlurmOptions(), {}, tmp_path / "logs", print, gpu=True).__enter__()
+    with pytest.raises(AbprofError, match=r"Slurm would refuse such a job: .*sbatch"):
+        SlurmExecutor(place("slurm"), tmp_path / "logs", print).__enter__()
     assert not list((tmp_path / "logs").iterdir())
 
 
