@@ -42,7 +42,7 @@ def test_each_planted_cause_is_named(branch: str) -> None:
             "different autotune choice (BLOCK: 2048, num_warps: 8, num_ctas: 1 -> BLOCK: 32, num_warps",
         ),
         ("lost_overlap", "overlap of copies and arithmetic lost: pipeline stages 3 -> 1, asynchronous copies 24 -> 0"),
-        ("added_launch", "1 kernel launch added to a call: clamp appeared (1x, 650 µs)"),
+        ("added_launch", "1 kernel launch added to a call: clamp 0 -> 1 times a call (650 µs)"),
         ("slower_phase", "slower phase post: 200 µs -> 500 µs (+150.0 %)"),
         ("block_size", "block size changed: BLOCK 2048 -> 64, grid 8192 -> 262144 in add_two"),
         ("extra_pass", "a loop more over global memory: loops 1 -> 2, global loads 14 -> 28 in row_sums"),

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePath
 
-from abprof.evidence.causes.sides import Sides, changes, listed, ns
+from abprof.evidence.causes.sides import Sides, changes, listed, ns, recounts
 from abprof.records import Cause, Function, Kernel, Sampled
 
 UNRECORDED = "; whether this row calls it is not recorded on a CPU"
@@ -48,21 +48,12 @@ def same_code(sides: Sides) -> list[Cause]:
 
 def _operations(sides: Sides) -> Iterator[Cause]:
     """Torch operations that were added or removed, if their own time is enough to be the cause."""
-    before, after = ({part.name: part for part in parts} for parts in sides.parts)
-    found, total, ways = [], 0.0, set[bool]()
-    for name in dict.fromkeys((*before, *after)):
-        one, two = (side[name].count if name in side else 0 for side in (before, after))
-        if one != two:
-            part = after[name] if two > one else before[name]
-            spent = part.ns * abs(two - one) / max(one, two)
-            total += spent if two > one else -spent
-            ways.add(two > one)
-            found.append((spent, name, f"{name} {one} -> {two} times a call ({ns(spent)})"))
-    if sides.counted and found and sides.carries(total):
-        found.sort(reverse=True)
+    moved = sorted(sides.recounted, key=lambda one: -abs(one[3]))
+    if sides.counted and moved and sides.carries(sum(spent for *_, spent in moved)):
+        ways = {after > before for _, before, after, _ in moved}
         word = "replaced" if len(ways) > 1 else "added" if sides.slower else "gone"
-        text = f"operations of torch {word}: {listed([line for *_, line in found])}"
-        yield Cause(kind="operations", text=text, kernels=tuple(name for _, name, _ in found), evidence=("census",))
+        text = f"operations of torch {word}: {recounts(moved)}"
+        yield Cause(kind="operations", text=text, kernels=tuple(name for name, *_ in moved), evidence=("census",))
 
 
 def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:

@@ -6,9 +6,10 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from abprof.evidence.causes.sides import SHARE, Pair, Sides, bytes_of, changes, dims, listed, ns
+from abprof.evidence.causes.sides import SHARE, Pair, Sides, bytes_of, changes, dims, ns, recounts
 from abprof.evidence.ncu import recording
 from abprof.records import Cause, Comparison, KernelProfile, Profile, Value
+from abprof.records.quantities import plural
 
 _SIZES = re.compile(r"(^|_)(BLOCK|TILE|CHUNK)|(BLOCK|TILE)$|^B[MNK]$", re.IGNORECASE)  # a program's share of the work
 _SPILLS = 4  # instructions of local memory: one or two are an array's and cost nothing
@@ -23,9 +24,7 @@ def causes(sides: Sides) -> list[Cause]:
     """What changed in what a call launches, the surest first."""
     found = [*_launches(sides), *_overlap(sides)]
     for pair in sides.pairs:
-        if pair.same_code is True:
-            found += _grid(sides, pair)
-        elif pair.same_code is False or pair.moved or _settings(pair):
+        if pair.same_code is not None or pair.moved or _settings(pair):
             found += _code(sides, pair)
     return found
 
@@ -61,25 +60,17 @@ def _change_ns(pairs: Sequence[Pair]) -> float:
 
 def _launches(sides: Sides) -> Iterator[Cause]:
     """Launches that were added or removed; a renamed kernel is neither."""
-    new, gone = sides.new, sides.gone
-    more = [pair for pair in sides.pairs if pair.after.count != pair.before.count]
-    if not (new or gone or more):
+    moved = sides.recounted
+    count = sum(after - before for _, before, after, _ in moved)
+    if not moved or not sides.carries(sum(spent for *_, spent in moved)):
         return
-    spent = sum(part.ns for part in new) - sum(part.ns for part in gone) + _change_ns(more)
-    count = sum(part.count for part in new) - sum(part.count for part in gone)
-    count += sum(pair.after.count - pair.before.count for pair in more)
-    if not sides.carries(spent):
-        return
-    items = [f"{part.name} appeared ({part.count}x, {ns(part.ns)})" for part in new]
-    items += [f"{part.name} is gone ({part.count}x, {ns(part.ns)})" for part in gone]
-    items += [f"{pair.before.name} {pair.before.count}x -> {pair.after.count}x" for pair in more]
     if sides.along(count):
-        kind, launches = "launches", f"kernel launch{'es' if abs(count) > 1 else ''}"
-        head = f"{abs(count)} {launches} {'added to' if count > 0 else 'gone from'} a call"
+        kind, head = "launches", f"{plural(abs(count), 'kernel launch', 'kernel launches')} "
+        head += "added to a call" if count > 0 else "gone from a call"
     else:  # as many, or fewer that take longer
         kind, head = "kernels_replaced", "other kernels are launched"
-    names = tuple(part.name for part in (*new, *gone)) + tuple(pair.before.name for pair in more)
-    yield Cause(kind=kind, text=f"{head}: {listed(items)}", kernels=names, evidence=("census",))
+    names = tuple(name for name, *_ in moved)
+    yield Cause(kind=kind, text=f"{head}: {recounts(moved)}", kernels=names, evidence=("census",))
 
 
 def _overlap(sides: Sides) -> Iterator[Cause]:
@@ -95,15 +86,6 @@ def _overlap(sides: Sides) -> Iterator[Cause]:
             "passed beside another kernel"
         )
         yield Cause(kind="overlap", text=text, evidence=("census",))
-
-
-def _grid(sides: Sides, pair: Pair) -> list[Cause]:
-    """The same code over another grid or in other blocks."""
-    moved = [f"{what} ({change})" for what in ("grid", "block") if (change := _launched(pair, what))]
-    if not moved or not (sides.shown(pair) or sides.is_all(pair)):
-        return []
-    text = f"the same code is launched with another {' and '.join(moved)} in {pair.after.name}"
-    return [Cause(kind="grid", text=text, kernels=(pair.after.name,), evidence=_CODE)]
 
 
 def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
@@ -122,7 +104,8 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
     A constant alone is the weakest: nothing else was seen of the change, so the profiled call must show the kernel.
     """
     shown, whole, name = sides.shown(pair), sides.is_all(pair), pair.after.name
-    for rule in (_autotune, _tensor, _block_size, _stages, _spills, _memory, _constants):
+    rules = (_autotune, _tensor, _block_size, _stages, _spills, _memory, _constants)
+    for rule in (_grid,) if pair.same_code else rules:
         found = rule(sides, pair) if shown or (whole and rule is not _constants) else None
         if found is not None:
             evidence = ("census",) if pair.before.kernel is None else _CODE
@@ -132,6 +115,11 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
     times = f"{ns(pair.before.ns)} -> {ns(pair.after.ns)}"
     text = f"the change is in {name}: {times} in the profiled call, other machine code; no rule explains the time"
     return [Cause(kind="kernel", text=text, kernels=(name,), evidence=_CODE)]
+
+
+def _grid(_sides: Sides, pair: Pair) -> Found:
+    moved = [f"{what} ({change})" for what in ("grid", "block") if (change := _launched(pair, what))]
+    return ("grid", f"the same code is launched with another {' and '.join(moved)}") if moved else None
 
 
 def _autotune(_sides: Sides, pair: Pair) -> Found:

@@ -166,6 +166,14 @@ class Sides:
         return [part for part in self.parts[1] if all(part is not pair.after for pair in self.pairs)]
 
     @property
+    def recounted(self) -> list[tuple[str, int, int, float]]:
+        """(name, launches before, after, change in ns) of the kernels that a call launches more or less often."""
+        found = [(part.name, 0, part.count, part.ns) for part in self.new]
+        found += [(part.name, part.count, 0, -part.ns) for part in self.gone]
+        found += [(p.before.name, p.before.count, p.after.count, p.change_ns) for p in self.pairs]
+        return [one for one in found if one[1] != one[2]]
+
+    @property
     def same_launches(self) -> bool:
         """Whether both sides launch the same kernels as often, with the same grids."""
         return self.counted and not any(pair.moved for pair in self.pairs) and not self.gone and not self.new
@@ -229,6 +237,11 @@ def dims(values: Sequence[int]) -> str:
     while len(kept) > 1 and kept[-1] == 1:
         kept.pop()
     return "x".join(map(str, kept))
+
+
+def recounts(moved: Sequence[tuple[str, int, int, float]]) -> str:
+    """`clamp 0 -> 1 times a call (650 µs)`."""
+    return listed([f"{name} {one} -> {two} times a call ({ns(abs(spent))})" for name, one, two, spent in moved])
 
 
 def changes(both: Mapping[str, tuple[Value, Value]]) -> str:
