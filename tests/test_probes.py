@@ -37,7 +37,7 @@ def test_the_rows_that_changed_are_traced_on_both_sides_the_most_changed_first(n
         assert json.loads(made.read_text())["traceEvents"]
     page, text = ((result.folder / name).read_text() for name in ("report.html", "report.md"))
     assert f'href="{result.run.traces[0].file}"' in page
-    assert "| shared | 2 | 2 | 10 ms | 11.5 ms | +1.5 ms |" in text
+    assert "| shared | 2 | 2 | 10.00 ms | 11.50 ms | +1.500 ms |" in text
 
 
 def test_a_probe_that_fails_says_why_and_the_run_is_whole(new_lab: NewLab) -> None:
@@ -72,7 +72,7 @@ def test_a_branch_alone_is_traced_and_nothing_is_where_nothing_changed(new_lab: 
     alone = lab.abprof("run", "main", "--probe", "torch")
     assert rows(alone.run) == [("a", "base")]
     assert alone.folder
-    assert "| simulated base | 1 | 20 ms |" in (alone.folder / "report.md").read_text()
+    assert "| simulated base | 1 | 20.00 ms |" in (alone.folder / "report.md").read_text()
     same = lab.abprof("main", "fast", "--probe", "torch")
     assert same.run.traces == ()
     assert "no row changed" in same.err

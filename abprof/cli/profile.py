@@ -33,7 +33,7 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
     BASE TARGET` at every cell of the matrix, in a run folder in which nothing is timed. Each arm runs alone, in a process of
     its own, and its .ncu-rep is kept. Needs Nsight Compute, and its permission to read counters.
     """
-    from abprof.evidence.ncu.capture import PROFILE
+    from abprof.evidence.ncu import PROFILE
     from abprof.extras import profiling
     from abprof.store import RUN
 
@@ -95,8 +95,7 @@ def memory(
     Each file or arm has warm-up + runs calls of one shape, and the warm-ups are dropped. A count that is no multiple of warm-up +
     runs is refused (exit code 2). docs/NCU.md has the rules.
     """
-    from abprof.evidence.ncu.capture import order
-    from abprof.evidence.ncu.traffic import measured
+    from abprof.evidence.ncu import measured, order
     from abprof.extras import profiling
     from abprof.report.probes import MemoryGroup, memory_groups
 

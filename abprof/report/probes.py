@@ -8,17 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from abprof.evidence.causes.sides import ns
-from abprof.evidence.ncu import recording
-from abprof.evidence.ncu.recording import LEVELS, Shown
-from abprof.evidence.ncu.traffic import Pair, Row, beside
-from abprof.evidence.ncu.traffic import Table as Traffic
-from abprof.evidence.ncu.traffic import table as table_of
+from abprof.evidence.ncu import recording, traffic
 from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
 from abprof.records.quantities import plural
 from abprof.report.csv_files import csv_text, plain
 from abprof.report.rows import Block, Section, Table, arm
-from abprof.report.text import NOT_RECORDED, clean, size
+from abprof.report.text import NOT_RECORDED, clean, duration, size
 
 ROWS_UP_TO = 30  # of a table of launches or samples; the CSV files have all
 _Seen = TypeVar("_Seen", Trace, Sampled, Profile)
@@ -117,9 +112,9 @@ def _table(before: Trace | Sampled, after: Trace | Sampled | None, sides: Sequen
     rows: list[tuple[float, tuple[str, ...]]] = []
     for name in dict.fromkeys(name for of in listed for name in of or ()) if None not in listed else ():
         known = [of.get(name) if of else None for of in listed]
-        counts, times = [str(t[0]) if t else "0" for t in known], [ns(t[1]) if t else "" for t in known]
+        counts, times = [str(t[0]) if t else "0" for t in known], [duration(t[1]) if t else "" for t in known]
         more = (known[1][1] if known[1] else 0.0) - (known[0][1] if known[0] else 0.0)
-        difference = f"{'+' if more > 0 else '-' if more < 0 else ''}{ns(abs(more))}"
+        difference = f"{'+' if more > 0 else '-' if more < 0 else ''}{duration(abs(more))}"
         figures = (*counts, *times, difference) if after else (counts[0], times[0])
         rows.append((-abs(more), (*(clean(text, 120) for text in name), *figures)))
     shown = tuple(texts for _, texts in sorted(rows, key=lambda row: row[0])[:ROWS_UP_TO])
@@ -149,14 +144,14 @@ def counters(run: Run) -> Iterator[Block]:
 def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
     """A table for each kernel of a call, paired as the traffic's table pairs them; `named`: its title says whose."""
     arms = (before.arm, after.arm) if after else (before.arm,)
-    one, two = table_of(before), table_of(after) if after else None
+    one, two = traffic.table(before), traffic.table(after) if after else None
     of = {id(row): kernel for made, known in ((one, before), (two, after)) if made and known
           for row, kernel in zip(made.rows, known.kernels, strict=True)}  # fmt: skip
-    for pair in (pair for pair in beside(one, two) if pair.either.kernel):
+    for pair in (pair for pair in traffic.beside(one, two) if pair.either.kernel):
         both = [of.get(id(row)) for row in (pair.base, pair.target)][: len(arms)]
         rows = {"launches a call": [*(str(k.launches_a_call) if k else "0" for k in both), ""][: len(arms) * 2 - 1]}
         most = {r: max(k.metrics.get(recording.stall(r), 0.0) for k in both if k) for r in recording.STALLS}
-        waits = [Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "")
+        waits = [recording.Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "")
                  for reason in sorted(most, key=lambda r: -most[r])[:4] if most[reason]]  # fmt: skip
         for shown in (*recording.TABLE, *waits):
             values = [_value(shown, kernel) for kernel in both]
@@ -169,7 +164,7 @@ def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> It
         yield Table(header, tuple((label, *texts) for label, texts in rows.items()), 1, title)
 
 
-def _value(shown: Shown, kernel: KernelProfile | None) -> float | None:
+def _value(shown: recording.Shown, kernel: KernelProfile | None) -> float | None:
     if kernel is None or any(name not in kernel.metrics for name in shown.names):
         return None
     return sum(kernel.metrics[name] for name in shown.names) * (kernel.launches_a_call if shown.per_call else 1)
@@ -179,12 +174,12 @@ def _text(value: float | None, unit: str) -> str:
     if value is None:
         return NOT_RECORDED
     if unit in ("ns", "bytes"):
-        return ns(value) if unit == "ns" else size(value)
+        return duration(value) if unit == "ns" else size(value)
     known = {"bytes/s": f"{value / 1e9:.1f} GB/s", "%": f"{value:.1f} %", "count": f"{value:,.0f}"}
     return known.get(unit, f"{value:.2f}")
 
 
-def _difference(shown: Shown, before: float | None, after: float | None) -> str:
+def _difference(shown: recording.Shown, before: float | None, after: float | None) -> str:
     """Shares in points, waits as they are, all else in per cent."""
     if before is None or after is None:
         return ""
@@ -197,9 +192,9 @@ def _difference(shown: Shown, before: float | None, after: float | None) -> str:
 
 _MEMORY = (
     "file", "shape", "kernel", "grid", "block", "kind", "launches", "launches_a_call", "warmup", "runs",
-    *(f"{level}_bytes_a_launch" for level in LEVELS), *(f"{level}_bytes_a_call" for level in LEVELS),
-    *(f"{level}_change_pct" for level in LEVELS), "in_files", "cell", "arm",
-    *(f"{level}_minimum_bytes" for level in LEVELS), "reason",
+    *(f"{level}_bytes_a_launch" for level in recording.LEVELS), *(f"{level}_bytes_a_call" for level in recording.LEVELS),
+    *(f"{level}_change_pct" for level in recording.LEVELS), "in_files", "cell", "arm",
+    *(f"{level}_minimum_bytes" for level in recording.LEVELS), "reason",
 )  # fmt: skip
 
 
@@ -207,7 +202,7 @@ _MEMORY = (
 class MemoryGroup:
     """Tables that stand beside each other, base first, and the arms without one: (cell, arm, reason)."""
 
-    tables: tuple[Traffic, ...]
+    tables: tuple[traffic.Table, ...]
     failed: tuple[tuple[str, str, str], ...] = ()
 
 
@@ -220,15 +215,22 @@ def _of_row(run: Run, row: Sequence[Profile]) -> Iterator[MemoryGroup]:
     failed = tuple((one.cell, one.arm, f"{one.status}: {one.reason}") for one in row if one.status != "ok")
     ok = [one for one in row if one.status == "ok"]
     for group in [ok] if not ok or arm(run, ok[0].arm).side == "base" else [[one] for one in ok]:
-        yield MemoryGroup(tuple(map(table_of, group)), failed)
+        yield MemoryGroup(tuple(map(traffic.table, group)), failed)
         failed = ()
 
 
-def traffic_tables(tables: Sequence[Traffic]) -> Iterator[Table]:
+def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
     """A table of one file, or of the first with each other: a line for each kernel, then the sums."""
-    header = ("kernel", "grid", "block", "kind", "launches a call", *(f"{name} a call" for name in LEVELS.values()))
+    header = (
+        "kernel",
+        "grid",
+        "block",
+        "kind",
+        "launches a call",
+        *(f"{name} a call" for name in recording.LEVELS.values()),
+    )
     for files in [[tables[0], other] for other in tables[1:]] or [[one] for one in tables]:
-        pairs = beside(*files)
+        pairs = traffic.beside(*files)
         kinds = {pair.either.kind for pair in pairs if not pair.either.kernel}
         lines = []
         for pair in pairs:
@@ -237,10 +239,10 @@ def traffic_tables(tables: Sequence[Traffic]) -> Iterator[Table]:
                 name = clean(row.kernel, 60) or f"all {row.kind} kernels".replace("all all", "all")
                 calls = " → ".join(dict.fromkeys(str(one.a_call) if one else "0" for one in both))
                 moved = [" → ".join(dict.fromkeys(size(one.per_call[level]) if one else "not launched" for one in both))
-                         + (f", {pct:+.1f} %" if (pct := pair.pct(level)) is not None else "") for level in LEVELS]  # fmt: skip
+                         + (f", {pct:+.1f} %" if (pct := pair.pct(level)) is not None else "") for level in recording.LEVELS]  # fmt: skip
                 lines.append((name, row.grid, row.block, row.kind if row.kernel else "", calls, *moved))
         least = [" → ".join(dict.fromkeys(size(one.of.minimum[level]) for one in files if level in one.of.minimum))
-                 for level in LEVELS]  # fmt: skip
+                 for level in recording.LEVELS]  # fmt: skip
         lines += [("predicted minimum", "", "", "", "", *least)] if any(least) else []
         calls = f"{plural(files[0].of.runs, 'call')} after {files[0].of.warmup} warm-ups"
         title = f"{' → '.join(one.label for one in files)}: {calls}"
@@ -252,7 +254,7 @@ def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
     found = [f"{cell} {name}: {reason}" for group in groups for cell, name, reason in group.failed]
     for table in (table for group in groups for table in group.tables):
         notes = list(table.of.notes)
-        missing = ", ".join(name for level, name in LEVELS.items() if level not in table.sources)
+        missing = ", ".join(name for level, name in recording.LEVELS.items() if level not in table.sources)
         notes += [f"{missing}: {NOT_RECORDED}"] if missing else []
         notes += [f"DRAM is {table.sources['dram']}"] if "+" in table.sources.get("dram", "") else []
         if outside := [f"{clean(name[0], 60)}: {count}" for name, count in table.outside.items()]:
@@ -267,7 +269,7 @@ def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
     found = []
     for table in tables:
         for row in (row for row in table.sums if row.kind == "all"):
-            moved = ", ".join(f"{name} {size(row.per_call[level])}" for level, name in LEVELS.items())
+            moved = ", ".join(f"{name} {size(row.per_call[level])}" for level, name in recording.LEVELS.items())
             found.append(f"{f'{table.label}: a' if len(tables) > 1 else 'A'} call moves {moved}")
     return clean("; ".join(found) or "nothing was recorded", 1000)
 
@@ -277,7 +279,7 @@ def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[dict[str, str | flo
     each arm without a table (kind `error`)."""
     for group in groups:
         for place, table in enumerate(group.tables):
-            for pair in beside(group.tables[0], table if place else None):
+            for pair in traffic.beside(group.tables[0], table if place else None):
                 yield _memory_line(table, pair, pair.target if place else pair.base, compared=place > 0)
             for (kernel, grid, block), count in table.outside.items():
                 yield {"file": str(Path(table.of.csv)), "kernel": kernel, "grid": grid, "block": block, "kind": "outside",
@@ -286,7 +288,9 @@ def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[dict[str, str | flo
             yield {"cell": cell, "arm": name, "kind": "error", "reason": reason}
 
 
-def _memory_line(table: Traffic, pair: Pair, here: Row | None, *, compared: bool) -> dict[str, str | float | None]:
+def _memory_line(
+    table: traffic.Table, pair: traffic.Pair, here: traffic.Row | None, *, compared: bool
+) -> dict[str, str | float | None]:
     """A row of this file; a kernel that only base has is named, with 0 launches."""
     row = pair.either
     both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
@@ -295,7 +299,7 @@ def _memory_line(table: Traffic, pair: Pair, here: Row | None, *, compared: bool
         "kind": row.kind, "launches": here.launches if here else 0, "launches_a_call": here.a_call if here else 0,
         "warmup": table.of.warmup, "runs": table.of.runs, "in_files": both if compared else "", "cell": table.of.cell, "arm": table.of.arm,
     }  # fmt: skip
-    for level in LEVELS:
+    for level in recording.LEVELS:
         if here:
             line |= {f"{level}_bytes_a_launch": here.per_launch[level], f"{level}_bytes_a_call": here.per_call[level]}
             line |= {f"{level}_change_pct": pair.pct(level)}

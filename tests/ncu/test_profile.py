@@ -57,7 +57,7 @@ def test_differences_are_per_cent_of_sums_points_of_shares_and_waits_as_they_are
     )
     rows = table(under_ncu((base,), (target,)))
     assert rows["launches a call"] == ("1", "2", "")
-    assert rows["time under ncu"] == ("1 µs", "2 µs", "+100.0 %"), "of a call: two launches"
+    assert rows["time under ncu"] == ("1.000 µs", "2.000 µs", "+100.0 %"), "of a call: two launches"
     assert rows["DRAM bytes"] == ("2.0 KiB", "4.0 KiB", "+100.0 %"), "read and written, where their sum is not there"
     assert rows["L2 hit rate"] == ("80.0 %", "70.5 %", "-9.5 points")
     assert rows["tensor cores busy"] == ("60.0 %", "66.0 %", "+6.0 points")
