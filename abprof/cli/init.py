@@ -114,9 +114,7 @@ def _made(
         what = "; ".join(["found nothing to measure: no @triton.jit, no function of tensors", *notes])
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME begins a kernel package")
     one, others = _chosen(some, values["function"])
-    setup = root / "setup.py"
-    text = setup.read_text(encoding="utf-8", errors="replace") if setup.is_file() else ""
-    made = maker.adopted(found, one, file, folder, text, name, under=place(root)[1])
+    made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
     return made, [*others, *notes]
 
 

@@ -71,6 +71,7 @@ class Found:
     kernels: set[str] = field(default_factory=set)
     fronts: dict[str, set[str]] = field(default_factory=dict)  # __init__.py -> names imported there
     unread: list[str] = field(default_factory=list)  # Python files that cannot be parsed
+    setup: str = ""  # text of setup.py
 
     def every(self) -> Iterator[Function]:
         """All functions."""
@@ -97,7 +98,9 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
     found = Found(files)
     for path in (path for path in files if path.endswith(".py") and path.isprintable()):
         try:
-            if len(source := text(path)) <= _LARGEST:
+            source = text(path)
+            found.setup = source if path == "setup.py" else found.setup
+            if len(source) <= _LARGEST:
                 _read(found, path, source)
         except (OSError, SyntaxError, ValueError, RecursionError):
             found.unread.append(path)
