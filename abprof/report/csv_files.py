@@ -18,16 +18,8 @@ from abprof.report import rows
 from abprof.report.text import clean
 
 Line = dict[str, str]  # column -> cell
-_NUMBERS = (
-    "pct",
-    "low_pct",
-    "high_pct",
-    "certifiable_pct",
-    "read_pct",
-    "clock_pct",
-    "sustained_pct",
-    "p",
-)  # of a comparison
+_NUMBERS = ("pct", "low_pct", "high_pct")  # of a comparison
+_MORE = ("certifiable_pct", "read_pct", "clock_pct", "sustained_pct", "p")
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:
@@ -100,7 +92,6 @@ def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Compariso
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)
     time = rows.metric(seen, metric)
     ns, check = (time.value if time else None), (seen.check if seen else None)
-    changes = [_number(getattr(judged, name) if judged else None) for name in _NUMBERS]
     line = {"cell": cell.id, "workload": cell.workload, "kernel": cell.kernel, "suite": cell.suite}
     line |= {f"param_{name}": plain(str(value)) for name, value in cell.params.items()}
     line |= {
@@ -132,9 +123,9 @@ def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Compariso
         "output_digest": check.digest if check else "",
         "compared_with": judged.from_ if judged else "",
         "verdict": judged.verdict if judged else "",
-        **dict(zip(_NUMBERS[:3], changes[:3], strict=True)),
+        **{name: _number(getattr(judged, name, None)) for name in _NUMBERS},
         "reasons": plain(" ".join(judged.reasons)) if judged else "",
-        **dict(zip(_NUMBERS[3:], changes[3:], strict=True)),
+        **{name: _number(getattr(judged, name, None)) for name in _MORE},
         "discovery": str(judged.discovery) if judged else "",
     }
     parts = rows.breakdown(cell, seen)

@@ -27,7 +27,7 @@ def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
     """File name -> JSON. Raises AbprofError for a run none of whose workloads such a script had."""
     made: dict[str, str] = {}
     labels = dict(zip((s.id for s in run.sides), safe_labels((s.label, s.commit) for s in run.sides), strict=True))
-    for group in groups(run, together=True):
+    for group in groups(run):
         write = _WRITERS.get(group.workload.suite)
         for side, arm in group.sides if write else ():
             for name, content in write(run, group, arm, blocks) if write else ():

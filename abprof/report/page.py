@@ -15,7 +15,6 @@ from abprof.report.rows import Block, Failed, Group, Line, Row, Section
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, interval, rate, size
 
 DETAILS_UP_TO = 300  # rows of a run that have a detail, those that need a person first
-PHASES_UP_TO = 40  # rows of a group: above it phases stand in the rows' details alone
 Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 
 
@@ -128,7 +127,7 @@ def _blocks(run: Run, group: Group) -> Iterator[Block]:
     if alone:
         yield Block(tables=(rows.alone_table(group),))
     phases, peers, pairs = rows.phase_table(group), rows.peer_table(group), rows.pair_table(run, group)
-    if phases.rows and (alone or len(group.rows) <= PHASES_UP_TO):
+    if phases.rows:
         yield Block("" if alone else "Phases of a call", tables=(phases,), folded=not alone, brief=alone)
     yield from (replace(block, brief=alone) for block in workload_tables.blocks(group))
     if peers.rows:
@@ -144,10 +143,8 @@ def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
         found.append(Block("Toolchains that differ between the sides", facts=differing))
     if builds := facts.builds(run):
         found.append(Block("Builds", facts=builds))
-    variables = [(clean(name, 80), clean(value)) for name, value in run.environment.items()]
-    variables += [("withheld", ", ".join(map(clean, run.withheld)))] if run.withheld else []
-    if variables:
-        found.append(Block("Environment of the workers", facts=variables, folded=True))
+    if run.withheld:
+        found.append(Block(facts=[("variables withheld from workers", ", ".join(map(clean, run.withheld)))]))
     yield Section("Machine and builds", tuple(found))
     found = [Block(facts=facts.method(run, blocks))]
     if len(run.sides) > 1 or run.comparisons or run.within:
@@ -181,6 +178,7 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterato
     cell, judged, times = row.cell, row.comparison, [row.ns(seen) for seen in sides]
     yield from _shown("time", (f"{rows.time_text(s, row.metric)} ({rows.own_interval(s, row.metric)})" if t else ""
                                for s, t in zip(sides, times, strict=True)))  # fmt: skip
+    yield from _shown("device", (clean(seen.device) if seen else "" for seen in sides), "–")
     yield from _shown("why", (clean(seen.reason) if seen else "" for seen in sides), "–")
     timers = [rows.metric(seen, row.metric) for seen in sides]
     yield from _shown("timer", (clean(one.protocol, 100) if one else "" for one in timers))

@@ -74,7 +74,6 @@ class Group:
     rows: tuple[Row, ...]
     peers: tuple[tuple[Cell, Arm, Observation], ...]  # library implementations measured in the same rounds
     others: tuple[Comparison, ...]  # of other pairs of arms: peers with a side, variants of a side with each other
-    machine: str = ""  # the device's model, where the run has several
 
     @cached_property
     def variants(self) -> bool:
@@ -107,30 +106,23 @@ class Group:
         return text.clean(" ".join(filter(None, (self.workload.name, *axes, variant))))
 
     def title(self, run: Run) -> str:
-        """The workload, with the target where there are several and the device's model where they differ."""
-        found = text.clean(self.workload.name)
-        if self.target and len(run.sides) > 2:
-            found += f" against {text.clean(self.target.label, 60)}"
-        return found + (f" on {text.clean(self.machine, 60)}" if self.machine else "")
+        """The workload, with the target where there are several."""
+        against = f" against {text.clean(self.target.label, 60)}" if self.target and len(run.sides) > 2 else ""
+        return text.clean(self.workload.name) + against
 
 
-def groups(run: Run, *, together: bool = False) -> tuple[Group, ...]:
-    """One group per workload that has cells, per target, and per device model where there are several (not with `together`).
-    A run of one branch has groups without a target."""
+def groups(run: Run) -> tuple[Group, ...]:
+    """One group per workload that has cells and per target. A run of one branch has groups without a target."""
     targets: list[Side | None] = [side for side in run.sides if side.id != "base"]
-    models = tuple(dict.fromkeys(machine.device for machine in run.machines.values()))
-    split = len(models) > 1 and not together
-    on = {s.cell: run.machines[s.device].device for s in run.observations if s.device in run.machines} if split else {}
     return tuple(
-        _group(run, workload, target, cells, model)
+        _group(run, workload, target, cells)
         for target in targets or [None]
         for workload in run.workloads
-        for model in ((*models, "") if split else ("",))
-        if (cells := [c for c in run.cells if c.workload == workload.name and (not split or on.get(c.id, "") == model)])
+        if (cells := [cell for cell in run.cells if cell.workload == workload.name])
     )
 
 
-def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell], machine: str) -> Group:
+def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell]) -> Group:
     axes, constants = _axes(workload, cells)
     seen = {(o.cell, o.arm): o for o in run.observations}
     judged = {(c.cell, c.from_, c.to): c for c in run.comparisons}
@@ -150,7 +142,7 @@ def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell],
     sides = {target.id, "base"} if target else {"base"}
     others = [c for k, c in judged.items() if k not in used] + list(run.within)
     others = [c for c in others if c.cell in names and arm(run, c.to).side in sides]
-    return Group(workload, target, axes, constants, tuple(rows), tuple(peers), tuple(others), machine)
+    return Group(workload, target, axes, constants, tuple(rows), tuple(peers), tuple(others))
 
 
 def _variants(run: Run, workload: Workload, cells: list[Cell]) -> dict[str, list[str]]:
@@ -441,7 +433,7 @@ def pair_table(run: Run, group: Group) -> Table:
     ]  # fmt: skip
     more = f". The first {len(rows)} of {len(shown)} rows; run.json has all" if len(shown) > len(rows) else ""
     header = ("verdict", "case", "first", "second", "change of time", "95 % interval", "note")
-    return Table(header, tuple(rows), 4, sentences.SECONDARY + more)
+    return Table(header, tuple(rows), 4, "The second against the first, judged by the same rules as the sides" + more)
 
 
 # ---------------------------------------------------------------- arms that have no speed

@@ -72,7 +72,6 @@ TIMERS = {
     "cupti": "CUPTI: the sum of the durations of a call's kernels, copies and fills",
     "cpu": "the host's clock",
 }
-SECONDARY = "The second against the first, judged by the same rules as the sides"
 
 
 def _reason(code: str) -> str:

@@ -387,14 +387,12 @@ def _axes(base: ProfileFile, target: ProfileFile) -> tuple[str, ...]:
 
 
 def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
-    known = (*compared_columns(keys), *LATER)
-    for profile, other in ((base, target), (target, base)):
-        if "tflops_per_sec" not in profile.columns:
-            raise AbprofError("no column 'tflops_per_sec'", where=str(profile.path))
-        alone = [name for name in known if name in profile.columns and name not in other.columns]
-        if alone and alone[0] not in LATER:
-            raise AbprofError(f"no column {alone[0]!r}, which {profile.path} has", where=str(other.path))
-    return [name for name in known if name in base.columns and name in target.columns]
+    for name in (*compared_columns(keys), *LATER):
+        having = [name in profile.columns for profile in (base, target)]
+        if not all(having) and (name == "tflops_per_sec" or (any(having) and name not in LATER)):
+            lacks, other = (target, base) if having[0] else (base, target)
+            raise AbprofError(f"no column {name!r}, which {other.path} has", where=str(lacks.path))
+    return [name for name in (*compared_columns(keys), *LATER) if name in base.columns and name in target.columns]
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
