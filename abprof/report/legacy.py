@@ -40,17 +40,10 @@ def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
 
 def _analysis(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Written:  # noqa: ARG001
     found = [
-        {
-            "n_ctx": row.cell.params["N_CTX"],
-            "provider": row.variant,
-            "time_ms": ns / 1e6,
-            "tflops": tflops(row.cell, ns),
-            "bandwidth_gb_s": gbps(row.cell, ns),
-            "memory_mb": row.cell.bytes / 1e6 if row.cell.bytes else None,
-        }
-        for row in group.rows
-        if (ns := row.ns(arm(row)))
-    ]
+        {"n_ctx": row.cell.params["N_CTX"], "provider": row.variant, "time_ms": ns / 1e6, "tflops": tflops(row.cell, ns),
+         "bandwidth_gb_s": gbps(row.cell, ns), "memory_mb": row.cell.bytes / 1e6 if row.cell.bytes else None}
+        for row in group.rows if (ns := row.ns(arm(row)))
+    ]  # fmt: skip
     yield "analysis_results", sorted(found, key=lambda one: (one["n_ctx"], one["provider"]))
 
 
@@ -79,14 +72,10 @@ def _pattern(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> dic
     density = seen.facts.get("density")
     known = float(density) if isinstance(density, int | float) else None
     return {
-        "density": density if known is not None else None,
-        "sparsity": 1 - known if known is not None else None,
-        "mean_time_ms": statistics.fmean(times),
-        "std_time_ms": statistics.pstdev(times),
-        "min_time_ms": min(times),
-        "max_time_ms": max(times),
-        "times": times[:10],
-    }
+        "density": None if known is None else density, "sparsity": None if known is None else 1 - known,
+        "mean_time_ms": statistics.fmean(times), "std_time_ms": statistics.pstdev(times),
+        "min_time_ms": min(times), "max_time_ms": max(times), "times": times[:10],
+    }  # fmt: skip
 
 
 def _scaling(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Written:  # noqa: ARG001
@@ -116,15 +105,9 @@ def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) ->
     for step in steps:
         step["speedup_vs_baseline"] = steps[0]["latency_ms"] / step["latency_ms"]
     best = max(steps, key=lambda step: step["speedup_vs_baseline"])
-    return {
-        "seq_len": length,
-        "steps": steps,
-        "best_step": best["step"],
-        "best_speedup": best["speedup_vs_baseline"],
-        "tilegym_latency_ms": 0.0,  # as there, where it was not installed
-        "tilegym_tflops": 0.0,
-        "tilegym_speedup": 0.0,
-    }
+    bests = {"best_step": best["step"], "best_speedup": best["speedup_vs_baseline"]}
+    tilegym = dict.fromkeys(("tilegym_latency_ms", "tilegym_tflops", "tilegym_speedup"), 0.0)  # as there, not installed
+    return {"seq_len": length, "steps": steps, **bests, **tilegym}
 
 
 def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:

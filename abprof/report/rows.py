@@ -344,13 +344,10 @@ def lines(group: Group) -> list[Line]:
 
 def _arrow(texts: list[str], target: str) -> str:
     """`613.2 → 653.7`; once where both are the same or one side has none."""
-    known = dict.fromkeys(rate for rate in texts if rate != text.NOT_RECORDED) or [text.NOT_RECORDED]
-    only = (
-        ""
-        if len(set(texts)) == 1 or len(known) > 1
-        else f" ({target if texts[0] == text.NOT_RECORDED else 'base'} only)"
-    )
-    return " → ".join(known) + only
+    known = list(dict.fromkeys(rate for rate in texts if rate != text.NOT_RECORDED))
+    if text.NOT_RECORDED in texts and known:
+        return f"{known[0]} ({'base' if texts[0] == known[0] else target} only)"
+    return " → ".join(known) or text.NOT_RECORDED
 
 
 def time_text(seen: Observation | None, name: str) -> str:

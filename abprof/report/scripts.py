@@ -78,12 +78,10 @@ def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
             if callable_ and cell.kernel and not cell.skip and not arm.peer and arm.side in sides:
                 found.setdefault((cell.id, arm.variant), []).append(_look(run, cell, arm))
     variants = {arm.id: arm.variant for arm in run.arms if not arm.peer}
-    order: dict[tuple[str, str], tuple[int, float]] = {}
-    for one in run.comparisons:
-        if one.from_ in variants and one.to in variants and one.verdict in _FIRST:
-            key, rank = (one.cell, variants[one.to]), (_FIRST.index(one.verdict), -abs(one.pct or 0.0))
-            order[key] = min(order.get(key, rank), rank)
-    ordered = [found[key] for key in sorted(found, key=lambda key: order.get(key, (len(_FIRST), 0.0)))]
+    flagged = [one for one in run.comparisons if one.to in variants and one.verdict in _FIRST]
+    flagged.sort(key=lambda one: (_FIRST.index(one.verdict), -abs(one.pct or 0.0)))
+    keys = [key for one in flagged if (key := (one.cell, variants[one.to])) in found]
+    ordered = [found[key] for key in dict.fromkeys([*keys, *found])]
     return [{"arms": arms, "csvs": [f"{a['file']}.csv" for a in arms] if len(arms) > 1 else []} for arms in ordered]
 
 

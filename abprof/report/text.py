@@ -47,8 +47,7 @@ def duration(ns: float | None) -> str:
 def span(low: float, high: float) -> str:
     """`3.583 to 3.590 ms`, the unit once when it is the same."""
     first, last = duration(low), duration(high)
-    same = first.split()[-1] == last.split()[-1]
-    return f"{first.split()[0] if same else first} to {last}"
+    return f"{first.removesuffix(last[last.index(' ') :])} to {last}"
 
 
 def rate(value: float | None) -> str:

@@ -11,7 +11,7 @@ from abprof.extras.bot import notice as limits
 from abprof.extras.bot.notice import Notice, Ref, Row, Trouble
 from abprof.records import Run, Side
 from abprof.records.errors import AbprofError
-from abprof.report import facts
+from abprof.report import page as pages
 from abprof.report import rows as tables
 from abprof.report.sentences import lacking
 from abprof.report.text import clean
@@ -53,7 +53,7 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
         counts={name: min(count, 10**6) for name, count in (run.header.counts if run.header else {}).items()},
         threshold=run.options.threshold,
         margin=run.options.margin,
-        device=_name(facts.where(run)),
+        device=_name(pages.where(run)),
         lacking=lack,
         lacking_in=tuple(map(_name, names[: limits.MOST_ROWS])),
         rows=tuple(rows[: limits.MOST_ROWS]),
@@ -62,7 +62,7 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
         troubles_left_out=max(0, len(troubles) - limits.MOST_FAILURES),
         warnings=tuple(_text(": ".join(filter(None, (text, advice)))) for text, advice, _ in tables.warnings(run))[:20],
         notes=tuple(map(_text, notes[:20])),
-        environment=tuple((_name(k), _text(v)) for k, v in facts.machine(run))[: limits.MOST_FACTS],
+        environment=tuple((_name(k), _text(v)) for k, v in pages.machine(run))[: limits.MOST_FACTS],
         command=_command(run),
     )
 
