@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
+import shlex
 import shutil
+import signal
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -17,13 +20,15 @@ import msgspec
 
 from abprof import sides
 from abprof.builds import environment
-from abprof.fleet.messages import ALIVE, Shard
+from abprof.fleet.messages import ALIVE, DEVICE, Shard
 from abprof.measure import Plan, RunContext
 from abprof.records import Record
 from abprof.records.errors import AbprofError
+from abprof.records.quantities import seconds
 from abprof.system import checksummed
+from abprof.system import processes as proc
 from abprof.system.files import refusals, replace
-from abprof.system.processes import Program, WorkerDied
+from abprof.system.processes import Program, WorkerDied, how_ended
 
 _LOOKS_EVERY = 0.1  # seconds between looks into the folder
 _CLEANUP = 15.0  # seconds that shard workers have to clean up
@@ -75,13 +80,7 @@ def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], 
     if not place.options.executor:
         several = len(place.devices) > 1 and (len(plan.cells) > 1 or plan.run.machines)
         return LocalExecutor(place, logs, say) if several else None
-    if place.options.executor == "slurm":
-        from abprof.fleet.slurm import SlurmExecutor
-
-        return SlurmExecutor(place, logs, say)
-    from abprof.fleet.ray import RayExecutor
-
-    return RayExecutor(place, logs, say)
+    return (SlurmExecutor if place.options.executor == "slurm" else RayExecutor)(place, logs, say)
 
 
 @dataclass(frozen=True)
@@ -249,3 +248,228 @@ class LocalExecutor(Executor):
 
     def close(self) -> None:
         sides.sweep(self.place.cache)  # worktrees of programs that were killed
+
+
+# ---------------------------------------------------------------- Slurm
+
+_ASKS_EVERY = 2.0  # seconds between calls of squeue: the controller serves the whole site
+_ANSWERS_WITHIN = 60.0  # seconds
+_LISTED_WITHIN = 30.0  # seconds after which a new job must be listed
+_GONE_WITHIN = 120.0  # seconds in which a cancelled job ends: Slurm's KillWait is 30 by default
+_OVERHEAD = 1800.0  # seconds a job may take besides its shard's budget: building, starting, ending
+_OVER = {
+    *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
+    *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
+}
+
+
+@dataclass
+class _Job:
+    id: str
+    since: float
+
+
+class SlurmExecutor(Executor):
+    """A job for each shard, which Slurm never queues a second time. Slots are places in the queue: Slurm chooses the GPU.
+
+    The state of jobs comes from squeue, which every site has, and not from sacct, which needs accounting. A job ends once abprof
+    has been silent for ten minutes, so that killing abprof on the login node leaves no job behind.
+    """
+
+    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
+        super().__init__(place, logs, say)
+        self._jobs: dict[int, _Job] = {}
+        self._asked_at = 0.0
+        self._reasons: set[str] = set()  # to wait, that were shown
+
+    def open(self) -> None:
+        """Raises AbprofError if Slurm is missing, or would refuse such a job."""
+        if self.options.gres and self.place.device.kind == "cpu":
+            what = f"jobs with gres={self.options.gres} are to measure a GPU, and this machine has none to plan and build with"
+            advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
+            raise AbprofError(what, where="--executor slurm", advice=advice)
+        argv = [*self._sbatch(60.0, Path(os.devnull)), "--test-only", "--wrap=true"]
+        accepted, why = proc.tried(argv, timeout=_ANSWERS_WITHIN)
+        if not accepted:
+            raise AbprofError(
+                f"Slurm would refuse such a job: {why}", where="--executor slurm", advice="docs/EXECUTORS.md"
+            )
+
+    def _sbatch(self, limit: float, log: Path) -> list[str]:
+        options: SlurmOptions = self.options
+        given = {
+            **{name: getattr(options, name) for name in ("gres", "constraint", "partition", "account", "qos")},
+            **{name: getattr(options, name) for name in ("reservation", "nodelist", "exclude")},
+            "cpus-per-task": options.cpus,
+            "mem": options.memory,
+            "time": math.ceil((seconds(options.time, "--executor slurm") if options.time else limit) / 60),
+            "job-name": self.name,
+            "chdir": self.folder,
+            "export": ",".join(name for name in self.environment() if name.isidentifier()) or "NIL",
+            "output": str(log).replace("%", "%%"),
+            "open-mode": "append",
+            "ntasks": 1,
+        }
+        flags = [f"--{name}={value}" for name, value in given.items() if value not in ("", None)]
+        return ["sbatch", "--parsable", "--no-requeue", *flags, *(["--exclusive"] if options.exclusive else [])]
+
+    def slots(self) -> Sequence[str]:
+        return [f"slurm-{place}" for place in range(self.options.parallel)]
+
+    def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:  # noqa: ARG002
+        script = f"--wrap=exec {shlex.join(argv)}"
+        made, said = proc.tried([*self._sbatch(shard.budget + _OVERHEAD, log), script], timeout=_ANSWERS_WITHIN)
+        if not made:
+            raise WorkerDied(f"Slurm refused the job: {said}")
+        self._jobs[shard.number] = _Job(said.strip().partition(";")[0], time.monotonic())
+        self.say(f"Slurm: job {self._jobs[shard.number].id} has shard {shard.number}")
+
+    def gone(self) -> dict[int, str]:
+        if not self._jobs or time.monotonic() < self._asked_at + _ASKS_EVERY:
+            return {}
+        listed, self._asked_at = self._listed(), time.monotonic()
+        if listed is None:
+            return {}
+        # Each reason to wait once: with some, jobs wait for ever.
+        for reason in {why for state, _, why in listed.values() if state == "PENDING"} - {"None", "", *self._reasons}:
+            self._reasons.add(reason)
+            self.say(f"Slurm: shards wait ({reason})")
+        found = {}
+        for number, job in list(self._jobs.items()):
+            state, node, _ = listed.get(job.id, ("", "", ""))
+            if state in _OVER:
+                found[number] = f"Slurm job {job.id}: {state} on {node or 'no node'}"
+            elif not state and time.monotonic() > job.since + _LISTED_WITHIN:
+                found[number] = f"Slurm does not list job {job.id}"
+        for number in found:
+            del self._jobs[number]
+        return found
+
+    def end(self) -> None:
+        """Cancel every job, and wait until Slurm lists none as living."""
+        until = time.monotonic() + _GONE_WITHIN
+        while self._jobs:
+            proc.tried(["scancel", f"--name={self.name}"], timeout=_ANSWERS_WITHIN)
+            listed = self._listed()
+            if listed is not None and all(state in _OVER for state, _, _ in listed.values()):
+                self._jobs.clear()
+            elif time.monotonic() > until:
+                self.say(f"Slurm: jobs did not end; scancel --name={self.name} ends them")
+                self._jobs.clear()
+            else:
+                time.sleep(0.5)
+
+    def _listed(self) -> dict[str, tuple[str, str, str]] | None:
+        """This run's jobs that the controller remembers: id -> state, node, reason; None if it does not answer."""
+        argv = ["squeue", "--noheader", "--states=all", f"--name={self.name}", "--format=%i|%T|%N|%r"]
+        text = proc.output(argv, timeout=_ANSWERS_WITHIN)
+        if text is None:
+            return None
+        rows = [line.split("|") for line in text.splitlines() if line.count("|") == 3]
+        return {id.strip(): (state, node, reason) for id, state, node, reason in rows}
+
+
+# ---------------------------------------------------------------- Ray
+
+_GPU_LABEL = "ray.io/accelerator-type"
+_RESOURCE = "abprof"  # resource of nodes without GPUs: one for each shard that they may run at a time
+_ORDERLY = 20.0  # seconds that shard workers have to clean up
+
+
+class RayExecutor(Executor):
+    """A task for each shard. Slots are places on nodes: Ray chooses the GPU. It retries nothing (`max_retries=0`): half a pair
+    that is run again silently is no pair.
+    """
+
+    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
+        super().__init__(place, logs, say)
+        self._gpu = place.device.kind == "cuda"
+        self._tasks: dict[Any, int] = {}  # reference of a result -> shard
+        self._nodes: dict[str, str] = {}  # slot -> node id
+
+    def open(self) -> None:
+        """Raises AbprofError if there is no cluster, or none of its nodes fits."""
+        where = f"--executor {self.place.options.executor}"
+        # Ray reads a cluster's token at import from memory that `scrub_secrets` wiped: put it back.
+        os.environ |= {name: value for name, value in os.environ.items() if name.startswith("RAY_")}
+        try:
+            import ray
+        except ImportError as error:
+            what = f"Ray is not installed ({error})"
+            raise AbprofError(what, where="--executor ray", advice="pip install 'abprof[ray]'") from error
+        address = self.place.options.executor.partition("://")[2] or "auto"
+        handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            ray.init(address if address == "auto" else f"ray://{address}", log_to_driver=False, logging_level="ERROR")
+        except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+            advice = "HOST:PORT is that of its client server (10001), auto a cluster of this machine"
+            raise AbprofError(f"no cluster: {_last_line(error)}", where=where, advice=advice) from error
+        finally:
+            for number, handler in handlers.items():  # ray.init replaces SIGTERM's
+                signal.signal(number, handler)
+        self._ray: Any = ray
+        if not self.slots():
+            ray.shutdown()
+            kind = (
+                "a GPU" if self._gpu else f"the resource {_RESOURCE!r} (ray start --resources='{{\"{_RESOURCE}\": 1}}')"
+            )
+            model = f" of model {self.options.gpu}" if self.options.gpu else ""
+            raise AbprofError(f"no node has {kind}{model}", where=where)
+
+    def close(self) -> None:
+        self._ray.shutdown()
+
+    def slots(self) -> Sequence[str]:
+        """NODE/PLACE for each shard that living nodes of the GPU's model may run at a time."""
+        for node in self._ray.nodes():
+            model, has = node.get("Labels", {}).get(_GPU_LABEL), node["Resources"]
+            if node["Alive"] and self.options.gpu in ("", model):
+                room = min(has.get("GPU" if self._gpu else _RESOURCE, 0), has.get("CPU", 0) / self.options.cpus)
+                name = f"{node['NodeManagerHostname']}-{node['NodeID'][:6]}"
+                self._nodes |= {f"{name}/{place}": node["NodeID"] for place in range(int(room))}
+        return list(self._nodes)
+
+    def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
+        def run(argv: Sequence[str], env: Mapping[str, str], names: Sequence[str], log: str) -> int:
+            """On the node, whose Ray needs no abprof."""
+            import subprocess
+
+            own = {name: os.environ[name] for name in names if name in os.environ}
+            argv = [*argv, "--with", str(os.getpid())]
+            with open(log, "ab") as out:
+                return subprocess.Popen(argv, env={**env, **own}, stdout=out, stderr=out, start_new_session=True).wait()
+
+        pinned = self._ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy
+        task = self._ray.remote(run).options(
+            **({"num_gpus": 1} if self._gpu else {"num_gpus": 0, "resources": {_RESOURCE: 1}}),
+            num_cpus=self.options.cpus,
+            max_retries=0,
+            scheduling_strategy=pinned(self._nodes[slot], soft=False),
+        )
+        env = {name: value for name, value in self.environment().items() if not name.startswith("RAY_")}
+        env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
+        self._tasks[task.remote(list(argv), env, [DEVICE, "CUDA_VISIBLE_DEVICES"], str(log))] = shard.number
+
+    def gone(self) -> dict[int, str]:
+        if not self._tasks:
+            return {}
+        found = {}
+        for task in self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=0)[0]:
+            number = self._tasks.pop(task)
+            try:
+                found[number] = how_ended(self._ray.get(task))
+            except self._ray.exceptions.RayError as error:
+                found[number] = _last_line(error)
+        return found
+
+    def end(self) -> None:
+        """Shard workers end because the coordinator's file is gone; then the tasks of those that do not."""
+        if self._tasks:
+            self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_ORDERLY)
+        while self._tasks:
+            self._ray.cancel(self._tasks.popitem()[0], force=True)
+
+
+def _last_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines or [type(error).__name__])[-1][:300]

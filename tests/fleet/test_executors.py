@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 from abprof.fleet import read_options
-from abprof.fleet.executors import Executor, Lost
+from abprof.fleet.executors import Executor, Lost, SlurmExecutor
 from abprof.fleet.messages import Shard, read_news
-from abprof.fleet.slurm import SlurmExecutor
 from abprof.records.errors import AbprofError
 from tests import runs
 from tests.simulated.lab import Lab
