@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from abprof.extras.bot import Notice, make_notice
 from abprof.records import Header, Run
 from abprof.verdict.headline import count
 
 from . import runs
-
-FAILED_LOG = (
-    "\x1b[1m[1/2]\x1b[0m c++ -c ffa.cpp\nnote: fine so far\n"
-    "\x1b[31merror:\x1b[0m no member named 'tile' in 'Params'\n   ```\n @torvalds\n"
-)
 
 
 def counted(run: Run, **more: int) -> Run:
@@ -103,5 +96,5 @@ KINDS = {
 }
 
 
-def made(kind: str, folder: Path | None = None) -> Notice:
-    return runs.changed(make_notice(KINDS[kind](), folder), abprof="0.1.0")
+def made(kind: str) -> Notice:
+    return runs.changed(make_notice(KINDS[kind]()), abprof="0.1.0")

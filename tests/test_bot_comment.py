@@ -98,28 +98,6 @@ def test_a_run_without_a_verdict_has_nothing_to_post():
         make_notice(runs.single())
 
 
-def test_a_failed_builds_log_is_shown_from_its_first_error_and_cleaned(tmp_path):
-    (tmp_path / "logs").mkdir()
-    (tmp_path / "logs" / "target-ffa.log").write_text("\n".join(["noise"] * 20) + "\n" + notices.FAILED_LOG)
-    text = render(notices.made("act", tmp_path))
-    block = re.search(r"^(````+)\n(.*?)^\1$", text[text.index("What did not run") :], re.M | re.S)
-    assert block
-    assert block[1] == "````"  # longer than the log's own fence
-    lines = [" noise", " [1/2] c++ -c ffa.cpp", " note: fine so far", " error: no member named 'tile' in 'Params'"]
-    assert block[2].splitlines() == [*lines, " ```", " @torvalds"], "a blank first: no line is a command to another bot"
-
-
-def test_a_log_outside_the_run_is_never_read(tmp_path):
-    (tmp_path / "secret").write_text("hunter2\n")
-    (tmp_path / "run" / "logs").mkdir(parents=True)
-    (tmp_path / "run" / "logs" / "link.log").symlink_to(tmp_path / "secret")
-    for log in ("../../secret", str(tmp_path / "secret"), "link.log", "logs/../../secret"):
-        run = notices.act()
-        seen = tuple(runs.changed(o, log=log) if o.status == "build_failed" else o for o in run.observations)
-        made = make_notice(runs.changed(run, observations=seen, builds=()), tmp_path / "run")
-        assert "hunter2" not in encode(made).decode()
-
-
 def test_it_shrinks_in_steps_and_says_what_it_left_out():
     plain, wide = notices.made("slower"), "é🔥" * 100
     row = runs.changed(plain.rows[0], case=wide, causes=(wide,) * 8)

@@ -85,7 +85,6 @@ def test_what_a_night_refuses(lab: Lab, tmp_path: Path) -> None:
     for words in (["--resume", "runs/x"], ["main", "fast"], ["--nonsense"]):
         assert lab.abprof("nightly", *words).code == 2, words
     for words, what in (
-        (["--issue", "team/kernels"], "no token"),
         (["--branch", "nowhere"], "unknown ref 'nowhere'"),
         (["--summary", str(tmp_path)], "no file can be written there"),
     ):

@@ -1,20 +1,18 @@
-"""The parts of a nightly job: what is planned, what is kept of old nights, when doctor reports a problem."""
+"""The parts of a nightly job: what is planned, when doctor reports a problem."""
 
 from __future__ import annotations
 
 import time
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from abprof.extras.nightly import NightOptions, NightReport, read_history, summary
+from abprof.extras.nightly import NightReport, summary
 from abprof.extras.nightly.changes import Change, Shift
 from abprof.extras.nightly.history import NightRow
-from abprof.extras.nightly.job import commits_of, prune
+from abprof.extras.nightly.job import commits_of
 from abprof.system import heartbeat
-from tests.nights import BEGAN, Nights
 
 HEAD, LAST = "h" * 40, "l" * 40
 PLAIN = {"matrix": "matrix", "machine": "m1", "began": "2026-01-01", "subject": "", "exit_code": 0, "sentence": ""}
@@ -50,37 +48,6 @@ def row(number: int, kind: str, base: str, head: str, **more: Any) -> NightRow:
 )
 def test_what_is_measured_tonight(nights: list[NightRow], commits: tuple[str, ...]) -> None:
     assert commits_of(nights, HEAD, "matrix", "m1", lambda commit: commit != "gone") == commits
-
-
-@pytest.mark.parametrize(
-    ("keep", "days", "kept"),
-    [
-        ({"keep_days": 3, "keep_nights": 1}, 7, "...XXX"),
-        ({"keep_days": 0, "keep_nights": 2}, 400, "....XX"),
-        ({"keep_days": 3, "keep_nights": 1}, -1000, "XXXXXX"),  # the clock went back
-    ],
-)
-def test_old_nights_keep_what_the_history_needs(tmp_path: Path, keep: dict[str, float], days: int, kept: str) -> None:
-    nights, now = Nights(tmp_path / "runs"), BEGAN + timedelta(days=days)
-    for _ in range(6):
-        folder = nights.add({"w/n=1": (1.0, 1.0)})
-        (folder / "rounds.jsonl").write_bytes(b"x" * 1000)
-        (folder / "report.md").write_text("report")
-        (folder / "logs" / "base.log").write_text("log")
-    mine = nights.runs_dir / "20200101T000000Z-mine"
-    mine.mkdir()
-    (mine / "rounds.jsonl").write_text("mine")
-    options = NightOptions(**keep)  # type: ignore[arg-type]
-    history = read_history(nights.runs_dir)
-    lines = prune(nights.runs_dir, history.nights("main"), options, now)
-    assert prune(nights.runs_dir, history.nights("main"), options, now) == []
-    folders = [folder for folder in sorted(nights.runs_dir.glob("*/")) if folder != mine]
-    assert "".join(".X"[(folder / "rounds.jsonl").exists()] for folder in folders) == kept
-    assert len(lines) == kept.count(".")
-    if "." in kept:
-        assert sorted(path.name for path in folders[0].iterdir()) == ["report.md", "run.json"]
-    assert (mine / "rounds.jsonl").exists(), "other runs are not touched"
-    assert len(read_history(nights.runs_dir).nights("main")) == 6
 
 
 HOUR = 3600.0

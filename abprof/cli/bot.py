@@ -41,9 +41,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
     else:
         from abprof import session
 
-        path = Path(run)
-        judged, _ = session.judged(path, warn)
-        notice = make_notice(judged, path.parent if path.is_file() else path)
+        notice = make_notice(session.judged(Path(run), warn)[0])
     text = render(notice, Context(link=link))
     if values["dry_run"]:
         sys.stdout.write(text)

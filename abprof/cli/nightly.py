@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from abprof.cli.app import app, note, while_read
-from abprof.cli.options import RUN, many, options_from, takes, text, view_of, whole
+from abprof.cli.options import RUN, many, options_from, takes, text, view_of
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import cell as csv_cell
 from abprof.records.visible import visible
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     text("--branch", "REF", "The branch that is watched: main.", default="main"),
     text("--series", "NAME", "What its nights are called; the branch's name.", default=""),
     text("--summary", "FILE", "Write a summary in Markdown."),
-    text("--keep-days", "DAYS", "How long rounds, logs and pages are kept: 30.", whole(0), default=30),
-    text("--keep-nights", "N", "The newest so many are never touched: 10.", whole(1), default=10),
     *(name for name in RUN if name != "devices"),
 )
 def nightly(**values: Any) -> int:
@@ -40,15 +38,14 @@ def nightly(**values: Any) -> int:
     exits as a run does: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted. What was judged before
     is not measured again.
     """
-    from abprof.extras.nightly import NightOptions, run_night
+    from abprof.extras.nightly import run_night
 
     summary = values["summary"]
     try:
         if summary and (Path(summary).is_dir() or not os.access(Path(summary).absolute().parent, os.W_OK)):
             raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
-        chosen = NightOptions(*(values[name] for name in ("branch", "series", "keep_days", "keep_nights")))
-        options, view = options_from((), values), view_of(values)
-        return run_night(options, chosen, view, lambda report: _publish(report, summary)).exit_code
+        options, view = options_from((values["branch"],), values), view_of(values)
+        return run_night(options, values["series"], view, lambda report: _publish(report, summary)).exit_code
     except AbprofError as error:
         if not values["json"]:  # with --json the command line prints the error itself
             _print({"did": "refused", "exit_code": int(Exit.CANNOT_RUN), **error.as_json()})

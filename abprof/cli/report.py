@@ -63,15 +63,15 @@ def _print(format: str, path: Path) -> None:
     from abprof.system import files as disk
 
     run, blocks = session.judged(path, warn)
-    folder = path.parent if path.is_file() else path
     if format == "legacy":
+        folder = path.parent if path.is_file() else path
         for name, content in legacy.files(run, blocks).items():
             print(disk.put(folder / "legacy" / name, content.encode()))
         return
     if format == "artifact":
         from abprof.extras.bot import encode, make_notice
 
-        made = encode(make_notice(run, folder))
+        made = encode(make_notice(run))
     else:
         made = rendered(run, blocks, format)
     with while_read():

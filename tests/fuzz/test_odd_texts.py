@@ -191,7 +191,7 @@ def report(run: Run) -> list[object]:
 def posted(run: Run) -> list[object]:
     """The comment. A command that cannot be shown letter for letter is left out, so it is the same here in every run."""
     options = msgspec.structs.replace(run.options, arguments=("abprof", "a|b", "`x`", "main"))
-    text = render(make_notice(msgspec.structs.replace(run, options=options), None))
+    text = render(make_notice(msgspec.structs.replace(run, options=options)))
     assert len(text.encode()) <= MOST_BYTES
     return rendered(text)
 

@@ -48,7 +48,7 @@ class _Room:
     """How much of a notice is shown."""
 
     rows: int
-    details: int  # failures, warnings, and lines of a failed build's log; 0: the environment is left out, too
+    details: int  # failures and warnings; 0: the environment is left out, too
     text: int  # characters of one foreign text
 
 
@@ -101,7 +101,7 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
     only_base = notice.troubles and all(one.on_base and not one.workload for one in notice.troubles)
     steps = {
         "fix the workload: its own code failed, at the place named below": any(one.workload for one in notice.troubles),
-        "fix the build; the first lines of its log are below": "build_failed" in failed,
+        "fix the build; its first error is below": "build_failed" in failed,
         "fix the wrong outputs: no speed is reported on a wrong answer": "wrong" in failed,
         "fix what did not run": failed - {"build_failed", "wrong"},
         "make the slower cases as fast again, or waive them on the base branch (abprof waive), then rebase": headline.certain(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
 from abprof import __version__
 from abprof.extras.bot import notice as limits
@@ -15,17 +14,14 @@ from abprof.report import page as pages
 from abprof.report import rows as tables
 from abprof.report.sentences import lacking
 from abprof.report.text import clean
-from abprof.store import LOGS
 from abprof.verdict import waivers
 
 _NAME, _TEXT = 200, 600  # characters
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs", "discovery")
-_BEFORE = 3  # lines of a log shown above its first error
 
 
-def make_notice(run: Run, folder: Path | None = None) -> Notice:
-    """The notice of a run. With the run's folder, failed builds bring the first lines of their logs.
+def make_notice(run: Run) -> Notice:
+    """The notice of a run.
 
     Raises AbprofError for a run of one branch or without times: it has no verdict.
     """
@@ -37,7 +33,7 @@ def make_notice(run: Run, folder: Path | None = None) -> Notice:
     groups = tables.groups(run)
     between_sides = [one for one in run.comparisons if not one.with_peer]
     rows = sorted(_rows(run, groups), key=lambda row: (tables.ORDER.index(row.verdict), -abs(row.pct or 0.0)))
-    troubles = list(_troubles(run, groups, folder))
+    troubles = list(_troubles(run, groups))
     lack, names = lacking(run)
     notes = (*run.notes, *(f"waiver: {waivers.describe(one)}" for one in waivers.in_force(run)))
     return Notice(
@@ -102,7 +98,7 @@ def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
             )
 
 
-def _troubles(run: Run, groups: tuple[tables.Group, ...], folder: Path | None) -> Iterator[Trouble]:
+def _troubles(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Trouble]:
     """What failed; builds first, since they cost the most cells."""
     for one in sorted(tables.all_failures(run, groups), key=lambda one: one.seen[0].status != "build_failed"):
         seen = one.seen[0]
@@ -114,25 +110,7 @@ def _troubles(run: Run, groups: tuple[tables.Group, ...], folder: Path | None) -
             on_base=tables.arm(run, seen.arm).side == "base" and not seen.cell.endswith("/"),
             workload=bool(seen.at),
             log=_name(one.log),
-            lines=tuple(_log(folder, one.log, one.reason)) if folder and seen.status == "build_failed" else (),
         )
-
-
-def _log(folder: Path, name: str, reason: str) -> list[str]:
-    """Lines of one of this run's logs, from just above its first error, without terminal escapes."""
-    path = folder / LOGS / Path(name).name
-    try:
-        if not name or path.is_symlink() or not path.is_file():
-            return []
-        with path.open("rb") as file:
-            text = file.read(1 << 20).decode(errors="replace")
-    except OSError:
-        return []
-    lines = list(filter(None, (_name(_COLOUR.sub("", line)) for line in re.split(r"[\r\n]+", text))))
-    error = clean(reason, 60).removesuffix("…")
-    first = next((number for number, line in enumerate(lines) if error and error in line), 0)
-    start = max(0, first - _BEFORE)
-    return lines[start : start + limits.MOST_LINES]
 
 
 def _command(run: Run) -> tuple[str, ...]:

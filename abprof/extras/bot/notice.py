@@ -28,7 +28,7 @@ Moment = Annotated[str, Meta(pattern="^[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 Percent = Annotated[float, Meta(ge=-100.0, le=1e9)]
 Time = Annotated[float, Meta(ge=0.0, le=1e18)]  # ns
-MOST_ROWS, MOST_FAILURES, MOST_LINES, MOST_FACTS = 200, 20, 30, 60
+MOST_ROWS, MOST_FAILURES, MOST_FACTS = 200, 20, 60
 Facts = Annotated[tuple[tuple[Name, Text], ...], Meta(max_length=MOST_FACTS)]
 
 
@@ -66,7 +66,7 @@ class Row(Record, frozen=True, kw_only=True):
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """A reason why arms have no speed, with lines of its log."""
+    """A reason why arms have no speed."""
 
     arm: Name
     what: Name
@@ -75,7 +75,6 @@ class Trouble(Record, frozen=True, kw_only=True):
     on_base: bool
     workload: bool = False  # the workload's own code failed
     log: Name = ""
-    lines: Annotated[tuple[Name, ...], Meta(max_length=MOST_LINES)] = ()
 
 
 class Notice(Record, frozen=True, kw_only=True):

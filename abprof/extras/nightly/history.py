@@ -16,14 +16,8 @@ from abprof.store import RUN
 from abprof.system.files import content
 
 METRICS = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "wall", "peak_mem_bytes")
-_ANSWERS = {
-    "ok",
-    "identical",
-    "build_failed",
-    "wrong",
-    "unsupported",
-    "missing",
-}  # statuses that do not change by a repetition
+# Statuses that a repetition does not change.
+_ANSWERS = {"ok", "identical", "build_failed", "wrong", "unsupported", "missing"}
 COLUMNS = (
     *("series", "night", "kind", "began", "base_commit", "head_commit", "subject", "cell", "variant", "metric", "unit"),
     *("base", "head", "base_status", "head_status", "verdict", "pct", "low_pct", "high_pct", "machine", "run"),

@@ -9,11 +9,9 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +41,6 @@ from abprof.system.files import put
 _LOOK_BACK = 200  # nights that are searched for changes; the page shows all
 _MOST_NAMED = 5  # workloads named in a sentence
 _MOST_CHANGES = 20  # listed in a summary
-_KEPT = frozenset({RUN, "report.md", ".gitignore"})  # of every night, because the history is read from them
 _MATRIX = ("kernels", "workloads", "workloads_from", "preset", "only", "set", "no_peers", "peer", "all")
 _VERSIONS = """
 import importlib.metadata, sys
@@ -54,16 +51,6 @@ for name in ("torch", "triton", "numpy", "cupti-python"):
     except importlib.metadata.PackageNotFoundError:
         pass
 """
-
-
-@dataclass(frozen=True)
-class NightOptions:
-    """Options of `abprof nightly` beside those of `abprof run`."""
-
-    branch: str = "main"
-    series: str = ""  # "": the branch's name
-    keep_days: float = 30.0  # age after which rounds, logs, traces, tables and pages are removed
-    keep_nights: int = 10  # the newest nights, which are never touched
 
 
 @dataclass(frozen=True)
@@ -82,14 +69,13 @@ class NightReport:
     notes: tuple[str, ...] = ()
 
 
-def run_night(
-    options: Options, nightly: NightOptions, view: View, report: Callable[[NightReport], None]
-) -> NightReport:
-    """Measure what is new, and pass the result to `report`. Raises AbprofError for what the user can fix, and while another
-    nightly job runs on the same device and repository."""
-    place = look_around(msgspec.structs.replace(options, specs=(nightly.branch,)), view)
+def run_night(options: Options, series: str, view: View, report: Callable[[NightReport], None]) -> NightReport:
+    """Measure what is new, and pass the result to `report`. `options.specs`: the branch. `series`: what its nights are called;
+    "": as the branch. Raises AbprofError for what the user can fix, and while another nightly job runs on the same device and
+    repository."""
+    place = look_around(options, view)
     if place.sides[0].kind == "dist":
-        raise AbprofError("a nightly job needs a branch: a release never moves", where=nightly.branch)
+        raise AbprofError("a nightly job needs a branch: a release never moves", where=place.sides[0].spec)
     where = hashlib.sha256(os.fsencode(place.commits.common_dir)).hexdigest()[:12]
     name, label = f"nightly-{place.device.lease}-{where}", f"nightly {place.label}"
     with contextlib.ExitStack() as held:
@@ -99,15 +85,15 @@ def run_night(
             advice = "nothing is lost: the next one continues from the same commit"
             what = f"another nightly job is at work: {busy.what}"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
-        series = nightly.series or place.sides[0].label
+        series = series or place.sides[0].label
         beat = held.enter_context(heartbeat.beating(place.state, str(place.root), series))
-        made = _measure(place, nightly, series, view)
+        made = _measure(place, series, view)
         report(made)
         beat.end(made.did, made.exit_code)
         return made
 
 
-def _measure(place: RunContext, nightly: NightOptions, series: str, view: View) -> NightReport:
+def _measure(place: RunContext, series: str, view: View) -> NightReport:
     def exists(commit: str) -> bool:
         with contextlib.suppress(AbprofError):
             return bool(repo.resolve(place.repository, (commit,)))
@@ -144,7 +130,7 @@ def _measure(place: RunContext, nightly: NightOptions, series: str, view: View) 
         weaker=sentences.weaker(run, _MOST_NAMED),
         changes=changes,
         shifts=tuple(shift for shift in shifts if shift.night == number),
-        notes=(*history.notes, *prune(place.runs_dir, history.nights(series), nightly)),
+        notes=history.notes,
     )
 
 
@@ -195,26 +181,7 @@ def _machine(place: RunContext) -> dict[str, str]:
     return {name: facts[name] for name in sorted(facts) if facts[name]}
 
 
-# ---------------------------------------------------------------- retention, and the summary
-
-
-def prune(runs_dir: Path, nights: Sequence[NightRow], keep: NightOptions, now: datetime | None = None) -> list[str]:
-    """Remove rounds, logs and pages of nights older than `keep_days`, but of the newest `keep_nights`. Returns a line for
-    each. `nights`: of one series, in their order."""
-    limit = f"{(now or datetime.now(UTC)) - timedelta(days=keep.keep_days):%Y-%m-%dT%H:%M:%S}"
-    lines = []
-    for night in nights[: -keep.keep_nights]:
-        folder = runs_dir / night.folder
-        old = [path for path in folder.iterdir() if path.name not in _KEPT] if night.began < limit else []
-        for path in old:
-            with contextlib.suppress(OSError):
-                if path.is_dir() and not path.is_symlink():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink()
-        if old:
-            lines.append(f"{folder.name}: rounds, logs and pages removed because of its age")
-    return lines
+# ---------------------------------------------------------------- the summary
 
 
 def summary(report: NightReport) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -19,7 +19,6 @@ from abprof.report.render import asset, environment
 FILE = "history.html"
 _WIDTH, _HEIGHT, _PAD = 720.0, 96.0, 8.0
 _LEAST = 3.0  # per cent up and down: a smaller axis would show noise alone
-_POINTS = 220  # of a line: what a screen can show
 
 
 def history_page(history: History, series: str) -> str:
@@ -65,9 +64,8 @@ def _line(
     trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], machines: dict[int, str], at: dict[int, float]
 ) -> dict[str, Any]:
     """One cell's line of the page: its name, latest time, and trend as SVG in per cent of where it began."""
-    level, chain = _level(trend), np.expm1(np.cumsum(np.nan_to_num(trend.ratio))) * 100
-    both = np.concatenate([level, chain])
-    reach = max(_LEAST, float(np.nanmax(np.abs(both))) if np.isfinite(both).any() else 0.0) * 1.1
+    level = _level(trend)
+    reach = max(_LEAST, float(np.nanmax(np.abs(level))) if np.isfinite(level).any() else 0.0) * 1.1
     words = "; ".join(f"{change.pct:+.1f} % since night {change.night}" for change in changes) or "no change"
     label = f"Trend of {trend.name} over {len(trend.numbers)} nights, {-reach:.0f} to {reach:.0f} % of time; {words}"
     marks = [("machine", night, f"another machine from night {night}") for night in machines]
@@ -76,8 +74,7 @@ def _line(
     for kind, night, title in marks:
         if night in at:
             parts.append(f'<path class="{kind}" d="M{at[night]:.0f} 0V{_HEIGHT:.0f}"><title>{title}</title></path>')
-    for name, values in (("chain", chain), ("level", level)):
-        parts.append(f'<path class="{name}" d="{_path(trend, values, reach, machines, at)}"/>')
+    parts.append(f'<path class="level" d="{_path(trend, level, reach, machines, at)}"/>')
     for change in changes:
         way, shape = ("slower", "M-6 5H6L0 -6Z") if change.pct > 0 else ("faster", "M-6 -5H6L0 6Z")
         title = f"{change.pct:+.1f} % since night {change.night}"
@@ -111,22 +108,14 @@ def _level(trend: Trend) -> Floats:
     return np.asarray(np.expm1(log) * 100)
 
 
-def _path(trend: Trend, values: Floats, reach: float, machines: dict[int, str], at: dict[int, float]) -> str:
-    """A line's path, interrupted where values are missing and where the machine changes."""
-    text, pen, shown = list[str](), False, set(_thinned(values))
-    for i, number in enumerate(trend.numbers):
-        known = math.isfinite(values[i])
+def _path(trend: Trend, level: Floats, reach: float, machines: dict[int, str], at: dict[int, float]) -> str:
+    """The line's path, interrupted where values are missing and where the machine changes."""
+    text, pen = list[str](), False
+    for number, value in zip(trend.numbers, level, strict=True):
+        known = math.isfinite(value) and number in at
         pen = pen and known and number not in machines
-        if known and i in shown and number in at:
-            y = _HEIGHT / 2 - float(values[i]) / reach * (_HEIGHT / 2 - _PAD)
+        if known:
+            y = _HEIGHT / 2 - float(value) / reach * (_HEIGHT / 2 - _PAD)
             text.append(f"{'L' if pen else 'M'}{at[number]:.0f} {y:.0f}")
             pen = True
     return "".join(text)
-
-
-def _thinned(values: Floats) -> Iterator[int]:
-    """Indexes of at most _POINTS values: the lowest and the highest of each stretch, so that no spike is lost."""
-    for part in np.array_split(np.arange(len(values)), min(len(values), _POINTS // 2)) if len(values) else ():
-        known = part[np.isfinite(values[part])]
-        if len(known):
-            yield from (int(known[np.argmin(values[known])]), int(known[np.argmax(values[known])]))
