@@ -212,10 +212,9 @@ def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin
 def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
     """Whether the parent's clock certainly (95 %, over epochs) contradicts the verdict; False if it was not recorded.
 
-    Code under test runs in the worker's process and can patch the worker's timer; it cannot reach the parent's clock. That
-    clock sees a whole turn with flush, resets and messages: good enough to contradict a claim, too coarse to judge by.
-    Contradicted are a `faster` of which the parent saw less than half, and, where the host's clock is the judged one, any
-    other verdict than `slower` if the parent waited longer by more than `threshold` (per cent) than the timer says.
+    Code under test can patch the worker's timer, but not reach the parent's clock, which sees a whole turn with flush, resets
+    and messages. Contradicted are a `faster` of which the parent saw less than half, and, where the host's clock is the
+    judged one, any verdict but `slower` if the parent waited longer by more than `threshold` (per cent) than the timer says.
     """
     if verdict == "slower":
         return False

@@ -132,24 +132,16 @@ def _arms(kind: str, cells: Cells, test: Callable[[ArmState], bool], what: str, 
 
 def _failed(kind: str, cells: Cells, rows: Rows, what: str) -> Iterator[Advice]:
     for row in rows[:1]:
-        data = cells[row.cell]
-        arm = row.from_ if data.state(row.to).runs else row.to
-        state, number = data.state(arm), len({each.cell for each in rows})
+        arm = row.from_ if cells[row.cell].state(row.to).runs else row.to
+        state, number = cells[row.cell].state(arm), len({each.cell for each in rows})
         why = f"{arm} {state.status}{f': {state.reason}' if state.reason else ''}"
-        text = f"{plural(number, 'cell')} {what} (first: {row.cell}, {why})"
-        yield from _rows(kind, rows, text, _hint(data, state, on_base=kind == "base_not_ok"))
-
-
-def _hint(data: CellData, state: ArmState, *, on_base: bool) -> str:
-    """What to do about an arm that did not run."""
-    log = f"logs/{state.log.removeprefix('logs/')} in the run folder"
-    if state.at:
-        return f"fix {state.at}, or what this arm returns to it; the traceback is in {log}"
-    if data.cell.id.endswith("/"):  # a whole workload, whose cells are not known because it failed
-        return f"{data.cell.workload}.py could not be loaded: see {log}"
-    if on_base:
-        return "fix the base, or compare with another ref"
-    return f"read {log}" if state.log else "the reason stands in the report"
+        log = f"logs/{state.log.removeprefix('logs/')} in the run folder"
+        advice = f"read {log}" if state.log else "the reason stands in the report"
+        if state.at:
+            advice = f"fix {state.at}, or what this arm returns to it; the traceback is in {log}"
+        elif kind == "base_not_ok":
+            advice = "fix the base, or compare with another ref"
+        yield from _rows(kind, rows, f"{plural(number, 'cell')} {what} (first: {row.cell}, {why})", advice)
 
 
 def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:
