@@ -87,12 +87,6 @@ class File(Tables, frozen=True):
         """The package as configured, or by the conventional layout."""
         return Package(name=name, **msgspec.structs.asdict(self.kernels.get(name, PackageTable())))
 
-    def options_of(self, executor: str) -> dict[str, str]:
-        """The `[executor.KIND]` table of "ray", "ray://ADDRESS" or "slurm", as words of a command line."""
-        words = {True: "true", False: "false"}
-        table = self.executor.get(executor.partition(":")[0], {})
-        return {name: words[v] if isinstance(v, bool) else f"{v}" for name, v in table.items()}
-
 
 class Night(Record, frozen=True, kw_only=True):
     """Which night of a series a run is (abprof/extras/nightly/)."""
@@ -163,14 +157,15 @@ class Options(Record, frozen=True):
 
     def under(self, file: File) -> Options:
         """The same with `file`, whose defaults fill in what no option gives."""
-        default = file.defaults
+        default, table = file.defaults, file.executor.get(self.executor.partition(":")[0], {})
+        words = {name: str(v).lower() if isinstance(v, bool) else f"{v}" for name, v in table.items()}
         return msgspec.structs.replace(
             self,
             file=file,
             preset=self.preset or default.preset or "default",
             budget=self.budget or seconds(default.budget or DEFAULT_BUDGET, "budget"),
             timer=self.timer or default.timer,
-            executor_options={**file.options_of(self.executor), **self.executor_options},
+            executor_options=words | self.executor_options,
             filled=(*self.filled, *(n for n in ("preset", "timer") if not getattr(self, n) and getattr(default, n))),
         )
 

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from abprof.verdict.cells import CellCache, CellData, aggregate
-    from abprof.verdict.comparison import decide
-    from abprof.verdict.judgement import epochs_counted, judge, provisional, undecided
+    from abprof.verdict.judgement import decide, epochs_counted, judge, provisional, undecided
 
 __all__ = ["CellCache", "CellData", "aggregate", "decide", "epochs_counted", "judge", "provisional", "undecided"]
 

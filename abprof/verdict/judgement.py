@@ -1,31 +1,64 @@
-"""`judge`: records in, verdicts out. A live run and `abprof report` call the same function.
+"""`judge`: records in, verdicts out. Which arms of a cell are compared, the verdict on each pair, and when a cell is decided.
 
-The rules of a verdict are in `comparison`, its numbers in `stats`.
+A live run and `abprof report` call the same function.
+
+Rules, on log ratios of time with the repeated intervals of `stats` (95 % for a change; 90 % for equivalence, which is two
+one-sided tests at 5 %). The first that holds is the verdict:
+    slower     the whole 95 % interval is above log(1 + threshold)
+    faster     the whole 95 % interval is below log(1 - threshold)
+    same       the 90 % interval lies inside the margin (never wider than the cell's threshold)
+    slight     the 95 % interval excludes zero and lies inside the threshold
+    otherwise more epochs; at the end `unclear`, with the smallest margin that could have been certified.
+Every interval covers at all planned looks together, so stopping at the first look that decides costs nothing.
+
+A verdict is withheld (`unclear`) where another reading certainly contradicts it: times as read those at one clock
+(`clock`), slices without a pause (`power`), or the parent's own clock (`timer`).
+
+Targets, peers and variants are three families: false-discovery control runs over each by itself. Peers and variants do
+not affect the header, the exit code or the number of epochs (except variants in a run of one branch).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from itertools import pairwise
+from statistics import fmean
+from typing import Literal, NamedTuple
 
 import msgspec
+import numpy as np
 
 from abprof.records import (
     HOST,
     SUSTAINED,
+    Arm,
     Block,
     Comparison,
     Metric,
     Observation,
+    Options,
     Outcome,
     Proof,
     Run,
+    Verdict,
+    arm_id,
 )
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import CellCache, CellData, aggregate, same_code
-from abprof.verdict.comparison import Pair, Role, compare, decide, pairs, precise, pursued, with_discoveries
-from abprof.verdict.headline import summarise, untimed
+from abprof.verdict.headline import WITHHELD, summarise, untimed
 from abprof.verdict.warnings import warnings
+
+_SEEN = 0.5  # share of a claimed saving that the parent's clock must see
+Role = Literal["target", "peer", "variant", "control"]
+
+
+class Pair(NamedTuple):
+    """Two arms of one cell that are compared, and as what."""
+
+    before: str
+    after: str
+    role: Role
 
 
 def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None) -> Run:
@@ -141,6 +174,200 @@ def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
         counts = counts or [len(data.epoch_medians(arm)) for arm in data.states]
         found[cell] = 0 if data.quick else min(counts, default=0)
     return found
+
+
+# ---------------------------------------------------------------- one pair
+
+
+def pairs(run: Run, data: CellData) -> list[Pair]:
+    """The comparisons of a cell: base with each target (same variant), base with its control, each peer with every side,
+    and the variants of a side: the plain one with every other, and each step of the ladder with the next.
+
+    Plain is the ladder's first step or the sweep's reference; without either variants are not compared.
+    """
+    variants = {arm.id: arm.variant for arm in run.arms}
+    sides = [side.id for side in run.sides]
+    arms = [Arm.of(arm) for arm in data.states]
+    names = [*dict.fromkeys(variants.get(a.id, a.variant) for a in arms if not a.peer and a.side != "control")]
+    found = []
+    if "base" in sides:
+        found += [Pair(arm_id("base", n), arm_id(side, n), "target") for side in sides if side != "base" for n in names]
+        controls = [arm.id for arm in run.arms if arm.side == "control" and arm.id in data.states]
+        found += [Pair(arm_id("base", variants[control]), control, "control") for control in controls]
+    found += [Pair(arm.id, arm_id(side, n), "peer") for arm in arms if arm.peer for side in sides for n in names]
+    for load in (load for load in run.workloads if load.name == data.cell.workload):
+        plain = load.ladder[0] if load.ladder else load.sweep.against if load.sweep else ""
+        steps = dict.fromkeys([*((plain, name) for name in names if name != plain), *pairwise(load.ladder)])
+        both = [(a, b) for a, b in steps if a in names and b in names]
+        found += [Pair(arm_id(side, a), arm_id(side, b), "variant") for side in sides for a, b in both]
+    return found
+
+
+def pursued(run: Run, role: Role) -> bool:
+    """Whether cells are measured until pairs of this role are decided: sides, and in a run of one branch its variants."""
+    return role == "target" or (role == "variant" and len(run.sides) == 1)
+
+
+def precise(values: Sequence[float], options: Options) -> bool:
+    """Whether the interval is as narrow as --precision requires."""
+    interval = stats.repeated_interval(values)
+    return options.precision is None or (interval is not None and stats.half_width_pct(interval) <= options.precision)
+
+
+def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict | None:
+    """The verdict that these epoch values (log ratios) support at their last planned look; None if none yet.
+
+    `threshold` and `margin` are in per cent. With a margin wider than the threshold a change could be both `slower` and
+    `same`, so the narrower of the two is the margin.
+    """
+    strict, wide = stats.repeated_interval(values, 0.05), stats.repeated_interval(values, 0.10)
+    if strict is None or wide is None:
+        return None
+    low, high = stats.band(threshold)
+    if strict.low > high:
+        return "slower"
+    if strict.high < low:
+        return "faster"
+    if wide.inside(*stats.band(min(margin, threshold))):
+        return "same"
+    return "slight" if (strict.low > 0 or strict.high < 0) and strict.inside(low, high) else None
+
+
+def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
+    """The verdict on one pair, with its numbers if both arms may show times. Before the first look there is a change and no
+    interval."""
+    before, after, role = pair
+    values, percent = data.epoch_values(before, after), stats.percent
+    interval, wide = stats.repeated_interval(values), stats.repeated_interval(values, 0.10)
+    slices = stats.repeated_interval(data.epoch_values(before, after, "sustained"))
+    used = values[: interval.epochs] if interval else values
+    identical = role == "target" and "identical" in {data.state(before).status, data.state(after).status}
+    settled = _without_times(data, pair)
+    if settled is None and identical and (not values or not same_code(run)):
+        settled = "same", ("identical_code",)
+    verdict, reasons = settled or _by_times(run, data, pair, values)
+    if settled is None and identical:
+        reasons = ("identical_code", *reasons)
+    if settled is None and data.at_one_clock:
+        reasons = (*reasons, "one_clock")
+    tested = settled is None and role != "control" and not WITHHELD & set(reasons)
+    certifiable = verdict == "unclear" and settled is None
+    clocks, cycles = (data.epoch_values(before, after, of) for of in ("clock", "cycles"))
+    read = data.epoch_values(before, after, "read") if data.at_one_clock else []
+    return Comparison(
+        cell=data.cell.id,
+        from_=before,
+        to=after,
+        metric=data.metric,
+        verdict=verdict,
+        reasons=reasons,
+        pct=percent(sum(used) / len(used)) if used else None,
+        low_pct=percent(interval.low) if interval else None,
+        high_pct=percent(interval.high) if interval else None,
+        epochs=len(used),
+        look=stats.LOOKS.index(interval.epochs) + 1 if interval else 0,
+        p=stats.p_beyond(values, *stats.band(run.options.threshold_of(data.cell.id))) if tested else None,
+        certifiable_pct=max(abs(percent(wide.low)), abs(percent(wide.high))) if certifiable and wide else None,
+        clock_pct=percent(fmean(clocks)) if clocks else None,
+        read_pct=percent(fmean(read)) if read else None,
+        cycles_pct=percent(fmean(cycles)) if cycles else None,
+        sustained_pct=percent(slices.theta) if slices else None,
+        sustained_low_pct=percent(slices.low) if slices else None,
+        sustained_high_pct=percent(slices.high) if slices else None,
+    )
+
+
+def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
+    """Mark the changed rows that survive false-discovery control (5 %) over all tested rows of one family."""
+    found = zip(rows, stats.discoveries([row.p for row in rows]), strict=True)
+    return tuple(
+        msgspec.structs.replace(row, discovery=yes and row.verdict in {"slower", "faster"}) for row, yes in found
+    )
+
+
+def _without_times(data: CellData, pair: Pair) -> tuple[Verdict, tuple[str, ...]] | None:
+    """The verdict if an arm is not ok (docs/DESIGN.md, "Outcomes are values"); None if both are."""
+    before, after, role = data.state(pair.before), data.state(pair.after), pair.role
+    first = {"peer": "peer_", "variant": "first_"}.get(role, "base_")
+    second = {"control": "control_", "variant": "second_"}.get(role, "")  # a target's status has no prefix
+    if before.proof_broken or after.proof_broken:
+        found = ((before, f"{first}proof"), (after, f"{second}proof"))
+        return "broken", tuple(reason for state, reason in found if state.proof_broken)
+    if before.runs and after.runs:
+        return None
+    if {before.status, after.status} <= {"unsupported", "missing"}:  # also a new variant that does not cover this case
+        return "unclear", (before.status if before.status == after.status else "unsupported",)
+    if not before.runs and not after.runs:
+        return "broken", ("both",)
+    if not before.runs:
+        return "unclear", (f"{first}{before.status}",)
+    return ("unclear" if role in {"control", "variant"} else "broken"), (f"{second}{after.status}",)
+
+
+def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict by the epoch values, unless another reading contradicts it."""
+    options, threshold = run.options, run.options.threshold_of(data.cell.id)
+    interrupted = run.status == "interrupted"
+    if not values:
+        return "unclear", ("interrupted" if interrupted else "not_measured",)
+    if data.quick or (options.quick and len(values) < stats.LOOKS[0]):
+        low, high = stats.band(threshold)
+        small = low <= sum(values) / len(values) <= high
+        return "unclear", ("quick_nothing_large" if small else "quick_worth_confirming",)
+    verdict = decide(values, threshold, options.margin)
+    if verdict is None:
+        if len(values) >= stats.LOOKS[-1] or (options.epochs is not None and data.attempts >= options.epochs):
+            return "unclear", ("epochs",)
+        ended = "budget" if pursued(run, pair.role) else "not_pursued"
+        return "unclear", ("interrupted" if interrupted else ended,)
+    if _clock_disagrees(data, pair, values, min(options.margin, threshold)):
+        return "unclear", ("clock",)
+    judged = stats.repeated_interval(values)
+    slices = stats.repeated_interval(data.epoch_values(pair.before, pair.after, "sustained"))
+    if verdict != "same" and judged and slices and (slices.high < 0 if judged.theta > 0 else slices.low > 0):
+        return "unclear", ("power",)
+    if pair.role == "target" and _contradicted(data, pair, verdict, threshold):
+        return "unclear", ("timer",)
+    return verdict, () if precise(values, options) else ("precision",)
+
+
+def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin: float) -> bool:
+    """Whether times at one clock and times as read certainly disagree while the sides' clocks differed by more than a
+    quarter of the margin."""
+    other = data.epoch_values(pair.before, pair.after, "read" if data.at_one_clock else "cycles")
+    judged, second = stats.repeated_interval(values), stats.repeated_interval(other)
+    if judged is None or second is None or len(other) < len(values):
+        return False
+    low, high = stats.band(margin / 4)
+    if low <= fmean(data.epoch_values(pair.before, pair.after, "clock")) <= high:
+        return False
+    one_sign = (judged.low > 0 and second.low > 0) or (judged.high < 0 and second.high < 0)
+    return (judged.high < second.low or second.high < judged.low) and not one_sign
+
+
+def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
+    """Whether the parent's clock certainly (95 %, over epochs) contradicts the verdict; False if it was not recorded.
+
+    Code under test can patch the worker's timer, but not reach the parent's clock, which sees a whole turn with flush, resets
+    and messages. Contradicted are a `faster` of which the parent saw less than half, and, where the host's clock is the
+    judged one, any verdict but `slower` if the parent waited longer by more than `threshold` (per cent) than the timer says.
+    """
+    if verdict == "slower":
+        return False
+    # What the second arm saves per epoch, as a share of the first one's time: by the timer, by the parent's clock.
+    savings = [
+        (float(np.median(first - second) / np.median(first)), float(np.median(waited - less) / np.median(first)))
+        for first, waited, second, less in data.epochs("waits", pair.before, pair.after)
+    ]
+    if verdict == "faster":
+        seen = stats.repeated_interval([parent - _SEEN * timer for timer, parent in savings])
+        if seen is not None and seen.high < 0:
+            return True
+    hidden = stats.repeated_interval([timer - parent for timer, parent in savings])
+    return data.metric == "wall" and hidden is not None and hidden.low > threshold / 100
+
+
+# ---------------------------------------------------------------- one arm
 
 
 def _observation(data: CellData, arm: str) -> Observation:

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from abprof.verdict import stats
-from abprof.verdict.comparison import decide
+from abprof.verdict import decide, stats
 
 Values = NDArray[np.float64]
 Source = Callable[[np.random.Generator, int], Values]  # (generator, epochs) -> epoch values, log ratios
