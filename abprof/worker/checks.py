@@ -129,9 +129,8 @@ def _finite(value: float | None) -> float | None:
 def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any:
     """The reference of this case: computed by the first worker, read by the others, on the device where it was left.
 
-    A worker that may not write there (the sandbox) computes its own. So does each one if it is more than tensors and
-    plain containers: other objects are not loaded. `host`: it is the first side's outputs, which no other side's may
-    replace; then this raises ValueError if they cannot be loaded.
+    Each worker computes its own if it may not write there (the sandbox), or if it is more than tensors and plain
+    containers. `host`: it is the first side's outputs; then this raises ValueError if they cannot be loaded.
     """
     if path.exists():
         try:
@@ -163,12 +162,8 @@ def _portable(values: Any, *, host: bool = False) -> Any:
 
 def _save(values: Any, path: Path) -> None:
     temporary = path.with_suffix(f".{uuid.uuid4().hex}")  # process ids repeat in a sandbox
-    try:
-        torch.save(values, temporary)
-        temporary.replace(path)
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+    torch.save(values, temporary)
+    temporary.replace(path)
 
 
 def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None]:

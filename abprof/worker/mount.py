@@ -22,10 +22,9 @@ PRIVATE = "abprof_side."
 class SideFinder(MetaPathFinder):
     """Finds one top-level name under one root, before any other finder: editable installs, .pth hooks, installed copies.
 
-    Submodules are found along the package's own path, before hooks that map each submodule of an editable install. One
-    that this side lacks is left to the other finders: the proof reports it. Of a namespace package the side's portion
-    comes first, then those of other distributions. Extension modules at the root are the side's too, as is everything
-    there if the root is an installed release (`whole`); and its distributions' metadata.
+    Submodules are found along the package's own path. One that this side lacks is left to the other finders: the proof
+    reports it. Extension modules at the root are the side's too, as is everything there if the root is an installed
+    release (`whole`); and its distributions' metadata.
     """
 
     def __init__(self, top: str, root: str, *, whole: bool = False) -> None:
@@ -37,29 +36,18 @@ class SideFinder(MetaPathFinder):
         """The spec under the root, or None for every other name."""
         find = importlib.machinery.PathFinder.find_spec
         if fullname.startswith(self.top + "."):
-            mine = [place for place in path or () if place.startswith(self.root)]
-            others = [place for place in path or () if place not in mine]
-            return self._pinned(find(fullname, mine, target), others) or find(fullname, others, target)
+            return find(fullname, path, target)
         if "." in fullname or (fullname != self.top and fullname in sys.stdlib_module_names):
             return None
         spec = find(fullname, [self.root], target)
         if spec is None:
             return None
+        if (
+            spec.submodule_search_locations is not None
+        ):  # a namespace's would be searched again whenever the path changes
+            spec.submodule_search_locations = list(spec.submodule_search_locations)
         extension = isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
-        return self._pinned(spec, sys.path) if fullname == self.top or self.whole or extension else None
-
-    def _pinned(
-        self, spec: importlib.machinery.ModuleSpec | None, elsewhere: Sequence[str]
-    ) -> importlib.machinery.ModuleSpec | None:
-        """Fix a namespace package's path: this side's portion, then those of other distributions. Left to itself it
-        would search all of the path again whenever that changes."""
-        if spec is None or spec.origin is not None or spec.submodule_search_locations is None:
-            return spec
-        mine = list(spec.submodule_search_locations)
-        others = importlib.machinery.PathFinder.find_spec(spec.name, elsewhere)
-        portions = (others.submodule_search_locations or ()) if others and others.origin is None else ()
-        spec.submodule_search_locations = [*mine, *(place for place in portions if place not in mine)]
-        return spec
+        return spec if fullname == self.top or self.whole or extension else None
 
     def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterable[metadata.Distribution]:
         """Those under the root, unless certain folders are searched."""
@@ -84,15 +72,3 @@ def kernel_package(mount: wire.Mount) -> types.ModuleType:
             raise MissingPackage(f"{mount.name} does not exist on this side", name=mount.module) from error
         raise
     return importlib.import_module(mount.module)
-
-
-def owned(mount: wire.Mount) -> tuple[str, str]:
-    """(namespace, name) of the package: the namespace packages that it shares with other distributions ("" for none), as
-    far as they were imported, and its name below them."""
-    if mount.module.startswith(PRIVATE):
-        return "", mount.module
-    shared: list[str] = []
-    rest = mount.module.split(".")
-    while len(rest) > 1 and getattr(sys.modules.get(".".join([*shared, rest[0]]), sys), "__file__", "") is None:
-        shared.append(rest.pop(0))
-    return ".".join(shared), rest[0]

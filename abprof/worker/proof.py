@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from abprof.records import messages as wire
-from abprof.worker.mount import PRIVATE, owned
+from abprof.worker.mount import PRIVATE
 
 _LIBRARY = re.compile(r"\.so(\.\d[^/]*)?$")
 
@@ -118,15 +118,13 @@ class Prover:
         has the name of one of the side's modules, or is of a distribution that was installed from one of `mount.sources`
         or is a copy of the package. `kernels`: compiled kernel -> SHA-256.
         """
-        namespace, name = owned(self._mount)  # known once the package was imported
-        prefix = f"{namespace}." if namespace else ""
-        top = prefix + name
-        # The side's other modules: in a namespace shared with other distributions, or beside an installed release.
-        folder = Path(self._mount.root, *namespace.split("."))
-        shared = (namespace or self._mount.whole) and folder.is_dir()
-        beside = {entry.name.removesuffix(".py") for entry in folder.iterdir()} if shared else set[str]()
-        copy = "" if self._mount.module.startswith(PRIVATE) else top.replace(".", "/")
-        installed = self._installed_from((*sys.path, copy))
+        module, root = self._mount.module, Path(self._mount.root)
+        private = module.startswith(PRIVATE)
+        top = module if private else module.partition(".")[0]
+        # Of an installed release everything beside the package is the side's, too.
+        whole = self._mount.whole and root.is_dir()
+        beside = {entry.name.removesuffix(".py") for entry in root.iterdir()} if whole else set[str]()
+        installed = self._installed_from((*sys.path, "" if private else top))
         found: list[dict[str, str]] = []
         reasons: list[str] = []
 
@@ -140,8 +138,7 @@ class Prover:
             found.append({"kind": kind, "name": name, "path": path, "sha256": self._hash(path)})
 
         for module, path, standing in self._modules():
-            first = module.removeprefix(prefix).partition(".")[0]
-            sides = f"{module}.".startswith(f"{top}.") or (module.startswith(prefix) and first in beside)
+            sides = f"{module}.".startswith(f"{top}.") or module.partition(".")[0] in beside
             foreign = standing != "environment" or path in installed
             if sides or (foreign and not path.startswith(self._judges)):
                 judge("module", module, path, outside=standing == "outside" or (sides and standing != "own"))
@@ -186,7 +183,7 @@ class Prover:
         """Real path of a file -> why its distribution is not environment: it was installed (also editable) from a folder
         or archive below `mount.sources` and not below the side's own folders (PEP 610), or holds a copy of the package.
 
-        `path` is the import path, and the package's path below site-packages. What was imported when the worker started
+        `path` is the import path, and the package's name below site-packages. What was imported when the worker started
         is left out.
         """
         if self._installed[0] == path:
