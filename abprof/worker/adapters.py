@@ -284,15 +284,12 @@ def _intercepted() -> Iterator[None]:
 
     timers = (triton.testing.do_bench, triton.testing.do_bench_cudagraph)
     catchers = {id(real): catching(real) for real in timers}
-    spaces = [vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__")]
-    found = [(space, name, real) for space in spaces for name, real in list(space.items()) if id(real) in catchers]
-    for space, name, real in found:
-        space[name] = catchers[id(real)]
-    try:
+    with contextlib.ExitStack() as undo:
+        for space in [vars(module) for module in list(sys.modules.values()) if hasattr(module, "__dict__")]:
+            for name, real in [(name, value) for name, value in space.items() if id(value) in catchers]:
+                space[name] = catchers[id(real)]
+                undo.callback(space.__setitem__, name, real)
         yield
-    finally:
-        for space, name, real in found:
-            space[name] = real
 
 
 # ---------------------------------------------------------------- a pytest-benchmark suite

@@ -26,18 +26,17 @@ class Watch:
         self.count = 0
         self.kernels: dict[str, wire.Compiled] = {}
         self._functions: dict[Any, str] = {}  # the driver's handle -> key, of what was loaded
-        self._installed = False
-
-    def install(self) -> None:
-        """Hook into Triton, once. A launch runs no hook except while `launches` records."""
-        if self._installed:
-            return
-        self._installed = True
-        with contextlib.suppress(ImportError, AttributeError):
+        self._knobs: Any = None
+        with contextlib.suppress(ImportError):
             from triton import knobs
 
-            knobs.compilation.listener = self._compiled
-            knobs.runtime.kernel_load_end_hook.add(self._loaded)
+            self._knobs = knobs
+
+    def install(self) -> None:
+        """Hook into Triton. A launch runs no hook except while `launches` records."""
+        if self._knobs:
+            self._knobs.compilation.listener = self._compiled
+            self._knobs.runtime.kernel_load_end_hook.add(self._loaded)
 
     def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
         """Triton's compilation listener, called for cache hits too."""
@@ -74,32 +73,23 @@ class Watch:
             data = getattr(metadata, "data", None) or {}
             seen.append((str(data.get("name", "")), self._functions.get(data.get("function"), "")))
 
-        try:
-            from triton import knobs
-
-            hooks = knobs.runtime.launch_enter_hook
-        except (ImportError, AttributeError):
+        with contextlib.ExitStack() as undo:
+            if self._knobs:
+                self._knobs.runtime.launch_enter_hook.add(launched)
+                undo.callback(self._knobs.runtime.launch_enter_hook.remove, launched)
             yield seen
-            return
-        hooks.add(launched)
-        try:
-            yield seen
-        finally:
-            hooks.remove(launched)
 
 
 def chosen(launches: list[wire.Launch], package: str) -> list[wire.Launch]:
     """The launches, each with the configuration that its autotuner in the package's modules last chose, and a hash of
     all it chose from."""
     known: dict[str, tuple[str, str]] = {}
-    for name, module in list(sys.modules.items()):
-        if name == package or name.startswith(package + "."):
-            for value in list(vars(module).values()):
-                tuner = _autotuner(value)
-                if tuner is not None and getattr(tuner, "best_config", None) is not None:
-                    offered = sorted(str(config) for config in tuner.configs)
-                    digest = hashlib.sha256("\n".join(offered).encode()).hexdigest()[:16]
-                    known[tuner.base_fn.__name__] = (str(tuner.best_config), digest)
+    modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
+    for tuner in (_autotuner(value) for module in modules for value in list(vars(module).values())):
+        if getattr(tuner, "best_config", None) is not None:
+            offered = sorted(str(config) for config in tuner.configs)
+            digest = hashlib.sha256("\n".join(offered).encode()).hexdigest()[:16]
+            known[tuner.base_fn.__name__] = (str(tuner.best_config), digest)
     pairs = ((launch, known.get(launch.name, ("", ""))) for launch in launches)
     return [dataclasses.replace(launch, choice=choice, offered=offered) for launch, (choice, offered) in pairs]
 

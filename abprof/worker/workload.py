@@ -71,14 +71,13 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
 
 def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
     """Axes in file order; a tuple key zips axes; a callable preset is called with the device's kind."""
-    rows: list[tuple[list[str], list[Any]]] = []
+    rows = []
     for key, values in (axes(kind) if callable(axes) else axes).items():
-        names, points = (
-            ([key], [[value] for value in values]) if isinstance(key, str) else (list(key), map(list, values))
-        )
-        rows.append((names, list(points)))
-        if odd := [value for value in rows[-1][1] if len(value) != len(names)]:
+        single = isinstance(key, str)
+        names, points = [key] if single else list(key), [[value] if single else list(value) for value in values]
+        if odd := [point for point in points if len(point) != len(names)]:
             raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {odd[0]}")
+        rows.append((names, points))
     return rows
 
 
@@ -91,9 +90,7 @@ def _sweep(module: types.ModuleType, presets: Presets) -> wire.Sweep | None:
     for band in sweep.bands:
         (low, high), (slow, fast) = map(float, band.density), map(float, band.speedup)
         if not (0 <= low <= high <= 1 and 0 < slow <= fast < math.inf):
-            raise ValueError(
-                f"SWEEP: invalid band: density {low} to {high} (in 0..1) with a speed-up of {slow} to {fast} (over 0)"
-            )
+            raise ValueError(f"SWEEP: invalid band: density {low} to {high}, speed-up {slow} to {fast}")
         bands.append((low, high, slow, fast))
     return wire.Sweep(list(sweep.axes), sweep.density, sweep.against, bands)
 
