@@ -7,7 +7,7 @@ the machine code, must show that it runs.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import PurePath
 
 from abprof.evidence.causes.sides import Sides, changes, listed, ns, recounts
@@ -26,7 +26,13 @@ Functions = Mapping[Key, Function]
 
 def causes(sides: Sides) -> list[Cause]:
     """What changed in the operations and the objects, the surest first."""
-    found = list(_operations(sides))
+    found = []
+    moved = sorted(sides.recounted, key=lambda one: -abs(one[3]))  # torch's operations
+    if sides.counted and moved and sides.carries(sum(spent for *_, spent in moved)):
+        ways = {after > before for _, before, after, _ in moved}
+        word = "replaced" if len(ways) > 1 else "added" if sides.slower else "gone"
+        text, names = f"operations of torch {word}: {recounts(moved)}", tuple(name for name, *_ in moved)
+        found.append(Cause(kind="operations", text=text, kernels=names, evidence=("census",)))
     if sides.matched and sides.objects and all(not kernel.missing for pair in sides.objects for kernel in pair):
         before, after = (
             {(place, function.name): function
@@ -40,20 +46,11 @@ def causes(sides: Sides) -> list[Cause]:
 
 def same_code(sides: Sides) -> list[Cause]:
     """Objects and torch operations are equal. What Python calls in the objects, and how often, is not counted."""
-    if not (sides.objects and sides.same_objects and sides.same_launches):
+    same = all(one.code and one.code == two.code for one, two in sides.objects)
+    if not (sides.objects and sides.matched and same and sides.same_launches):
         return []
     text = "same machine code on both sides, different time; calls into C++ are not counted on a CPU"
     return [Cause(kind="same_code", text=text, evidence=("census", "kernels"))]
-
-
-def _operations(sides: Sides) -> Iterator[Cause]:
-    """Torch operations that were added or removed, if their own time is enough to be the cause."""
-    moved = sorted(sides.recounted, key=lambda one: -abs(one[3]))
-    if sides.counted and moved and sides.carries(sum(spent for *_, spent in moved)):
-        ways = {after > before for _, before, after, _ in moved}
-        word = "replaced" if len(ways) > 1 else "added" if sides.slower else "gone"
-        text = f"operations of torch {word}: {recounts(moved)}"
-        yield Cause(kind="operations", text=text, kernels=tuple(name for name, *_ in moved), evidence=("census",))
 
 
 def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:

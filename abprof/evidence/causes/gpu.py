@@ -17,7 +17,6 @@ _GROWN = 1.2  # a class of instructions that grew by less is not an additional p
 _HIDDEN = 0.05  # of a call's kernel time: less that overlaps is nothing to lose
 _ACCESSES = ("global loads", "global stores", "asynchronous copies", "atomics")
 _CODE = ("census", "kernels")
-Found = tuple[str, str] | None  # kind, text
 
 
 def causes(sides: Sides) -> list[Cause]:
@@ -34,7 +33,8 @@ def same_code(sides: Sides) -> list[Cause]:
     mostly) must not have changed by what would explain it."""
     unread = [pair for pair in sides.pairs if pair.same_code is None]
     known = len(sides.pairs) > len(unread) and all(pair.same_code is not False for pair in sides.pairs)
-    if not (sides.same_launches and known and sides.same_objects) or sides.carries(_change_ns(unread)):
+    objects = sides.matched and all(one.code and one.code == two.code for one, two in sides.objects)
+    if not (sides.same_launches and known and objects) or sides.carries(_change_ns(unread)):
         return []
     text = "same machine code and the same launches on both sides, different time"
     if sides.row.metric == "wall" and not sides.carries(_change_ns(sides.pairs)):
@@ -103,13 +103,11 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
 
     A constant alone is the weakest: nothing else was seen of the change, so the profiled call must show the kernel.
     """
-    shown, whole, name = sides.shown(pair), sides.is_all(pair), pair.after.name
-    rules = (_autotune, _tensor, _block_size, _stages, _spills, _memory, _constants)
-    for rule in (_grid,) if pair.same_code else rules:
-        found = rule(sides, pair) if shown or (whole and rule is not _constants) else None
-        if found is not None:
-            evidence = ("census",) if pair.before.kernel is None else _CODE
-            return [Cause(kind=found[0], text=f"{found[1]} in {name}", kernels=(name,), evidence=evidence)]
+    shown, name = sides.shown(pair), pair.after.name
+    kind, text = next(_rules(sides, pair), ("", "")) if shown or sides.is_all(pair) else ("", "")
+    if kind and (shown or kind != "constants"):
+        evidence = ("census",) if pair.before.kernel is None else _CODE
+        return [Cause(kind=kind, text=f"{text} in {name}", kernels=(name,), evidence=evidence)]
     if not shown or pair.same_code is not False:
         return []
     times = f"{ns(pair.before.ns)} -> {ns(pair.after.ns)}"
@@ -117,81 +115,56 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
     return [Cause(kind="kernel", text=text, kernels=(name,), evidence=_CODE)]
 
 
-def _grid(_sides: Sides, pair: Pair) -> Found:
-    moved = [f"{what} ({change})" for what in ("grid", "block") if (change := _launched(pair, what))]
-    return ("grid", f"the same code is launched with another {' and '.join(moved)}") if moved else None
-
-
-def _autotune(_sides: Sides, pair: Pair) -> Found:
+def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
+    """(kind, text) of each rule that holds, the surest first."""
+    settings, grids, blocks = _settings(pair), _launched(pair, "grid"), _launched(pair, "block")
+    if pair.same_code:
+        if moved := [f"{what} ({change})" for what, change in (("grid", grids), ("block", blocks)) if change]:
+            yield "grid", f"the same code is launched with another {' and '.join(moved)}"
+        return
     (before, one), (after, two) = pair.before.choice, pair.after.choice
-    if not before or not after or before == after:
-        return None
-    others = "" if one == two else "other configurations to choose from, and a "
-    return "autotune", f"{others}different autotune choice ({before} -> {after})"
-
-
-def _tensor(sides: Sides, pair: Pair) -> Found:
-    counts = pair.classes("tensor")
-    if counts is None or min(counts) > 0 or not sides.along(counts[0] - counts[1]):
-        return None
-    return "tensor", f"tensor-core instructions {counts[0]} -> {counts[1]}"
-
-
-def _block_size(_sides: Sides, pair: Pair) -> Found:
-    sizes = {name: both for name, both in _settings(pair).items() if _SIZES.search(name) or name == "warps"}
-    if not sizes:
-        blocks = _launched(pair, "block")
-        return ("block_size", f"block size changed: {blocks} threads") if blocks else None
-    grids = _launched(pair, "grid")
-    return "block_size", f"block size changed: {changes(sizes)}{f', grid {grids}' if grids else ''}"
-
-
-def _stages(sides: Sides, pair: Pair) -> Found:
-    stages, copies = _settings(pair).get("stages"), pair.classes("asynchronous copies")
+    if before and after and before != after:
+        others = "" if one == two else "other configurations to choose from, and a "
+        yield "autotune", f"{others}different autotune choice ({before} -> {after})"
+    tensor = pair.classes("tensor")
+    if tensor and min(tensor) == 0 and sides.along(tensor[0] - tensor[1]):
+        yield "tensor", f"tensor-core instructions {tensor[0]} -> {tensor[1]}"
+    if sizes := {name: both for name, both in settings.items() if _SIZES.search(name) or name == "warps"}:
+        yield "block_size", f"block size changed: {changes(sizes)}{f', grid {grids}' if grids else ''}"
+    elif blocks:
+        yield "block_size", f"block size changed: {blocks} threads"
+    stages, copies = settings.get("stages"), pair.classes("asynchronous copies") or (0, 0)
     way = f"overlap of copies and arithmetic {'lost' if sides.slower else 'gained'}"
-    copied = f"asynchronous copies {copies[0]} -> {copies[1]}" if copies and copies[0] != copies[1] else ""
-    if stages is None:
-        lost = copies is not None and min(copies) == 0 and sides.along(copies[0] - copies[1])
-        return ("overlap", f"{way}: {copied}") if lost else None
-    text = f"pipeline stages {stages[0]} -> {stages[1]}{f', {copied}' if copied else ''}"
-    return ("overlap", f"{way}: {text}") if sides.along(int(stages[0]) - int(stages[1])) else ("stages", text)
-
-
-def _spills(sides: Sides, pair: Pair) -> Found:
-    stores, loads = pair.classes("local stores"), pair.classes("local loads")
-    if stores is None or loads is None:
-        return None
+    copied = f"asynchronous copies {copies[0]} -> {copies[1]}" if copies[0] != copies[1] else ""
+    if stages:
+        text = f"pipeline stages {stages[0]} -> {stages[1]}{f', {copied}' if copied else ''}"
+        lost = sides.along(int(stages[0]) - int(stages[1]))
+        yield ("overlap", f"{way}: {text}") if lost else ("stages", text)
+    elif min(copies) == 0 and sides.along(copies[0] - copies[1]):
+        yield "overlap", f"{way}: {copied}"
+    stores, loads = (pair.classes(f"local {what}") or (0, 0) for what in ("stores", "loads"))
     more = stores[1] + loads[1] - stores[0] - loads[0]
-    if abs(more) < _SPILLS or not sides.along(more):
-        return None
-    registers = pair.before.registers, pair.after.registers
-    both: dict[str, tuple[Value, Value]] = {"spill stores": stores, "spill loads": loads}
-    if registers[0] is not None and registers[1] is not None:
-        both = {"registers": (registers[0], registers[1])} | both
-    return "spills", changes(both)
+    if abs(more) >= _SPILLS and sides.along(more):
+        used = pair.before.registers, pair.after.registers
+        registers = f"registers {used[0]} -> {used[1]}, " if None not in used and used[0] != used[1] else ""
+        yield "spills", registers + changes({"spill stores": stores, "spill loads": loads})
+    yield from _memory(sides, pair)
+    if settings:
+        yield "constants", f"constants changed: {changes(settings)}"
 
 
-def _memory(sides: Sides, pair: Pair) -> Found:
+def _memory(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
     """More instructions that access global memory, by more than the whole code grew: an unrolled loop has more of all."""
-    each = {name: both for name in _ACCESSES if (both := pair.classes(name)) is not None}
-    loops, accesses = pair.classes("loops"), pair.classes(*_ACCESSES)
-    whole = pair.classes() or (0, 0)
-    if loops is None or accesses is None or not sides.along(accesses[1] - accesses[0]):
-        return None
-    if max(accesses) < _GROWN * min(accesses):
-        return None
+    each = {name: pair.classes(name) or (0, 0) for name in _ACCESSES}
+    loops, accesses, whole = (pair.classes(*names) or (0, 0) for names in (("loops",), _ACCESSES, ()))
+    if not sides.along(accesses[1] - accesses[0]) or max(accesses) < _GROWN * min(accesses):
+        return
+    grown = accesses[1] / max(accesses[0], 1), whole[1] / max(whole[0], 1)
     if sides.along(loops[1] - loops[0]):
         way = f"a loop {'more' if sides.slower else 'less'} over global memory"
-        return "memory", f"{way}: {changes({'loops': loops} | each)}"
-    grown = accesses[1] / max(accesses[0], 1), whole[1] / max(whole[0], 1)
-    if (grown[0] <= 1.1 * grown[1]) if sides.slower else (1.1 * grown[0] >= grown[1]):
-        return None
-    return "memory", f"{'more' if sides.slower else 'less'} global memory traffic: {changes(each)}"
-
-
-def _constants(_sides: Sides, pair: Pair) -> Found:
-    changed = _settings(pair)
-    return ("constants", f"constants changed: {changes(changed)}") if changed else None
+        yield "memory", f"{way}: {changes({'loops': loops} | each)}"
+    elif (grown[0] > 1.1 * grown[1]) if sides.slower else (1.1 * grown[0] < grown[1]):
+        yield "memory", f"{'more' if sides.slower else 'less'} global memory traffic: {changes(each)}"
 
 
 def _settings(pair: Pair) -> dict[str, tuple[Value, Value]]:
@@ -227,7 +200,7 @@ def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
     found = []
     for pair in sorted(_profiled(*profiles), key=lambda pair: -abs(_longer(pair))):
         # Under ncu, too, the kernel's time must have moved with the row's, by enough to matter.
-        rule = (_coalescing(sides, pair) or _traffic(sides, pair)) if sides.carries(_longer(pair)) else None
+        rule = next(_counters(sides, pair), None) if sides.carries(_longer(pair)) else None
         if rule is not None:
             name = pair[1].name
             found.append(Cause(kind=rule[0], text=f"{rule[1]} in {name}", kernels=(name,), evidence=("ncu",)))
@@ -257,32 +230,23 @@ def _longer(pair: Kernels) -> float:
     return two - one
 
 
-def _coalescing(sides: Sides, pair: Kernels) -> Found:
-    """A smaller share of the moved bytes is requested, and more bytes are moved."""
-    moved = _both(pair, recording.L2_BYTES)
+def _counters(sides: Sides, pair: Kernels) -> Iterator[tuple[str, str]]:
+    """(kind, text) of each rule that holds, the surest first."""
+    moved, way = _both(pair, recording.L2_BYTES), "more" if sides.slower else "less"
     for name, what in ((recording.LOAD_EFFICIENCY, "load"), (recording.STORE_EFFICIENCY, "store")):
         used = [kernel.metrics[name] for kernel in pair if name in kernel.metrics]
-        if len(used) < 2 or moved is None or abs(used[1] - used[0]) < _COALESCED:
-            continue
-        if sides.along(used[0] - used[1]) and _explains(pair, moved):
-            return "coalescing", (
-                f"global memory is accessed {'less' if sides.slower else 'more'} coalesced: "
-                f"{what} efficiency {used[0]:.0f} -> {used[1]:.0f} %, "
-                f"L2 bytes a call {bytes_of(moved[0])} -> {bytes_of(moved[1])}"
-            )
-    return None
-
-
-def _traffic(sides: Sides, pair: Kernels) -> Found:
-    """Another number of bytes between DRAM and L2, of a kernel that waits for them."""
+        fell = used[0] - used[1] if len(used) == 2 else 0.0
+        if moved and abs(fell) >= _COALESCED and sides.along(fell) and _explains(pair, moved):
+            text = f"global memory is accessed {'less' if sides.slower else 'more'} coalesced: {what} efficiency "
+            text += f"{used[0]:.0f} -> {used[1]:.0f} %, L2 bytes a call {bytes_of(moved[0])} -> {bytes_of(moved[1])}"
+            yield "coalescing", text
     busy = pair[sides.slower].metrics.get(recording.DRAM_BUSY, 0.0)
     moved = next((found for names in recording.DRAM_BYTES if (found := _both(pair, names)) is not None), None)
-    if moved is None or busy < _BOUND or not _explains(pair, moved):
-        return None
-    way, hits = "more" if sides.slower else "less", [kernel.metrics.get(recording.L2_HITS) for kernel in pair]
-    text = f"{way} DRAM traffic: {bytes_of(moved[0])} -> {bytes_of(moved[1])} a call with DRAM {busy:.0f} % busy"
-    known = f", L2 hit rate {hits[0]:.0f} -> {hits[1]:.0f} %" if None not in hits and hits[0] != hits[1] else ""
-    return "dram_traffic", text + known
+    if moved and busy >= _BOUND and _explains(pair, moved):
+        text = f"{way} DRAM traffic: {bytes_of(moved[0])} -> {bytes_of(moved[1])} a call with DRAM {busy:.0f} % busy"
+        hits = [kernel.metrics.get(recording.L2_HITS) for kernel in pair]
+        known = f", L2 hit rate {hits[0]:.0f} -> {hits[1]:.0f} %" if None not in hits and hits[0] != hits[1] else ""
+        yield "dram_traffic", text + known
 
 
 def _explains(pair: Kernels, moved: tuple[float, float]) -> bool:

@@ -126,7 +126,7 @@ class Sides:
         """Whether this kernel is nearly all of the call and all that differs, and the change too small for one profiled call
         to show: then the verdict of many turns is about this kernel."""
         others = (one for one in self.pairs if one is not pair)
-        alone = not self.gone and not self.new and all(one.same_code and not one.moved for one in others)
+        alone = not any(self.alone) and all(one.same_code and not one.moved for one in others)
         scatter = _FLOOR * pair.before.ns
         back = -pair.change_ns if self.slower else pair.change_ns  # against the row's direction
         small = abs(self.change_ns) < 2 * scatter and back < scatter
@@ -156,27 +156,25 @@ class Sides:
         return found
 
     @property
-    def gone(self) -> list[Part]:
-        """Kernels that only `from` launches."""
-        return [part for part in self.parts[0] if all(part is not pair.before for pair in self.pairs)]
-
-    @property
-    def new(self) -> list[Part]:
-        """Kernels that only `to` launches."""
-        return [part for part in self.parts[1] if all(part is not pair.after for pair in self.pairs)]
+    def alone(self) -> tuple[list[Part], list[Part]]:
+        """Kernels that only one side launches."""
+        paired = {id(part) for pair in self.pairs for part in (pair.before, pair.after)}
+        before, after = ([part for part in parts if id(part) not in paired] for parts in self.parts)
+        return before, after
 
     @property
     def recounted(self) -> list[tuple[str, int, int, float]]:
         """(name, launches before, after, change in ns) of the kernels that a call launches more or less often."""
-        found = [(part.name, 0, part.count, part.ns) for part in self.new]
-        found += [(part.name, part.count, 0, -part.ns) for part in self.gone]
+        gone, new = self.alone
+        found = [(part.name, 0, part.count, part.ns) for part in new]
+        found += [(part.name, part.count, 0, -part.ns) for part in gone]
         found += [(p.before.name, p.before.count, p.after.count, p.change_ns) for p in self.pairs]
         return [one for one in found if one[1] != one[2]]
 
     @property
     def same_launches(self) -> bool:
         """Whether both sides launch the same kernels as often, with the same grids."""
-        return self.counted and not any(pair.moved for pair in self.pairs) and not self.gone and not self.new
+        return self.counted and not any(pair.moved for pair in self.pairs) and not any(self.alone)
 
     @cached_property
     def objects(self) -> list[tuple[Kernel, Kernel]]:
@@ -190,10 +188,6 @@ class Sides:
     def matched(self) -> bool:
         """Whether every object has its counterpart."""
         return sum(kernel.kind == "object" for kernels in self.kernels for kernel in kernels) == 2 * len(self.objects)
-
-    @property
-    def same_objects(self) -> bool:
-        return self.matched and all(one.code and one.code == two.code for one, two in self.objects)
 
 
 def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
