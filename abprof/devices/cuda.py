@@ -161,15 +161,16 @@ class CudaDevice(Device):
         """Begin to sample in a thread; it ends with the process."""
         self._known()
         self._own_now = own
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._sample_forever, daemon=True)
-            self._thread.start()
 
-    def _sample_forever(self) -> None:
-        while True:
-            with contextlib.suppress(Exception):
-                self._sample()
-            time.sleep(_PERIOD)
+        def sample() -> None:
+            while True:
+                with contextlib.suppress(Exception):
+                    self._sample()
+                time.sleep(_PERIOD)
+
+        if self._thread is None:
+            self._thread = threading.Thread(target=sample, daemon=True)
+            self._thread.start()
 
     def _sample(self) -> None:
         clock, power = self._ask("nvmlDeviceGetClockInfo", 1), self._ask("nvmlDeviceGetPowerUsage")

@@ -76,12 +76,8 @@ def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Ker
 def _filled(kernel: Kernel, of: Reading | None, **fields: Any) -> Kernel:
     if of is not None:
         shared = of.shared_bytes if kernel.shared_bytes is None else kernel.shared_bytes
-        fields |= {
-            "registers": of.registers,
-            "stack_bytes": of.stack_bytes,
-            "classes": of.classes,
-            "shared_bytes": shared,
-        }
+        fields |= {"registers": of.registers, "stack_bytes": of.stack_bytes, "classes": of.classes}
+        fields["shared_bytes"] = shared
     return _replace(kernel, **fields)
 
 
@@ -95,14 +91,9 @@ def _objects(run: Run) -> list[Kernel]:
             native = one.kind == "object" or (one.kind == "module" and ".so" in one.path)
             if native and home and one.path.startswith(f"{home}/") and not _LAUNCHERS.search(one.path):
                 found[proof.side, proof.kernel, one.path] = Kernel(
-                    side=proof.side,
-                    package=proof.kernel,
-                    name=one.name,
-                    kind="object",
-                    key=one.name,
-                    path=one.path,
+                    side=proof.side, package=proof.kernel, name=one.name, kind="object", key=one.name, path=one.path,
                     sha256=one.sha256,
-                )
+                )  # fmt: skip
     return list(found.values())
 
 

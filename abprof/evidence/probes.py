@@ -63,20 +63,17 @@ def subjects(run: Run) -> Rows:
     ok = {(seen.cell, seen.arm) for seen in run.observations if seen.status == "ok"}
     sides = {side.id for side in run.sides}
     arms = {arm.id: arm for arm in run.arms if arm.side in sides and not arm.peer}
-    found: dict[tuple[str, str], set[str]] = {}
+    changed = [row for row in run.comparisons if row.verdict in _CHANGED and row.from_ in arms and row.to in arms]
+    changed.sort(key=lambda row: -abs(row.pct or 0.0))
+    each = [(row.cell, id) for row in changed for id in (row.from_, row.to)]
     if len(sides) == 1:
-        for cell, arm in ((cell, arm) for cell in run.cells for arm in arms.values()):
-            found.setdefault((cell.id, arm.variant), set()).add(arm.id)
-    else:
-        changed = [row for row in run.comparisons if row.verdict in _CHANGED and row.from_ in arms and row.to in arms]
-        for row in sorted(changed, key=lambda row: -abs(row.pct or 0.0)):
-            found.setdefault((row.cell, arms[row.to].variant), set()).update((row.from_, row.to))
+        each = [(cell.id, id) for cell in run.cells for id in arms]
+    found: dict[tuple[str, str], list[Arm]] = {}
+    for cell, id in dict.fromkeys(each):
+        if (cell, id) in ok:
+            found.setdefault((cell, arms[id].variant), []).append(arms[id])
     cells = {cell.id: cell for cell in run.cells}
-    made = []
-    for (id, _), ids in found.items():
-        own = tuple(arm for arm in arms.values() if arm.id in ids and (id, arm.id) in ok)
-        made += [(cells[id], own)] if own else []
-    return made
+    return [(cells[cell], tuple(own)) for (cell, _), own in found.items()]
 
 
 def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Trace | Profile | Sampled]:
@@ -99,13 +96,18 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
                 found: dict[str, Any] = {"cell": cell.id, "arm": arm.id}
                 try:
                     worker = pool.worker(arm.side)
-                    call_ns = _open(plan, worker, cell, arm)
+                    request = wire.Open(
+                        cell.workload, dict(cell.params), arm.id, arm.variant, seed=plan.run.options.seed
+                    )
+                    reply: wire.Opened = worker.call(request, plan.timeout)
+                    if reply.status != "ok":
+                        raise WorkerFault(reply.status, reply.reason)
                     if name == "perf":
                         data, spec = plan.factory.scratch / "perf.data", specs[arm.side]
                         own = spec.build.path, spec.checkout.path
-                        found |= perf.sampled(worker, arm.id, call_ns, plan.timeout, data, own)
+                        found |= perf.sampled(worker, arm.id, reply.call_ns, plan.timeout, data, own)
                     else:
-                        found |= _traced(plan, worker, call_ns, cell, arm, folder)
+                        found |= _traced(plan, worker, reply.call_ns, cell, arm, folder)
                 except (WorkerDied, WorkerFault) as failed:
                     found["missing"] = failed.reason
                 finally:
@@ -113,17 +115,7 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
                 yield Sampled(**found) if name == "perf" else Trace(**found)
 
 
-def _open(plan: Plan, worker: Worker, cell: Cell, arm: Arm) -> float:
-    """Set up an arm in a worker: a call's time in ns. Raises WorkerDied, WorkerFault."""
-    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=plan.run.options.seed)
-    reply: wire.Opened = worker.call(request, plan.timeout)
-    if reply.status != "ok":
-        raise WorkerFault(reply.status, reply.reason)
-    return reply.call_ns
-
-
 # ---------------------------------------------------------------- torch's profiler
-
 
 FOLDER = "traces"  # in the run folder
 MOST_BYTES = 16_000_000  # per file: events beyond are left out and counted

@@ -135,17 +135,13 @@ class Ncu:
         lines = re.findall(r"^==(?:ERROR|WARNING)== .*$", text, re.M)
         if any("ERR_NVGPUCTRPERM" in line for line in lines):
             raise Refused("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)", advice=_PERMISSION)
-        unknown = {name for line in lines if "metric" in line for name in wanted if _names(line, name)}
+        about = " ".join(line.replace("\\", "") for line in lines if "metric" in line)  # names as regular expressions
+        unknown = {name for name in wanted if re.search(rf"(?<!\w){re.escape(name)}(?!\.?\w)", about)}
         if unknown and not to.exists() and len(unknown) < len(wanted):
             self.unknown |= unknown
             return self.record(argv, env, cwd, metrics, to, log)
         errors = [line.removeprefix("==ERROR== ") for line in lines if line.startswith("==ERROR== ")]
         return code, next((line[:300] for line in errors if not line.startswith("The application ")), "")
-
-
-def _names(line: str, metric: str) -> bool:
-    """Whether a message is about this metric and not a longer name; ncu prints it as a regular expression."""
-    return re.search(rf"(?<!\w){re.escape(metric)}(?!\.?\w)", line.replace("\\", "")) is not None
 
 
 def find() -> Ncu:

@@ -125,13 +125,6 @@ def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
     return Table(of, tuple(rows), tuple(sums), named, outside or {})
 
 
-def moves_only(kernel: str) -> bool:
-    """Whether a kernel only moves or makes data, by its name. Torch's elementwise kernels say so in template arguments."""
-    plain = kernel.replace("<unnamed>", "")
-    own = re.split(r"[<(]", plain, maxsplit=1)[0]
-    return _MOVES.search(plain if "at::" in own else own) is not None
-
-
 def _matches(kernel: str, globs: Sequence[str]) -> bool:
     return any(fnmatchcase(kernel, glob) or glob in kernel for glob in globs)
 
@@ -203,7 +196,9 @@ def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) ->
         weights = times if not metric.endswith(".sum") and all(times) else [1.0] * len(times)
         total = sum(launch[metric] * weight for launch, weight in zip(kept, weights, strict=True))
         found[metric] = total / sum(weights)
-    kind: Literal["compute", "other"] = "other" if moves_only(name) else "compute"
+    own = re.split(r"[<(]", name.replace("<unnamed>", ""), maxsplit=1)[0]
+    moves = _MOVES.search(name.replace("<unnamed>", "") if "at::" in own else own)  # torch's says so in its arguments
+    kind: Literal["compute", "other"] = "other" if moves else "compute"
     return KernelProfile(name=name, grid=grid, block=block, kind=kind, launches=len(launches), launches_a_call=a_call,
                          metrics=found)  # fmt: skip
 
