@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
-import types
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -34,7 +34,6 @@ _IN_HOME = (".ssh", ".config", ".config/systemd/user", ".local/bin")
 
 How = Literal["changed", "removed", "added"]
 Print = tuple[int, int, int]  # size, inode, ns of the last change
-Inputs = Mapping[tuple[str, str], Mapping[str, str]]  # (side, package) -> name -> digest, as of `inputs_of`
 
 
 class Watch:
@@ -43,19 +42,22 @@ class Watch:
     def __init__(
         self,
         judging: Iterable[Path],
-        trees: Iterable[Checkout],
+        trees: Collection[Checkout],
         elsewhere: Iterable[Path] = (),
         scratch: Path | None = None,
-        inputs: Inputs = types.MappingProxyType({}),
+        packages: Iterable[Package] = (),
     ) -> None:
         """`judging`: folders of workloads and worker code; `elsewhere`: places whose changes are reported and falsify nothing;
-        `scratch`: folder of expected values; `inputs`: hashes of the files that builds are made from."""
+        `scratch`: folder of expected values; `packages`: whose inputs builds are made from."""
         self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
         for tree in trees:  # until the builds, which are copies of them
             self._roots.setdefault(Path(tree.path), "tree")
         self._building = True
         self._elsewhere = list(elsewhere)
-        self._inputs = inputs
+        self._inputs = {}  # (side, package) -> name -> digest, "" if unreadable
+        for tree, package in itertools.product(trees, packages):
+            names = keys.inputs(Path(tree.path), package.of(tree.side))
+            self._inputs[tree.side.id, package.name] = {name: _content(Path(tree.path), name) for name in names}
         self._decide: set[str] = set()  # copies of inputs
         self._hashes: dict[str, str] = {}
         self._known = self._prints(self._roots)
@@ -152,11 +154,6 @@ def _changes(before: Mapping[str, Print], after: Mapping[str, Print]) -> Iterato
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path):
             yield path, "added" if path not in before else "removed" if path not in after else "changed"
-
-
-def inputs_of(tree: Path, package: Package) -> dict[str, str]:
-    """Inputs of a package: name -> SHA-256, "" if unreadable."""
-    return {name: _content(tree, name) for name in keys.inputs(tree, package)}
 
 
 def _content(tree: Path, name: str) -> str:

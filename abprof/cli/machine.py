@@ -94,7 +94,7 @@ def list_(**values: Any) -> int:
 def _survey(root: Path, options: Options, cache: Path) -> Survey:
     """Ask the workloads where they lie: nothing is copied, for nothing is measured."""
     from abprof import devices
-    from abprof.builds.worker_factory import alone
+    from abprof.builds import alone
     from abprof.measure.discovery import find_workloads, survey
     from abprof.system import processes
 

@@ -14,8 +14,7 @@ from typing import Literal
 import msgspec
 
 from abprof import devices
-from abprof.builds import sandbox
-from abprof.builds.worker_factory import alone, command
+from abprof.builds import alone, command, sandbox
 from abprof.evidence.ncu import capture
 from abprof.measure.run_context import nvcc
 from abprof.measure.timers import INSTALL

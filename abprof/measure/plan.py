@@ -14,11 +14,23 @@ from typing import Any
 
 import msgspec
 
-from abprof.builds import Job, Watch, WorkerFactory, build_packages, environment, exists, identical
+from abprof.builds import (
+    ForkServers,
+    Job,
+    Watch,
+    WorkerFactory,
+    alone,
+    base_environment,
+    build_packages,
+    command,
+    elsewhere,
+    environment,
+    exists,
+    identical,
+    missing,
+    sandbox_for,
+)
 from abprof.builds import sandbox as contain
-from abprof.builds.build import missing
-from abprof.builds.tampering import elsewhere, inputs_of
-from abprof.builds.worker_factory import ForkServers, alone, base_environment, command, sandbox_for
 from abprof.devices import Device
 from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix, timers
@@ -320,12 +332,7 @@ def watched(place: RunContext, plan: Plan) -> Watch:
     uncontained = environment.mode(place.options.env, os.environ) == "clean" and plan.factory.wall is None
     git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
     others = elsewhere(place.root, git, place.runs_dir, os.environ) if uncontained else ()
-    inputs = {
-        (side, package.name): inputs_of(Path(checkout.path), package.of(checkout.side))
-        for package in plan.packages.values()
-        for side, checkout in plan.checkouts.items()
-    }
-    return Watch(judging, plan.checkouts.values(), others, plan.factory.scratch, inputs)
+    return Watch(judging, plan.checkouts.values(), others, plan.factory.scratch, plan.packages.values())
 
 
 def _packages(place: RunContext, cells: Sequence[Cell]) -> dict[str, Package]:

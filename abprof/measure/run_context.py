@@ -20,13 +20,11 @@ from pathlib import Path
 
 from abprof import devices
 from abprof import sides as repo
-from abprof.builds import environment, sandbox
-from abprof.builds.worker_factory import interpreter
+from abprof.builds import environment, interpreter, sandbox
 from abprof.devices import Device, lease
 from abprof.records import Checkout, Package, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
-from abprof.sides import releases
 from abprof.system import paths, toml, waiver_file
 from abprof.system import processes as proc
 from abprof.system.config_file import parse_file, read_file
@@ -134,7 +132,7 @@ def _sides(
     kernels = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
     kernels = () if options.command else kernels  # what a command runs is not known
     timeout = options.under(file).build_timeout
-    known = releases.install(options.specs, partial(interpreter, options), repository.cache, timeout, view.say)
+    known = repo.install_releases(options.specs, partial(interpreter, options), repository.cache, timeout, view.say)
     sides, notes = repo.resolve(repository, options.specs, kernel_paths=kernels, known=known)
     if os.environ.get("CI") and isinstance(repository, repo.Repository) and sides[0].kind != "dist":
         file = _file_at(repository, sides[0])  # base may have moved since its kernels' paths were read
@@ -191,14 +189,14 @@ def _repository(options: Options, cache: Path) -> _Repository:
     try:
         return repo.open_repository(path, cache=cache)
     except AbprofError:
-        if not path.is_dir() or not all(map(releases.is_release, options.specs)):
+        if not path.is_dir() or not all(map(repo.is_release, options.specs)):
             raise
         return repo.Folder(path.resolve(), cache)
 
 
 def _file(repository: _Repository, options: Options) -> File:
     """The working tree's configuration; with CI set base's: a pull request does not configure its own judge."""
-    released = releases.is_release(options.specs[0]) if options.specs else False
+    released = repo.is_release(options.specs[0]) if options.specs else False
     if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
     (base, *_), _ = repo.resolve(repository, options.specs[:1])

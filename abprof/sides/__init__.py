@@ -5,19 +5,13 @@ In: a folder inside a git repository and specs. Out: `Side` records (`resolve`),
 that is written. No other package runs git or pip.
 """
 
-from abprof.sides import releases
+from abprof.sides.releases import install as install_releases
+from abprof.sides.releases import is_release
 from abprof.sides.repository import Folder, Link, NewRepository, Repository, open_repository
 from abprof.sides.resolve import resolve
 from abprof.sides.worktrees import checkouts, sweep
 
 __all__ = [
-    "Folder",
-    "Link",
-    "NewRepository",
-    "Repository",
-    "checkouts",
-    "open_repository",
-    "releases",
-    "resolve",
-    "sweep",
-]
+    "Folder", "Link", "NewRepository", "Repository", "checkouts", "install_releases", "is_release",
+    "open_repository", "resolve", "sweep",
+]  # fmt: skip

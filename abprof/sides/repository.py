@@ -132,11 +132,6 @@ class Repository:
         """The best common ancestor of two commits; None if there is none, or the clone is too shallow to tell."""
         return self.git.maybe("merge-base", a, b) or None
 
-    def is_ancestor(self, old: str, new: str) -> bool:
-        """Whether `new` can be reached from `old`; a commit is its own ancestor."""
-        # Counting what rev-list shows errs where commits are dated before their parents.
-        return self.git.status("merge-base", "--is-ancestor", old, new)[0] == 0
-
     def between(self, old: str, new: str) -> tuple[Link, ...]:
         """Every commit that `new` has and `old` does not, parents before children. Raises GitError."""
         # rev-list rather than log, which the user's configuration can bend. NUL ends a commit: a message may hold anything.

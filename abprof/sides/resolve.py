@@ -130,7 +130,7 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
             advice = "git update-index --no-assume-unchanged --no-skip-worktree FILE"
             raise AbprofError("git was told to overlook changes of this file", where=hidden[0], advice=advice)
         git.raw("add", "--all")
-        return _without_nested(git, has_modules=(repository.path / ".gitmodules").exists())
+        return _without_nested(git)
     except (GitError, OSError) as error:
         why = error.line_of_git if isinstance(error, GitError) else str(error)
         what = f"the working tree cannot be read: {why}"
@@ -140,7 +140,7 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
         locks.drop(lock)
 
 
-def _without_nested(git: Git, *, has_modules: bool) -> tuple[str, list[str]]:
+def _without_nested(git: Git) -> tuple[str, list[str]]:
     """The index's tree without repositories that are no submodules, and a note for each, and for each changed submodule."""
     links = {line.split("\t", 1)[1] for line in git.records("ls-files", "-z", "--stage") if line.startswith("160000 ")}
     listed = git.maybe("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$") or ""
@@ -149,11 +149,9 @@ def _without_nested(git: Git, *, has_modules: bool) -> tuple[str, list[str]]:
         git.raw("update-index", "--force-remove", "--", *nested)
     notes = [f"'.' leaves out the nested repository {path}" for path in nested]
     options = ("--porcelain=v2", "-z", "--untracked-files=no", "--ignore-submodules=none")
-    # "1 XY SCMU ...": U or M in the third field says untracked or modified content inside the submodule
-    changed = [
-        line.split(" ", 8) for line in (git.records("status", *options) if has_modules else ()) if line[0] == "1"
-    ]
-    dirty = [words[8] for words in changed if words[2].startswith("S") and {*words[2]} & {"M", "U"}]
+    # "1 XY SCMU ... path": U or M in the third word says untracked or modified content inside the submodule
+    rows = [line.split(" ", 8) for line in (git.records("status", *options) if links else ()) if line[0] == "1"]
+    dirty = [words[8] for words in rows if words[2].startswith("S") and {*words[2]} & {"M", "U"}]
     notes += [f"uncommitted changes in submodule {path} are not part of '.'" for path in dirty]
     return git.text("write-tree"), notes
 

@@ -17,7 +17,7 @@ import msgspec
 from markupsafe import Markup, escape
 
 from abprof import session, store
-from abprof.builds import keys
+from abprof.builds import folders
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, Steps, halvings, search, side
 from abprof.measure import RunContext, look_around, make_plan
 from abprof.measure import run_context as holding
@@ -425,8 +425,8 @@ def _ends(place: RunContext) -> tuple[Side, Side]:
     if good.commit == bad.commit:
         what = f"both are commit {good.commit[:10]}: nothing lies between them"
         raise AbprofError(what, where=f"{good.spec} {bad.spec}")
-    if not place.commits.is_ancestor(good.commit, bad.commit):
-        common = place.commits.merge_base(good.commit, bad.commit)
+    common = place.commits.merge_base(good.commit, bad.commit)
+    if common != good.commit:
         advice = f"their merge base is: abprof bisect {common[:10]} {bad.spec}" if common else "git fetch --unshallow"
         if common == bad.commit:
             advice = f"it comes after it: abprof bisect {bad.spec} {good.spec}"
@@ -445,7 +445,7 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: fl
     inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
     if not place.options.command:
         packages = place.packages(list(dict.fromkeys(kernels.values())))
-        inputs = {kernel: keys.folders(package) for kernel, package in packages.items()}
+        inputs = {kernel: folders(package) for kernel, package in packages.items()}
     own = {"repo": str(place.root), "no_peers": True, "file": None, "rebuild": False, "dry_run": False}
     chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # `cell` says it for each step
     return Bisection(

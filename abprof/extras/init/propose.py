@@ -138,9 +138,7 @@ _KNOWN = (
         {"eps": (_EPS, "1e-5")},
     ),
     _Known("mat_?mul|mm|gemm", "{0} @ {1}", (("M", "K"), ("K", "N")), {}),
-    _Known("bmm", "{0} @ {1}", (("B", "M", "K"), ("B", "K", "N")), {}),
     _Known("(vector_|vec_|elementwise_)?add", "{0} + {1}", (("n",), ("n",)), {}),
-    _Known("mul", "{0} * {1}", (("n",), ("n",)), {}),
     _Known("swiglu|silu_mul", f"{_F}.silu({{0}}) * {{1}}", (_ROWS, _ROWS), {}),
     _Known("geglu|gelu_mul", f"{_F}.gelu({{0}}, approximate='tanh') * {{1}}", (_ROWS, _ROWS), {}),
     _Known("cross_entropy(_loss)?", f"{_F}.cross_entropy({{0}}, {{1}})", (("tokens", "vocab"), ("tokens",)), {}),
@@ -211,7 +209,9 @@ def _call_of(one: Function) -> _Call:
             index, guessed = bool(_INDEX.fullmatch(p.name)), ", and ".join(doubts)
             arguments.append(_Argument(p.name, local, "", shapes[p.name], index, guessed, gap))
         elif p in required:
-            arguments.append(_Argument(p.name, local, value=_value(p), keyword=gap))
+            value = next((value for pattern, value in _SCALARS if re.fullmatch(pattern, p.name)), None)
+            value = value or _BY_ANNOTATION.get(p.annotation, "None")
+            arguments.append(_Argument(p.name, local, value, keyword=gap))
         else:
             gap = True
             left_out.append(f"{p.name}={p.default}")
@@ -226,11 +226,6 @@ def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
         return True
     scalar = any(re.fullmatch(pattern, p.name) for pattern, _ in _SCALARS)
     return not scalar and (first or bool(_TENSOR_NAME.fullmatch(p.name) or _INDEX.fullmatch(p.name)))
-
-
-def _value(p: Parameter) -> str:
-    by_name = next((value for pattern, value in _SCALARS if re.fullmatch(pattern, p.name)), None)
-    return by_name or _BY_ANNOTATION.get(p.annotation, "None")
 
 
 def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_Argument]) -> str:

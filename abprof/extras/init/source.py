@@ -73,10 +73,6 @@ class Found:
     unread: list[str] = field(default_factory=list)  # Python files that cannot be parsed
     setup: str = ""  # text of setup.py
 
-    def every(self) -> Iterator[Function]:
-        """All functions."""
-        return chain.from_iterable(self.functions.values())
-
     def callees(self, function: Function) -> Iterator[tuple[Function, dict[int | str, str]]]:
         """Functions of this repository that it calls; those of its own file come before others of the same name."""
         for name, places in function.calls:
@@ -104,16 +100,16 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
                 _read(found, path, source)
         except (OSError, SyntaxError, ValueError, RecursionError):
             found.unread.append(path)
-    for function in found.every():
+    for function in chain(*found.functions.values()):
         function.kernels = sorted(_launched(found, function))
-    for function in found.every():
+    for function in chain(*found.functions.values()):
         _learn_shapes(found, function, _DEPTH)
     return found
 
 
 def candidates(found: Found) -> tuple[Function, ...]:
     """Functions that can be measured, the likeliest first: those that launch kernels come before others."""
-    every = [one for one in found.every() if _measurable(one)]
+    every = [one for one in chain(*found.functions.values()) if _measurable(one)]
     inner = {callee.name for one in every for callee, _ in found.callees(one)}
     exported = {name for names in found.fronts.values() for name in names}
 

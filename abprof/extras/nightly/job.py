@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from abprof import session
 from abprof import sides as repo
-from abprof.builds.worker_factory import command
+from abprof.builds import command
 from abprof.devices import lease
 from abprof.extras.nightly import page
 from abprof.extras.nightly.changes import Change, Shift, find_changes, trends
