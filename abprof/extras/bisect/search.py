@@ -1,21 +1,11 @@
-"""The search for the commits that made one row slower. Pure: no run is started here.
+"""The search for the commits that made one row slower (docs/BISECT.md has the method). Pure: no run is started here.
 
 `search` is a generator: it yields an Ask (one measurement), is sent the Answer, and returns the Findings. The same answers
-always lead to the same questions, so an interrupted bisection continues by replaying its answers. Between two ends:
+always lead to the same questions, so an interrupted bisection continues by replaying its answers.
 
-1. Is the new end slower than the old end by more than the threshold?
-2. Halve along first parents: is this commit slower than the old end by more than the cut, the smaller of the threshold and
-   half of the whole change? Commits whose package content equals that of a measured commit are not measured. A commit without
-   an answer is passed over; what lies between the last fast and the first slow commit is then a range.
-3. At a merge, search each merged branch from where it forked. The merge itself is a culprit only if no branch explains the
-   change and it is slower than each of its parents.
-4. Measure the culprit against its parent, in a run of its own.
-5. Search what lies after the culprit in the same way.
-
-Error: an answer is certain once theta's repeated confidence interval (abprof/verdict/stats.py) lies on one side of the cut. A
-wrong answer is wrong on one side only, so the two-sided interval at level 1 - 2a errs with probability a at most, however
-often it is looked at. A search that plans m more steps gives the next step the share a/m of the error a that is left
-(Bonferroni); all steps between one pair of ends together never exceed ERROR.
+An answer is certain once theta's repeated confidence interval lies on one side of the cut. A wrong answer is wrong on one side
+only, so the two-sided interval at level 1 - 2a errs with probability a at most. All steps between one pair of ends together
+err with ERROR at most (Bonferroni).
 """
 
 from __future__ import annotations

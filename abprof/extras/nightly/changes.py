@@ -1,14 +1,8 @@
 """Change detection over many nights: a pure function from trends to confirmed changes and machine shifts.
 
-The *level*, the head's absolute time, is searched as a logarithm, so that 0.05 is about 5 %. It shows slow drift, but moves
-with the machine; so machine shifts, seen in commits that were measured on two nights, are removed first. The *chain*, the
-product of the nights' base-to-head ratios, in which the machine cancels, then tells whether the code or the machine moved.
-
-A change is confirmed on the first night on which the last nights differ from an earlier stretch by FLOOR or more and by _Z
-standard deviations or more, and each of the last CONFIRM nights shows it by itself. So one bad night is never a change.
-The search then restarts at the change. The answer for night n depends on nights up to n only. Comparing the end with
-earlier stretches at several distances is a moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018).
-tests/test_changes.py and docs/NIGHTLY.md have the measured error rates.
+A moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018); docs/NIGHTLY.md has the method and its error rates. The
+*level*, the logarithm of the head's time, is searched once the machine's shifts are removed; the *chain*, the product of the
+nights' ratios, tells whether code or machine moved. The answer for night n depends on nights up to n only.
 """
 
 from __future__ import annotations
