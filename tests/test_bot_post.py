@@ -160,17 +160,17 @@ def test_limits_and_outages_are_tried_again(hub, post, fault, method, path):
 @pytest.mark.parametrize(
     ("token", "fault", "says"),
     [
-        ("wrong", {}, "the token is refused: Bad credentials"),
-        ("reader-token", {}, "the token may not do this: Resource not accessible by integration"),
+        ("wrong", {}, "GitHub answers 401: Bad credentials (check --repo"),
+        ("reader-token", {}, "GitHub answers 403: Resource not accessible by integration"),
         ("", {}, "GITHUB_TOKEN: no token"),
-        ("bot-token", {"status": 404}, "pull request 7 of team/kernels: not found, or the token may not see it"),
+        ("bot-token", {"status": 404}, "pull request 7 of team/kernels: GitHub answers 404"),
         ("bot-token", {"status": 418}, "GitHub answers 418"),
         ("bot-token", {"status": 502, "times": 99}, "GitHub cannot be reached: too many 502 error responses"),
         ("bot-token", {"status": 200, "body": b"<html>not GitHub's</html>"}, "the answer is not GitHub's"),
         (
             "bot-token",
             {"status": 403, "headers": {"x-ratelimit-reset": "99999999999"}, "body": "API rate limit exceeded"},
-            "the token may not do this",
+            "GitHub answers 403",
         ),
     ],
 )

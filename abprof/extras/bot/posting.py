@@ -40,14 +40,7 @@ _TIMEOUT = 20  # seconds per answer
 _RETRIES, _LONGEST_WAIT = 4, 60  # attempts, and seconds to wait for a rate limit: a waiting job costs a runner
 _LOCAL = ("127.0.0.1", "localhost", "::1")
 _OURS = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id viewerDidAuthor isMinimized } } }"
-_ADVICE = {
-    401: ("the token is refused", "set GITHUB_TOKEN to one that is valid"),
-    403: (
-        "the token may not do this",
-        "it needs pull-requests: write; on a fork's pull request post from a workflow_run job",
-    ),
-    404: ("not found, or the token may not see it", "check --repo, --pr and the token's repositories"),
-}
+_RIGHTS = "check --repo, --pr and the token: it needs pull-requests: write; for a fork post from a workflow_run job"
 _MARK = re.compile(r"<!-- abprof:v1(?P<fields>(?: [a-z]+=[A-Za-z0-9:+-]+)+) -->")
 
 
@@ -97,7 +90,7 @@ def refusals(where: str) -> Iterator[None]:
         yield
     except github.GithubException as error:
         reason = printable(str(error.data.get("message") or "") if isinstance(error.data, dict) else "", 200)
-        what, advice = _ADVICE.get(error.status, (f"GitHub answers {error.status}", ""))
+        what, advice = f"GitHub answers {error.status}", _RIGHTS if error.status in (401, 403, 404) else ""
         raise AbprofError(f"{what}: {reason}" if reason else what, where=where, advice=advice) from None
     except requests.exceptions.RequestException as error:
         cause = error.args[0] if error.args else error

@@ -58,7 +58,6 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     began: str
     arguments: tuple[str, ...]
     machine: Machine
-    versions: dict[str, str]
     cells: int
     epochs: int  # largest number that a cell has
     seconds: float  # from the first block to the last
@@ -89,7 +88,6 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         began=run.began,
         arguments=run.options.arguments,
         machine=run.machine,
-        versions=run.versions,
         cells=sum(bool(item.epoch_values("base", "target")) for item in evidence),
         epochs=max((len(pair.values) for pair in pairs), default=0),
         seconds=max((b.began + b.seconds for b in judged), default=0.0) - min((b.began for b in judged), default=0.0),
