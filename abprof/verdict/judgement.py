@@ -46,8 +46,7 @@ from abprof.records import (
 )
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import CellCache, CellData, aggregate, same_code
-from abprof.verdict.headline import WITHHELD, summarise, untimed
-from abprof.verdict.warnings import warnings
+from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
 
 _SEEN = 0.5  # share of a claimed saving that the parent's clock must see
 Role = Literal["target", "peer", "variant", "control"]
