@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from abprof.records import Block, Run
-from abprof.report import log_footer, rendered, rows, terminal
+from abprof.report import rendered, rows, suite_csv, terminal
 from abprof.report.page import page
 
 
@@ -23,7 +23,7 @@ def markdown(run: Run, blocks: Sequence[Block] = ()) -> str:
 
 def footer(run: Run, log: str = "") -> str:
     """output.txt with this log before it."""
-    return log_footer.with_footer(log, run, rows.groups(run))
+    return suite_csv.with_footer(log, run, rows.groups(run))
 
 
 def shown(run: Run, width: int = 150, *, everything: bool = False) -> str:

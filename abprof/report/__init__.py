@@ -38,7 +38,7 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
 
     Raises AbprofError when the disk refuses.
     """
-    from abprof.report import csv_files, log_footer, page, probes, render, rows, suite_csv
+    from abprof.report import csv_files, page, probes, render, rows, suite_csv
 
     written: list[Path] = []
 
@@ -51,7 +51,7 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
     groups = rows.groups(run)
     with disk.refusals(folder / LOG):
         log = disk.content(folder / LOG).decode(errors="replace") if (folder / LOG).exists() else ""
-    put(LOG, log_footer.with_footer(log, run, groups))
+    put(LOG, suite_csv.with_footer(log, run, groups))
     model = page.page(run, blocks, groups)
     put("report.md", render.markdown(model))
     put("report.html", render.html(model))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Ceilings, Observation, Run
@@ -18,6 +18,7 @@ from abprof.verdict import waivers
 
 DETAILS_UP_TO = 300  # rows of a run that have a detail, those that need a person first
 Facts = list[tuple[str, str]]
+_TIMES = {"host, to enqueue": HOST, "without a pause": SUSTAINED, "wall clock": "wall"}
 Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 
 
@@ -177,60 +178,44 @@ def _detail(run: Run, group: Group, line: Line, id: str) -> Detail:
 
 
 def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterator[Texts]:
-    """Label and a text per side; nothing of what no side has."""
-    cell, judged, times = row.cell, row.comparison, [row.ns(seen) for seen in sides]
-    yield from _shown("time", (f"{rows.time_text(s, row.metric)} ({rows.own_interval(s, row.metric)})" if t else ""
-                               for s, t in zip(sides, times, strict=True)))  # fmt: skip
-    yield from _shown("device", (clean(seen.device) if seen else "" for seen in sides), "–")
-    yield from _shown("why", (clean(seen.reason) if seen else "" for seen in sides), "–")
-    timers = [rows.metric(seen, row.metric) for seen in sides]
-    yield from _shown("timer", (clean(one.protocol, 100) if one else "" for one in timers))
-    for label, name in (("host, to enqueue", HOST), ("without a pause", SUSTAINED), ("wall clock", "wall")):
-        if name != row.metric:
-            yield from _shown(label, (_ns(rows.value(seen, name)) for seen in sides))
-    if judged:
-        if judged.sustained_low_pct is not None and judged.sustained_high_pct is not None:
-            yield "change without a pause", interval(judged.sustained_low_pct, judged.sustained_high_pct)
-        for label, pct in (("device clock in the target's turns", judged.clock_pct), ("change in cycles", judged.cycles_pct),
-                           ("change as the clocks read it", judged.read_pct)):  # fmt: skip
-            yield from _shown(label, ("" if pct is None else f"{pct:+.2f} %",))
+    """Label and a text per side, once where all say the same; nothing of what no side has."""
+    judged = row.comparison
+    for label, pct in (("device clock in the target's turns", judged and judged.clock_pct),
+                       ("change as the clocks read it", judged and judged.read_pct),
+                       ("change without a pause", judged and judged.sustained_pct)):  # fmt: skip
+        if pct is not None:
+            yield label, f"{pct:+.2f} %"
+    known = [dict(_of_arm(run, row, seen)) if seen else {} for seen in sides]
+    for label in dict.fromkeys(label for of in known for label in of):
+        texts = [of.get(label) or NOT_RECORDED for of in known]
+        yield (label, texts[0]) if len(set(texts)) == 1 else (label, *texts)
+
+
+def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
+    """All that was recorded of an arm, by label."""
+    ns, timed, check, parts = row.ns(seen), rows.metric(seen, row.metric), seen.check, rows.breakdown(row.cell, seen)
+    if ns:
+        yield "time", f"{rows.time_text(seen, row.metric)} ({rows.own_interval(seen, row.metric)})"
+    yield from ((label, clean(text)) for label, text in (("why", seen.reason), ("device", seen.device)) if text)
+    if timed:
+        yield "timer", clean(timed.protocol, 100)
     for unit, of in (("TFLOP/s", rows.tflops), ("GB/s", rows.gbps)):
-        best = peak(run, unit)
-        label = f"{unit} of {rate(best)}" if best else unit
-        yield from _shown(label, (share_of_peak(run, unit, of(cell, time)) for time in times))
-    peaks = [rows.value(seen, "peak_mem_bytes") for seen in sides]
-    yield from _shown("memory", (size(peak) if peak else "" for peak in peaks))
-    parts = [rows.breakdown(cell, seen) for seen in sides]
-    for name in dict.fromkeys(name for part in parts for name in part.all):
-        yield from _shown(f"– {clean(name, 40)}", (_ns(part.all.get(name)) for part in parts))
-    yield from _shown("– residual", (_ns(part.residual) for part in parts))
-    yield from _shown("profiled", (_ns(part.total) for part in parts))
-    yield from _shown("error", map(_error, sides))
-    known = [seen.facts if seen else {} for seen in sides]
-    for name in dict.fromkeys(name for of in known for name in of):
-        yield from _shown(clean(name, 40), (sentences.fact(of[name]) if name in of else "" for of in known))
-
-
-def _ns(time: float | None) -> str:
-    return "" if time is None else duration(time)
-
-
-def _error(seen: Observation | None) -> str:
-    """The largest error against the reference, and from base's output."""
-    check = seen.check if seen else None
-    if check is not None and not check.compared:
-        return "not known: nothing was compared"
-    if check is None or check.max_abs is None:
-        return ""
-    sentence = f"{check.max_abs:.2g}" + ("" if check.max_rel is None else f" ({check.max_rel:.2g} relative)")
-    return sentence + ("" if check.base_max_abs is None else f"; {check.base_max_abs:.2g} from base’s output")
-
-
-def _shown(label: str, texts: Iterable[str], absent: str = NOT_RECORDED) -> Iterator[Texts]:
-    """A row, unless no side has anything; once where all sides say the same."""
-    known = [text or absent for text in texts]
-    if set(known) != {absent}:
-        yield (label, known[0]) if len(set(known)) == 1 else (label, *known)
+        if reached := of(row.cell, ns):
+            best = peak(run, unit)
+            share = f", {100 * reached / best:.3g} %" if best else ""
+            yield f"{unit} of {rate(best)}" if best else unit, f"{rate(reached)}{share}"
+    times = {label: rows.value(seen, name) for label, name in _TIMES.items() if name != row.metric}
+    times |= {f"– {clean(name, 40)}": time for name, time in parts.all.items()}
+    times |= {"– residual": parts.residual, "profiled": parts.total}
+    yield from ((label, duration(time)) for label, time in times.items() if time is not None)
+    if memory := rows.value(seen, "peak_mem_bytes"):
+        yield "memory", size(memory)
+    if check and check.compared and check.max_abs is not None:
+        other = "" if check.base_max_abs is None else f"; {check.base_max_abs:.2g} from base’s output"
+        yield "error", f"{check.max_abs:.2g}{other}"
+    elif check and not check.compared:
+        yield "error", "not known: nothing was compared"
+    yield from ((clean(name, 40), sentences.fact(known)) for name, known in seen.facts.items())
 
 
 # ---------------------------------------------------------------- facts: trust, method, machine, builds
@@ -353,15 +338,6 @@ def peak(run: Run, unit: str) -> float | None:
     if _several_models(run) or not run.ceilings:
         return None
     return {"TFLOP/s": run.ceilings.tflops, "GB/s": run.ceilings.gbps}[unit]
-
-
-def share_of_peak(run: Run, unit: str, value: float | None) -> str:
-    """`616.0, 82 %`; the rate alone without a known peak, "" without a rate."""
-    best = peak(run, unit)
-    if value is None or not best:
-        return "" if value is None else rate(value)
-    part = value / best
-    return rate(value) + (f", {100 * part:.0f} %" if part >= 0.01 else f", {100 * part:.1g} %")
 
 
 def builds(run: Run) -> Facts:

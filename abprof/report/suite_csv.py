@@ -1,13 +1,16 @@
-"""profile_SUITE_BRANCH.csv and compare_BASE_TARGET_SUITE.csv, in the branch-profile scripts' columns, decimals and texts.
+"""The branch-profile scripts' formats: profile_SUITE_BRANCH.csv, compare_BASE_TARGET_SUITE.csv, and the end of output.txt.
 
 The formats come from MagiAttention's exps/attn/profile_ffa; our columns are added after theirs and never between. A row per
 configuration and direction (and variant). `-1.0000` stands for "not recorded" in the scripts' columns alone, and nothing is
 computed from it. `abprof compare-csv` compares two profile CSVs as the scripts did: theirs and abprof's own.
+
+output.txt ends with the scripts' block per case, what did not run, and their warnings, for both directions, each with our
+verdict and interval: only cells that are certainly slower or faster are warned about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import takewhile
@@ -17,10 +20,12 @@ from pathlib import Path
 from abprof.records import Observation, Run, Side, Workload
 from abprof.records.errors import AbprofError
 from abprof.records.names import safe_labels
-from abprof.records.visible import is_number
+from abprof.records.visible import is_number, visible
+from abprof.report import sentences
 from abprof.report import workload_tables as gains
 from abprof.report.csv_files import Line, csv_text, plain, read
-from abprof.report.rows import Group, Row, breakdown, gbps, groups, metric, tflops, value
+from abprof.report.rows import Group, Row, all_failures, breakdown, gbps, groups, metric, tflops, value, warnings
+from abprof.report.text import NOT_RECORDED, clean
 from abprof.system import files as disk
 
 # ---------------------------------------------------------------- the scripts' format
@@ -103,11 +108,8 @@ def warning_block(alerts: Iterable[Sequence[str]], thresholds: Iterable[float]) 
 
 # ---------------------------------------------------------------- a run's files
 
-_OURS = ("variant", "latency_low_ms", "latency_high_ms", "status", "verdict", "reason", "metric", "epochs", "gb_per_s",
-         "peak_mem_bytes", "phase_total_ms", "residual_ms", "flops", "flop_convention")  # fmt: skip
 _BOTH = ("status", "reason", "latency_ms", "latency_low_ms", "latency_high_ms", "commit", "build_key", "proof",
          "artefacts_sha256")  # fmt: skip
-_IDENTITY = ("branch", "commit", "tree", "build_key", "proof", "artefacts_sha256", "cell")
 Lines = dict[tuple[str, str], Line]  # by cell and variant, in the order of the run's cells
 
 
@@ -131,7 +133,7 @@ def files(run: Run) -> dict[str, str]:
         profiles = {side.id: _profile(run, suite, side) for side in run.sides}
         for id, lines in profiles.items():
             seeds = (*suite.columns, *suite.values, *suite.later)
-            phases = {name for line in lines.values() for name in takewhile(lambda name: name != _OURS[0], line)}
+            phases = {name for line in lines.values() for name in takewhile(lambda name: name != "variant", line)}
             every = dict.fromkeys(name for line in lines.values() for name in line)
             header = dict.fromkeys([*seeds, *sorted(phases - set(seeds)), *every])
             made[f"profile_{suite.name}_{sides[id]}.csv"] = csv_text([*header], lines.values())
@@ -191,23 +193,22 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
         line[column] = decimal(_ms(parts.phases.get(column[4:-3]))) if column.startswith(f"{here}_") else ""
     for name, phase in parts.phases.items():
         line.setdefault(f"{here}_{name}_ms" if here else f"{name}_ms", decimal(_ms(phase)))
-    ours = (
-        row.variant,
-        _plain(_ms(timed.low if timed else None)),
-        _plain(_ms(timed.high if timed else None)),
-        seen.status if seen else "",
-        (row.verdict or "") if side.id != "base" else "",
-        plain(seen.reason) if seen else "not measured",
-        row.metric,
-        str(seen.epochs) if seen else "0",
-        _plain(gbps(cell, ns)),
-        "" if memory is None else f"{memory:.0f}",
-        _plain(_ms(parts.total)),
-        _plain(_ms(parts.residual)),
-        "" if cell.flops is None else f"{cell.flops:.0f}",
-        plain(cell.convention),
-    )
-    line |= zip(_OURS, ours, strict=True)
+    line |= {
+        "variant": row.variant,
+        "latency_low_ms": _plain(_ms(timed.low if timed else None)),
+        "latency_high_ms": _plain(_ms(timed.high if timed else None)),
+        "status": seen.status if seen else "",
+        "verdict": (row.verdict or "") if side.id != "base" else "",
+        "reason": plain(seen.reason) if seen else "not measured",
+        "metric": row.metric,
+        "epochs": str(seen.epochs) if seen else "0",
+        "gb_per_s": _plain(gbps(cell, ns)),
+        "peak_mem_bytes": "" if memory is None else f"{memory:.0f}",
+        "phase_total_ms": _plain(_ms(parts.total)),
+        "residual_ms": _plain(_ms(parts.residual)),
+        "flops": "" if cell.flops is None else f"{cell.flops:.0f}",
+        "flop_convention": plain(cell.convention),
+    }
     rest = (name for name in cell.params if name not in suite.columns)
     line |= {name if name not in line else f"axis_{name}": plain(str(cell.params[name])) for name in rest}
     build = next((b for b in run.builds if (b.side, b.kernel) == (side.id, cell.kernel)), None)
@@ -218,8 +219,13 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
         proof = "not recorded" if build is None or build.failure is None else "not built"
     loaded = "\n".join(sorted({f"{a.kind} {a.name} {a.sha256}" for one in proofs for a in one.artefacts}))
     digest = sha256(loaded.encode(errors="surrogatepass")).hexdigest() if proofs else ""
-    identity = (plain(side.label), side.commit, side.tree, build.key if build else "", proof, digest, cell.id)
-    return line | dict(zip(_IDENTITY, identity, strict=True))
+    of = {
+        "branch": plain(side.label),
+        "commit": side.commit,
+        "tree": side.tree,
+        "build_key": build.key if build else "",
+    }
+    return line | of | {"proof": proof, "artefacts_sha256": digest, "cell": cell.id}
 
 
 def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
@@ -432,3 +438,102 @@ def _joined(base: Line, target: Line, keys: Sequence[str], columns: Sequence[str
         else:
             line |= {f"{name}_baseline": base.get(name, ""), f"{name}_target": target.get(name, "")}
     return line
+
+
+# ---------------------------------------------------------------- the end of output.txt
+
+_TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
+_WIDE = "=" * 80
+
+
+def with_footer(log: str, run: Run, of: Sequence[Group]) -> str:
+    """The log with its footer: a former one of the same run is replaced, so that a report can be made again."""
+    marker = visible(f"======== abprof: results of run {run.id} ========")
+    body, found, _ = log.rpartition(f"\n{marker}\n")
+    kept = body if found else "" if log.startswith(marker) else log.rstrip("\n")
+    footer = (marker, *_cases(run, of), *_findings(run, of), *_fluctuations(run, of))
+    return (f"{kept}\n" if kept else "") + "".join(f"{visible(line)}\n" for line in footer)
+
+
+def _cases(run: Run, of: Sequence[Group]) -> Iterator[str]:
+    """The scripts' block for every cell and side, one side after the other as they printed it."""
+    order = {cell.id: place for place, cell in enumerate(run.cells)}
+    for side in run.sides:
+        yield from ("", _WIDE, f"{side.id}: {clean(side.label)} @ {side.commit[:10]}", _WIDE)
+        target = next((s.id for s in run.sides[1:]), None) if side.id == "base" else side.id
+        for group in of:
+            if (group.target.id if group.target else None) == target:
+                for row in sorted(group.rows, key=lambda row: order[row.cell.id]):
+                    yield from _case_block(group, row, row.base if side.id == "base" else row.target)
+
+
+def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[str]:
+    config, ns = _case(group, row), row.ns(seen)
+    if seen is None or ns is None:
+        why = ": ".join(filter(None, (sentences.status(seen.status), clean(seen.reason, 160)))) if seen else "no turn"
+        yield from ("", f"Testing Config: {config}", f"    not measured: {why}")
+        return
+    direction = str(config.pop("direction", ""))  # as there, where the block's title says it
+    yield from ("", f"Testing Config: {config}", RULE, _TITLES.get(direction, "PERFORMANCE"), RULE)
+    if seen.status == "wrong":
+        yield "WRONG OUTPUT: these times say nothing about speed"
+    yield f"{'Total Runtime (ms)':<20} | {ns / 1e6:.4f}"
+    if (rate := tflops(row.cell, ns)) is not None:
+        yield f"{'Achieved TFLOP/s':<20} | {rate:.4f}"
+    yield from ("-" * 60, "Internal Timing Breakdown:")
+    parts = breakdown(row.cell, seen)
+    if parts.total is None:
+        yield f"  {NOT_RECORDED}"
+    else:
+        named = {f"{direction}_{name}" if direction else name: time for name, time in parts.phases.items()}
+        for name, time in {**named, **parts.others, "residual": parts.residual}.items():
+            yield f"  - {name:<17} | {f'{time / 1e6:.4f} ms' if time is not None else NOT_RECORDED}"
+        yield f"  (from a profiled pass, which took {parts.total / 1e6:.4f} ms a call)"
+    yield RULE
+
+
+def _case(group: Group, row: Row) -> dict[str, object]:
+    """What the scripts print as the case: their key columns, every axis for other workloads; the variant if any."""
+    columns = group.workload.seed_columns
+    names = compare_keys(columns) if columns else tuple(row.cell.params)
+    shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}
+    shown = {name: clean(value) if isinstance(value, str) else value for name, value in shown.items()}
+    return shown | ({"variant": row.variant} if row.variant else {})
+
+
+def _findings(run: Run, of: Sequence[Group]) -> Iterator[str]:
+    """The run's headline, what did not run, and its warnings."""
+    yield from ("", sentences.headline(run), *sentences.weaker(run), *sentences.unfinished(run))
+    if failed := all_failures(run, of):
+        yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in failed), "")
+    yield from (f"⚠️  {sentences.warning(text, advice)}" for text, advice, _ in warnings(run))
+
+
+def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
+    """The scripts' last words, per target: what changed beyond its threshold, or that nothing did."""
+    for side in run.sides[1:]:
+        found = [(group, row) for group in of if group.target == side for row in group.rows]
+        changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
+        thresholds = [run.options.threshold_of(row.cell.id) for _, row in changed or found] or [run.options.threshold]
+        decided = any(row.verdict in ("same", "slight") for _, row in found)
+        left = sum(row.verdict in ("broken", "unclear", None) and not row.apart for _, row in found)
+        if len(run.sides) > 2:
+            yield from ("", f"{side.id}: {clean(side.label)}")
+        if changed or (decided and not left):
+            yield from warning_block([_alert(*pair) for pair in changed], thresholds)
+        else:
+            undone = f"{left} without a verdict on speed" if left else "none was measured"
+            most = limit(thresholds).replace("%", " %")
+            yield from ("", f"No case is certainly slower or faster by {most}: {undone}.")
+
+
+def _alert(group: Group, row: Row) -> list[str]:
+    """The scripts' four lines and ours. Without a FLOP count they compare milliseconds instead."""
+    last = f"    Verdict: {sentences.verdict_and_change(row.comparison) if row.comparison else 'not judged'}"
+    times = [row.ns(seen) for seen in (row.base, row.target)]
+    columns = {"tflops_per_sec": [tflops(row.cell, ns) for ns in times],
+               "latency_ms": [ns / 1e6 if ns else None for ns in times]}  # fmt: skip
+    for column, (left, right) in columns.items():
+        if left is not None and right is not None:
+            return [*alert(_case(group, row), left, right, column), last]
+    return [f"  - Case: {_case(group, row)}", last]
