@@ -41,9 +41,10 @@ def _causes(
     named = _passes(sides)
     if sides.on_gpu and not sides.counted:
         return tuple(named or _phase(sides)) or None
-    rules, counters = gpu if sides.on_gpu else cpu, gpu.profiles_of(run.profiles, row)
-    found = [cause for cause in rules.causes(sides) if not counters or not gpu.refutes(cause, counters)]
-    found = named + found
+    rules = gpu if sides.on_gpu else cpu
+    full = {p.arm: p for p in run.profiles if p.cell == row.cell and p.purpose == "profile" and not p.missing}
+    counters = (full[row.from_], full[row.to]) if row.from_ in full and row.to in full else None
+    found = named + [one for one in rules.causes(sides) if not counters or not gpu.refutes(one, counters)]
     # More passes through a phase make it slower by themselves; a clock slows arithmetic and not waits for memory.
     if not named and not gpu.clocked(sides):
         found += _phase(sides)

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from pathlib import PurePath
 
 from abprof.evidence.causes.sides import Sides, changes, listed, ns, recounts
-from abprof.records import Cause, Function, Kernel, Sampled
+from abprof.records import Cause, Function
 
 UNRECORDED = "; whether this row calls it is not recorded on a CPU"
 _WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
@@ -129,12 +129,16 @@ def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
     slow, fast = sides.sampled[many], sides.sampled[1 - many]
     if slow is None or fast is None or slow.samples < _ENOUGH:
         return None
-    if any(one.name == "[unknown]" and one.object in {_file(p[many]) for p in sides.objects} for one in slow.functions):
+    files = [[PurePath(kernel.path).name or kernel.key for kernel in pair] for pair in sides.objects]
+    if any(one.name == "[unknown]" and one.object in {pair[many] for pair in files} for one in slow.functions):
         return None
     found = {}
     for place, name in keys:
         pair, names = sides.objects[place], {name, _bare(name)}
-        count, was = (_samples(of, _file(kernel), names) for of, kernel in ((slow, pair[many]), (fast, pair[1 - many])))
+        count, was = (
+            sum(one.samples for one in of.functions if one.object == files[place][side] and one.name in names)
+            for side, of in ((many, slow), (1 - many, fast))
+        )
         more = sum(n * 1e9 / of.hz / of.calls if of.hz and of.calls else 0.0 for of, n in ((slow, count), (fast, -was)))
         if count and sum(_bare(one.name) in names for one in pair[many].functions) > 1:
             found[place, name] = ""
@@ -142,14 +146,6 @@ def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
             way = "more" if sides.slower else "less"
             found[place, name] = f"perf: {count} of {slow.samples} samples, {ns(more)} a call {way}"
     return found
-
-
-def _file(kernel: Kernel) -> str:
-    return PurePath(kernel.path).name or kernel.key
-
-
-def _samples(of: Sampled, file: str, names: Collection[str]) -> int:
-    return sum(one.samples for one in of.functions if one.object == file and one.name in names)
 
 
 def _bare(name: str) -> str:

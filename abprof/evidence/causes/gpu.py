@@ -8,7 +8,7 @@ from typing import Literal
 
 from abprof.evidence.causes.sides import SHARE, Pair, Sides, bytes_of, changes, dims, ns, recounts
 from abprof.evidence.ncu import recording
-from abprof.records import Cause, Comparison, KernelProfile, Profile, Value
+from abprof.records import Cause, KernelProfile, Profile, Value
 from abprof.records.quantities import plural
 
 _SIZES = re.compile(r"(^|_)(BLOCK|TILE|CHUNK)|(BLOCK|TILE)$|^B[MNK]$", re.IGNORECASE)  # a program's share of the work
@@ -34,10 +34,10 @@ def same_code(sides: Sides) -> list[Cause]:
     unread = [pair for pair in sides.pairs if pair.same_code is None]
     known = len(sides.pairs) > len(unread) and all(pair.same_code is not False for pair in sides.pairs)
     objects = sides.matched and all(one.code and one.code == two.code for one, two in sides.objects)
-    if not (sides.same_launches and known and objects) or sides.carries(_change_ns(unread)):
+    if not (sides.same_launches and known and objects) or sides.carries(sum(pair.change_ns for pair in unread)):
         return []
     text = "same machine code and the same launches on both sides, different time"
-    if sides.row.metric == "wall" and not sides.carries(_change_ns(sides.pairs)):
+    if sides.row.metric == "wall" and not sides.carries(sum(pair.change_ns for pair in sides.pairs)):
         text = "same machine code and the same launches on the device: what changed is on the host"
     elif clocked(sides):
         clock = sides.row.clock_pct or 0.0
@@ -49,10 +49,6 @@ def clocked(sides: Sides) -> bool:
     """Whether the device's clock moved the other way by a quarter of the row's change or more."""
     clock, pct = sides.row.clock_pct, sides.row.pct or 0.0
     return clock is not None and abs(clock) >= SHARE * abs(pct) and clock * pct < 0
-
-
-def _change_ns(pairs: Sequence[Pair]) -> float:
-    return sum(pair.change_ns for pair in pairs)
 
 
 # ---------------------------------------------------------------- what is launched
@@ -187,12 +183,6 @@ _COALESCED = 10.0  # points of efficiency: less may be a few accesses at the edg
 _GREW = 1.1  # times the bytes: less is not an additional pass over memory
 _HALF = 0.5  # share of a kernel's change that bytes must explain
 Kernels = tuple[KernelProfile, KernelProfile]
-
-
-def profiles_of(profiles: Sequence[Profile], row: Comparison) -> tuple[Profile, Profile] | None:
-    """The full profiles of both arms of the row, if both succeeded."""
-    known = {one.arm: one for one in profiles if one.cell == row.cell and one.purpose == "profile" and not one.missing}
-    return (known[row.from_], known[row.to]) if row.from_ in known and row.to in known else None
 
 
 def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
