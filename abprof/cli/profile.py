@@ -95,8 +95,9 @@ def memory(
     Each file or arm has warm-up + runs calls of one shape, and the warm-ups are dropped. A count that is no multiple of warm-up +
     runs is refused (exit code 2). docs/NCU.md has the rules.
     """
-    from abprof.evidence.ncu import measured, order
+    from abprof.evidence.ncu import measured
     from abprof.extras import profiling
+    from abprof.records import Profile
     from abprof.report.probes import MemoryGroup, memory_groups
 
     files, warmup, runs, view = values["from_"], values["warmup"], values["runs"], view_of(values)
@@ -110,7 +111,8 @@ def memory(
             raise AbprofError("this is what --from reads", where=f"--out {name}", advice="write it to another file")
     if not files:
         refuse(ctx, "it has no effect beside BASE", only=("kernel",))
-        ordered = order("memory", 10 if warmup is None else warmup, runs or 50)
+        warmup, runs = 10 if warmup is None else warmup, runs or 50
+        ordered = Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs)
         looked = profiling.refs(options_from(refs, values), ordered, view)
         _show_traffic(memory_groups(looked.run), values)
         view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, report.html, ncu/*.ncu-rep")

@@ -30,10 +30,3 @@ def percent(text: str, where: str) -> float:
 def plural(count: int, one: str, many: str = "") -> str:
     """`1 cell`, `2 cells`."""
     return f"{count} {one if count == 1 else many or one + 's'}"
-
-
-def refuse_calls(warmup: int, runs: int) -> None:
-    """Raises AbprofError for numbers of calls with which nothing can be counted."""
-    for name, value, least in (("--warmup", warmup, 0), ("--runs", runs, 1)):
-        if value < least:
-            raise AbprofError(f"{value} calls", where=name, advice=f"use {least} or more")

@@ -206,17 +206,17 @@ def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
 
 def ns(value: float) -> str:
     """A time to three digits: `1.23 ms`."""
-    return _scaled(value, {"s": 1e9, "ms": 1e6, "µs": 1e3, "ns": 1.0})
+    return _scaled(value, ("ns", "µs", "ms", "s"))
 
 
 def bytes_of(value: float) -> str:
     """A number of bytes to three digits: `1.23 MB`."""
-    return _scaled(value, {"GB": 1e9, "MB": 1e6, "kB": 1e3, "bytes": 1.0})
+    return _scaled(value, ("bytes", "kB", "MB", "GB"))
 
 
-def _scaled(value: float, units: Mapping[str, float]) -> str:
-    unit = next((unit for unit, size in units.items() if abs(value) >= size), list(units)[-1])
-    return f"{value / units[unit]:.3g} {unit}"
+def _scaled(value: float, units: Sequence[str]) -> str:
+    power = max(p for p in range(4) if p == 0 or abs(value) >= 1000**p)
+    return f"{value / 1000**power:.3g} {units[power]}"
 
 
 def listed(items: Sequence[str]) -> str:

@@ -8,7 +8,6 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 from msgspec.structs import replace
 
@@ -19,7 +18,7 @@ from abprof.records import Arm, Cell, Profile
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
-from abprof.records.quantities import plural, refuse_calls
+from abprof.records.quantities import plural
 from abprof.system import processes as proc
 from abprof.system.processes import WorkerDied
 
@@ -27,22 +26,16 @@ FOLDER = "ncu"  # in the run folder
 Rows = Sequence[tuple[Cell, Sequence[Arm]]]
 
 
-def order(purpose: Literal["memory", "profile"], warmup: int, runs: int) -> Profile:
-    """What to record of each arm: bytes (one pass or two for each launch) or all metrics (a dozen), of how many calls.
-
-    Raises AbprofError for impossible numbers of calls.
-    """
-    refuse_calls(warmup, runs)
-    return Profile(cell="", arm="", purpose=purpose, warmup=warmup, runs=runs)
-
-
-PROFILE = order("profile", 2, 3)
+PROFILE = Profile(cell="", arm="", purpose="profile", warmup=2, runs=3)  # what `abprof profile` records of an arm
 
 
 def captured(
     plan: Plan, rows: Rows, order: Profile, folder: Path, ncu: Ncu, say: Callable[[str], None]
 ) -> Iterator[Profile]:
-    """The profile of each arm of these cells, with the reason of what failed. Raises Refused if no recording can succeed."""
+    """The profile of each arm of these cells, with the reason of what failed. Raises Refused if no recording can succeed.
+
+    `order`: purpose and calls; bytes take one pass or two for each launch, all metrics a dozen.
+    """
     sides = [side.id for side in plan.run.sides]
     for cell, arms in rows:
         specs = {spec.id: spec for spec in plan.specs(cell.kernel, sides)}
