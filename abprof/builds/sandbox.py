@@ -120,11 +120,9 @@ def foreground_notes(wall: Sandbox | None, what: str) -> tuple[str, ...]:
 
 def _everything() -> list[str]:
     """Mounts: all files read-only, new /proc and /dev, and the GPUs' device files."""
-    mounts = ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev"]
-    for pattern in _GPUS:
-        for device in sorted(Path("/dev").glob(pattern)):
-            mounts += ["--dev-bind-try", str(device), str(device)]
-    return mounts
+    gpus = [str(device) for pattern in _GPUS for device in sorted(Path("/dev").glob(pattern))]
+    binds = [word for device in gpus for word in ("--dev-bind-try", device, device)]
+    return ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", *binds]
 
 
 def _hidden(given: Sequence[Path]) -> list[str]:

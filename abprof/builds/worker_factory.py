@@ -148,10 +148,11 @@ class WorkerFactory:
 
         In a sandbox the base writes to the whole scratch folder, because it makes the expected values, other sides to their room.
         """
-        env, room = self.worker_env(checkout, package, place), self.room(side)
+        room = self.scratch / side
+        room.mkdir(exist_ok=True)
         return started(
             self.argv(side),
-            env,
+            self.worker_env(checkout, package, place),
             place,
             log,
             name,
@@ -163,12 +164,6 @@ class WorkerFactory:
             started=self.own.add,
             server=None if epoch is None or package.env else self.forks.server(self.argv(side), epoch),
         )
-
-    def room(self, side: str) -> Path:
-        """The folder in scratch that a side's workers write to, created if need be."""
-        room = self.scratch / side
-        room.mkdir(exist_ok=True)
-        return room
 
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
         """The environment of a builder or worker of the build at `place`."""

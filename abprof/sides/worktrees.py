@@ -173,16 +173,9 @@ def _prune(cache: Path) -> None:
     `git worktree prune` keeps a worktree whose creation was interrupted: it stays locked for ever.
     """
     for store in (cache / "repos").glob("*/worktrees"):
-        if any(_dangling(entry) for entry in store.iterdir()):
-            with locks.locked(lock_of(store.parent)):  # no process is adding one
-                for entry in list(store.iterdir()):
-                    if _dangling(entry):
-                        remove_tree(entry)
-
-
-def _dangling(entry: Path) -> bool:
-    """Whether this record of a worktree leads nowhere."""
-    try:
-        return not Path((entry / "gitdir").read_text(errors="surrogateescape").strip()).parent.exists()
-    except (FileNotFoundError, NotADirectoryError):
-        return True
+        with locks.locked(lock_of(store.parent)):  # no process is adding one
+            for entry in list(store.iterdir()) if store.is_dir() else ():
+                link = entry / "gitdir"
+                place = link.read_text(errors="surrogateescape").strip() if link.is_file() else ""
+                if not place or not Path(place).parent.exists():
+                    remove_tree(entry)

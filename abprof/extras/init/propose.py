@@ -103,9 +103,6 @@ _PER_WIDTH = re.compile(r"weights?|w|gamma|beta|bias")
 _GENERIC = ("batch", "heads", "rows", "width")
 
 
-# ---------------------------------------------------------------- functions of a known name
-
-
 @dataclass(frozen=True)
 class _Known:
     """`text` computes the function of tensors {0}, {1}, ... and of named scalars."""
@@ -157,9 +154,6 @@ def _known(called: str) -> tuple[_Known | None, str]:
     bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", plain)
     word = bare[1] if bare else plain
     return next((one for one in _KNOWN if re.fullmatch(one.names, word)), None), word
-
-
-# ---------------------------------------------------------------- the call
 
 
 @dataclass(frozen=True)
