@@ -15,9 +15,7 @@ def main() -> None:
         os.write(2, b"abprof: there is no memory left to start in (end other programs, or raise its limit)\n")
         os._exit(2)
     code = run_command_line(sys.argv[1:])
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # the result is printed: a second ^C while Python ends would take the exit code's place
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a second ^C while Python ends would change the exit code
     sys.exit(code)
 
 

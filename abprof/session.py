@@ -51,7 +51,8 @@ def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, 
     mend. ^C ends the measuring, and the report is written all the same.
     """
     with begin(config, view) as (place, folder, trees):
-        return finish(_measured(place, trees, folder, view, until=until)), folder.path
+        record_of = partial(new_record, folder, blocks=(), view=view, until=until)
+        return finish(_measured(place, trees, folder.logs, record_of, view)), folder.path
 
 
 def rerun(
@@ -90,7 +91,8 @@ def rerun(
             view.warn(note)
         rest = Continued(head, cells, timers=timers.read_by(blocks))
         older = 0 if resume else len(blocks)
-        return finish(_measured(place, trees, folder, view, rest, blocks, older, until)), folder.path
+        record_of = partial(new_record, folder, blocks=blocks, view=view, older=older, until=until)
+        return finish(_measured(place, trees, folder.logs, record_of, view, rest)), folder.path
 
 
 def dry_run(config: Options, view: View) -> Run:
@@ -171,21 +173,19 @@ def held(
 def _measured(
     place: RunContext,
     trees: Sequence[Checkout],
-    folder: RunFolder,
+    logs: Path,
+    record_of: Callable[[Run], Record],
     view: View,
     rest: Continued | None = None,
-    blocks: Sequence[Block] = (),
-    older: int = 0,
-    until: Wanted | None = None,
 ) -> Record:
     """Plan and measure: workloads, or a command that times itself."""
     if rest.run.command if rest else place.options.command:
-        bench = commands.prepare(place, trees, folder.logs, view, rest)
-        record = new_record(folder, bench.head, blocks, view, older, until)
+        bench = commands.prepare(place, trees, logs, view, rest)
+        record = record_of(bench.head)
         measure_command(place, bench, record)
     else:
-        plan = make_plan(place, trees, folder.logs, view, rest)
-        record = new_record(folder, plan.run, blocks, view, older, until)
+        plan = make_plan(place, trees, logs, view, rest)
+        record = record_of(plan.run)
         measure(place, plan, record)
     return record
 
@@ -216,9 +216,9 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
         in_use(place.cache),
         executor_of(place, plan, record.folder.logs, record.view.say) or contextlib.nullcontext() as executor,
     ):
-        watch, show = watched(place, plan), Progress(record)
+        watch, add = watched(place, plan), progress(record)
         builds = build_kernels(place, plan, record.view)
-        plan = start(place, plan, builds, record, show)
+        plan = start(place, plan, builds, record, add)
         record.note(watch.built(builds, "while kernels were built"))
         budget, path = place.options.budget, record.folder.path
         if executor:
@@ -227,12 +227,12 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
             items = epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
         with record.view.working("starting workers", budget):
             for item in items:
-                show.add(item)
+                add(item)
                 if isinstance(item, Block) and not executor:
                     record.note(watch.look(f"in epoch {item.epoch}"))
         if not executor:  # a shard does so after its own cells
             for block in follow_up(plan, record.blocks, record.next_epoch):
-                show.add(block)
+                add(block)
         for trace in probed(plan, record.judged, place.options.probe, path, record.next_epoch, record.view.say):
             record.add(trace)
         record.note(watch.look("after the epochs"))
@@ -243,23 +243,23 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
 
 
 def start(
-    place: RunContext, plan: Plan, builds: tuple[Build, ...], record: Record, show: Progress | None = None
+    place: RunContext, plan: Plan, builds: tuple[Build, ...], record: Record, add: Callable[[Item], None] | None = None
 ) -> Plan:
     """Assign the arms, write the head, and record the cells that need no measuring."""
     plan, skipped = assign_arms(place, plan, builds, record.blocks)
     record.start(plan.run)
     for block in skipped:
-        (show or record).add(block)
+        (add or record.add)(block)
     return plan
 
 
 def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
     """Measure a command that times itself: nothing of it can be checked, proved or probed."""
-    budget, first, show = place.options.budget, record.next_epoch, Progress(record)
+    budget, first, add = place.options.budget, record.next_epoch, progress(record)
     with proc.no_orphans(), interruptible(record), record.view.working("starting workers", budget):
         record.start(record.head)
         for block in commands.epochs(bench, place.device, record.wanted, record.view.warn, first=first, budget=budget):
-            show.add(block)
+            add(block)
 
 
 def finish(record: Record) -> Run:
@@ -282,29 +282,28 @@ def interruptible(record: Record) -> Iterator[None]:
         record.view.warn("interrupted: writing what was measured")
 
 
-class Progress:
-    """Records what was measured, and shows what it says so far."""
+def progress(record: Record) -> Callable[[Item], None]:
+    """A function that records an item, and shows each failure that is new and each pair of arms with a number."""
+    labels = names.short_labels(record.head.cells)
+    cells = {cell.id: cell for cell in record.head.cells}
+    shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch
+    say = record.view.say
 
-    def __init__(self, record: Record) -> None:
-        self._record = record
-        self._labels = names.short_labels(record.head.cells)
-        self._cells = {cell.id: cell for cell in record.head.cells}
-        self._shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch
-
-    def add(self, item: Item) -> None:
-        """Record it; a line for each failure that is new, and for each pair of arms with a number."""
-        self._record.add(item)
+    def add(item: Item) -> None:
+        record.add(item)
         if not isinstance(item, Block) or item.beside:
             return
-        say, label = self._record.view.say, self._labels.get(item.cell, item.cell)
+        label = labels.get(item.cell, item.cell)
         for arm, outcome in item.outcomes.items():
             failure = (arm, outcome.status, outcome.reason)
-            if outcome.status not in {"ok", "identical"} and failure not in self._shown:
-                self._shown.add(failure)
+            if outcome.status not in {"ok", "identical"} and failure not in shown:
+                shown.add(failure)
                 say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
         if item.judged and item.rounds:
-            run = msgspec.structs.replace(self._record.head, cells=(self._cells[item.cell],))
-            for pair, values in provisional(run, [block for block in self._record.blocks if block.cell == item.cell]):
+            run = msgspec.structs.replace(record.head, cells=(cells[item.cell],))
+            for pair, values in provisional(run, [block for block in record.blocks if block.cell == item.cell]):
                 look = next((look for look in stats.LOOKS if look >= len(values)), stats.LOOKS[-1])
                 pct, so_far = stats.percent(sum(values) / len(values)), f"{len(values)} of {look} epochs"
                 say(f"  {label}  {pair.before} -> {pair.after}: {pct:+.1f} % so far ({so_far})")
+
+    return add

@@ -17,44 +17,6 @@ from abprof.extras import demo
 from tests.gitrepo import GitRepo
 
 ROOT = Path(__file__).parents[1]
-BRANCHES = ("main", "optimize_ffa~1", "optimize_ffa")
-# What each branch asks of its backend: forward passes of a forward, forward and backward passes of a backward.
-PLANTED = {
-    "main": {"dense": [1, 0, 1], "block_sparse": [2, 0, 1]},
-    "optimize_ffa~1": {"dense": [1, 0, 1], "block_sparse": [1, 0, 1]},
-    "optimize_ffa": {"dense": [1, 1, 1], "block_sparse": [1, 1, 1]},
-}
-COUNT = """
-import json, sys
-sys.path.insert(0, sys.argv[1])
-import torch, ffa
-from ffa import autograd
-
-calls = []
-class Backend:
-    def forward(self, q, k, v, schedule, scale):
-        calls.append("forward")
-        return torch.zeros_like(q), torch.zeros(q.shape[1], q.shape[0])
-    def backward(self, dout, q, k, v, out, lse, schedule, scale):
-        calls.append("backward")
-        return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v)
-
-autograd.backend_for = lambda device: Backend()
-q, k, v = (torch.randn(128, 1, 64, requires_grad=True) for _ in range(3))
-one = torch.ones(1, 2, dtype=torch.int32)
-found = {}
-for name, attend in {
-    "dense": lambda: ffa.ffa_attention(q, k, v, [(0, 128)], [(0, 128)], [0]),
-    "block_sparse": lambda: ffa.ffa_block_sparse(q, k, v, one, (one - 1)[..., None], q_block=64, k_block=64),
-}.items():
-    calls.clear()
-    out = attend()
-    forward = calls.count("forward")
-    calls.clear()
-    out.backward(torch.ones_like(out))
-    found[name] = [forward, calls.count("forward"), calls.count("backward")]
-print(json.dumps(found))
-"""
 
 
 @pytest.fixture(scope="module")

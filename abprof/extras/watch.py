@@ -22,7 +22,7 @@ from abprof.builds import in_use
 from abprof.measure import Plan, RunContext, epochs, look_around, make_plan
 from abprof.measure.discovery import content, workloads_folder
 from abprof.measure.plan import build_kernels
-from abprof.records import Checkout, Comparison, Run, names
+from abprof.records import Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.report import sentences
@@ -156,12 +156,11 @@ def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
 
 def _changes(run: Run) -> dict[tuple[str, str], str]:
     """(cell, arm) -> `3.2 % slower, one epoch: worth confirming`, or what failed with its first line."""
-    return {(row.cell, row.to): _change(run, row) for row in run.comparisons if not row.with_peer}
-
-
-def _change(run: Run, row: Comparison) -> str:
-    if row.pct is not None:
-        return f"{signed(row.pct)}, {sentences.reasons(row)}"
-    seen = next((one for one in run.observations if (one.cell, one.arm) == (row.cell, row.to) and one.reason), None)
-    why = f": {clean(seen.reason)}" if seen and row.verdict == "broken" else ""
-    return f"{row.verdict}, {sentences.reasons(row)}{why}"
+    whys = {(seen.cell, seen.arm): f": {clean(seen.reason)}" for seen in run.observations if seen.reason}
+    found = {}
+    for row in run.comparisons:
+        if not row.with_peer:
+            why = whys.get((row.cell, row.to), "") if row.verdict == "broken" else ""
+            change = row.verdict if row.pct is None else signed(row.pct)
+            found[row.cell, row.to] = f"{change}, {sentences.reasons(row)}{why if row.pct is None else ''}"
+    return found

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from abprof.records.errors import AbprofError
+from abprof.system import files as disk
 
 _T = TypeVar("_T")
 _BOM = "\ufeff"  # some editors begin a file with it; it is no part of what stands there
@@ -25,7 +26,7 @@ _KEY = re.compile(r"\s*([^=#\s\[][^=#]*?)\s*=")
 def read(path: Path) -> str:
     """A file's text. Raises AbprofError."""
     try:
-        return decoded(path.read_bytes(), str(path))
+        return decoded(disk.content(path), str(path))
     except OSError as error:
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from error
 

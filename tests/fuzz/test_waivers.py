@@ -11,17 +11,16 @@ from hypothesis import strategies as st
 from abprof import sides as repo
 from abprof.measure import run_context as place
 from abprof.records import Waiver
-from abprof.records.errors import AbprofError, Exit
+from abprof.records.errors import AbprofError
 from abprof.system import waiver_file
 from abprof.verdict import waivers
 from tests import notices, runs
-from tests.fuzz.asked import Asker, asker, one_clear_line
-from tests.fuzz.mutations import bytes_of, few, hunt, many
+from tests.fuzz.asked import one_clear_line
+from tests.fuzz.mutations import hunt, many
 from tests.fuzz.test_configuration import WAIVERS
 from tests.fuzz.test_odd_texts import ODD
 from tests.gitrepo import make_repo
 
-__all__ = ["asker"]
 PATTERNS = ("*", "dense/*", "[", "[!", "[]", "[z-a]", "[[]", "]", "?" * 200, "*a" * 200, "[a-" * 50, "dense/seqlen=8192*", "(?s:",
             "\\", "dense/*direction=bwd*", "", "**", "*" * 3000)  # fmt: skip
 TEXTS = st.sampled_from((*ODD, *PATTERNS)) | st.text(max_size=30)
@@ -61,30 +60,6 @@ def test_any_waiver_reads_back_as_it_was_given_or_is_refused(examples: int) -> N
     for text in ODD:
         ask(Waiver(cells=text, most_pct=5.0, reason=text, owner=text, expires="2026-12-31"))
     hunt(ANY, ask, examples)
-
-
-@few
-def test_any_file_gets_one_more_or_stays_as_it_is(asker: Asker, examples: int) -> None:
-    (asker.folder / ".git").mkdir()
-    file = asker.folder / waivers.FILE
-
-    def ask(example: tuple[bytes, str, str, str, str]) -> None:
-        data, cells, reason, owner, day = example
-        file.write_bytes(data)
-        try:
-            before = waiver_file.parse(data.decode(), "x")
-        except (AbprofError, UnicodeDecodeError):
-            before = None
-        words = ("--most=5", f"--reason={reason}", f"--owner={owner}", f"--until={day}", "--repo", asker.folder)
-        code = asker("waive", *words, "--", cells)
-        if code != Exit.OK:
-            assert (code, file.read_bytes()) == (Exit.CANNOT_RUN, data)
-        else:
-            assert before is not None, "what could not be read was written over"
-            assert waiver_file.parse(file.read_text(), "x")[:-1] == before
-
-    day = st.just("2999-01-31") | DAYS | st.sampled_from(ODD)
-    hunt(st.tuples(st.just(WAIVERS.encode()) | bytes_of(WAIVERS.encode()), TEXTS, TEXTS, TEXTS, day), ask, 2 * examples)
 
 
 @many

@@ -140,8 +140,3 @@ def test_what_cannot_be_watched_is_one_line(tmp_path: Path, args: str, said: str
     done = lab.command("--repo", str(lab.repo.path), "--device", "simulated", *words)
     assert done.code == 2
     assert said in done.err
-
-
-class Event:
-    def __init__(self, kind: str, path: str) -> None:
-        self.event_type, self.src_path = kind, path
