@@ -4,5 +4,5 @@ In: requests of `abprof.records.messages`, a JSON line each, on one descriptor. 
 the interpreter under test, without abprof's dependencies: it imports the standard library, torch, Triton and
 `abprof.records.messages` alone, and is copied there as a bundle (abprof/builds/worker_factory.py). The parent imports
 nothing of it. Read main.py (the loop), bench.py (a method a request), arms.py and clocks.py (timing), checks.py
-(correctness), proof.py (tamper detection), api.py and adapters.py (what workloads import).
+(correctness), package.py (the side's package, and tamper detection), api.py and adapters.py (what workloads import).
 """

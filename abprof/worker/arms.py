@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import mount, workload
+from abprof.worker import package, workload
 from abprof.worker.api import Op, Unsupported
 from abprof.worker.clocks import CudaClock, NotCaptured, clock, mean, shortest
 from abprof.worker.compiles import Watch
@@ -60,7 +60,7 @@ class Arms:
             # Known by name before the import, so that a fault inside it is not taken for the workload's.
             self.mounted = types.ModuleType(self.start.mount.module)
             self.compiles.install()
-            self.mounted = mount.kernel_package(self.start.mount)
+            self.mounted = package.kernel_package(self.start.mount)
             self._imported = True
         return self.mounted
 

@@ -23,7 +23,7 @@ from abprof.worker import ceilings, checks, profile, workload
 from abprof.worker.api import Work
 from abprof.worker.arms import Arms
 from abprof.worker.compiles import chosen
-from abprof.worker.proof import Prover
+from abprof.worker.package import Prover
 
 
 class Bench(Arms):

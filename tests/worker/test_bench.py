@@ -30,20 +30,6 @@ def sleep(x, seconds):
     count(seconds)
     time.sleep(seconds)
     return x * 2
-def step(x, size, every, real=time.perf_counter_ns):
-    # the clock steps back by `size` ns in one of `every` calls
-    step.calls += 1
-    if step.calls % every == 0:
-        step.behind += size
-        time.perf_counter_ns = lambda behind=step.behind: real() - behind
-    return x * 2
-step.calls = step.behind = 0
-def hiccup(x):
-    # something holds up the second call of all, and no other
-    hiccup.calls += 1
-    time.sleep(1.1 if hiccup.calls == 2 else 0.001)
-    return x * 2
-hiccup.calls = 0
 def grow(x): return x.add_(1)
 """
 GOOD = '''
@@ -89,10 +75,6 @@ def prepare(kernel, variant, case, x):
         return Op(lambda: kernel.grow(x), reset=lambda: x.copy_(start))
     if case.get("how") == "sleep":
         return Op(lambda: kernel.sleep(x, case["seconds"]))
-    if case.get("how") == "step":
-        return Op(lambda: kernel.step(x, case["size"], case["every"]))
-    if case.get("how") == "hiccup":
-        return Op(lambda: kernel.hiccup(x))
     if case.get("how") == "absent":
         kernel.no_such_function
     if case.get("how") == "answers":

@@ -247,33 +247,6 @@ def test_after_torchs_profiler_cupti_is_not_believed(cupti: Cupti) -> None:
     assert clock.unrecorded().startswith("torch's profiler ran in this process")
 
 
-# ---------------------------------------------------------------- warm-up
-
-
-@pytest.mark.parametrize(
-    ("kind", "usual_ns", "took", "wall", "calls"),
-    [
-        ("cuda", 0.0, 2e7, 2e7, 5),
-        ("cuda", 2e7, 2e7, 2e7, 2),  # 10 ms or more, timed by an earlier epoch
-        ("cuda", 9e6, 2e7, 2e7, 5),
-        ("cpu", 2e7, 2e7, 2e7, 5),
-        ("cuda", 1e8, 1.4e8, 1.4e8, 1),  # 50 ms or more
-        ("cuda", 1e8, 4e8, 1.1e8, 2),  # the first loaded something
-    ],
-)
-def test_a_long_call_is_made_no_more_often_than_needed(
-    kind: str, usual_ns: float, took: float, wall: float, calls: int
-) -> None:
-    device, made = Made(), list[int]()
-    device.kind = kind
-    device.wall = lambda op: (made.append(1), took if len(made) == 1 else wall)[1]  # type: ignore[method-assign]
-    device.turn = lambda *_, **__: (made.append(1), wall)[1]  # type: ignore[method-assign]
-    arms = arms_on(device)
-    opened = arms.open(wire.Open("w", {}, "base", usual_ns=usual_ns))
-    assert (len(made), arms.opened["base"].wall) == (calls, wall)
-    assert opened.call_ns == (wall if calls == 5 else usual_ns)
-
-
 # ---------------------------------------------------------------- the device's own clock
 
 

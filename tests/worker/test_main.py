@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -121,62 +119,6 @@ def test_the_workloads_function_is_named_for_the_exception_that_left_it_last(fil
 
 
 # ---------------------------------------------------------------- the loop
-
-
-class Stub:
-    """A bench whose every request raises `fault`; `broken` makes its device unusable."""
-
-    broken = False
-    fault: Exception = RuntimeError("CUDA error: an illegal memory access was encountered")
-    mounted = None
-
-    def __init__(self, start: wire.Start) -> None:
-        pass
-
-    def ready(self) -> wire.Ready:
-        return wire.Ready(1, "cuda", "stub")
-
-    def close(self, request: wire.Close) -> wire.Closed:
-        raise self.fault
-
-    def usable(self) -> bool:
-        return not self.broken
-
-
-def serve(monkeypatch: pytest.MonkeyPatch, *, broken: bool) -> tuple[int, list[dict[str, Any]]]:
-    """(exit code, answers) to start, a request that fails, and stop."""
-    monkeypatch.setattr(Stub, "broken", broken)
-    monkeypatch.setattr(main, "Bench", Stub)
-    requests = [wire.Start("cuda", "base"), wire.Close(), wire.Stop()]
-    lines = [
-        wire.dump({"id": number, "do": wire.NAMES[type(request)], "args": wire.pack(request)})
-        for number, request in enumerate(requests, 1)
-    ]
-    replies = io.BytesIO()
-    code = main.serve(io.BytesIO(b"".join(lines)), replies)
-    return code, [wire.load(line) for line in replies.getvalue().splitlines()]
-
-
-def test_a_fault_is_answered_and_the_worker_lives_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, answers = serve(monkeypatch, broken=False)
-    assert code == 0
-    assert [set(answer) - {"id"} for answer in answers] == [{"reply"}, {"fault"}, {"reply"}]
-    assert answers[1]["fault"]["status"] == "crash"
-    assert "Traceback" in capsys.readouterr().err
-    monkeypatch.setattr(Stub, "fault", Unsupported("cuTile is not installed"))
-    serve(monkeypatch, broken=False)
-    printed = capsys.readouterr()
-    assert printed.out + printed.err == "unsupported: cuTile is not installed\n", "no traceback"
-
-
-def test_an_unusable_device_ends_the_worker_without_an_answer(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    code, answers = serve(monkeypatch, broken=True)
-    assert (code, [answer["id"] for answer in answers]) == (main.UNUSABLE, [1])
-    assert capsys.readouterr().out.rstrip().endswith("illegal memory access was encountered"), "the log's last line"
 
 
 WORKLOAD = """

@@ -16,7 +16,7 @@ import pytest
 
 from abprof.records import messages as wire
 from abprof.worker.faults import MissingPackage
-from abprof.worker.mount import kernel_package
+from abprof.worker.package import kernel_package
 from abprof.worker.workload import load
 
 

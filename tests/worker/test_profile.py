@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import statistics
 import sys
 import time
 import types
@@ -140,23 +139,6 @@ def test_on_a_cpu_the_outermost_operations_and_all_ranges_are_counted() -> None:
     assert counted == {"aten::clone": 1, "aten::softmax": 1, "aten::add_": 1}
     assert phased.census.hidden_ns == 0
     assert {one.name: one.count for one in phased.census.ranges or []} == {"load": 2, "store": 1}
-
-
-def test_a_slow_first_call_does_not_count() -> None:
-    """Each call sleeps 10 ms in its range, the first two 300 ms: the mean would be beyond 70 ms."""
-    calls: list[float] = []
-
-    def sleeps() -> None:
-        with record_function("load"):
-            began = time.perf_counter_ns()
-            time.sleep(0.3 if len(calls) < 2 else 0.01)
-            calls.append(time.perf_counter_ns() - began)
-
-    phased = profiled(Op(sleeps), {"load": "load", "none": "none"}, 7, 2)
-    assert len(calls) == 9
-    assert phased.phases["none"] is None
-    assert statistics.median(calls[2:]) == pytest.approx(phased.phases["load"], rel=0.5)
-    assert (phased.phases["load"] or 0) <= phased.total < 50e6
 
 
 def test_an_unreadable_pass_costs_the_cell_nothing_and_no_hook_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,16 +391,6 @@ def test_ranges_end_on_an_error_and_nest_when_entered_again(recorder: Recorder) 
     cell = r"cell" + "\n" + r"\udc80\xe9"
     inner = ["<outer", "(outer", "<outer", "(outer", ")", ">outer", ")", ">outer"]
     assert recorder.seen == ["<" + cell, "(" + cell, *inner, ")", ">" + cell]
-
-
-def test_a_torch_without_nvtx_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: Any) -> None:
-        raise RuntimeError("NVTX functions not installed. Are you sure you have a CUDA build?")
-
-    monkeypatch.setattr(torch.cuda.nvtx, "mark", fails)
-    enter = record_function.__enter__
-    with profile.nvtx(["a", "b"]), record_function("c"):
-        assert record_function.__enter__ is enter
 
 
 # ---------------------------------------------------------------- ceilings

@@ -17,7 +17,7 @@ from types import ModuleType
 import pytest
 
 from abprof.records import messages as wire
-from abprof.worker.proof import Prover as Judge
+from abprof.worker.package import Prover as Judge
 
 
 class Prover:
