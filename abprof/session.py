@@ -30,7 +30,6 @@ from abprof.measure import (
     follow_up,
     look_around,
     make_plan,
-    timers,
 )
 from abprof.measure.epoch_loop import Item
 from abprof.measure.plan import broken_workloads, build_kernels, check_packages, watched
@@ -72,6 +71,8 @@ def rerun(
     head, blocks, notes = read(path)
     if not head.options.timed:
         raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
+    if any(block.timer == "cupti" and block.metric == "gpu_span" for block in blocks):
+        raise AbprofError("CUPTI read calls of this run, as --timer auto does no longer", advice="start a new run")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete" and until is None:
         return head, folder.path
@@ -89,7 +90,7 @@ def rerun(
         view.attach(folder.path / "output.txt")
         for note in notes:
             view.warn(note)
-        rest = Continued(head, cells, timers=timers.read_by(blocks))
+        rest = Continued(head, cells)
         older = 0 if resume else len(blocks)
         record_of = partial(new_record, folder, blocks=blocks, view=view, older=older, until=until)
         return finish(_measured(place, trees, folder.logs, record_of, view, rest)), folder.path
@@ -132,8 +133,6 @@ def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
 
 def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None) -> Run:
     """The run with verdicts and their causes; with its own results if it has no rounds. Pure."""
-    notes = tuple(dict.fromkeys((*run.notes, *timers.notes(blocks))))
-    run = msgspec.structs.replace(run, notes=notes)
     if run.observations and not blocks:
         return run
     return explained(judge(run, blocks, run.proofs, cache))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from abprof.records import GPU_GRAPH, Block
+from abprof.report import sentences
 from abprof.store import runfolder
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times
@@ -27,7 +28,7 @@ ASKED = Scenario(
         Time(ns=LONG / 4, timer="cuda_graph"),
         planted("both", 1.15),
         Time(factor=1.15, cell="*case=host", side="target", timer="simulated"),
-        Time(ns=LONG / 5, timer="cupti, added"),
+        Time(ns=LONG / 5, timer="cupti"),
         planted("both", 1.15),
     ),
     packages={"cupti-python": "13.0.1"},
@@ -47,8 +48,8 @@ def test_a_timer_that_is_asked_for_judges_every_cell(new_lab: NewLab, timer: str
     assert seen.metrics[metric].value == pytest.approx(ns)
     assert (result.run.options.timer, result.run.workloads[0].judge) == (timer, {"cupti": "kernels"}.get(timer, timer))
     assert result.folder is not None
-    page = (result.folder / "report.md").read_text()
-    assert f"{timer}: " in page
+    page = (result.folder / "report.html").read_text()
+    assert sentences.TIMERS[timer].split(": ")[0] in page
     again = lab.command("rerun", str(result.folder), "--only", "*case=host", "--repo", str(lab.repo.path))
     assert {row.metric for row in again.run.comparisons} == {metric}, again.err
 
@@ -92,3 +93,16 @@ def test_abprof_toml_names_the_timer_and_the_command_line_another(new_lab: NewLa
     lab.repo.write({"abprof.toml": 'schema = 1\n[defaults]\ntimer = "cupti"\n'})
     assert lab.abprof("main", "fast", "--quick").run.options.timer == "cupti"
     assert lab.abprof("main", "fast", "--quick", "--timer", "events").run.options.timer == "events"
+
+
+@pytest.mark.parametrize(
+    ("do", "status"), [("never_launched", "wrong"), ("crash", "ok")], ids=["launches nothing", "died once"]
+)
+def test_what_the_profiled_pass_finds_counts_as_if_it_had_come_before_the_turns(
+    new_lab: NewLab, do: str, status: str
+) -> None:
+    lab = new_lab(replace(ASKED, faults=[broken(do, "host", side="target", verb="phases")]))
+    result = lab.abprof("main", "fast")
+    assert result.status("w/case=host", "target")[0] == status, result.err
+    assert result.status("w/case=host", "base")[0] == "ok"
+    assert result.verdict("w/case=both") == "slower"

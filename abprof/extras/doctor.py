@@ -17,10 +17,8 @@ from abprof import devices
 from abprof.builds import alone, command, sandbox
 from abprof.evidence.ncu import capture
 from abprof.measure.run_context import nvcc
-from abprof.measure.timers import INSTALL
-from abprof.measure.turns import SHORT
 from abprof.records.errors import AbprofError
-from abprof.records.messages import Records, Start
+from abprof.records.messages import Start
 from abprof.records.options import File, Options
 from abprof.system import heartbeat, paths
 from abprof.system import processes as proc
@@ -113,14 +111,8 @@ def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
             try:
                 worker = alone(config, paths.cache_dir(), device, Path(scratch), side=side)
                 ready = worker.call(Start(device, "base"), 120)
-                why = worker.call(Records(), 120).why if ready.kind == "cuda" else ""
             except (WorkerDied, WorkerFault) as error:
                 yield Finding(name, "problem", error.reason, "does `import torch` work there?")
                 continue
             worker.stop()
         yield Finding(name, "ok", f"{argv[0]}: {', '.join(f'{key} {value}' for key, value in ready.versions.items())}")
-        name, short = name.replace("worker", "CUPTI", 1), f"calls under {SHORT / 1e3:g} us"
-        if why:
-            yield Finding(name, "missing", why, f"events read {short} too, less closely; {INSTALL}")
-        elif ready.kind == "cuda":
-            yield Finding(name, "ok", f"its records read {short}")

@@ -65,7 +65,7 @@ def measure(shard: Shard, tell: Tell) -> float:
         in_use(place.cache),
     ):
         not_busy(place.device)
-        rest = Continued(shard.run, shard.run.cells, part=True, timers=shard.timers)
+        rest = Continued(shard.run, shard.run.cells, part=True)
         plan = make_plan(place, trees, Path(shard.logs), view, rest)
         return _measure(place, plan, shard, tell, view)
 
@@ -76,7 +76,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     machine = place.device.machine()
     head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
     same = frozenset(shard.identical)
-    plan = dataclasses.replace(plan, run=head, arms=shard.arms, timers=shard.timers, identical=same)
+    plan = dataclasses.replace(plan, run=head, arms=shard.arms, identical=same)
     # A GPU's lease is unique in the world; every machine's processor is called cpu.
     device = f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease
     machine = msgspec.structs.replace(machine, ceilings=head.ceilings, builds=builds)

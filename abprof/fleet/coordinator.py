@@ -19,7 +19,7 @@ import msgspec
 
 from abprof.fleet.executors import Executor, Lost
 from abprof.fleet.messages import Ended, Shard, read_news
-from abprof.measure import Plan, RunContext, discovery, estimate, timers, turns
+from abprof.measure import Plan, RunContext, discovery, estimate, turns
 from abprof.measure.epoch_loop import Item
 from abprof.measure.followup import owed
 from abprof.measure.plan import unmeasured
@@ -303,7 +303,6 @@ class _Coordinator:
             file=self._place.file,
             arms={id: self._arms[id] for id in ids},
             identical=tuple(id for id in ids if id in self._plan.identical),
-            timers=timers.read_by(known),
             blocks=tuple(mine),
             earlier=tuple(b for b in known if b.metric and not b.judged and not b.beside and b not in mine),
             first=1 + max((block.epoch for block in known), default=0),

@@ -28,7 +28,6 @@ class Shard(Record, frozen=True, kw_only=True):
     file: File | None = None  # abprof.toml as the run began with it
     arms: dict[str, tuple[Arm, ...]]  # cell -> its arms, its control included
     identical: tuple[str, ...] = ()  # cells that load the same bytes on all sides, and are measured as controls
-    timers: dict[str, str] = {}  # cell -> what read its turns in this run so far
     blocks: tuple[Block, ...] = ()  # of these cells, of this invocation: they count towards looks
     proofs: tuple[Proof, ...] = ()
     earlier: tuple[Block, ...] = ()  # follow-up measurements of earlier invocations: not repeated

@@ -18,7 +18,6 @@ import msgspec
 from abprof.devices import Device
 from abprof.measure import turns
 from abprof.measure.pool import WorkerPool
-from abprof.measure.timers import Timers, unrecorded
 from abprof.records import (
     JUDGED_METRIC,
     Arm,
@@ -82,7 +81,6 @@ class CellTask:
     share: float = 1.0  # of the rounds beyond the fewest that the budget affords
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
-    timers: Timers | None = None  # chooses the timer by a rule; None: `judge` fixes it
 
 
 @dataclass
@@ -149,7 +147,6 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
         quick=task.options.quick,
         alone=alone,
         check_seconds=cell.checking,
-        unrecorded=turn_taking.unrecorded,
     )
     calls = {state.arm.id: state.opened.call_ns for state in cell.states if state.opened is not None}
     return CellResult(block, calls, crowded, cell.checking, more)
@@ -341,7 +338,6 @@ class _Turns:
     def __init__(self, cell: CellSetup) -> None:
         self.cell, self.task = cell, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
-        self.unrecorded = ""  # why events read calls that CUPTI should read
 
     def all(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         """All arms are in memory: rounds of one turn each, until the epoch's median is known well enough."""
@@ -421,32 +417,15 @@ class _Turns:
 
     def _pace(self) -> turns.Pace:
         task, kind = self.task, self.cell.device.kind
-        timer = self._timer()
+        timer = turns.timer_of(kind, task.judge)
         known = [(s.opened, s.captured) for _, s in self.cell.ready if s.opened is not None]
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
         return turns.pace(kind, calls, opens, task.options, task.share, timer)
 
-    def _timer(self) -> str:
-        """What reads the turns. If a rule chooses it, peers do not count."""
-        cell, task = self.cell, self.task
-        usual = turns.timer_of(cell.device.kind, task.judge)
-        if task.timers is None:
-            return usual
-        own = [state.opened.call_ns for _, state in cell.ready if state.opened is not None and not state.arm.peer]
-        workers = [state.arm.worker for state in cell.states]
-        timer, self.unrecorded = task.timers.choose(
-            task.cell, own, lambda: unrecorded(cell.pool, workers, task.timeout), usual
-        )
-        for _, state in cell.ready if not cell.alone else ():
-            if cell.pool.pid(state.arm.worker) is None:  # its worker died of the question
-                cell.open(state)
-        return timer
-
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """One turn of one arm; None when it became the arm's outcome. `fresh`: re-allocate the inputs at this placement."""
-        added = self.task.judge == "kernels"
-        request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties, added=added)
+        request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
         began = time.perf_counter_ns()
         read: wire.Turned | None = self.cell.ask(state, request)
         waited = time.perf_counter_ns() - began

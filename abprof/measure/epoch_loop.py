@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from abprof.measure import timers, turns
+from abprof.measure import turns
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool, WorkerSpec
@@ -59,7 +59,6 @@ class Budget:
 class _Known:
     """What earlier epochs of this invocation teach."""
 
-    timers: timers.Timers
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
@@ -89,7 +88,7 @@ def epochs(
     an earlier invocation count towards the first look. A further epoch begins only if it fits into `budget` seconds.
     """
     number, quick = first, plan.run.options.quick
-    known = _Known(timers.Timers(plan.timers, timers.never(plan.run)))
+    known = _Known()
     todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
     fixed, more = turns.epoch_cost(plan.device.kind, sum(len(plan.arms[cell]) for cell in todo))
     left = Budget(budget, done, fixed, more)
@@ -170,7 +169,6 @@ def _task(plan: Plan, known: _Known, epoch: int, cell: Cell, arms: tuple[Arm, ..
         share=share,
         usual=known.calls.get(cell.id, {}),
         timeouts=known.timeouts,
-        timers=known.timers if load.judge == "gpu" and options.timer == "auto" else None,
     )
 
 

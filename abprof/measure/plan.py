@@ -33,10 +33,9 @@ from abprof.builds import (
 from abprof.builds import sandbox as contain
 from abprof.devices import Device
 from abprof.measure import continued as earlier
-from abprof.measure import discovery, matrix, timers
+from abprof.measure import discovery, matrix
 from abprof.measure.pool import WorkerSpec
 from abprof.measure.run_context import RunContext, forbidden, sources, toolchain
-from abprof.measure.turns import CUPTI
 from abprof.records import (
     SCHEMA,
     STANDING_IN,
@@ -76,7 +75,6 @@ class Plan:
     timeout: float  # seconds of one request to a worker
     broken: Mapping[str, Failure]  # cell id -> why its workload could not be asked
     arms: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)  # cell id -> who takes turns in it
-    timers: Mapping[str, str] = field(default_factory=dict)  # cell id -> what read its turns in this run so far
     identical: frozenset[str] = frozenset()  # cells of identical code on all sides that are measured as controls
 
     def build(self, side: str, kernel: str) -> Build | None:
@@ -118,7 +116,6 @@ class Continued:
     run: Run
     cells: tuple[Cell, ...]  # those to measure
     part: bool = False  # a shard: notes and warnings were shown where the run was begun
-    timers: Mapping[str, str] = field(default_factory=dict)  # cell id -> what read its turns so far
 
 
 def make_plan(
@@ -164,8 +161,6 @@ def make_plan(
     chains = _toolchains(place, workers, base, env, folder, log)
     if config.by_timer == "cupti" and device.kind != "cpu":
         _require_cupti(config.asked_by("--timer"), workers, chains)
-    for cell in (c for c in continued.cells if continued.timers.get(c.id) == CUPTI) if continued else ():
-        _require_cupti(f"{cell.id}, which CUPTI's records read so far", workers, chains)
     if wall is not None or dry:
         forks.close()
     else:
@@ -226,7 +221,6 @@ def make_plan(
         packages=_packages(place, found.cells),
         timeout=config.timeout,
         broken=found.broken,
-        timers=continued.timers if continued else {},
     )
 
 
@@ -282,8 +276,7 @@ def assign_arms(
         outcomes = _known_outcomes(plan, cell, arms[cell.id], identical=cell.id in same - measured)
         if outcomes and cell.id not in begun:
             skipped.append(unmeasured(cell, arms[cell.id], outcomes))
-    read = {**plan.timers, **timers.read_by(blocks)}
-    return dataclasses.replace(plan, run=run, arms=arms, timers=read, identical=frozenset(measured)), skipped
+    return dataclasses.replace(plan, run=run, arms=arms, identical=frozenset(measured)), skipped
 
 
 def unmeasured(cell: Cell, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
@@ -379,10 +372,11 @@ def _toolchains(
 
 
 def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]) -> None:
-    side = timers.lacking(chains)
-    if side:
-        advice = f"{workers[side][0]} -m pip install {timers.PACKAGE} (abprof's extra: {timers.INSTALL})"
-        raise AbprofError(f"{timers.PACKAGE} is not installed for {side}", where=where, advice=advice)
+    for side, chain in chains.items():
+        packages = {name.lower().replace("_", "-") for name in chain.packages}
+        if packages and "cupti-python" not in packages:
+            advice = f"{workers[side][0]} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
+            raise AbprofError(f"cupti-python is not installed for {side}", where=where, advice=advice)
 
 
 def _stored(place: RunContext, workers: Mapping[str, Sequence[str]], wall: contain.Sandbox | None) -> Options:

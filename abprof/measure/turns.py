@@ -26,7 +26,6 @@ _TELL = 0.5  # %: with this margin four epochs of so few rounds are enough; a cl
 # a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
-SHORT = 20_000.0  # ns: of a shorter call an event pair tells as much about launches as about kernels
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's clock
 # Seconds of turns per arm, cell and epoch, enough for the median of a round's ratios to be quieter than the epoch. On a GPU
@@ -62,11 +61,6 @@ class Pace:
         """Whether all arms' inputs are re-allocated before this round (0 is the first)."""
         early = self.early and number < FEWEST and number % _EARLY == 0
         return number > 0 and (early or number % self.fresh_every == 0)
-
-
-def short(call_ns: Sequence[float]) -> bool:
-    """Whether a cell has a call shorter than SHORT, all times are known, and none is LONG_CALL or longer."""
-    return all(0 < ns < wire.LONG_CALL for ns in call_ns) and min(call_ns, default=SHORT) < SHORT
 
 
 def timer_of(kind: str, judge: Judge) -> str:

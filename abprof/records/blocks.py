@@ -122,7 +122,7 @@ class Block(Record, frozen=True, kw_only=True):
     nodes: dict[str, int] = {}  # arm -> what a replay of its CUDA graph runs, where there are graphs
     beside: bool = False  # in older runs: turns by a second timer, which are never judged
     device: str = ""  # the lease's name, in a run on several devices: a cell's blocks are all of one
-    unrecorded: str = ""  # why events, and not CUPTI's records, read calls under 20 us (abprof/measure/timers.py)
+    unrecorded: str = ""  # in older runs: why events, and not CUPTI, read calls under 20 us
     shard: int = 0  # the shard that measured it (abprof/fleet/); 0: the run's own process
 
     @property

@@ -218,11 +218,6 @@ class Captured:
 
 
 @dataclass(frozen=True)
-class Records:
-    """Try CUPTI's activity records in this process."""
-
-
-@dataclass(frozen=True)
 class Check:
     """Compare the open arm's outputs with the reference. The first caller makes `expected`, others read it."""
 
@@ -274,7 +269,6 @@ class Turn:
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # re-allocate the inputs first, untimed
     empties: int = 0  # empty launches to time after the calls
-    added: bool = False  # by cupti: durations added up, not from the first one's start to the last one's end
 
 
 @dataclass(frozen=True)
@@ -394,7 +388,6 @@ VERBS: dict[str, tuple[type, type]] = {
     "inventory": (Inventory, Listed),
     "build": (Build, Built),
     "open": (Open, Opened),
-    "records": (Records, Done),
     "capture": (Capture, Captured),
     "check": (Check, Checked),
     "hand": (Hand, Done),

@@ -66,7 +66,7 @@ JUDGED_BY = {
     REPORTED: "the time that the command reports",
 }
 TIMERS = {
-    "auto": "CUDA events on a GPU; CUPTI for calls under 20 us where available; the wall clock on a CPU",
+    "auto": "CUDA events on a GPU, the wall clock on a CPU",
     "events": "CUDA events",
     "graph": "replays of CUDA graphs: no launches in between, warm caches",
     "cupti": "CUPTI: the sum of the durations of a call's kernels, copies and fills",

@@ -163,10 +163,8 @@ class Arms:
         start, mhz = time.monotonic_ns(), 0.0
         if timer == "sustained":
             value = self.gpu(timer).sustained(arm.op, request.calls)
-        elif timer == "cupti" and request.added:
-            value = self.gpu(timer).kernels(arm.op, request.calls, cold=request.cold)
         elif timer == "cupti":
-            value = self.gpu(timer).span(arm.op, request.calls, cold=request.cold, arm=request.arm)
+            value = self.gpu(timer).kernels(arm.op, request.calls, cold=request.cold)
         elif timer == "cuda_graph":
             value, mhz = self.gpu(timer).replays(arm.graph, arm.op, request.calls, arm=request.arm), clock.mhz()
         elif timer == "wall_clock":

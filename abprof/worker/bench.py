@@ -82,10 +82,6 @@ class Bench(Arms):
         """What the device does at its best."""
         return ceilings.reach(self.clock)
 
-    def records(self, _request: wire.Records) -> wire.Done:
-        """Whether CUPTI can time this process."""
-        return wire.Done(self.clock.unrecorded())
-
     def build(self, request: wire.Build) -> wire.Built:
         """Run the recipe, then the package's own build(). Output goes to the log, flags do not depend on it."""
         began = time.monotonic()

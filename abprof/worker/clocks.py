@@ -87,10 +87,6 @@ class Clock:
     def reset_peak(self) -> None:
         """Reset the peak and release cached memory."""
 
-    def unrecorded(self) -> str:
-        """Why CUPTI cannot time this process, or ""."""
-        return "CUPTI needs a GPU"
-
     def identity(self) -> tuple[str, str, int, dict[str, str]]:
         """(name, uuid, bytes of memory, further facts)."""
         facts = {"threads": str(torch.get_num_threads()), "capability": torch.backends.cpu.get_cpu_capability()}
@@ -125,7 +121,7 @@ _LIKE = (0.5, 1.5)  # of what events read; CUPTI's ticks are at least twice as m
 
 
 class CudaClock(Clock):
-    """Device time from CUDA events (`turn`), CUPTI (`kernels`, `span`) and graphs (`replays`)."""
+    """Device time from CUDA events (`turn`), CUPTI (`kernels`) and graphs (`replays`)."""
 
     kind = "cuda"
 
@@ -225,37 +221,26 @@ class CudaClock(Clock):
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
         """Mean sum of the durations of all kernels, copies and fills of a call. Records are read before and after each call,
-        on an idle device: between them lies only the call."""
-        readings = []
-        with self._recording() as records:
+        on an idle device: between them lies only the call. Raises Unsupported where CUPTI's times are not nanoseconds."""
+        if self.profiled:
+            raise Unsupported(_TICKS)
+        if self._records is None:
+            self._records = Records()
+            recorded, timed = self._recorded(_KNOWN, 1, cold=False), self.turn(_KNOWN, 1, cold=False, arm="CUPTI's try")
+            if not _LIKE[0] * timed < recorded < _LIKE[1] * timed:
+                what = f"CUPTI records {recorded / 1e3:.1f} us for a kernel that spans {timed / 1e3:.1f} us"
+                raise Unsupported(what)
+        return self._recorded(op, calls, cold=cold)
+
+    def _recorded(self, op: Op, calls: int, *, cold: bool) -> float:
+        readings, records = [], self._records or Records()
+        with records:
             for _ in range(calls):
                 self._idle(op, records, cold=cold)
                 op.call()
                 self.sync()
                 readings.append(float(sum(end - start for start, end in records.drained())))
         return mean(readings)
-
-    def span(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Mean time from the start of a call's first kernel to the end of its last, gaps included.
-
-        Each call is enqueued behind a spin kernel, as for events: else the host's launches would be gaps between its
-        kernels. The spin is the first that ran since the device was idle, and not the call's.
-        """
-        readings, key = [], f"{arm} for CUPTI"
-        with self._recording() as records:
-            behind = Op(op.call, reset=lambda: self._idle(op, records, cold=cold))
-            for _ in range(calls):
-                self._one(behind, key, cold=False)
-                self.sync()
-                _, *ran = sorted(records.drained()) or [(0, 0)]
-                readings.append(float(max(end for _, end in ran) - ran[0][0]) if ran else 0.0)
-        return mean(readings)
-
-    def _recording(self) -> Records:
-        if self.profiled:
-            raise Unsupported(_TICKS)
-        self._records = self._records or Records()
-        return self._records
 
     def _idle(self, op: Op, records: Records, *, cold: bool) -> None:
         """Finish all that comes before a call and drop its records."""
@@ -265,17 +250,6 @@ class CudaClock(Clock):
             self._flush_l2()
         self.sync()
         records.drained()
-
-    def unrecorded(self) -> str:
-        """Tried on a kernel that events time, too: code under test may have run torch's profiler itself."""
-        try:
-            recorded = self.span(_KNOWN, 1, cold=False)
-        except Unsupported as error:
-            return str(error)
-        timed = self.turn(_KNOWN, 1, cold=False, arm="a kernel to try CUPTI on")
-        if _LIKE[0] * timed < recorded < _LIKE[1] * timed:
-            return ""
-        return f"CUPTI records {recorded / 1e3:.1f} us for a kernel that spans {timed / 1e3:.1f} us"
 
     def sustained(self, op: Op, calls: int) -> float:
         """Mean of the last two thirds of the calls by one event pair around them: warm caches, no pause, resets included."""

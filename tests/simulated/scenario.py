@@ -23,7 +23,7 @@ STATUS = {"unsupported": "unsupported", "missing": "missing", "oom": "oom", "cra
 SPOIL = {"garbage", "nan", "wrong_id", "bigreply"}
 FAULTS = SPOIL | set(STATUS) | {
     "exit", "hang", "stubborn", "crash", "kill", "kill_parent", "sigstop", "slow", "wait", "print", "fork", "daemon", "close",
-    "partial", "write", "eat", "gone", "negative", "zero", "null", "wrong", "never_launched", "uncaptured", "unrecorded",
+    "partial", "write", "eat", "gone", "negative", "zero", "null", "wrong", "never_launched", "uncaptured",
     "foreign_path", "compile", "torn_trace", "kept", "packed", "jump",
 }  # fmt: skip
 
@@ -65,7 +65,7 @@ class Fault:
       that is no JSON), nan (a reply with NaN), wrong_id, bigreply:BYTES, unsupported, missing, oom,
       crash_status (typed outcomes, with `text`); for a turn negative, zero, null, jump:SECONDS (the clock, while it is
       timed); for a check wrong; for phases never_launched; for a trace torn_trace; for a capture uncaptured, with :1
-      spoiled by it; for records unrecorded; for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.
+      spoiled by it; for a hand wrong, kept, packed; for a proof foreign_path, compile:COUNT.
     `cell` is matched with the open cell's id, with the workload's name for describe and screen, and with the kernel's
     name for start, build, prove and stop.
     """

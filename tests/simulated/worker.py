@@ -154,13 +154,6 @@ class Worker:
         self.clock.advance(ns)
         return wire.Opened("ok", "", ns, 0.0, workload.peak_mem_bytes, workload.host_ns)
 
-    def records(self, args: wire.Records, faults: list[Fault]) -> wire.Done:
-        """With the fault `unrecorded` it says why not, as it does where the scenario has no cupti-python."""
-        for fault in faults:
-            if fault.word == "unrecorded":
-                return wire.Done(fault.text)
-        return wire.Done("" if "cupti-python" in self.scenario.packages else "cupti-python cannot be imported")
-
     def capture(self, args: wire.Capture, faults: list[Fault]) -> wire.Captured:
         """With the fault `uncaptured` it cannot be done, and with a number after a colon the process is spoiled."""
         arm, _ = self._arm(args.arm)
@@ -210,8 +203,7 @@ class Worker:
         begun = self.start_
         if args.timer == "cupti" and "cupti-python" not in self.scenario.packages:
             raise Typed("unsupported", "cupti-python cannot be imported")
-        timer = f"{args.timer}, added" if args.added else args.timer
-        value = self.scenario.ns(begun.side, self.cell, arm.label, timer) * self.factor(self.cell)
+        value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer) * self.factor(self.cell)
         if arm.noise:
             who = f"{begun.side}{self.own().get('content', '')}"  # other code scatters otherwise
             value = self.scenario.scatter(value, arm.noise, who, begun.epoch, self.cell, arm.label, arm.turns)

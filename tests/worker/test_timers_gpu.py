@@ -78,32 +78,24 @@ from abprof.worker import profile
 from abprof.worker.clocks import clock
 from abprof.worker.compiles import Watch
 cuda, op = clock("cuda"), Op(lambda: torch.cuda._sleep(2_000_000))
-assert cuda.unrecorded() == "", cuda.unrecorded()
-assert 0.9 < cuda.span(op, 1, cold=True) / cuda.turn(op, 1, cold=True) < 1.1
+if sys.argv[1] == "first":
+    assert 0.9 < cuda.kernels(op, 1, cold=True) / cuda.turn(op, 1, cold=True) < 1.1
 profile.phases(op, {}, wire.Phases("base", 2, 1), cuda, Watch())
-print(cuda.unrecorded())
-if sys.argv[1] == "by code under test":
-    cuda.profiled = False
-    print(cuda.unrecorded())
+cuda.profiled = sys.argv[1] == "first"
 try:
-    print("nanoseconds" if 0.9 < cuda.span(op, 1, cold=True) / cuda.turn(op, 1, cold=True) < 1.1 else "ticks")
+    print("nanoseconds" if 0.9 < cuda.kernels(op, 1, cold=True) / cuda.turn(op, 1, cold=True) < 1.1 else "ticks")
 except Unsupported:
     print("refused")
 """
 
 
 @with_cupti
-@pytest.mark.parametrize("who", ["by abprof", "by code under test"])
-def test_what_cupti_tells_after_torchs_profiler_is_not_taken_for_nanoseconds(who: str) -> None:
+@pytest.mark.parametrize("who", ["first", "code under test"])
+def test_what_cupti_says_after_torchs_profiler_is_not_taken_for_nanoseconds(who: str) -> None:
     command = [sys.executable, "-c", PROFILED, who]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[0].startswith("torch's profiler ran in this process")
-    if who == "by abprof":
-        assert lines[1:] == ["refused"]
-    else:  # the clock finds out by itself on a kernel that events time too
-        assert (lines[1] == "") == (lines[2] == "nanoseconds"), lines
+    assert done.stdout.split() in ([["refused"]] if who == "first" else [["refused"], ["nanoseconds"]])
 
 
 def test_launch_bound_adds_take_far_less_in_a_graph(cuda: CudaClock) -> None:
