@@ -75,9 +75,8 @@ def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Ker
 
 def _filled(kernel: Kernel, of: Reading | None, **fields: Any) -> Kernel:
     if of is not None:
-        shared = of.shared_bytes if kernel.shared_bytes is None else kernel.shared_bytes
-        fields |= {"registers": of.registers, "stack_bytes": of.stack_bytes, "classes": of.classes}
-        fields["shared_bytes"] = shared
+        fields |= {name: getattr(of, name) for name in ("registers", "stack_bytes", "classes")}
+        fields["shared_bytes"] = of.shared_bytes if kernel.shared_bytes is None else kernel.shared_bytes
     return _replace(kernel, **fields)
 
 

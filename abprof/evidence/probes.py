@@ -1,8 +1,5 @@
-"""Probes look at cells that changed, after all timing (`--probe`): torch's profiler, ncu, perf.
-
-In: the run context and the changed rows. Out: Trace, Profile and Sampled records; a probe reports a failure in the
-record's `missing` and raises nothing.
-"""
+"""Probes look at cells that changed, after all timing (`--probe`): torch's profiler, ncu, perf. They report a failure in their
+record's `missing` and raise nothing."""
 
 from __future__ import annotations
 
@@ -42,14 +39,11 @@ def probed(
 
     `epoch`: a number that no other workers have; files go into the run's `folder`.
     """
-    if not names:
-        return
-    run = judged("running")
-    worth, option = subjects(run), f"--probe {','.join(names)}"
-    if not worth:
-        say(f"{option}: no row changed, nothing to probe")
+    worth = subjects(judged("running")) if names else []
+    if names and not worth:
+        say(f"--probe {','.join(names)}: no row changed, nothing to probe")
     elif len(worth) > MOST:
-        say(f"{option}: {len(worth)} {'rows' if len(run.sides) == 1 else 'rows changed'}, {MOST} of them are probed")
+        say(f"--probe {','.join(names)}: {len(worth)} rows, {MOST} of them are probed")
     for name in names:
         for found in _looked(plan, worth[:MOST], name, folder, epoch):
             if found.missing:

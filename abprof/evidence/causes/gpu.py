@@ -75,12 +75,10 @@ def _overlap(sides: Sides) -> Iterator[Cause]:
     total = sum(part.ns for part in sides.parts[0])
     if before is None or after is None or not sides.same_launches or not total:
         return
-    halved = min(before, after) < max(before, after) / 2
-    if max(before, after) >= _HIDDEN * total and sides.carries(before - after) and halved:
-        text = (
-            f"overlap {'lost' if after < before else 'gained'}: of a call's kernel time {ns(before)} -> {ns(after)} "
-            "passed beside another kernel"
-        )
+    less, most = sorted((before, after))
+    if most >= _HIDDEN * total and sides.carries(before - after) and less < most / 2:
+        way = f"overlap {'lost' if after < before else 'gained'}"
+        text = f"{way}: of a call's kernel time {ns(before)} -> {ns(after)} passed beside another kernel"
         yield Cause(kind="overlap", text=text, evidence=("census",))
 
 
@@ -118,10 +116,9 @@ def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
         if moved := [f"{what} ({change})" for what, change in (("grid", grids), ("block", blocks)) if change]:
             yield "grid", f"the same code is launched with another {' and '.join(moved)}"
         return
-    (before, one), (after, two) = pair.before.choice, pair.after.choice
+    before, after = pair.before.choice, pair.after.choice
     if before and after and before != after:
-        others = "" if one == two else "other configurations to choose from, and a "
-        yield "autotune", f"{others}different autotune choice ({before} -> {after})"
+        yield "autotune", f"different autotune choice ({before} -> {after})"
     tensor = pair.classes("tensor")
     if tensor and min(tensor) == 0 and sides.along(tensor[0] - tensor[1]):
         yield "tensor", f"tensor-core instructions {tensor[0]} -> {tensor[1]}"
@@ -141,7 +138,7 @@ def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
     stores, loads = (pair.classes(f"local {what}") or (0, 0) for what in ("stores", "loads"))
     more = stores[1] + loads[1] - stores[0] - loads[0]
     if abs(more) >= _SPILLS and sides.along(more):
-        used = pair.before.registers, pair.after.registers
+        used = [part.kernel.registers if part.kernel else None for part in (pair.before, pair.after)]
         registers = f"registers {used[0]} -> {used[1]}, " if None not in used and used[0] != used[1] else ""
         yield "spills", registers + changes({"spill stores": stores, "spill loads": loads})
     yield from _memory(sides, pair)

@@ -38,18 +38,10 @@ class Part:
         return sorted((launch.grid, launch.block, launch.count) for launch in self.launches)
 
     @property
-    def registers(self) -> int | None:
-        """Per thread: from the machine code, else from the profiler."""
-        if self.kernel is not None and self.kernel.registers is not None:
-            return self.kernel.registers
-        seen = {launch.registers for launch in self.launches}
-        return seen.pop() if len(seen) == 1 else None
-
-    @property
-    def choice(self) -> tuple[str, str]:
-        """(the autotuner's choice, hash of what it chose from)."""
-        seen = {(launch.choice, launch.offered) for launch in self.launches}
-        return seen.pop() if len(seen) == 1 else ("", "")
+    def choice(self) -> str:
+        """The autotuner's choice; "" without one, or with several."""
+        seen = {launch.choice for launch in self.launches}
+        return seen.pop() if len(seen) == 1 else ""
 
 
 @dataclass(frozen=True)

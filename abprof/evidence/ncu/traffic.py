@@ -103,12 +103,11 @@ def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ())
 def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
     """The traffic of a profile. `outside`: launches that belong to no call."""
     rows = []
-    sources: dict[str, dict[str, None]] = {}
+    sources: dict[str, str] = {}
     for kernel in of.kernels:
-        found = {level: (name, number) for level, name, number in moved(kernel.metrics)}
-        for level, (name, _) in found.items():
-            sources.setdefault(level, {})[name] = None
-        launch = {level: found[level][1] if level in found else None for level in LEVELS}
+        launch: dict[str, float | None] = dict.fromkeys(LEVELS)
+        for level, name, number in moved(kernel.metrics):
+            launch[level], sources[level] = number, name
         call = {level: None if n is None else n * kernel.launches_a_call for level, n in launch.items()}
         where = kernel.name, kernel.grid, kernel.block, kernel.kind
         rows.append(Row(*where, kernel.launches, kernel.launches_a_call, launch, call))
@@ -119,8 +118,7 @@ def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
         per_call = {level: None if None in of else sum(filter(None, of)) for level, of in known.items()}
         launches, a_call = sum(row.launches for row in own), sum(row.a_call for row in own)
         sums.append(Row("", "", "", kind, launches, a_call, dict.fromkeys(LEVELS), per_call))
-    named = {level: " or ".join(names) for level, names in sources.items()}
-    return Table(of, tuple(rows), tuple(sums), named, outside or {})
+    return Table(of, tuple(rows), tuple(sums), sources, outside or {})
 
 
 def _matches(kernel: str, globs: Sequence[str]) -> bool:
