@@ -78,10 +78,9 @@ def _named(name: str) -> Device:
 
 @contextlib.contextmanager
 def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold `device` ("cpu" or a GPU's UUID) while the block runs; waits for a busy one, and says who holds it.
+    """Hold `device` ("cpu" or a GPU's UUID) while the block runs; waits for a busy one, and says who holds it (its `label`).
 
-    Raises AbprofError when it is busy and `wait` is False. The lock ends with the process, however that ends. `label`
-    describes this run to others.
+    Raises AbprofError when it is busy and `wait` is False. The lock ends with the process, however that ends.
     """
     began: list[float] = []
 

@@ -49,8 +49,7 @@ class Device:
 class CpuDevice(Device):
     """Never refused, busy or voided: a CPU is shared by its nature, and load slows both sides of a round alike."""
 
-    kind = "cpu"
-    lease = worker = "cpu"  # one lease covers the whole machine
+    kind = lease = worker = "cpu"  # one lease covers the whole machine
 
     def machine(self) -> Machine:
         """Processor, cores, memory and frequency governor."""

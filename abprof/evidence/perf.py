@@ -20,7 +20,6 @@ MOST = 200  # functions per arm
 _SAMPLED_NS = 1.5e9  # of calls
 _MOST_CALLS = 100_000
 _HZ = 997  # a prime, so that it is not in step with anything
-_ABSENT = "perf is not installed, or not on PATH (Debian: linux-perf, Ubuntu: linux-tools-$(uname -r))"
 _ENVIRONMENT = {"LC_ALL": "C", "PERF_CONFIG": "/dev/null"}  # default columns and number formats
 # A line of `perf script -F event,ip,sym,dso`: `EVENT: ADDRESS SYMBOL (OBJECT)`. C++ symbols contain blanks and brackets.
 _SAMPLE = re.compile(r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*) \((?P<object>(?:/|\[|//).*)\)")
@@ -33,7 +32,7 @@ def sampled(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path
     """
     tool = shutil.which("perf")
     if tool is None:
-        raise WorkerDied(_ABSENT)
+        raise WorkerDied("perf is not on PATH (Debian: linux-perf, Ubuntu: linux-tools-$(uname -r))")
     hz = min(_HZ, _setting("perf_event_max_sample_rate") or _HZ)
     calls = min(_MOST_CALLS, max(1, math.ceil(_SAMPLED_NS / max(call_ns, 1.0))))
     log, env = data.with_suffix(".log"), {**os.environ, **_ENVIRONMENT}

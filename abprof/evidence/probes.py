@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from abprof.evidence import perf
+from abprof.evidence.causes import CHANGED
 from abprof.records import UNREADABLE, Arm, Cell, Census, Profile, Run, Sampled, Trace
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from abprof.measure import Plan
 
 MOST = 8  # rows: a trace of each side is up to 16 MB
-_CHANGED = ("slower", "faster", "slight")
-
 Rows = list[tuple[Cell, tuple[Arm, ...]]]  # cells in one variant, with its arm on each side
 
 
@@ -57,7 +56,7 @@ def subjects(run: Run) -> Rows:
     ok = {(seen.cell, seen.arm) for seen in run.observations if seen.status == "ok"}
     sides = {side.id for side in run.sides}
     arms = {arm.id: arm for arm in run.arms if arm.side in sides and not arm.peer}
-    changed = [row for row in run.comparisons if row.verdict in _CHANGED and row.from_ in arms and row.to in arms]
+    changed = [row for row in run.comparisons if row.verdict in CHANGED and row.from_ in arms and row.to in arms]
     changed.sort(key=lambda row: -abs(row.pct or 0.0))
     each = [(row.cell, id) for row in changed for id in (row.from_, row.to)]
     if len(sides) == 1:

@@ -21,14 +21,11 @@ MOST = 3  # causes per row
 def explained(run: Run) -> Run:
     """The judged run with causes on the rows that changed between sides; None on a row without records to explain it by."""
     seen = {(one.cell, one.arm): one for one in run.observations}
-    packages = {cell.id: cell.kernel for cell in run.cells}
-    rows = tuple(
-        msgspec.structs.replace(row, causes=_causes(run, seen, packages[row.cell], row))
-        if row.verdict in CHANGED and not row.with_peer
-        else row
-        for row in run.comparisons
-    )
-    return msgspec.structs.replace(run, comparisons=rows)
+    packages, rows = {cell.id: cell.kernel for cell in run.cells}, list(run.comparisons)
+    for place, row in enumerate(rows):
+        if row.verdict in CHANGED and not row.with_peer:
+            rows[place] = msgspec.structs.replace(row, causes=_causes(run, seen, packages[row.cell], row))
+    return msgspec.structs.replace(run, comparisons=tuple(rows))
 
 
 def _causes(
@@ -121,11 +118,8 @@ _LOST = 0.5  # share of the ranges' time that unmarked time may have lost: more,
 
 
 def _passes(sides: Sides) -> list[Cause]:
-    """The ranges that a call of the slower side passes more often, if their own time makes up the change.
-
-    Times are shares of that side's own profiled call: a busy machine lengthens both alike. None if other ranges went the
-    other way (renamed, or replaced) and if the code was there before without a mark.
-    """
+    """The ranges that a call of the slower side passes more often, if their own share of its profiled call makes up the change.
+    None if other ranges went the other way (renamed, or replaced) and if the code was there before without a mark."""
     few, many = (side.get("total") if side else None for side in (sides.phases if sides.slower else sides.phases[::-1]))
     if not few or not many or (sides.on_gpu and sides.same_launches):
         return []

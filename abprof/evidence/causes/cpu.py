@@ -1,7 +1,6 @@
 """Rules over a processor's machine code, perf's samples of it, and the torch operations of a call.
 
-Calls into C++ are not counted on a CPU, so a function that only one side has may never be called: perf, or the calls in
-the machine code, must show that it runs.
+A function that only one side has may never be called: perf, or the calls in the machine code, must show that it runs.
 """
 
 from __future__ import annotations

@@ -93,10 +93,8 @@ def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
 
 
 def _code(sides: Sides, pair: Pair) -> list[Cause]:
-    """Why a kernel's own time changed: the first rule that holds, or the kernel itself, which narrows the search.
-
-    A constant alone is the weakest: nothing else was seen of the change, so the profiled call must show the kernel.
-    """
+    """Why a kernel's own time changed: the first rule that holds, or the kernel itself, which narrows the search. A constant
+    alone is the weakest cause, so the profiled call must show the kernel."""
     shown, name = sides.shown(pair), pair.after.name
     kind, text = next(_rules(sides, pair), ("", "")) if shown or sides.is_all(pair) else ("", "")
     if kind and (shown or kind != "constants"):
@@ -172,9 +170,8 @@ def _settings(pair: Pair) -> dict[str, tuple[Value, Value]]:
 
 # ---------------------------------------------------------------- counters
 
-# Counters show what a kernel does, not how fast it is. So a rule needs a change of bytes, and that the kernel waits for
-# that memory: the bytes, at the rate at which the slower side moves bytes, must make up half of the kernel's change
-# (time = bytes / rate, the roofline's memory side: Williams, Waterman and Patterson 2009).
+# Counters show what a kernel does, not how fast it is: the change of bytes, at the slower side's rate, must make up half of the
+# kernel's change (time = bytes / rate, the roofline's memory side: Williams, Waterman and Patterson 2009).
 _BOUND = 60.0  # % of its peak rate from which a kernel waits for DRAM
 _COALESCED = 10.0  # points of efficiency: less may be a few accesses at the edges
 _GREW = 1.1  # times the bytes: less is not an additional pass over memory
@@ -197,10 +194,9 @@ def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
 def refutes(cause: Cause, profiles: tuple[Profile, Profile]) -> bool:
     """Whether counters refute a `memory` cause: the kernel moves as many bytes on both sides, through L2 and through L1
     (which does not count loads of the tensor memory accelerator)."""
-    for pair in _profiled(*profiles) if cause.kind == "memory" else ():
+    for pair in (pair for pair in _profiled(*profiles) if cause.kind == "memory" and pair[1].name in cause.kernels):
         moved = [both for names in (recording.L2_BYTES, recording.L1_BYTES) if (both := _both(pair, names)) is not None]
-        if pair[1].name in cause.kernels and moved and all(max(both) < _GREW * min(both) for both in moved):
-            return True
+        return bool(moved) and all(max(both) < _GREW * min(both) for both in moved)
     return False
 
 

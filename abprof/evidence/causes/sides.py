@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -117,12 +118,11 @@ class Sides:
     def is_all(self, pair: Pair) -> bool:
         """Whether this kernel is nearly all of the call and all that differs, and the change too small for one profiled call
         to show: then the verdict of many turns is about this kernel."""
-        others = (one for one in self.pairs if one is not pair)
-        alone = not any(self.alone) and all(one.same_code and not one.moved for one in others)
+        others = all(one.same_code and not one.moved for one in self.pairs if one is not pair)
         scatter = _FLOOR * pair.before.ns
         back = -pair.change_ns if self.slower else pair.change_ns  # against the row's direction
         small = abs(self.change_ns) < 2 * scatter and back < scatter
-        return alone and small and pair.before.ns >= _ALL * self.base_ns
+        return others and not any(self.alone) and small and pair.before.ns >= _ALL * self.base_ns
 
     @cached_property
     def parts(self) -> tuple[list[Part], list[Part]]:
@@ -219,10 +219,7 @@ def listed(items: Sequence[str]) -> str:
 
 def dims(values: Sequence[int]) -> str:
     """`128`, `16x16`: without trailing ones."""
-    kept = list(values)
-    while len(kept) > 1 and kept[-1] == 1:
-        kept.pop()
-    return "x".join(map(str, kept))
+    return re.sub(r"(x1)+$", "", "x".join(map(str, values)))
 
 
 def recounts(moved: Sequence[tuple[str, int, int, float]]) -> str:

@@ -117,7 +117,7 @@ class Ncu:
         """Run a program under ncu, its calls alone; the report goes to `to` (.ncu-rep), all output to `log`.
 
         Returns the exit code, and ncu's first error that is not about the program, or "". A second attempt leaves out metrics
-        that ncu does not know. Raises Refused if counters may not be read, WorkerDied if ncu cannot be started or takes too long.
+        that ncu does not know. Raises Refused if counters may not be read, WorkerDied if ncu cannot run.
         """
         wanted = [name for name in metrics if name not in self.unknown]
         options = ["--target-processes", "all", "--clock-control", "none", "--nvtx", "--nvtx-include", wire.CALL_RANGE]
