@@ -75,7 +75,7 @@ def _turned(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
     """(cell, arm) -> whether it ran in turns, in all of the blocks that have it."""
     ran: dict[tuple[str, str], bool] = {}
     for block in before:
-        for arm, outcome in block.outcomes.items() if block.judged else ():
+        for arm, outcome in block.outcomes.items() if block.judged and block.metric else ():
             ran[block.cell, arm] = ran.get((block.cell, arm), True) and outcome.status in {"ok", "identical"}
     return ran
 
