@@ -13,11 +13,13 @@ from abprof.records import Block as Measured
 from abprof.records.quantities import plural
 from abprof.report import charts, probes, rows, sentences, workload_tables
 from abprof.report.rows import Block, Failed, Group, Line, Row, Section
-from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, interval, rate, size
+from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, size
 from abprof.verdict import waivers
 
 DETAILS_UP_TO = 300  # rows of a run that have a detail, those that need a person first
 Facts = list[tuple[str, str]]
+_CHANGES = {"device clock in the target's turns": "clock_pct", "change as the clocks read it": "read_pct",
+            "change without a pause": "sustained_pct"}  # fmt: skip
 _TIMES = {"host, to enqueue": HOST, "without a pause": SUSTAINED, "wall clock": "wall"}
 Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 
@@ -180,10 +182,8 @@ def _detail(run: Run, group: Group, line: Line, id: str) -> Detail:
 def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterator[Texts]:
     """Label and a text per side, once where all say the same; nothing of what no side has."""
     judged = row.comparison
-    for label, pct in (("device clock in the target's turns", judged and judged.clock_pct),
-                       ("change as the clocks read it", judged and judged.read_pct),
-                       ("change without a pause", judged and judged.sustained_pct)):  # fmt: skip
-        if pct is not None:
+    for label, name in _CHANGES.items():
+        if (pct := getattr(judged, name, None)) is not None:
             yield label, f"{pct:+.2f} %"
     known = [dict(_of_arm(run, row, seen)) if seen else {} for seen in sides]
     for label in dict.fromkeys(label for of in known for label in of):
@@ -194,6 +194,8 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterato
 def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
     """All that was recorded of an arm, by label."""
     ns, timed, check, parts = row.ns(seen), rows.metric(seen, row.metric), seen.check, rows.breakdown(row.cell, seen)
+    alike = run.ceilings and len({machine.device for machine in run.machines.values()}) < 2
+    best_of = {"TFLOP/s": run.ceilings.tflops, "GB/s": run.ceilings.gbps} if alike and run.ceilings else {}
     if ns:
         yield "time", f"{rows.time_text(seen, row.metric)} ({rows.own_interval(seen, row.metric)})"
     yield from ((label, clean(text)) for label, text in (("why", seen.reason), ("device", seen.device)) if text)
@@ -201,7 +203,7 @@ def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
         yield "timer", clean(timed.protocol, 100)
     for unit, of in (("TFLOP/s", rows.tflops), ("GB/s", rows.gbps)):
         if reached := of(row.cell, ns):
-            best = peak(run, unit)
+            best = best_of.get(unit)
             share = f", {100 * reached / best:.3g} %" if best else ""
             yield f"{unit} of {rate(best)}" if best else unit, f"{rate(reached)}{share}"
     times = {label: rows.value(seen, name) for label, name in _TIMES.items() if name != row.metric}
@@ -252,10 +254,6 @@ def trust(run: Run, blocks: Sequence[Measured]) -> Facts:
     found: Facts = [("guarantee", text) for text in sentences.weaker(run)]
     if sentence := trusted(run):
         found.append(("trust", sentence))
-    known = [(c.low_pct, c.high_pct) for c in run.controls if c.low_pct is not None and c.high_pct is not None]
-    if known:
-        span = interval(min(low for low, _ in known), max(high for _, high in known), 2)
-        found.append(("controls", f"their intervals lie within {span}"))
     return [*found, ("proofs", _proofs(run)), ("epochs", _epochs(blocks))]
 
 
@@ -300,7 +298,6 @@ def method(run: Run, blocks: Sequence[Measured]) -> Facts:
         found.append(("command", clean(shlex.join(command.argv), LONGEST)))
         found += [("built by", clean(shlex.join(command.build), LONGEST))] if command.build else []
         return [*found, *((f"with {clean(name, 80)}", clean(value)) for name, value in command.env.items())]
-    found.append(("timer", sentences.TIMERS[settings.timer or "auto"]))
     conventions = ", ".join(sorted({clean(c.convention) for c in run.cells if c.convention}))
     found += [("conventions", conventions)] if conventions else []
     return [*found, ("workloads from", clean(run.workloads_from) or NOT_RECORDED)]
@@ -321,23 +318,10 @@ def machine(run: Run) -> Facts:
     cells = Counter(seen.device for seen in {seen.cell: seen for seen in run.observations if seen.device}.values())
     for lease, one in run.machines.items():
         found.append((clean(lease), f"{clean(one.device)} on {clean(one.host)}: {plural(cells[lease], 'cell')}"))
-    if not _several_models(run):
-        known = run.ceilings or Ceilings()
-        why = clean(known.why_not) or "not measured in this run"
-        for unit, best, how in (("TFLOP/s", known.tflops, known.tflops_by), ("GB/s", known.gbps, known.gbps_by)):
-            found.append((f"peak {unit}", f"{rate(best)}: {clean(how)}" if best else why))
+    known = run.ceilings or Ceilings(why_not="not measured in this run")
+    for unit, best, how in (("TFLOP/s", known.tflops, known.tflops_by), ("GB/s", known.gbps, known.gbps_by)):
+        found.append((f"peak {unit}", f"{rate(best)}: {clean(how)}" if best else clean(known.why_not)))
     return [(label, text) for label, text in found if text]
-
-
-def _several_models(run: Run) -> bool:
-    return len({machine.device for machine in run.machines.values()}) > 1
-
-
-def peak(run: Run, unit: str) -> float | None:
-    """The device's best rate in this unit; None where it was not measured or devices of several models have several."""
-    if _several_models(run) or not run.ceilings:
-        return None
-    return {"TFLOP/s": run.ceilings.tflops, "GB/s": run.ceilings.gbps}[unit]
 
 
 def builds(run: Run) -> Facts:

@@ -162,15 +162,12 @@ def _variants(run: Run, workload: Workload, cells: list[Cell]) -> dict[str, list
 
 def _axes(workload: Workload, cells: list[Cell]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The axes that tell cells apart, and the others: one value, or always the value of another axis (zipped axes)."""
-    names = dict.fromkeys([*workload.axes, *(axis for cell in cells for axis in cell.params)])
     varying: dict[tuple[str, ...], str] = {}
     constants: dict[str, str] = {}
-    for axis in names:
+    for axis in dict.fromkeys([*workload.axes, *(axis for cell in cells for axis in cell.params)]):
         column = tuple(str(cell.params.get(axis, "")) for cell in cells)
-        if len(set(column)) == 1:
-            constants[axis] = column[0]
-        elif column in varying:
-            constants[axis] = varying[column]
+        if len(set(column)) == 1 or column in varying:
+            constants[axis] = varying.get(column, column[0])
         else:
             varying[column] = axis
     return tuple(varying.values()), constants
@@ -291,12 +288,11 @@ class Block:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading and its blocks; `id` is its anchor."""
+    """A heading and its blocks."""
 
     title: str
     blocks: tuple[Block, ...]
     text: str = ""
-    id: str = ""
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,6 @@ JUDGED_BY = {
     "wall": "wall clock",
     REPORTED: "the time that the command reports",
 }
-TIMERS = {
-    "auto": "CUDA events on a GPU, the wall clock on a CPU",
-    "events": "CUDA events",
-    "graph": "replays of CUDA graphs: no launches in between, warm caches",
-    "cupti": "CUPTI: the sum of the durations of a call's kernels, copies and fills",
-    "cpu": "the host's clock",
-}
 
 
 def _reason(code: str) -> str:

@@ -155,7 +155,6 @@ def _notes(first: Run, second: Run) -> Iterator[str]:
         if before != after:
             yield f"{clean(what, 40)}: {clean(before, 80)} → {clean(after, 80)}"
     for place, run in (("first", first), ("second", second)):
+        yield from (f"the {place} run: {line}" for line in sentences.unfinished(run))
         if run.header and not run.header.trusted:
             yield f"the {place} run cannot be trusted"
-        if run.status != "complete":
-            yield f"the {place} run is {run.status}"
