@@ -59,21 +59,6 @@ def test_interrupted_while_measuring(tmp_path: Path, number: signal.Signals) -> 
     assert "Traceback" not in result.err
 
 
-@pytest.mark.slow
-def test_interrupted_twice_still_ends(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, LONG)
-    process = lab.start("main", "fast")
-    wait_for(lambda: blocks(lab) >= 2, process)
-    process.send_signal(signal.SIGINT)
-    time.sleep(0.2)
-    process.send_signal(signal.SIGINT)
-    result = lab.finish(process)
-    assert result.code == 130, result.err
-    assert lab.left_behind() == []
-    assert result.folder
-    assert json.loads((result.folder / "run.json").read_bytes())["status"] in ("interrupted", "running")
-
-
 def test_killed_and_tidied_up_by_the_next_run(tmp_path: Path) -> None:
     lab = Lab(tmp_path, LONG)
     before = lab.fingerprint()

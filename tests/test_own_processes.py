@@ -7,10 +7,9 @@ sampled before and after every answer, on the workers' own clock.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +17,6 @@ from typing import Any
 import pytest
 
 from abprof.builds import WorkerFactory
-from abprof.builds import sandbox as contain
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
 from abprof.measure.epoch_loop import epochs
@@ -26,16 +24,14 @@ from abprof.measure.followup import follow_up
 from abprof.measure.matrix import arms
 from abprof.measure.plan import Plan
 from abprof.records import Block, Build, Cell, Checkout, Options, Package, Workload
-from abprof.records import messages as wire
 from abprof.system import processes as proc
 from tests.blocks import head, side
 from tests.nvml import Nvml
-from tests.simulated.client import WORKER, workshop
+from tests.simulated.client import workshop
 from tests.simulated.clock import Clock
 from tests.simulated.planted import broken, load
 from tests.simulated.processes import alive, noted
 from tests.simulated.scenario import Fault, Scenario, Time
-from tests.walls import needs_wall, wall
 
 SIDES = (side("base"), side("target"))
 CASES = ["a", "b", "c"]
@@ -164,50 +160,3 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory,
         assert block.state.foreign == (name,)
         assert block.rejected == tuple(range(len(block.rounds)))
         assert block.rejected_why == name
-
-
-# ---------------------------------------------------------------- who is told of
-
-
-Begin = Callable[..., proc.Worker]
-
-
-@pytest.fixture
-def begin(tmp_path: Path) -> Iterator[Begin]:
-    """begin(pids, FAULT, wall=...): a worker, not yet asked anything, that tells its process ids there."""
-    made: list[proc.Worker] = []
-
-    def make(pids: set[int], *faults: Fault, wall: contain.Sandbox | None = None) -> proc.Worker:
-        path = Scenario(workloads={"w": load(CASES)}, faults=list(faults)).write(tmp_path / "scenario.json")
-        argv, env = [sys.executable, "-P", str(WORKER)], {"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(path)}
-        if wall is not None:
-            argv, env = wall.around(argv, env, own=tmp_path, network=False)
-        walled, log = wall is not None, tmp_path / "log"
-        made.append(proc.Worker(argv, env=env, cwd=tmp_path, log=log, name="base", walled=walled, started=pids.add))
-        return made[-1]
-
-    yield make
-    for worker in made:
-        worker.kill()
-
-
-@needs_wall
-def test_behind_a_wall_it_is_the_process_that_measures_that_is_told_also_where_it_dies_of_its_first_request(
-    tmp_path: Path, begin: Begin
-) -> None:
-    pids = set[int]()
-    worker = begin(pids, Fault("wait", "start", text="go"), Fault("kill", "start"), wall=wall())
-    worker.send(wire.Start("cpu", "base"))
-    go = threading.Thread(target=_when, args=(lambda: len(pids) > 2, tmp_path / "go"), daemon=True)
-    go.start()
-    with pytest.raises(proc.WorkerDied, match="SIGKILL"):
-        worker.receive(wire.Start("cpu", "base"), 120)
-    go.join()
-    assert len(pids) == 3, "bubblewrap's two, and the one that never answered"
-
-
-def _when(so: Callable[[], bool], file: Path) -> None:
-    end = time.monotonic() + 60
-    while not so() and time.monotonic() < end:
-        time.sleep(0.01)
-    file.touch()

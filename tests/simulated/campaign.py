@@ -149,7 +149,7 @@ def finished(result: Result) -> bool:
 
 # Whatever of these happens, every cell has its verdict in the end.
 _HARMLESS = ("none", "stopped", "spoilt cache", "spoilt state", "stale locks",
-             "shard SIGKILL", "shard SIGSEGV", "shard SIGTERM", "shard SIGSTOP")  # fmt: skip
+             "shard SIGKILL", "shard SIGSEGV", "shard SIGTERM")  # fmt: skip
 
 
 def _died(round_: Round, result: Result) -> bool:

@@ -207,5 +207,5 @@ TROUBLES: dict[str, Trouble] = {
     "torn run": torn("run.json"),
 }
 SHARD_TROUBLES: dict[str, Trouble] = {
-    f"shard {how}": child(how, "abprof.fleet") for how in ("SIGKILL", "SIGSEGV", "SIGTERM", "SIGSTOP", "memory")
+    f"shard {how}": child(how, "abprof.fleet") for how in ("SIGKILL", "SIGSEGV", "SIGTERM", "memory")
 }
