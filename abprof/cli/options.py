@@ -205,6 +205,7 @@ _WITHIN = f"`same` means inside this: {GPU_MARGIN:g} % on a GPU, {CPU_MARGIN:g} 
 _FOR = f"Time for measuring: {DEFAULT_BUDGET}, unless abprof.toml says another, e.g. 90s, 1.5h."
 _OUTSIDE = "Check outputs in each side's process; outside: also in a process without it, for untrusted code."
 _PROBE = "Profile the changed cells after timing: traces, Triton's profile, a GPU's counters, samples of a CPU."
+_SANDBOX = "Start code under test in bubblewrap; auto: with --env clean, where it starts."
 _TIMERS = ("auto", "events", "graph", "cupti", "cpu")
 
 _PANELS = {
@@ -245,12 +246,7 @@ _PANELS = {
         text("--env", "user|clean", "The workers' environment.", one_of("user", "clean")),
         text("--autotune", "pinned|each-epoch", "Triton's autotuning.", one_of("pinned", "each-epoch")),
         text("--check", "inside|outside", _OUTSIDE, one_of("inside", "outside")),
-        text(
-            "--contain",
-            "auto|always|never",
-            "Start code under test in bubblewrap; auto: with --env clean, where it starts.",
-            one_of("auto", "always", "never"),
-        ),
+        text("--contain", "auto|always|never", _SANDBOX, one_of("auto", "always", "never")),
         text("--build-timeout", "TIME", "One build: 30m.", quantities.seconds),
         flag("--rebuild", "Build even what is cached."),
         flag("--keep-worktrees", "Leave the worktrees for debugging."),

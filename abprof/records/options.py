@@ -72,8 +72,10 @@ class File(Tables, frozen=True):
 
     def at(self, key: str) -> str:
         """A key's place for messages: `abprof.toml:3, defaults.preset`."""
-        line = self.lines.get(key)
-        return f"{self.name}:{line}, {key}" if line else f"{self.name}, {key}"
+        above = key
+        while above and above not in self.lines:  # a key within an inline table has the table's line
+            above = above.rpartition(".")[0]
+        return f"{self.name}:{self.lines[above]}, {key}" if above else f"{self.name}, {key}"
 
     def of(self, root: Path) -> Self:
         """The same with relative interpreter paths resolved against `root`, the repository's working tree."""
