@@ -209,25 +209,19 @@ def known(
 
     Raises AbprofError if the workloads or the toolchain have changed.
     """
-    same_workloads(run, files, digest)
+    folder, _, before = run.workloads_from.rpartition(" sha256:")
+    changed = [
+        w.name for w in run.workloads if w.kernel and (w.name not in files or _sha256(files[w.name]) != w.sha256)
+    ]
+    if changed or (folder and before != digest):
+        what = f"workload {changed[0]}" if changed else "a file beside the workloads"
+        raise AbprofError(f"{what} has changed since the run", where=folder, advice="start a new run")
     ready = _start(worker, files, device, timeout)
     for name, version in run.versions.items():
         now = ready.versions.get(name, "not there")
         if now != version:
             raise AbprofError(f"{name} was {version} in the run and is {now} now", advice="start a new run")
     return Survey(ready, run.workloads, cells, {})
-
-
-def same_workloads(run: Run, files: Mapping[str, Path], digest: str) -> None:
-    """Raises AbprofError if the workloads are not those of the run."""
-    for load in run.workloads:
-        file = files.get(load.name)
-        if load.kernel and (file is None or _sha256(file) != load.sha256):
-            raise AbprofError(f"workload {load.name} has changed since the run", advice="start a new run")
-    folder, _, before = run.workloads_from.rpartition(" sha256:")
-    if folder and before != digest:
-        what = "a file beside the workloads has changed since the run"
-        raise AbprofError(what, where=folder, advice="start a new run")
 
 
 def who_is(worker: Worker, device: str, timeout: float) -> tuple[wire.Ready, dict[str, str]]:

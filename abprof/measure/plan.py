@@ -218,7 +218,7 @@ def make_plan(
         run=head,
         cells=found.cells,
         checkouts={checkout.side.id: checkout for checkout in trees},
-        packages=_packages(place, found.cells),
+        packages=place.packages(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel)),
         timeout=config.timeout,
         broken=found.broken,
     )
@@ -326,10 +326,6 @@ def watched(place: RunContext, plan: Plan) -> Watch:
     git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
     others = elsewhere(place.root, git, place.runs_dir, os.environ) if uncontained else ()
     return Watch(judging, plan.checkouts.values(), others, plan.factory.scratch, plan.packages.values())
-
-
-def _packages(place: RunContext, cells: Sequence[Cell]) -> dict[str, Package]:
-    return place.packages(list(dict.fromkeys(cell.kernel for cell in cells if cell.kernel)))
 
 
 def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:

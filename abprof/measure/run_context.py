@@ -12,7 +12,7 @@ import re
 import shutil
 import signal
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -75,7 +75,7 @@ class RunContext:
         """The user's working tree."""
         return Path(self.repository.path)
 
-    def packages(self, kernels: Sequence[str]) -> dict[str, Package]:
+    def packages(self, kernels: Iterable[str]) -> dict[str, Package]:
         """Each kernel package as abprof.toml or the conventional layout defines it."""
         return {name: self.file.package(name) for name in kernels}
 
