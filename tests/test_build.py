@@ -29,7 +29,7 @@ LIGHT = {
 from types import SimpleNamespace as Names
 __version__, version = "0", Names(cuda=None)
 backends = Names(cudnn=Names(version=lambda: None), cpu=Names(get_cpu_capability=lambda: "none"))
-device, get_num_threads = str, lambda: 1
+device, get_num_threads, Tensor = str, lambda: 1, type("Tensor", (), {})
 float64, float32, float16, bfloat16 = "float64", "float32", "float16", "bfloat16"
 """,
     "triton.py": "raise ImportError\n",

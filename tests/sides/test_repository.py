@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from abprof.records.errors import AbprofError
-from abprof.sides import Repository, checkouts, open_repository, resolve
+from abprof.sides import checkouts, open_repository, resolve
 from tests.gitrepo import GitRepo, make_repo
 from tests.sides.conftest import KERNEL, as_somebody_else, fingerprint
 
@@ -77,48 +77,3 @@ def test_read_only_repository_of_another_user(open_to_all: Path) -> None:
 
     assert as_somebody_else(job) == "['SPEED = 1', 'SPEED = 7'] False"
     assert fingerprint(repo.path) == before
-
-
-# ---------------------------------------------------------------- history
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> GitRepo:
-    """main: first, second, a merge of a branch that left after the first, a revert."""
-    made = make_repo(tmp_path / "a repository")
-    made.commit("First", {"kernels/k/a.py": "1"})
-    made.branch("side")
-    made.commit("Aside", {"README": "1"})
-    made.checkout("main")
-    second = made.commit("Second\n\nwith a body\n\nof words", {"kernels/k/a.py": "2"})
-    made.git("merge", "--quiet", "--no-ff", "-m", "Merge", "side")
-    made.commit(f"Revert\n\nThis reverts commit {second}.", {"kernels/k/a.py": "1"})
-    return made
-
-
-def opened(of: GitRepo, tmp_path: Path) -> Repository:
-    return open_repository(of.path, cache=tmp_path / "cache")
-
-
-def test_commits_between_two(history: GitRepo, tmp_path: Path) -> None:
-    """Parents before children, with first lines of messages and what they take back."""
-    first, side, second = (history.git("rev-parse", name) for name in ("main~3", "side", "main~2"))
-    merge, last = (history.git("rev-parse", name) for name in ("main~1", "main"))
-    links = {link.commit: link for link in opened(history, tmp_path).between(first, last)}
-    assert set(links) == {side, second, merge, last}
-    order = list(links)
-    assert order.index(merge) > max(order.index(side), order.index(second))
-    assert [links[commit].subject for commit in (side, second, merge, last)] == ["Aside", "Second", "Merge", "Revert"]
-    assert links[merge].parents == (second, side)
-
-
-def test_what_commits_hold(history: GitRepo, tmp_path: Path) -> None:
-    commits = [history.git("rev-parse", name) for name in ("main~3", "side", "main~2", "main~1", "main")]
-    first, side, second, merge, last = commits
-    kernels = opened(history, tmp_path).contents(commits, ["kernels"])
-    assert kernels[first] == kernels[side] == kernels[last]
-    assert kernels[second] == kernels[merge] != kernels[first]
-    everything = opened(history, tmp_path).contents(commits, [""])
-    assert len(set(everything.values())) == 4, "the revert holds README, which the branch brought"
-    nothing = opened(history, tmp_path).contents(commits, ["not there", "kernels"])
-    assert nothing[first] == nothing[last] != nothing[second]
