@@ -291,9 +291,7 @@ class SlurmExecutor(Executor):
         argv = [*self._sbatch(60.0, Path(os.devnull)), "--test-only", "--wrap=true"]
         accepted, why = proc.tried(argv, timeout=_ANSWERS_WITHIN)
         if not accepted:
-            raise AbprofError(
-                f"Slurm would refuse such a job: {why}", where="--executor slurm", advice="docs/EXECUTORS.md"
-            )
+            raise AbprofError(f"Slurm would refuse such a job: {why}", where="--executor slurm")
 
     def _sbatch(self, limit: float, log: Path) -> list[str]:
         options: SlurmOptions = self.options
