@@ -44,7 +44,7 @@ def main() -> int:
     reported = json.loads(done.stdout)
     for number, step in enumerate(reported["steps"], 1):
         at = made.commits.index(step["commit"]), made.commits.index(step["base"])
-        message = ", ".join(f"{row['answer']['message']} {_change(row['answer'])}" for row in step["rows"])
+        message = ", ".join(f"{row['answer']['result']} {_change(row['answer'])}" for row in step["rows"])
         print(f"step {number}: {step['question']}, commit {at[0]} against {at[1]}: {message}; {step['seconds']:.1f} s")
     right = reported["culprits"] == [made.commits[given.slip]]
     named = ", ".join(f"commit {made.commits.index(culprit)}" for culprit in reported["culprits"]) or "no commit"
