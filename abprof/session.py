@@ -21,6 +21,7 @@ from abprof.evidence.ncu import capture
 from abprof.fleet import coordinate, executor_of, read_options
 from abprof.measure import (
     Continued,
+    Item,
     Plan,
     RunContext,
     assign_arms,
@@ -31,7 +32,6 @@ from abprof.measure import (
     look_around,
     make_plan,
 )
-from abprof.measure.epoch_loop import Item
 from abprof.measure.plan import broken_workloads, build_kernels, check_packages, watched
 from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Block, Build, Checkout, Run, names

@@ -72,7 +72,7 @@ def subjects(run: Run) -> Rows:
 def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Trace | Profile | Sampled]:
     """What one probe finds, one arm in memory at a time."""
     from abprof.evidence.ncu import capture
-    from abprof.measure.pool import WorkerPool
+    from abprof.measure import WorkerPool
 
     if name == "ncu":
         try:

@@ -13,8 +13,7 @@ from abprof import report, store
 from abprof.builds import in_use, sandbox
 from abprof.evidence import subjects
 from abprof.evidence.ncu import capture
-from abprof.measure import Continued, Plan, RunContext, continued, make_plan
-from abprof.measure.plan import build_kernels
+from abprof.measure import Continued, Plan, RunContext, build_kernels, continued, make_plan
 from abprof.records import Profile, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options

@@ -9,9 +9,7 @@ import msgspec
 
 from abprof import session
 from abprof.builds import in_use, sandbox
-from abprof.measure import Plan, look_around, make_plan, matrix
-from abprof.measure.plan import build_kernels
-from abprof.measure.pool import WorkerSpec, foreground
+from abprof.measure import Plan, WorkerSpec, build_kernels, foreground, look_around, make_plan, matrix
 from abprof.records import Arm, Build, Cell
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError

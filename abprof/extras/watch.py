@@ -19,9 +19,8 @@ import msgspec
 from abprof import session, store
 from abprof import sides as repo
 from abprof.builds import in_use
-from abprof.measure import Plan, RunContext, epochs, look_around, make_plan
+from abprof.measure import Plan, RunContext, build_kernels, epochs, look_around, make_plan
 from abprof.measure.discovery import content, workloads_folder
-from abprof.measure.plan import build_kernels
 from abprof.records import Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options

@@ -18,8 +18,7 @@ import msgspec
 
 from abprof.builds import in_use
 from abprof.fleet.messages import ALIVE, DEVICE, Ended, News, Shard, read_shard
-from abprof.measure import Continued, Plan, RunContext, continued, epochs, follow_up, look_around, make_plan
-from abprof.measure.epoch_loop import Item
+from abprof.measure import Continued, Item, Plan, RunContext, continued, epochs, follow_up, look_around, make_plan
 from abprof.measure.plan import build_kernels, watched
 from abprof.measure.run_context import Settled, alone, not_busy, signals, worktrees
 from abprof.records import Block, Build, Kernel, Placed, Proof

@@ -19,9 +19,7 @@ import msgspec
 
 from abprof.fleet.executors import Executor, Lost
 from abprof.fleet.messages import Ended, Shard, read_news
-from abprof.measure import Plan, RunContext, discovery, estimate, turns
-from abprof.measure.epoch_loop import Item
-from abprof.measure.followup import owed
+from abprof.measure import Item, Plan, RunContext, discovery, estimate, owed, turns
 from abprof.measure.plan import unmeasured
 from abprof.records import SUSTAINED, Arm, Loss, Outcome, Run
 from abprof.records.errors import AbprofError

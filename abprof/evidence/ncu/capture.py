@@ -12,8 +12,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from abprof.evidence.ncu import recording, traffic
-from abprof.measure import Plan
-from abprof.measure.pool import WorkerSpec, foreground
+from abprof.measure import Plan, WorkerSpec, foreground
 from abprof.records import Arm, Cell, Profile
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError

@@ -19,8 +19,7 @@ from markupsafe import Markup, escape
 from abprof import session, store
 from abprof.builds import folders
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, Steps, halvings, search, side
-from abprof.measure import RunContext, look_around, make_plan
-from abprof.measure import run_context as holding
+from abprof.measure import RunContext, look_around, make_plan, run_context
 from abprof.measure.commands import NAME as COMMAND
 from abprof.measure.commands import prepare
 from abprof.measure.discovery import copy_workloads
@@ -387,13 +386,13 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     place = look_around(config, view)
     good, bad = _ends(place)
     with (
-        holding.signals(),
+        run_context.signals(),
         proc.no_orphans(),
         tempfile.TemporaryDirectory() as logs,
-        holding.worktrees(place, f"{place.id}-bisect", view) as trees,
+        run_context.worktrees(place, f"{place.id}-bisect", view) as trees,
     ):
         if config.command:
-            with holding.alone(place, view, wait=not place.options.no_wait):
+            with run_context.alone(place, view, wait=not place.options.no_wait):
                 began = time.monotonic()  # the command runs once at both ends: that says what it measures
                 head = prepare(place, trees, Path(logs), view).head
                 epoch = time.monotonic() - began
