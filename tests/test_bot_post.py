@@ -176,7 +176,7 @@ def test_limits_and_outages_are_tried_again(hub, post, fault, method, path):
 )
 def test_a_refusal_is_one_clear_line(hub, post, monkeypatch, token, fault, says):
     monkeypatch.setenv("GITHUB_TOKEN", token)
-    monkeypatch.setattr("abprof.extras.bot.posting._RETRIES", 1)
+    monkeypatch.setattr("abprof.extras.bot.github._RETRIES", 1)
     if fault:
         body = fault.pop("body", "No\n\x1b[31m way @torvalds")
         hub.fault("GET", "pulls/7", **fault, body=body if isinstance(body, bytes) else {"message": body})

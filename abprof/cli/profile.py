@@ -33,7 +33,7 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
     BASE TARGET` at every cell of the matrix, in a run folder in which nothing is timed. Each arm runs alone, in a process of
     its own, and its .ncu-rep is kept. Needs Nsight Compute, and its permission to read counters.
     """
-    from abprof.evidence.ncu import PROFILE
+    from abprof.evidence.ncu.capture import PROFILE
     from abprof.extras import profiling
     from abprof.store import RUN
 

@@ -1,7 +1,9 @@
-"""Nsight Compute: `capture` runs ncu on arms, `recording` has its metrics and reads its CSV files, `traffic` counts bytes."""
+"""Nsight Compute: `capture` runs ncu on arms, `recording` has its metrics and reads its CSV files, `traffic` counts bytes.
 
-from abprof.evidence.ncu import capture, recording, traffic
-from abprof.evidence.ncu.capture import PROFILE
+`capture` is imported where ncu runs: it starts processes, which a page or a comment does not need.
+"""
+
+from abprof.evidence.ncu import recording, traffic
 from abprof.evidence.ncu.traffic import measured
 
-__all__ = ["PROFILE", "capture", "measured", "recording", "traffic"]
+__all__ = ["measured", "recording", "traffic"]

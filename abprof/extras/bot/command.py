@@ -84,7 +84,7 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
     longest = seconds(config.longest_budget, "longest_budget")
     if "budget" in command.options and seconds(command.options["budget"], "budget") > longest:
         raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)
-    from abprof.extras.bot.posting import connect, refusals  # GitHub is asked for a listed user alone
+    from abprof.extras.bot.github import connect, refusals  # GitHub is asked for a listed user alone
 
     repo, where = connect(found.repo), f"pull request {found.number} of {found.repo}"
     with refusals(where):
