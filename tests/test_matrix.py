@@ -27,7 +27,7 @@ def cells() -> list[Cell]:
 
 
 def test_declarations_become_the_record_that_travels() -> None:
-    told = wire.Described(1, "k", "s", "", "", {"default": []}, [], [], [], [])
+    told = wire.Described("k", "s", "", "", {"default": []}, [], [], [], [])
     plain = matrix.workload("w", told, "", "cpu")
     assert (plain.scaled, plain.ladder, plain.sweep) == ("", (), None)
     sweep = wire.Sweep(["ratio"], "density", "base", [(0.0, 0.2, 2.0, 4.0)])
@@ -42,14 +42,14 @@ def test_declarations_become_the_record_that_travels() -> None:
     [((), ("a",)), (("c",), ("c",)), (("c", "b"), ("b", "c")), (("all",), ("a", "b", "c")), (("z",), ())],
 )
 def test_peers_are_those_asked_for_or_the_workloads_default(asked: tuple[str, ...], found: tuple[str, ...]) -> None:
-    told = wire.Described(1, "k", "s", "", "", {"default": []}, [], ["a", "b", "c"], [], [], default_peers=["a"])
+    told = wire.Described("k", "s", "", "", {"default": []}, [], ["a", "b", "c"], [], [], default_peers=["a"])
     assert matrix.workload("w", told, "", "cpu", asked).peers == found
     assert matrix.workload("w", replace(told, default_peers=None), "", "cpu").peers == ("a", "b", "c")
     assert matrix.workload("w", replace(told, default_peers=[]), "", "cpu").peers == ()
 
 
 def test_a_peer_that_no_workload_has_is_refused() -> None:
-    told = wire.Described(1, "k", "s", "", "", {"default": []}, [], ["sdpa", "flex"], [], [])
+    told = wire.Described("k", "s", "", "", {"default": []}, [], ["sdpa", "flex"], [], [])
     matrix.known_peers([told], ("flex", "all"))
     with pytest.raises(AbprofError, match=r"--peer: no workload has a peer 'flax' \(did you mean flex"):
         matrix.known_peers([told], ("flax",))
@@ -132,7 +132,7 @@ def test_an_empty_choice_is_one_clear_line(text: str, says: str) -> None:
 
 
 def test_a_preset_that_is_not_there_names_those_that_are() -> None:
-    described = wire.Described(1, "k", "s", "", "", {"smoke": [], "full": []}, [], [], [], [])
+    described = wire.Described("k", "s", "", "", {"smoke": [], "full": []}, [], [], [], [])
     with pytest.raises(AbprofError, match=r"^abprof.toml:3: .* no preset 'huge' \(it has smoke, full\)"):
         matrix.preset("w", described, "huge", "abprof.toml:3")
 
