@@ -225,7 +225,7 @@ class Worker:
         """Ask it to end; kill the whole group in any case, for a child may have forked."""
         with contextlib.suppress(WorkerDied, WorkerFault, subprocess.TimeoutExpired):
             self.call(wire.Stop(), timeout)
-            self._child.wait(timeout=timeout)
+            self._await_end(timeout)
         self.kill()
 
     def end(self) -> None:
@@ -241,9 +241,16 @@ class Worker:
         """Kill the process group and whatever left it. Safe to call twice."""
         end_all([self])
 
+    def _await_end(self, seconds: float) -> None:
+        """Raises subprocess.TimeoutExpired, but not of a forked child: its server may be importing and reap it later."""
+        if isinstance(self._child, Forked):
+            await_end(self._child.pid, seconds)
+        else:
+            self._child.wait(timeout=seconds)
+
     def _release(self) -> None:
         with contextlib.suppress(subprocess.TimeoutExpired):  # one stuck in a driver's call cannot even be killed
-            self._child.wait(timeout=10)
+            self._await_end(10.0)
         if self._inner:
             await_end(self._inner[0], 5.0)
         for fd in (self._in, self._out):
