@@ -28,6 +28,7 @@ from abprof.records import (
     Failure,
     Header,
     Machine,
+    MachineState,
     Metric,
     Observation,
     Options,
@@ -462,6 +463,7 @@ def _block(of: Run, cell: Cell, epoch: int, rounds: int, chance: random.Random) 
         rejected=(1,) if epoch == 2 else (),
         rejected_why="power brake" if epoch == 2 else "",
         outcomes={o.arm: Outcome(status=o.status, reason=o.reason, check=o.check, log=o.log) for o in seen},
+        state=MachineState(sm_clock_mhz=1980.0 - 15 * epoch, power_w=640.0, temperature_c=51.0, load1=1.2),
         start_order=("base", "target") if epoch % 2 else ("target", "base"),
     )
 

@@ -15,6 +15,7 @@ from abprof import devices
 from abprof.devices import cuda
 from abprof.devices.cuda import CudaDevice
 from abprof.devices.device import CpuDevice
+from abprof.records import MachineState
 from abprof.records.errors import AbprofError
 from tests.nvml import UUIDS, Nvml
 
@@ -163,6 +164,21 @@ def test_a_gpu_that_disappears_is_known(nvml: Nvml, failure: int | None, says: s
     assert says is None or (message and says in message)
 
 
+def test_state_is_the_mean_since_the_last_reading(nvml: Nvml) -> None:
+    gpu = device()
+    nvml.reasons = 0x4
+    gpu._sample()
+    nvml.clock, nvml.power, nvml.temperature, nvml.reasons = 1800, 450_000, 43, 0x20
+    gpu._sample()
+    state = gpu.state()
+    assert (state.sm_clock_mhz, state.power_w, state.temperature_c) == (1890.0, 400.0, 42.0)
+    assert state.throttle == ("software power cap", "software thermal slowdown")
+    assert gpu.state() == MachineState()
+    nvml.clock = nvml.power = nvml.temperature = nvml.reasons = None
+    gpu._sample()
+    assert gpu.state() == MachineState()
+
+
 @pytest.mark.parametrize(
     ("reasons", "void"),
     [
@@ -202,10 +218,13 @@ def test_a_foreign_process_voids_rounds_and_is_named(nvml: Nvml, stranger: int) 
 # ---------------------------------------------------------------- the CPU
 
 
-def test_a_cpu_is_never_refused() -> None:
+def test_a_cpu_is_never_refused_and_tells_its_load() -> None:
     cpu = CpuDevice()
     assert (cpu.refusal(), cpu.busy(), cpu.bad_times()) == (None, None, [])
     cpu.watch(lambda: [os.getpid()])
+    state = cpu.state()
+    assert state.load1 is not None
+    assert 0 <= state.load1 < 10_000
     machine = cpu.machine()
     assert (machine.kind, machine.cpus) == ("cpu", len(os.sched_getaffinity(0)))
     assert machine.memory_bytes > 1 << 27

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,25 +22,20 @@ _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".git
 _NAMED = 5  # other functions that could be measured
 
 
-def _plain_name(name: str, option: str) -> str:
-    """A name that a file, a module and a TOML key can have. Raises AbprofError."""
-    if not re.fullmatch(r"[A-Za-z]\w*", name):
-        raise AbprofError(f"{name!r} is no name for a module", where=option, advice="letters, digits and _")
-    return name
-
-
 @app.command("init", short_help="Begin with a repository: abprof.toml and a workload.")
 @takes(
     flag("--github", "The bot on GitHub's pull requests."),
-    text("--kernel", "NAME", "Begin kernels/NAME and its workload.", _plain_name, ""),
+    text("--kernel", "NAME", "Begin kernels/NAME and its workload.", default=""),
+    text("--workload", "NAME", "A workload for the kernel package of that name.", default=""),
     text("--function", "[FILE:]NAME", "What to measure first; else the likeliest.", default=""),
+    text("--workloads-dir", "PATH", "Where workloads lie, also elsewhere."),
     flag("--overwrite", "Replace files that are there and differ."),
     "repo",
 )
 def init(ctx: typer.Context, **values: Any) -> int:
     """Propose abprof.toml and a first workload for this repository, by reading its files and running none: docs/ADOPT.md.
 
-    --kernel begins a package in abprof's own layout; --github writes the bot's workflow and the list of users who may
+    --kernel and --workload begin in abprof's own layout; --github writes the bot's workflow and the list of users who may
     start it. A file that is there and differs is not replaced (exit code 2) without --overwrite.
     """
     if values["github"]:
@@ -71,41 +65,57 @@ def _adopt(values: Mapping[str, Any]) -> None:
 
     repository = repo.open_repository(Path(values["repo"]), cache=paths.cache_dir())
     root = Path(repository.path)
-    made, notes = _made(values["kernel"], values["function"], repository.files(), root, read_file(root))
+    file = read_file(root)
+    folder = file.workloads if file and file.workloads else "workloads"
+    if values["workloads_dir"]:
+        given = os.path.relpath(Path(values["workloads_dir"]).expanduser().absolute(), root)
+        if file and given != folder:
+            what, advice = "the file that is there names another folder", f"set workloads = {given!r} there first"
+            raise AbprofError(what, where=f"--workloads-dir {given}", advice=advice)
+        folder = given
+    made, notes = _made(values, repository.files(), root, file, folder)
     if made.missing:
         print("\n".join(made.missing))
         what = "is there and has no table for this package"
         raise AbprofError(what, where=str(place(root)[0]), advice="add the lines above and run this again")
     for name in made.files:
         there = (root / name).parent.resolve()
-        if not there.is_relative_to(root.resolve()):  # by `..` or by a link
-            raise AbprofError(f"lies outside of the repository, at {there}", where=str(root / name))
+        meant = values["workloads_dir"] and Path(name).parent == Path(folder)
+        if not there.is_relative_to(root.resolve()) and not meant:  # by `..` or by a link
+            advice = f"if it is meant: --workloads-dir {shlex.quote(os.path.normpath((root / name).parent))}"
+            raise AbprofError(f"lies outside of the repository, at {there}", where=str(root / name), advice=advice)
     _write(root, {name: text.encode() for name, text in made.files.items()}, values["overwrite"])
     for line in notes:
         print(line)
     _what_next(root, made, begun=bool(repository.ref_names()))
 
 
-def _made(kernel: str, function: str, files: Sequence[str], root: Path, file: File | None) -> tuple[Made, list[str]]:
+def _made(
+    values: Mapping[str, Any], files: Sequence[str], root: Path, file: File | None, folder: str
+) -> tuple[Made, list[str]]:
     """The files to write, and notes: other functions, and Python files that cannot be read."""
     from abprof.extras import init as maker
+    from abprof.records.options import File
     from abprof.system.config_file import place
 
-    if kernel:
-        there = [path for path in files if path.startswith(f"kernels/{kernel}/") or path == f"kernels/{kernel}.py"]
-        if there or (file and kernel in file.kernels):
-            where = there[0] if there else place(root)[0].name
-            raise AbprofError("is there", where=where, advice="abprof init --function NAME writes a workload for it")
-        return maker.begun(kernel, file), []
+    name = maker.plain_name(values["workload"], "--workload") if values["workload"] else ""
+    kernel = maker.plain_name(values["kernel"], "--kernel") if values["kernel"] else ""
+    there = [path for path in files if path.startswith(f"kernels/{kernel}/") or path == f"kernels/{kernel}.py"]
+    if kernel and not there and kernel not in (file or File()).kernels:
+        return maker.begun(kernel, name, file, folder), []
+    if kernel and not name:
+        where = there[0] if there else place(root)[0].name
+        raise AbprofError("is there", where=where, advice="--workload NAME writes one for it")
     found = maker.look(files, lambda path: maker.content(root / path))
     more = f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
     notes = [f"no Python of this version, or no text: {', '.join(found.unread[:3])}{more}"] if found.unread else []
-    some = maker.candidates(found)
+    some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
         what = "; ".join(["found nothing to measure: no @triton.jit, no function of tensors", *notes])
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME begins a kernel package")
-    one, others = _chosen(some, function)
-    return maker.adopted(found, one, file, under=place(root)[1]), [*others, *notes]
+    one, others = _chosen(some, values["function"])
+    made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
+    return made, [*others, *notes]
 
 
 def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:

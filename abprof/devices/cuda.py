@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from abprof.devices.device import Device
@@ -17,8 +18,15 @@ from abprof.records import Machine, MachineState
 from abprof.records.errors import AbprofError
 
 _PERIOD = 0.1  # seconds between samples; one costs about a millisecond of one core
-# nvml.h, nvmlClocksEventReasons: these void a round; the power cap is the machine's normal state.
-_SLOWDOWNS = {0x8: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "hardware power brake"}
+# nvml.h, nvmlClocksEventReasons: a hardware slowdown voids a round, the power cap is the machine's normal state.
+_REASONS = {
+    0x4: "software power cap",
+    0x8: "hardware slowdown",
+    0x20: "software thermal slowdown",
+    0x40: "hardware thermal slowdown",
+    0x80: "hardware power brake",
+}
+_VOID = 0x8 | 0x40 | 0x80
 # nvml.h, nvmlReturn_t
 _GONE: dict[int | None, str] = {
     15: "NVML reports that the GPU is lost",
@@ -31,6 +39,7 @@ class Sample:
     """What NVML reports at one moment."""
 
     at: int  # time.monotonic_ns()
+    readings: tuple[float | None, float | None, float | None]  # clock, MHz; power, W; temperature, °C
     reasons: int
     processes: list[tuple[int, str]]  # on the GPU: id, and name while it lived
 
@@ -164,8 +173,11 @@ class CudaDevice(Device):
             self._thread.start()
 
     def _sample(self) -> None:
+        clock, power = self._ask("nvmlDeviceGetClockInfo", 1), self._ask("nvmlDeviceGetPowerUsage")
+        temperature = self._ask("nvmlDeviceGetTemperature", 0)
         reasons = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
-        sample = Sample(time.monotonic_ns(), reasons, self._processes())
+        readings = clock or None, power / 1000 if power else None, temperature or None
+        sample = Sample(time.monotonic_ns(), readings, reasons, self._processes())
         with self._lock:
             self._samples.append(sample)
             self._bad.append(sample)
@@ -182,17 +194,25 @@ class CudaDevice(Device):
         return others if len(others) < len(sample.processes) else set()
 
     def state(self) -> MachineState:
-        """Foreign processes since the last reading."""
+        """Means since the last reading; None for what NVML does not report."""
         with self._lock:
             seen, self._samples = self._samples, []
-        return MachineState(foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen)))))
+        known = [[value for one in seen if (value := one.readings[place]) is not None] for place in range(3)]
+        clock, power, temperature = (fmean(of) if of else None for of in known)
+        return MachineState(
+            sm_clock_mhz=clock,
+            power_w=power,
+            temperature_c=temperature,
+            throttle=tuple(name for bit, name in _REASONS.items() if any(one.reasons & bit for one in seen)),
+            foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen)))),
+        )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
         """Hardware slowdowns and foreign processes."""
         with self._lock:
             seen, self._bad = self._bad, []
         half = int(_PERIOD * 1e9)
-        slowdowns = [[name for bit, name in _SLOWDOWNS.items() if one.reasons & bit] for one in seen]
+        slowdowns = [[name for bit, name in _REASONS.items() if one.reasons & _VOID & bit] for one in seen]
         why = [", ".join([*of, *sorted(self._foreign(one))]) for of, one in zip(slowdowns, seen, strict=True)]
         return [(one.at - half, one.at + half, text) for one, text in zip(seen, why, strict=True) if text]
 

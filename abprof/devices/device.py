@@ -68,6 +68,13 @@ class CpuDevice(Device):
             facts={"system": f"{platform.system()} {platform.release()}", **facts},
         )
 
+    def state(self) -> MachineState:
+        """Load over the last minute, and the mean core frequency if known."""
+        import psutil
+
+        frequency = psutil.cpu_freq()
+        return MachineState(load1=os.getloadavg()[0], cpu_mhz=frequency.current or None if frequency else None)
+
 
 class SimulatedDevice(Device):
     """The device of simulated workers. There may be several, of several models."""

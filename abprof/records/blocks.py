@@ -86,10 +86,16 @@ class Outcome(Record, frozen=True, kw_only=True):
     host_ns: float | None = None  # what the host needed to enqueue a warm call on an idle device; None: unknown
 
 
-class MachineState(Record, frozen=True, kw_only=True, forbid_unknown_fields=False):
-    """What the machine did during a block. Older runs have readings here that nothing used."""
+class MachineState(Record, frozen=True, kw_only=True):
+    """What the machine did during a block; None where it cannot be read."""
 
+    sm_clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
+    throttle: tuple[str, ...] = ()
     foreign: tuple[str, ...] = ()  # other processes seen on the device
+    load1: float | None = None
+    cpu_mhz: float | None = None
 
 
 class Block(Record, frozen=True, kw_only=True):

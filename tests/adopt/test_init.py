@@ -74,8 +74,16 @@ def test_a_configuration_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> 
     assert "threshold = 3.0" in (repo.path / "abprof.toml").read_text()
 
 
+def test_workloads_beside_the_repository(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", PLAIN)
+    done = init(repo, "--workloads-dir", str(tmp_path / "judges"), home=tmp_path)
+    assert done.code == 0, done
+    assert repo.git("status", "--porcelain") == "?? abprof.toml"
+    assert 'workloads = "../judges"' in (repo.path / "abprof.toml").read_text()
+
+
 @pytest.mark.parametrize("how", ["configured", "linked"])
-def test_nothing_is_written_outside_of_the_repository(tmp_path: Path, how: str) -> None:
+def test_nothing_is_written_outside_of_the_repository_unasked(tmp_path: Path, how: str) -> None:
     repo = repository(tmp_path / "repo", {"kernels/rows.py": ROWS})
     (tmp_path / "elsewhere").mkdir()
     folder = "../elsewhere" if how == "configured" else "workloads"
@@ -85,8 +93,11 @@ def test_nothing_is_written_outside_of_the_repository(tmp_path: Path, how: str) 
         (repo.path / folder).symlink_to(tmp_path / "elsewhere")
     done = init(repo, home=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1), done
-    assert f"lies outside of the repository, at {tmp_path}/elsewhere" in done.err
+    assert f"lies outside of the repository, at {tmp_path}/elsewhere (if it is meant: --workloads-dir /" in done.err
     assert not list((tmp_path / "elsewhere").iterdir())
+    asked = done.err.partition("--workloads-dir ")[2].partition(")")[0]
+    assert init(repo, "--workloads-dir", asked, home=tmp_path).code == 0
+    assert (tmp_path / "elsewhere" / "softmax.py").exists()
 
 
 def test_nothing_to_measure(tmp_path: Path) -> None:
@@ -104,7 +115,12 @@ def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
     assert done.code == 0, done
     again = init(repo, "--kernel", "rows", home=tmp_path)
     assert again.code == 2
-    assert "is there (abprof init --function NAME writes a workload for it)" in again.err
+    assert "--workload NAME writes one for it" in again.err
+    assert init(repo, "--kernel", "rows", "--workload", "second", home=tmp_path).code == 0
+    assert 'KERNEL = "rows"' in (repo.path / "workloads" / "second.py").read_text()
+    unknown = init(repo, "--workload", "nowhere", home=tmp_path)
+    assert unknown.code == 2
+    assert "abprof init --kernel nowhere begins a package" in unknown.err
     assert init(repo, "--kernel", "../up", home=tmp_path).code == 2
 
 

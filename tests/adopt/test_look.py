@@ -17,7 +17,7 @@ from tests.adopt.repositories import EXTENSION, ROWS, SINGLE, TRITON
 def made(files: dict[str, str]) -> tuple[dict[str, Any], str]:
     """The only table of abprof.toml, {} without one, and the workload's text, after parsing both."""
     found = look(list(files), files.__getitem__)
-    done = adopted(found, candidates(found)[0], None)
+    done = adopted(found, candidates(found)[0], None, "workloads")
     workload = done.files[done.workload]
     ast.parse(workload)
     if "abprof.toml" not in done.files:

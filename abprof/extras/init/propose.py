@@ -16,6 +16,7 @@ from string import Template
 
 from abprof.extras.init.source import Found, Function, Parameter, candidates, look
 from abprof.records import PackageTable
+from abprof.records.errors import AbprofError
 from abprof.records.options import File
 from abprof.system.bundled import bundled
 
@@ -30,13 +31,14 @@ class Made:
     missing: tuple[str, ...] = ()  # lines that the existing configuration lacks
 
 
-def adopted(found: Found, one: Function, file: File | None, name: str = "", under: Sequence[str] = ()) -> Made:
+def adopted(
+    found: Found, one: Function, file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
+) -> Made:
     """A workload called `name` for a function, and a table for its package unless the configuration `file` has one.
 
     `under`: the tables above abprof's keys, in pyproject.toml.
     """
     package = _package_of(found, one)
-    folder = (file.workloads if file else "") or "workloads"
     place = f"{folder}/{name or one.name.removesuffix('.apply').strip('_')}.py"
     entry = package.entry
     for known, there in (file.kernels if file else {}).items():
@@ -44,19 +46,40 @@ def adopted(found: Found, one: Function, file: File | None, name: str = "", unde
             package, entry = replace(package, kernel=known), None
     table = _table(package.kernel, entry, package.why, under) if entry else []
     files = {place: _workload(one, package)}
-    if file is None and table:
+    if file is None and (table or folder != "workloads"):
         head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
+        head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
         files = {"abprof.toml": "\n".join([*head, *table, ""]), **files}
     return Made(one, place, files, missing=tuple(table) if file else ())
 
 
-def begun(name: str, file: File | None) -> Made:
+def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
     """A kernel package in abprof's own layout that runs as it stands, and its workload."""
     path = f"kernels/{name}/__init__.py"
     text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
     found = look([path], {path: text}.__getitem__)
-    made = adopted(found, candidates(found)[0], file, name)
+    made = adopted(found, candidates(found)[0], file, folder, name=workload or name)
     return replace(made, files={path: text, **made.files})
+
+
+def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]:
+    """The functions of an existing kernel package. Raises AbprofError if there is none, or no function of tensors in it."""
+    package = (file or File()).package(kernel)
+    folder = (package.path or (package.module.replace(".", "/") if package.module else f"kernels/{kernel}")).rstrip("/")
+    some = tuple(
+        one for one in candidates(found) if one.path.startswith((f"{folder}/", f"{folder}.py")) or one.path == folder
+    )
+    if not some:
+        advice = f"abprof init --kernel {kernel} begins a package; docs/WRITING.md says how a workload is written"
+        raise AbprofError(f"no function of tensors in a kernel package {kernel}", where=folder, advice=advice)
+    return some
+
+
+def plain_name(name: str, option: str) -> str:
+    """A name that a file, a module and a TOML key can have. Raises AbprofError."""
+    if not re.fullmatch(r"[A-Za-z]\w*", name):
+        raise AbprofError(f"{name!r} is no name for a module", where=option, advice="letters, digits and _")
+    return name
 
 
 # ---------------------------------------------------------------- the call
