@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
@@ -27,13 +28,24 @@ def home() -> Path | None:
     return None
 
 
+def _homeless(variable: str) -> Path:
+    """A temporary folder of this user's own, for a container's user without a home. Raises AbprofError for another user's."""
+    path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink() or path.stat().st_uid != os.getuid():
+        what = "there is no home folder, and this one is another user's"
+        raise AbprofError(what, where=str(path), advice=f"set {variable}")
+    return path
+
+
 def _folder(variable: str, default: str) -> Path:
     import platformdirs
 
     there = home()
-    if not os.environ.get(variable) and not (there and there.is_dir()):
-        raise AbprofError("there is no home folder", advice=f"set {variable} to a folder that can be written")
-    path = Path(os.environ.get(variable) or getattr(platformdirs, default)("abprof")).absolute()
+    if os.environ.get(variable) or (there and there.is_dir()):
+        path = Path(os.environ.get(variable) or getattr(platformdirs, default)("abprof")).absolute()
+    else:
+        path = _homeless(variable) / default.split("_")[1]
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -36,7 +36,7 @@ def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "*")
     monkeypatch.setenv("GITHUB_API_URL", unused_address())
     monkeypatch.setenv("GITHUB_TOKEN", "bot-token")
-    monkeypatch.setattr("abprof.extras.bot.posting._RETRIES", 0)
+    monkeypatch.setattr("abprof.extras.bot.github._RETRIES", 0)
 
 
 @fewest
