@@ -20,8 +20,6 @@ from typing import Any
 
 import psutil
 
-__all__ = ["LOG_LIMIT", "Log", "WorkerDied", "WorkerFault", "WorkerHung", "dies_with", "how_ended", "no_orphans"]
-
 MARK = "ABPROF_CHILD"  # environment variable: whose descendant a process is
 _PARENT_EVERY = 0.2  # seconds between looks whether the parent lives
 _PR_SET_PDEATHSIG = 1

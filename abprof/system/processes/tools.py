@@ -12,8 +12,6 @@ from pathlib import Path
 
 from abprof.system.processes.children import Log, WorkerDied, WorkerHung, end_tree, how_ended, start
 
-__all__ = ["Program", "foreground", "logged", "output", "printing", "tried", "watching"]
-
 _LOOKS_ON_WITHIN = 20.0  # seconds a tool may take until it looks on, and to end
 
 

@@ -32,8 +32,6 @@ from abprof.system.processes.children import (
 )
 from abprof.system.processes.forks import Forked, ForkServer
 
-__all__ = ["Worker", "end_all"]
-
 ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
 START = 30.0  # seconds that a start may take, however short --timeout is
 READ_REQUEST = 30.0  # seconds a child may take to read a request
