@@ -39,7 +39,7 @@ schema = 1
 path = "src/sources_pkg"
 import = "sources_pkg"
 
-[kernels.spaced]  # acme/ has no __init__.py, and another distribution has acme/tools
+[kernels.spaced]  # acme/ has no __init__.py
 path = "acme/spaced"
 import = "acme.spaced"
 
@@ -69,7 +69,7 @@ DOUBLE = "def double(x): return x * {}\n"
 PACKAGES = {
     "src/sources_pkg/__init__.py": "from sources_pkg.ops import double\n",
     "src/sources_pkg/ops.py": DOUBLE.format(2),
-    "acme/spaced/__init__.py": "from acme.tools import FACTOR\nfrom acme.spaced.ops import double\n",
+    "acme/spaced/__init__.py": "from acme.spaced.ops import double\n",
     "acme/spaced/ops.py": DOUBLE.format(2),
     "src/versioned_pkg/__init__.py": "from ._version import version\nfrom .ops import double\n",
     "src/versioned_pkg/ops.py": DOUBLE.format(2),

@@ -74,30 +74,21 @@ def test_a_user_without_name_home_or_identity_in_a_read_only_repository_of_anoth
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["blobless", "shallow"])
-def test_a_partial_or_shallow_clone(tmp_path: Path, how: str) -> None:
-    """What a blobless clone lacks is fetched from where it was cloned, a folder here, into abprof's cache alone."""
+def test_a_shallow_clone_is_measured_and_a_partial_one_refused(tmp_path: Path) -> None:
     lab = Lab(tmp_path, SLOWER)
     for number in range(5):
         lab.repo.commit("more", {"kernels/k/notes.txt": f"{number}\n" * 100})
     lab.repo.git("config", "uploadpack.allowFilter", "true")
-    lab.repo.git("config", "uploadpack.allowAnySHA1InWant", "true")
-    clone = GitRepo(tmp_path / "clone of it")
-    kinds = {"blobless": ["--filter=blob:none"], "shallow": ["--depth=1", "--no-single-branch"]}
-    lab.repo.git("clone", "--quiet", *kinds[how], lab.repo.path.as_uri(), str(clone.path))
-    before = fingerprint(clone.path)
-    runs = ("--quick", "--repo", str(clone.path), "--device", "simulated", "--runs-dir", str(tmp_path / "runs"))
-    done = lab.command("origin/main", "origin/fast", *runs)
-    assert done.code == QUICK, done.err
-    assert [build.failure for build in done.run.builds] == [None, None]
-    assert fingerprint(clone.path) == before
-    gone = lab.command("origin/main~3", "origin/fast", *runs)
-    if how == "blobless":
-        assert gone.code == QUICK, gone.err
-        lab.repo.path.rename(tmp_path / "moved")
-        away = lab.command("origin/main~4", "origin/fast", *runs)
-        assert away.code == 2
-        assert "abprof: " in away.err.splitlines()[-1]
-        assert "Traceback" not in away.err
-    else:
-        assert (gone.code, "is not in this shallow clone" in gone.err) == (2, True)
+    kinds = {"partial": ["--filter=blob:none"], "shallow": ["--depth=1", "--no-single-branch"]}
+    for how, words in kinds.items():
+        clone = GitRepo(tmp_path / f"{how} clone")
+        lab.repo.git("clone", "--quiet", *words, lab.repo.path.as_uri(), str(clone.path))
+        before = fingerprint(clone.path)
+        runs = ("--quick", "--repo", str(clone.path), "--device", "simulated", "--runs-dir", str(tmp_path / "runs"))
+        done, gone = (lab.command(base, "origin/fast", *runs) for base in ("origin/main", "origin/main~3"))
+        if how == "shallow":
+            assert (done.code, [build.failure for build in done.run.builds]) == (QUICK, [None, None]), done.err
+            assert (gone.code, "is not in this shallow clone" in gone.err) == (2, True)
+        else:
+            assert (done.code, "use a clone without --filter" in done.err) == (2, True)
+        assert fingerprint(clone.path) == before

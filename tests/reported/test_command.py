@@ -135,7 +135,7 @@ env = { PYTHONPATH = "{worktree}/lib", WHO = "{side}" }
     [
         ((), "--: there is no command (abprof BASE TARGET -- python bench.py)"),
         (("no-such-program", "x"), "no-such-program on base: no-such-program could not be started"),
-        (("echo", "hello"), "echo on base: no line of what it printed is `name,ms`; the first is 'hello'"),
+        (("echo", "hello"), "echo on base: its first line is 'hello'; print a line `name,ms` for each time"),
         (("sh", "-c", "echo oh no >&2; exit 3"), "sh on base: exit code 3: oh no"),
         (("sh", "-c", "kill -9 $$"), "sh on base: killed by SIGKILL"),
     ],
