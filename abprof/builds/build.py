@@ -44,7 +44,7 @@ Say = Callable[[str, str], None]  # (job's name, line)
 
 @dataclass(frozen=True)
 class Job:
-    """One package of one side."""
+    """The build of one package on one side."""
 
     checkout: Checkout
     package: Package

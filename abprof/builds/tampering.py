@@ -126,7 +126,7 @@ class Watch:
         return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
 
     def _prints(self, roots: Mapping[Path, str]) -> dict[str, Print]:
-        """Prints of files and links below these folders, without .git."""
+        """Fingerprints of files and links below these folders, without .git."""
         found: dict[str, Print] = {}
         for root, kind in roots.items():
             for folder, folders, names in os.walk(root):

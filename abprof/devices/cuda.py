@@ -208,7 +208,7 @@ class CudaDevice(Device):
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Hardware slowdowns and foreign processes."""
+        """Spans in which the GPU throttled or a foreign process used it."""
         with self._lock:
             seen, self._bad = self._bad, []
         half = int(_PERIOD * 1e9)

@@ -461,7 +461,7 @@ class RayExecutor(Executor):
         return found
 
     def end(self) -> None:
-        """Shard workers end because the coordinator's file is gone; then the tasks of those that do not."""
+        """Shard workers end once the coordinator's file is gone; then cancel the tasks that are left."""
         if self._tasks:
             self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_ORDERLY)
         while self._tasks:

@@ -82,7 +82,7 @@ class _Side:
     unbuilt: str = ""  # why its build failed
 
     def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
-        """An argv and an environment; in the sandbox it writes to its worktree and its own folder alone."""
+        """Argv and environment; in a sandbox the command can write only to its worktree and its own folder."""
         if self.wall is None:
             return argv, self.env
         return self.wall.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)

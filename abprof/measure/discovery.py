@@ -127,7 +127,7 @@ def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str
 
 
 def workloads_differ(place: RunContext, trees: Sequence[Checkout], source: Path) -> list[str]:
-    """A line for each side whose own workloads differ from those that judge."""
+    """A line for each side whose own workloads differ from those that the run uses."""
     name, mine = place.file.workloads or "workloads", content(source)
     return [
         f"{checkout.side.label}'s own {name}/ differs from the one that judges, {source}"

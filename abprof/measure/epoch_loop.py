@@ -36,7 +36,7 @@ class Budget:
     more: float
 
     def share(self) -> float:
-        """The part (0 to 1) of the rounds beyond the fewest that lets the first look fit."""
+        """How many of the rounds above the minimum (0 to 1) the budget of the first look affords."""
         needed = stats.LOOKS[0] - self.done
         if needed <= 0 or not self.more:
             return 1.0

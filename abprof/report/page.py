@@ -48,7 +48,7 @@ class Workload:
 
     @property
     def brief(self) -> list[Line]:
-        """The lines that need a person."""
+        """The lines that a person must act on."""
         return [line for line in self.lines if not line.row.folded]
 
     @property

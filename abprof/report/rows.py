@@ -82,7 +82,7 @@ class Group:
 
     @cached_property
     def pairs(self) -> dict[tuple[str, str, str], Comparison]:
-        """`others` by cell, from and to."""
+        """`others` as a dictionary: (cell, from, to) -> comparison."""
         return {(one.cell, one.from_, one.to): one for one in self.others}
 
     @property

@@ -115,7 +115,7 @@ def _qualifier(row: Comparison) -> str:
 
 
 def note(row: Comparison | None) -> str:
-    """The qualifier, where the change's column does not already say it."""
+    """The qualifier of a change, unless the column of the change already says it."""
     said = _qualifier(row) if row else ""
     return "" if row is None or said == change_text(row) else said
 

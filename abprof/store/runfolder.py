@@ -97,7 +97,7 @@ def _append(target: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
-    """A new run's folder with its log. Removed if the run ends before it has written run.json, by `sweep` after `kill -9`."""
+    """A new run's folder with its log. Removed if the run ends before run.json is written; after `kill -9`, by `sweep`."""
     for line in sweep(paths.state_dir(), runs_dir):
         view.say(line)
     folder = create(runs_dir, id, _claim)

@@ -72,7 +72,7 @@ class View:
 
     @contextlib.contextmanager
     def working(self, text: str, budget: float = 0.0) -> Iterator[None]:
-        """On a terminal a status line while the block runs; `progress` counts down `budget` seconds from here."""
+        """Show a status line on a terminal while the block runs; it counts down `budget` seconds from now."""
         self._end = time.monotonic() + budget
         if not self.console.is_terminal or self.quiet:
             yield

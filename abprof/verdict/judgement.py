@@ -165,7 +165,7 @@ def _open(run: Run, data: CellData, pair: Pair) -> bool:
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:
-    """Cell -> epochs that its verdict can rest on: of its comparison with the fewest; quick epochs do not count."""
+    """Cell -> epochs behind its verdict, without quick ones: the least over its comparisons."""
     found = {}
     for cell, data in aggregate(run, blocks, proofs).items():
         targets = [pair for pair in pairs(run, data) if pair.role == "target"]

@@ -42,7 +42,7 @@ def reach(clock: Clock) -> wire.Reached:
         return Op(lambda: target.copy_(source))
 
     def best(work: float, make: Callable[[], Op]) -> float | None:
-        """Work per ns."""
+        """The most work per ns that the device did."""
         try:
             op = make()
             clock.wall(op)  # libraries start, pages are touched

@@ -273,7 +273,7 @@ class CudaClock(Clock):
             self._flush.zero_()
 
     def pad(self, placement: int) -> object:
-        """Up to 64 MiB in 512-byte steps."""
+        """Padding that moves the next allocation: up to 64 MiB, in steps of 512 bytes."""
         return torch.empty(512 * random.Random(placement).randrange(1, 1 << 17), dtype=torch.uint8, device=self.device)
 
     def peak_bytes(self) -> int | None:

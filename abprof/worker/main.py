@@ -116,7 +116,7 @@ def serve(requests: BinaryIO, replies: Any) -> int:
 
 
 def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
-    """The fault of an exception, which is printed: with its traceback unless it was raised on purpose."""
+    """Print an exception, with its traceback unless it was raised on purpose, and return its fault."""
     fault = classify(error, bench.mounted if bench else None)
     if fault.status == "unsupported":
         print(f"unsupported: {fault.reason}", flush=True)

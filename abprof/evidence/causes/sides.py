@@ -54,7 +54,7 @@ class Pair:
 
     @property
     def same_code(self) -> bool | None:
-        """None if the code of one is unknown."""
+        """Whether both sides run the same code; None if a side's code is unknown."""
         one, two = self.before.kernel, self.after.kernel
         return one.code == two.code if one and two and one.code and two.code else None
 
@@ -228,5 +228,5 @@ def recounts(moved: Sequence[tuple[str, int, int, float]]) -> str:
 
 
 def changes(both: Mapping[str, tuple[Value, Value]]) -> str:
-    """`BLOCK 64 -> 128, warps 4 -> 8`, of those that differ."""
+    """The settings that differ: `BLOCK 64 -> 128, warps 4 -> 8`."""
     return listed([f"{name} {one} -> {two}" for name, (one, two) in both.items() if one != two])

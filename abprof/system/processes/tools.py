@@ -132,7 +132,7 @@ class Program:
             self._child.terminate()
 
     def end(self, grace: float = 0.0) -> None:
-        """Wait so long for its end, then kill it with all that it started. Safe to call twice."""
+        """Wait `grace` seconds for its end, then kill it and all that it started. Safe to call twice."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=grace)
         end_tree(self._child, self._mark)

@@ -65,7 +65,7 @@ class Worker:
 
     @property
     def program(self) -> str:
-        """What was started, by its path; "" behind a wall."""
+        """The path of the program that was started; "" in a sandbox."""
         return "" if self._walled else self._argv[0]
 
     def restart(self) -> None:
