@@ -42,6 +42,7 @@ from abprof.records import (
     Arm,
     Block,
     Build,
+    Ceilings,
     Cell,
     Checkout,
     Failure,
@@ -56,6 +57,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import Repository
 from abprof.system.console import View
+from abprof.system.processes import Worker
 from abprof.system.trees import remove_tree
 
 _KEPT_AS_CONTROLS = 3  # cells of identical code that are measured all the same, at random
@@ -140,20 +142,7 @@ def make_plan(
     forks = ForkServers(environment.worker(env, folder / "caches", device.worker, {}), folder, logs / "forks.log")
     forks.start(workers["base"], at_once=not dry)
     worker = alone(config, place.cache, device.worker, folder, log=log, forks=forks)
-    try:
-        if continued:
-            found = discovery.known(
-                worker, files, digest, continued.run, continued.cells, device=device.worker, timeout=config.timeout
-            )
-        else:
-            found = discovery.survey(
-                worker, files, config, device=device.worker, kind=device.kind, timeout=config.timeout
-            )
-        installed = discovery.packages(worker, config.timeout)
-        best = before.ceilings if before else None
-        best = best or (None if dry or config.executor else discovery.ceilings(worker, config.timeout))
-    finally:
-        worker.stop()
+    found, installed, best = _surveyed(worker, files, digest, place, continued, dry=dry)
     wall, not_contained = sandbox_for(config, place.cache, device.worker, folder)
     if "ncu" in config.probe:
         not_contained += contain.foreground_notes(wall, "what --probe ncu looks at")
@@ -222,6 +211,26 @@ def make_plan(
         timeout=config.timeout,
         broken=found.broken,
     )
+
+
+def _surveyed(
+    worker: Worker, files: Mapping[str, Path], digest: str, place: RunContext, continued: Continued | None, *, dry: bool
+) -> tuple[discovery.Survey, dict[str, str], Ceilings | None]:
+    """The workloads' cells, the packages of base's interpreter, and the device's ceilings. Stops the worker."""
+    config, device = place.options, place.device
+    try:
+        if continued:
+            run, cells = continued.run, continued.cells
+            found = discovery.known(worker, files, digest, run, cells, device=device.worker, timeout=config.timeout)
+        else:
+            kind = device.kind
+            found = discovery.survey(worker, files, config, device=device.worker, kind=kind, timeout=config.timeout)
+        installed = discovery.packages(worker, config.timeout)
+        best = continued.run.ceilings if continued else None
+        best = best or (None if dry or config.executor else discovery.ceilings(worker, config.timeout))
+    finally:
+        worker.stop()
+    return found, installed, best
 
 
 def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
