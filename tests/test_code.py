@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from abprof.evidence import machine_code
-from abprof.evidence.disassembly import Reading, sass, x86
-from abprof.evidence.machine_code import Content, content, elf_sections
+from abprof.evidence.machine_code import Content, Reading, content, elf_sections, sass, x86
 from abprof.records import Artefact, Build, Proof
 from tests import blocks
 

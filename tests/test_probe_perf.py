@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from abprof.evidence import perf
+from abprof.evidence import probes
 from abprof.records import SampledFunction
 from tests.simulated.planted import SPEEDS, NewLab, new_lab
 
@@ -107,7 +107,7 @@ cycles:Pu:      7f4c464f270d lambda (/a b/with (brackets)/x.so)
 cycles:Pu:
 [ perf record: Captured 3 samples ]
 """
-    event, seen = perf.count_samples(text, ["/work/x", ""])
+    event, seen = probes.count_samples(text, ["/work/x", ""])
     assert event == "cycles"
     assert [(one.name, one.object, one.samples, one.own) for one in seen] == [
         ("operator()", "side.so", 2, True),
@@ -117,4 +117,4 @@ cycles:Pu:
         ("py::run", "perf-4711.map", 1, False),
         ("void at::native::(anonymous namespace)::f<float (*)(int)>(int, char const*)", "libtorch_cpu.so", 1, False),
     ]
-    assert perf.count_samples("", []) == ("", [])
+    assert probes.count_samples("", []) == ("", [])

@@ -14,8 +14,7 @@ import msgspec
 import pytest
 
 from abprof.extras import selfcheck
-from abprof.extras.selfcheck import Selfcheck, examine
-from abprof.extras.selfcheck.examine import stopped
+from abprof.extras.selfcheck import Selfcheck, examine, stopped
 from abprof.records import Block, Cell, Machine, Run
 from tests import blocks, schemas
 from tests.tinyrepo import abprof

@@ -31,7 +31,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
     The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md has the rules,
     and the two jobs of which only the second holds a token.
     """
-    from abprof.extras.bot import Context, make_notice, read_notice, render
+    from abprof.extras.bot import Context, make_notice, post_notice, read_notice, render
 
     artifact, event, link = values["artifact"], values["event"], values["url"]
     if bool(run) == bool(artifact):
@@ -48,8 +48,6 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
         return Exit.OK
     # First, so that a refused comment is not the only record.
     _append(values["summary"] or os.environ.get("GITHUB_STEP_SUMMARY"), text + "\n", "--summary")
-    from abprof.extras.bot import post_notice
-
     rest = {name: values[name] for name in ("repo", "pr", "key")}
     done = post_notice(notice, event=Path(event) if event else None, untrusted=bool(artifact), link=link, **rest)
     print(f"comment: {done}")

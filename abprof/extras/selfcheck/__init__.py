@@ -8,20 +8,23 @@ thresholds, as the stopping rule would have.
 from __future__ import annotations
 
 import shutil
+import statistics
 import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from abprof import session, store
-from abprof.extras.selfcheck.examine import CLASSES, GROUP, Selfcheck, examine
+from abprof.records import Block, Machine, Record, Run
 from abprof.records.options import Options
 from abprof.report.render import environment
 from abprof.report.text import code
 from abprof.report.text import markdown as escape
 from abprof.sides import NewRepository
 from abprof.system.console import View
-from abprof.verdict import stats
+from abprof.verdict import CellData, aggregate, decide, stats
 
 __all__ = ["CLASSES", "GROUP", "Selfcheck", "as_json", "as_markdown", "examine", "make", "read", "run"]
 
@@ -76,3 +79,157 @@ def as_markdown(found: Selfcheck, folder: Path) -> str:
 def _rate(count: int, of: int) -> str:
     """ "3 of 40 (7.5 %)"."""
     return f"{count} of {of} ({100 * count / of:.3g} %)" if of else "none"
+
+
+# ---------------------------------------------------------------- from blocks to the result
+
+# Upper bounds of a call's time in ns: the duration classes of docs/MEASUREMENT.md.
+CLASSES = (("under 20 us", 20_000.0), ("20 us to 0.3 ms", 300_000.0), ("0.3 ms and longer", float("inf")))
+# (threshold, margin) in per cent; the first is the default of `abprof run`.
+THRESHOLDS = {"cuda": ((1.5, 0.5), (0.5, 0.5), (0.25, 0.25)), "cpu": ((5.0, 5.0), (2.0, 2.0), (1.0, 1.0))}
+GROUP = stats.LOOKS[0]  # epochs of one plain interval
+
+
+class Tally(Record, frozen=True, kw_only=True):
+    """Verdicts on cells of one duration class and one injected change, at one threshold.
+
+    With `inject` 0, each `slower` and `faster` is a false alarm. A cell counts once for each pair of its sides.
+    """
+
+    inject: float  # per cent more work on the branch
+    duration_class: str  # a name of CLASSES
+    threshold: float  # per cent
+    margin: float  # per cent
+    cells: int
+    slower: int
+    faster: int
+    same: int
+    slight: int
+    unclear: int
+    epochs: float  # mean number after which a run would have stopped
+    mean_pct: float  # mean of the measured changes of time
+
+
+class Precision(Record, frozen=True, kw_only=True):
+    """95 % intervals of unchanged cells: how many hold zero, and how wide they are."""
+
+    duration_class: str  # a name of CLASSES
+    cells: int
+    plain: int  # Student intervals of GROUP epochs
+    plain_covered: int
+    repeated: int  # repeated intervals, all looks of a cell together
+    repeated_covered: int
+    epoch_sd: float  # median over cells of the standard deviation between epochs, per cent
+    first_look: float  # median half-width of the repeated interval at the first look, per cent
+    last_look: float  # at the last look
+
+
+class Selfcheck(Record, frozen=True, kw_only=True):
+    """selfcheck.json."""
+
+    schema: int = 2
+    run: str
+    began: str
+    arguments: tuple[str, ...]
+    machine: Machine
+    cells: int
+    epochs: int  # largest number that a cell has
+    seconds: float  # from the first block to the last
+    false_alarms: int  # at the default threshold
+    tallies: tuple[Tally, ...]
+    precision: tuple[Precision, ...]
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Two sides of a cell. `values`: log ratios, one per epoch."""
+
+    inject: float
+    duration_class: str
+    values: tuple[float, ...]
+
+
+def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
+    """The result of a finished selfcheck. Cells that were not measured on both sides are not counted."""
+    judged = [block for block in blocks if block.judged]
+    evidence = aggregate(run, blocks).values()
+    pairs = [pair for item in evidence for pair in _pairs(item)]
+    settings = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
+    tallies = tuple(_tallies(pairs, settings))
+    own = [row for row in tallies if not row.inject and row.threshold == settings[0][0]]
+    return Selfcheck(
+        run=run.id,
+        began=run.began,
+        arguments=run.options.arguments,
+        machine=run.machine,
+        cells=sum(bool(item.epoch_values("base", "target")) for item in evidence),
+        epochs=max((len(pair.values) for pair in pairs), default=0),
+        seconds=max((b.began + b.seconds for b in judged), default=0.0) - min((b.began for b in judged), default=0.0),
+        false_alarms=sum(row.slower + row.faster for row in own),
+        tallies=tallies,
+        precision=tuple(_precision(pairs)),
+    )
+
+
+def _pairs(item: CellData) -> Iterable[_Pair]:
+    """Every pair of sides. The branch (`target`) does the injected work; base, and base again (`target2`), do not."""
+    inject = float(item.cell.params["inject"])
+    times = item.epoch_medians("base")
+    for before, after in (("base", "target"), ("target2", "target"), ("base", "target2")):
+        if times and (values := item.epoch_values(before, after)):
+            name = next(name for name, below in CLASSES if statistics.median(times) < below)
+            yield _Pair(inject if after == "target" else 0.0, name, tuple(values))
+
+
+def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
+    """(verdict, epochs) at the first planned look that decides, as a run would have stopped; `unclear` at the last."""
+    for look in (look for look in stats.LOOKS if look <= len(values)):
+        verdict = decide(values[:look], threshold, margin)
+        if verdict is not None:
+            return verdict, look
+    return "unclear", len(values)
+
+
+def _tallies(pairs: Sequence[_Pair], settings: Sequence[tuple[float, float]]) -> Iterable[Tally]:
+    for inject in sorted({pair.inject for pair in pairs}):
+        for name, here in _classes([pair for pair in pairs if pair.inject == inject]):
+            for threshold, margin in settings:
+                found = [stopped(pair.values, threshold, margin) for pair in here]
+                verdicts = [verdict for verdict, _ in found]
+                yield Tally(
+                    inject=inject,
+                    duration_class=name,
+                    threshold=threshold,
+                    margin=margin,
+                    cells=len(here),
+                    epochs=statistics.mean(epochs for _, epochs in found),
+                    mean_pct=statistics.mean(stats.percent(statistics.mean(pair.values)) for pair in here),
+                    **{word: verdicts.count(word) for word in ("slower", "faster", "same", "slight", "unclear")},
+                )
+
+
+def _precision(pairs: Sequence[_Pair]) -> Iterable[Precision]:
+    for name, here in _classes([pair for pair in pairs if not pair.inject and len(pair.values) >= GROUP]):
+        groups = [p.values[i : i + GROUP] for p in here for i in range(0, len(p.values) - GROUP + 1, GROUP)]
+        plain = [stats.student_interval(group, 0.05) for group in groups]
+        looks = [[p.values[:look] for look in stats.LOOKS if look <= len(p.values)] for p in here]
+        tried = [[i for i in map(stats.repeated_interval, values) if i is not None] for values in looks]
+        last = [stats.repeated_interval(pair.values) for pair in here]
+        yield Precision(
+            duration_class=name,
+            cells=len(here),
+            plain=len(plain),
+            plain_covered=sum(i.low <= 0 <= i.high for i in plain),
+            repeated=len(tried),
+            repeated_covered=sum(all(i.low <= 0 <= i.high for i in intervals) for intervals in tried),
+            epoch_sd=100 * statistics.median(statistics.stdev(pair.values) for pair in here),
+            first_look=statistics.median(stats.half_width_pct(intervals[0]) for intervals in tried),
+            last_look=statistics.median(stats.half_width_pct(i) for i in last if i is not None),
+        )
+
+
+def _classes(pairs: Sequence[_Pair]) -> Iterable[tuple[str, list[_Pair]]]:
+    """The duration classes that have cells, short to long."""
+    for name, _ in CLASSES:
+        if here := [pair for pair in pairs if pair.duration_class == name]:
+            yield name, here
