@@ -147,7 +147,7 @@ def test_the_posting_job_needs_no_more_than_its_workflow_installs(tmp_path):
     code = (
         "import sys\nfrom abprof.cli import run_command_line\n"
         f"assert run_command_line(['comment', '--artifact', {str(tmp_path / 'notice.json')!r}, '--dry-run']) == 0\n"
-        "from abprof.extras.bot import admit, post_notice\n"
+        "import github\nfrom abprof.extras.bot import admit, post_notice\n"
         "print(*sorted({name.split('.')[0] for name in sys.modules}), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -1,4 +1,4 @@
-"""GitHub's events, and the command `/abprof COMMIT key=value ...` in a comment on a pull request: who may run what.
+"""GitHub's events, and the command `/abprof COMMIT key=value ...` in a comment on a pull request.
 
 The commit is required, so that what is measured is what its author has read. Values are plain words that no shell and no
 option could misread. Only a new comment counts, never an edited one.
@@ -9,14 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from abprof.records import UNREADABLE, Record
+from abprof.records import UNREADABLE
 from abprof.records.errors import AbprofError
-from abprof.records.quantities import seconds
-from abprof.system import toml
 
 WORD = "/abprof"
 _COMMAND = re.compile(rf"{WORD} (?P<commit>[0-9a-f]{{40}})(?P<options>( [a-z]+=[!-~]+)*)")
@@ -51,51 +49,6 @@ def parse(text: str, author: str = "") -> Command:
         )
         raise AbprofError("not a command", where=WORD, advice=advice)
     return Command(found["commit"], options, author)
-
-
-# ---------------------------------------------------------------- who may
-
-
-class BotConfig(Record, frozen=True):
-    """.github/abprof-bot.toml of the default branch."""
-
-    schema: Literal[1] = 1
-    users: tuple[str, ...] = ()
-    longest_budget: str = "30m"
-
-
-def admit(event: Path, allow: Path) -> dict[str, str]:
-    """What the measuring job may run, in plain characters: base and target as commits, the pull request, options.
-
-    Raises AbprofError if the comment is not a command, its author may not run it, or the pull request's head is no longer
-    the commit that it names.
-    """
-    found = read_event(event)
-    if found.command is None:
-        raise AbprofError("not an event of a comment", where=f"--event {event}")
-    names = ", ".join(BotConfig.__struct_fields__)
-    text = toml.read(allow)
-    loose = toml.loads(text, str(allow))
-    config = toml.converted(loose, BotConfig, where=str(allow), lines=toml.lines(text), advice=f"there are {names}")
-    command = found.command
-    if command.author.lower() not in {user.lower() for user in config.users}:
-        advice = "add the name to `users` in .github/abprof-bot.toml"
-        raise AbprofError("this user may not run it", where=WORD, advice=advice)
-    longest = seconds(config.longest_budget, "longest_budget")
-    if "budget" in command.options and seconds(command.options["budget"], "budget") > longest:
-        raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)
-    from abprof.extras.bot.github import connect, refusals  # GitHub is asked for a listed user alone
-
-    repo, where = connect(found.repo), f"pull request {found.number} of {found.repo}"
-    with refusals(where):
-        pull = repo.get_pull(found.number)
-        base, head, state = str(pull.base.sha), str(pull.head.sha), pull.state
-    if state != "open":
-        raise AbprofError("it is closed", where=where)
-    if head != command.commit:
-        what = f"the head of pull request {found.number} is {head[:10]}, not {command.commit[:10]}"
-        raise AbprofError(what, where=WORD, advice="read it again, and name its commit")
-    return {"base": base, "target": command.commit, "pr": str(found.number), **command.options}
 
 
 # ---------------------------------------------------------------- GitHub's events

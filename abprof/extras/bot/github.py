@@ -1,4 +1,4 @@
-"""GitHub, through PyGithub with the token of the environment: a notice as one comment on a pull request.
+"""GitHub, through PyGithub with the token of the environment: who may start a run, and a notice as one comment.
 
 After a lost answer or a second poster, the next post leaves one comment with the newest result. The last line of a comment is
 hidden and names its run: `<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a
@@ -16,14 +16,17 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 from urllib.parse import urlsplit
 
-from abprof.extras.bot.command import Event, read_event
+from abprof.extras.bot.command import WORD, Event, read_event
 from abprof.extras.bot.comment import Context, render
 from abprof.extras.bot.notice import Notice
+from abprof.records import Record
 from abprof.records.errors import AbprofError
+from abprof.records.quantities import seconds
 from abprof.records.visible import printable
+from abprof.system import toml
 
 if TYPE_CHECKING:
     from github.IssueComment import IssueComment
@@ -98,6 +101,49 @@ def refusals(where: str) -> Iterator[None]:
         raise AbprofError(f"GitHub cannot be reached: {reason}", where=where, advice="try again later") from None
     except (github.BadAttributeException, AttributeError, LookupError, TypeError, ValueError):
         raise AbprofError("the answer is not GitHub's", where=where, advice="check GITHUB_API_URL") from None
+
+
+# ---------------------------------------------------------------- who may start a run
+
+
+class BotConfig(Record, frozen=True):
+    """.github/abprof-bot.toml of the default branch."""
+
+    schema: Literal[1] = 1
+    users: tuple[str, ...] = ()
+    longest_budget: str = "30m"
+
+
+def admit(event: Path, allow: Path) -> dict[str, str]:
+    """What the measuring job may run, in plain characters: base and target as commits, the pull request, options.
+
+    Raises AbprofError if the comment is not a command, its author may not run it, or the pull request's head is no longer
+    the commit that it names.
+    """
+    found = read_event(event)
+    if found.command is None:
+        raise AbprofError("not an event of a comment", where=f"--event {event}")
+    names = ", ".join(BotConfig.__struct_fields__)
+    text = toml.read(allow)
+    loose = toml.loads(text, str(allow))
+    config = toml.converted(loose, BotConfig, where=str(allow), lines=toml.lines(text), advice=f"there are {names}")
+    command = found.command
+    if command.author.lower() not in {user.lower() for user in config.users}:
+        advice = "add the name to `users` in .github/abprof-bot.toml"
+        raise AbprofError("this user may not run it", where=WORD, advice=advice)
+    longest = seconds(config.longest_budget, "longest_budget")
+    if "budget" in command.options and seconds(command.options["budget"], "budget") > longest:
+        raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)
+    repo, where = connect(found.repo), f"pull request {found.number} of {found.repo}"
+    with refusals(where):
+        pull = repo.get_pull(found.number)
+        base, head, state = str(pull.base.sha), str(pull.head.sha), pull.state
+    if state != "open":
+        raise AbprofError("it is closed", where=where)
+    if head != command.commit:
+        what = f"the head of pull request {found.number} is {head[:10]}, not {command.commit[:10]}"
+        raise AbprofError(what, where=WORD, advice="read it again, and name its commit")
+    return {"base": base, "target": command.commit, "pr": str(found.number), **command.options}
 
 
 # ---------------------------------------------------------------- posting

@@ -18,6 +18,7 @@ from msgspec import Meta
 from abprof import __version__
 from abprof.records import UNREADABLE, Comparison, Record, Run, Side, Verdict
 from abprof.records.errors import AbprofError
+from abprof.report import page as pages
 from abprof.report import rows as tables
 from abprof.report.sentences import Lacking, lacking
 from abprof.report.text import clean
@@ -170,8 +171,6 @@ def make_notice(run: Run) -> Notice:
 
     Raises AbprofError for a run of one branch or without times: it has no verdict.
     """
-    from abprof.report import page as pages  # the stage that posts needs no page
-
     if not run.options.timed:
         advice = "its report.md has the counters"
         raise AbprofError("nothing was timed in this run, so it has no verdict to post", where=run.id, advice=advice)
