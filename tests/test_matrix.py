@@ -30,7 +30,7 @@ def test_declarations_become_the_record_that_travels() -> None:
     told = wire.Described("k", "s", "", "", {"default": []}, [], [], [], [])
     plain = matrix.workload("w", told, "", "cpu")
     assert (plain.scaled, plain.ladder, plain.sweep) == ("", (), None)
-    sweep = wire.Sweep(["ratio"], "density", "base", [(0.0, 0.2, 2.0, 4.0)])
+    sweep = Sweep(("ratio",), (Band((0.0, 0.2), (2.0, 4.0)),), against="base")
     rich = matrix.workload("w", replace(told, scaled="n", ladder=["a", "b"], sweep=sweep), "", "cpu")
     assert (rich.scaled, rich.ladder) == ("n", ("a", "b"))
     band = Band(density=(0.0, 0.2), speedup=(2.0, 4.0))

@@ -93,7 +93,10 @@ def test_every_verb_answers_with_its_record(spawn: Spawn, tmp_path: Path) -> Non
         "default": [(["n"], [[1], [2]]), (["mask"], [["full"]])],
         "zipped": [(["a", "b"], [[1, 2], [3, 4]])],
     }
-    assert described.phases == [("run", "k.run", "the kernel itself"), ("cast", "k.cast", "never runs")]
+    assert described.phases == [
+        wire.Phase("run", "k.run", "the kernel itself"),
+        wire.Phase("cast", "k.cast", "never runs"),
+    ]
     screened = client.ask(wire.Screen("w", [CASE, {**CASE, "n": 2}]))
     assert screened == wire.Screened(["", "too large here"], [1e9, 1e9], [1e6, 1e6], ["simulated", "simulated"])
     assert client.ask(wire.Build()) == wire.Built(has_build=True, seconds=0.0)
@@ -203,7 +206,7 @@ def test_proof_hashes_the_real_files(spawn: Spawn, tmp_path: Path) -> None:
     one, two = package(tmp_path / "one", "k", "a = 1\n"), package(tmp_path / "two", "k", "a = 2\n")
     same = package(tmp_path / "same", "k", "a = 1\n")
     first, second, third = (proof(spawn(mount=mount(root))) for root in (one, two, same))
-    names = [(item["kind"], item["name"]) for item in first.artefacts]
+    names = [(item.kind, item.name) for item in first.artefacts]
     assert names == [
         ("module", "abprof_side.k"),
         ("module", "abprof_side.k.sub"),
@@ -212,7 +215,7 @@ def test_proof_hashes_the_real_files(spawn: Spawn, tmp_path: Path) -> None:
     ]
 
     def content(proved: wire.Proved) -> list[str]:
-        return [item["sha256"] for item in proved.artefacts]
+        return [item.sha256 for item in proved.artefacts]
 
     assert content(first) == content(third)
     assert content(first)[0] != content(second)[0]

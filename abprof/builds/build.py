@@ -22,7 +22,7 @@ import msgspec
 
 from abprof.builds import keys
 from abprof.builds.worker_factory import WorkerFactory
-from abprof.records import UNREADABLE, Artefact, Build, Cell, Checkout, Failure, Package, Record
+from abprof.records import UNREADABLE, Build, Cell, Checkout, Failure, Package, Record
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.system import files, locks
@@ -309,7 +309,7 @@ class _Builder:
             fresh,
             seconds=seconds,
             variants=tuple(built.variants),
-            artefacts=tuple(msgspec.convert(a, Artefact) for a in proved.artefacts),
+            artefacts=tuple(proved.artefacts),
             facts={kernel.key: kernel.summary() for kernel in compiled},
             compile_seconds={kernel.key: kernel.seconds or 0.0 for kernel in compiled},
             unproved=proved.reason,

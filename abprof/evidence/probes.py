@@ -3,7 +3,6 @@ record's `missing` and raise nothing."""
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from abprof.evidence.causes import CHANGED
-from abprof.records import UNREADABLE, Arm, Cell, Census, Profile, Run, Sampled, SampledFunction, Trace
+from abprof.records import UNREADABLE, Arm, Cell, Profile, Run, Sampled, SampledFunction, Trace
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
@@ -128,8 +127,7 @@ def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, fo
     try:
         request = wire.Phases(arm.id, calls, discarded, f"{arm.side}/{name}", MOST_BYTES)
         traced: wire.Phased = worker.call(request, plan.timeout)
-        census = msgspec.convert(dataclasses.asdict(traced.census), Census)
-        found: dict[str, Any] = {"calls": calls, "census": census}
+        found: dict[str, Any] = {"calls": calls, "census": traced.census}
         try:
             size = _keep(made, folder / FOLDER / name)
             return found | {"file": f"{FOLDER}/{name}", "bytes": size, "left_out": traced.left_out}

@@ -271,7 +271,7 @@ class CellSetup:
         request = wire.Check(state.arm.id, f"{name}.expected", _sample(name, state.arm), against)
         checked: wire.Checked | None = self.ask(state, request)
         if checked is not None:
-            result = msgspec.convert({f: getattr(checked, f) for f in CheckResult.__struct_fields__}, CheckResult)
+            result = CheckResult(**{f.name: getattr(checked, f.name) for f in dataclasses.fields(CheckResult)})
             state.outcome = msgspec.structs.replace(state.outcome, check=result, facts=checked.facts)
             if not checked.ok:
                 self.wrong(state, checked.reason or "the workload's check says no")
@@ -323,7 +323,7 @@ class CellSetup:
         if self.ask(state, wire.Hand(state.arm.id, seed, name, again, anew)) is None:
             return None
         request = wire.Examine(cell.workload, dict(cell.params), seed, name, again)
-        checked: wire.Checked = self.pool.judge().call(request, self.task.timeout)
+        checked: wire.CheckResult = self.pool.judge().call(request, self.task.timeout)
         return "" if checked.ok else checked.reason or "the workload's check says no"
 
 

@@ -8,7 +8,7 @@ import shutil
 import sys
 import types
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from abprof.measure import matrix
@@ -244,11 +244,11 @@ def packages(worker: Worker, timeout: float) -> dict[str, str]:
 def ceilings(worker: Worker, timeout: float) -> Ceilings:
     """The device's peak rates, measured now. A failure becomes a reason in the result."""
     try:
-        best: wire.Reached = worker.call(wire.Reach(), timeout)
+        best: Ceilings = worker.call(wire.Reach(), timeout)
     except (WorkerDied, WorkerFault) as error:
         return Ceilings(why_not=error.reason)
     why_not = "" if best.tflops and best.gbps else "the device could not be asked, or had no room (logs/survey.log)"
-    return Ceilings(tflops=best.tflops, tflops_by=best.tflops_by, gbps=best.gbps, gbps_by=best.gbps_by, why_not=why_not)
+    return replace(best, why_not=why_not)
 
 
 def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: float) -> wire.Ready:

@@ -11,7 +11,6 @@ epochs on an H200, so slices are judged apart from the turns, and overrule only 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import time
 from collections import Counter
@@ -24,7 +23,7 @@ from abprof.measure import turns
 from abprof.measure.cell import CellSetup, CellTask
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import JUDGED_METRIC, LONGEST_CALL, SUSTAINED, Arm, Block, Cell, Census, MachineState, Outcome, Turn
+from abprof.records import JUDGED_METRIC, LONGEST_CALL, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
 from abprof.verdict import stats
@@ -143,7 +142,7 @@ def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 def _read(phased: wire.Phased, *, phases: bool) -> dict[str, Any]:
     recorded = phases and (phased.phases or phased.total)
     times = {**phased.phases, "total": phased.total} if recorded else None
-    return {"phases": times, "census": msgspec.convert(dataclasses.asdict(phased.census), Census)}
+    return {"phases": times, "census": phased.census}
 
 
 # ---------------------------------------------------------------- slices without a pause

@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from abprof.records import Arm, Band, Build, Cell, Judge, Phase, Side, Sweep, Timer, Value, Workload, arm_id
+from abprof.records import Arm, Build, Cell, Judge, Side, Timer, Value, Workload, arm_id
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 
@@ -30,7 +30,6 @@ def workload(
 ) -> Workload:
     """A workload's declarations as a record; of its peers those of --peer, or those that it measures by default."""
     default = described.peers if described.default_peers is None else described.default_peers
-    sweep = described.sweep
     return Workload(
         name=name,
         kernel=described.kernel,
@@ -39,20 +38,15 @@ def workload(
         judge=judge(timer, kind, described.judge),
         variants=tuple(described.variants),
         peers=tuple(peer for peer in described.peers if peer in (peers or default) or "all" in peers),
-        phases=tuple(Phase(name=n, range=r, text=t) for n, r, t in described.phases),
+        phases=tuple(described.phases),
         seed_columns=tuple(described.seed_columns),
         scaled=described.scaled,
         ladder=tuple(described.ladder),
-        sweep=None if sweep is None else _sweep(sweep),
+        sweep=described.sweep,
         checked="sides" if described.checked == "sides" else "reference",
         sha256=sha256,
         text=described.text,
     )
-
-
-def _sweep(declared: wire.Sweep) -> Sweep:
-    bands = tuple(Band(density=(low, high), speedup=(slow, fast)) for low, high, slow, fast in declared.bands)
-    return Sweep(axes=tuple(declared.axes), density=declared.density, against=declared.against, bands=bands)
 
 
 def known_peers(matrix: Iterable[wire.Described], peers: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from abprof.builds import WorkerFactory
 from abprof.measure import turns
-from abprof.records import PEERS, STANDING_IN, Arm, Artefact, Build, Cell, Checkout, Kernel, Package, Proof
+from abprof.records import PEERS, STANDING_IN, Arm, Build, Cell, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, end_all, how_ended
@@ -161,7 +161,7 @@ class WorkerPool:
                 proofs[id] = wire.Proved(False, f"it could not say what it had loaded: {reply.reason}", [])
                 continue
             built = {a.path: a.sha256 for a in self._specs[id].build.artefacts if a.path}
-            other = [a["path"] for a in reply.artefacts if built.get(a["path"], a["sha256"]) != a["sha256"]]
+            other = [a.path for a in reply.artefacts if built.get(a.path, a.sha256) != a.sha256]
             wrong = {"ok": False, "reason": f"{other[0]} is not the file that was built"} if other else {}
             proofs[id] = dataclasses.replace(reply, **wrong)
         self._proved = proofs
@@ -198,7 +198,7 @@ class WorkerPool:
                     kernel=self._specs[id].package.name,
                     ok=proved.ok,
                     reason=proved.reason,
-                    artefacts=tuple(msgspec.convert(artefact, Artefact) for artefact in proved.artefacts),
+                    artefacts=tuple(proved.artefacts),
                 )
 
     def kernels(self) -> Iterator[Kernel]:

@@ -1,10 +1,11 @@
-"""What workers and devices report: turns, blocks of rounds, launches, checks."""
+"""What workers and devices report: turns, outcomes of arms, the machine's state, and blocks of rounds."""
 
 from __future__ import annotations
 
 import msgspec
 
 from abprof.records.base import UNJUDGED_METRICS, Record, Status, Value
+from abprof.records.messages import Census, CheckResult
 
 LONGEST_CALL = 1e18  # ns, thirty years: no clock that is right reads more, and sums of such times are still numbers
 
@@ -23,52 +24,6 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
     empty: float = 0.0  # ns of an empty launch by the judged metric's timer, in this turn; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the turn's calls; 0: not known
     waited: int = 0  # ns that the parent waited for the answer, by its own clock; 0: unknown, or inputs were made again
-
-
-class Launch(Record, frozen=True, kw_only=True):
-    """One kernel within a call (on a CPU one of torch's operations), as often as it ran with this grid. None, and what
-    is empty, is unknown."""
-
-    name: str
-    count: int
-    ns: float  # all its launches in a call together, in the profiled pass
-    compiled: str = ""  # Kernel.key
-    choice: str = ""  # the configuration that its autotuner took for this call
-    offered: str = ""  # hash of those that it took it from
-    grid: tuple[int, ...] = ()
-    block: tuple[int, ...] = ()
-    registers: int | None = None
-    shared_bytes: int | None = None
-
-
-class Range(Record, frozen=True, kw_only=True):
-    """One range of a profiler's that the package marks, within a call."""
-
-    name: str
-    count: int
-    ns: float  # its own in a call, without ranges inside it: on a GPU of the kernels launched from it, else the host's
-
-
-class Census(Record, frozen=True, kw_only=True):
-    """What one call of an arm launched, from the profiled pass. All calls of that pass launched the same."""
-
-    launches: tuple[Launch, ...] = ()
-    hidden_ns: float | None = None  # of the kernels' time, that which passed while another kernel ran
-    missing: str = ""  # why it is not known; then there are no launches here
-    on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
-    ranges: tuple[Range, ...] | None = None  # that a call passes; None: unknown, or calls of one pass differ
-
-
-class CheckResult(Record, frozen=True, kw_only=True):
-    """An arm's outputs against the reference, and against the base's outputs."""
-
-    ok: bool
-    reason: str = ""
-    max_abs: float | None = None
-    max_rel: float | None = None
-    digest: str = ""  # equal digests mean bit-equal outputs
-    base_max_abs: float | None = None  # largest difference from the base's outputs on the sampled elements
-    compared: bool = True  # False: nothing was looked at, so that `ok` says nothing (the fact `checked` says why)
 
 
 class Outcome(Record, frozen=True, kw_only=True):

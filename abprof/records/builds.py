@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from abprof.records.base import Record, Status, Value
+from abprof.records.messages import Artefact
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -14,15 +15,6 @@ class Failure(Record, frozen=True, kw_only=True):
     reason: str
     log: str = ""  # file name inside the run folder's logs/
     at: str = ""  # the workload's file that could not say what it is; "": not the workload's doing
-
-
-class Artefact(Record, frozen=True, kw_only=True):
-    """A file a worker loaded (or a kernel it compiled), by content."""
-
-    kind: Literal["module", "object", "kernel"]
-    name: str
-    path: str
-    sha256: str
 
 
 class Build(Record, frozen=True, kw_only=True):

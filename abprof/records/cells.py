@@ -6,6 +6,7 @@ from functools import cache
 from typing import Literal
 
 from abprof.records.base import Judge, Record, Value
+from abprof.records.messages import Phase, Sweep
 
 
 class Side(Record, frozen=True, kw_only=True):
@@ -53,30 +54,6 @@ class Package(PackageTable, frozen=True, kw_only=True):
         if side.kind != "dist":
             return self
         return Package(name=self.name, module=self.module or self.name, env=self.env)
-
-
-class Phase(Record, frozen=True, kw_only=True):
-    """A named part of a call: the profiler range that marks it, and what it is."""
-
-    name: str
-    range: str
-    text: str
-
-
-class Band(Record, frozen=True, kw_only=True):
-    """The speed-up that is expected where the density lies between two values (0 to 1, both ends included)."""
-
-    density: tuple[float, float]
-    speedup: tuple[float, float]
-
-
-class Sweep(Record, frozen=True, kw_only=True):
-    """Cases that differ in density alone, and what they should gain by it."""
-
-    axes: tuple[str, ...]  # what the density comes of: cases that agree in all other axes are one curve
-    density: str = "density"  # the fact, or the axis, that is the density
-    against: str = ""  # speed-up over this variant in the same case; "": over the densest case of the same arm
-    bands: tuple[Band, ...] = ()
 
 
 class Workload(Record, frozen=True, kw_only=True):

@@ -17,6 +17,8 @@ CALL_RANGE = "abprof_call"  # the range around each profiled call
 LONG_CALL = 5e7  # ns: a call that takes so long is made no more often than needed
 MIDDLE_CALL = 1e7  # ns: on a GPU such a call needs few others to be warm, and to be timed
 WRAPPED = "_repository"  # in a copy of the workloads: the repository's benchmarks that they wrap
+# In abprof.records too: parts of a run's records.
+__all__ = ["Artefact", "Band", "Ceilings", "Census", "CheckResult", "Launch", "Phase", "Range", "Sweep"]
 Value = str | int | float | bool
 Failed = Literal["unsupported", "missing", "oom", "crash"]  # how a request may fail
 
@@ -29,6 +31,109 @@ def cell_id(workload: str, case: Mapping[str, Value]) -> str:
 def shown(value: Value) -> str:
     """An axis's value as a cell's id has it."""
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+# ---------------------------------------------------------------- records that a run keeps as its workers send them
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A named part of a call: the profiler range that marks it, and what it is."""
+
+    name: str
+    range: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Band:
+    """The expected (lowest, highest) speed-up where the density is between two values (0 to 1, both included)."""
+
+    density: tuple[float, float]
+    speedup: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A workload's SWEEP: cases that differ in density alone."""
+
+    axes: tuple[str, ...]  # they determine the density; cases that agree in all others form one curve
+    bands: tuple[Band, ...] = ()
+    density: str = "density"  # the fact or axis that holds it
+    against: str = ""  # the variant that the speed-up is counted from; "": the densest case of the same arm
+
+
+@dataclass(frozen=True)
+class Ceilings:
+    """The highest rates that plain torch reached on the device in this run; None: not measured."""
+
+    tflops: float | None = None
+    tflops_by: str = ""  # the operation: "bfloat16 matrix products of 8192 x 8192 x 8192, the best of 3 readings"
+    gbps: float | None = None  # 1e9 bytes a second, read and written
+    gbps_by: str = ""
+    why_not: str = ""  # why a rate is missing
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """An arm's outputs against the reference, and against the base's outputs."""
+
+    ok: bool
+    reason: str = ""
+    max_abs: float | None = None
+    max_rel: float | None = None
+    digest: str = ""  # equal digests mean bit-equal outputs
+    base_max_abs: float | None = None  # largest difference from the base's outputs on the sampled elements
+    compared: bool = True  # False: there is no reference, and the call returned nothing that could be compared
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel within a call (on a CPU one of torch's operations) with one grid. None or empty: unknown."""
+
+    name: str
+    count: int
+    ns: float  # of all `count` launches together, the median over calls
+    compiled: str = ""  # Compiled.key: which of the kernels that Triton compiled
+    choice: str = ""  # the configuration that its autotuner chose for this call
+    offered: str = ""  # hash of the configurations that its autotuner chose from
+    grid: tuple[int, ...] = ()
+    block: tuple[int, ...] = ()
+    registers: int | None = None
+    shared_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class Range:
+    """One range of a profiler's that the package marks, within a call."""
+
+    name: str
+    count: int
+    ns: float  # without ranges inside it: of the kernels launched from it on a GPU, else the host's
+
+
+@dataclass(frozen=True)
+class Census:
+    """What one call of an arm launched, from a profiled pass. All calls of the pass launched the same."""
+
+    launches: tuple[Launch, ...] = ()
+    hidden_ns: float | None = None  # of the kernels' time, that during which another kernel ran
+    missing: str = ""  # why the launches are unknown; `launches` is then empty
+    on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
+    ranges: tuple[Range, ...] | None = None  # None: unknown, or calls of the pass differ
+
+
+@dataclass(frozen=True)
+class Artefact:
+    """A file that a worker loaded, or a kernel that it compiled, by content."""
+
+    kind: Literal["module", "object", "kernel"]
+    name: str
+    path: str
+    sha256: str
+
+
+# ---------------------------------------------------------------- requests and replies
 
 
 @dataclass(frozen=True)
@@ -70,16 +175,6 @@ class Describe:
 
 
 @dataclass(frozen=True)
-class Sweep:
-    """A workload's SWEEP; a band is (density from, to, speed-up from, to)."""
-
-    axes: list[str]
-    density: str
-    against: str
-    bands: list[tuple[float, float, float, float]]
-
-
-@dataclass(frozen=True)
 class Described:
     """A workload module's declarations. `presets[NAME]` is a list of (axis or zipped axes, values) in file order."""
 
@@ -90,7 +185,7 @@ class Described:
     presets: dict[str, list[tuple[list[str], list[Any]]]]
     variants: list[str]
     peers: list[str]
-    phases: list[tuple[str, str, str]]
+    phases: list[Phase]
     seed_columns: list[str]
     scaled: str = ""
     ladder: list[str] = field(default_factory=list)
@@ -118,16 +213,6 @@ class Screened:
 @dataclass(frozen=True)
 class Reach:
     """Measure what the device does at its best by plain torch."""
-
-
-@dataclass(frozen=True)
-class Reached:
-    """The highest rates and the operations that reached them; None if nothing could be measured."""
-
-    tflops: float | None
-    gbps: float | None
-    tflops_by: str = ""
-    gbps_by: str = ""
 
 
 @dataclass(frozen=True)
@@ -228,15 +313,10 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Checked:
-    ok: bool
-    reason: str = ""
-    max_abs: float | None = None
-    max_rel: float | None = None
-    digest: str = ""
-    base_max_abs: float | None = None
+class Checked(CheckResult):
+    """A check's result, and the facts of the workload and the operation."""
+
     facts: dict[str, Value] = field(default_factory=dict)
-    compared: bool = True  # False: there is no reference, and the call returned nothing that could be compared
 
 
 @dataclass(frozen=True)
@@ -252,7 +332,7 @@ class Hand:
 
 @dataclass(frozen=True)
 class Examine:
-    """To a worker without a package: check outputs that another worker wrote. The reply is that of `Check`."""
+    """To a worker without a package: check outputs that another worker wrote."""
 
     workload: str
     case: dict[str, Value]
@@ -300,42 +380,6 @@ class Phases:
 
 
 @dataclass(frozen=True)
-class Launch:
-    """One kernel within a call (on a CPU one of torch's operations) with one grid. None or empty: unknown."""
-
-    name: str
-    count: int
-    ns: float  # of all `count` launches together, the median over calls
-    compiled: str = ""  # Compiled.key: which of the kernels that Triton compiled
-    choice: str = ""  # the configuration that its autotuner chose for this call
-    offered: str = ""  # hash of the configurations that its autotuner chose from
-    grid: list[int] = field(default_factory=list)
-    block: list[int] = field(default_factory=list)
-    registers: int | None = None
-    shared_bytes: int | None = None
-
-
-@dataclass(frozen=True)
-class Range:
-    """One range of a profiler's within a call. `ns` is its own time, without that of ranges inside it."""
-
-    name: str
-    count: int
-    ns: float
-
-
-@dataclass(frozen=True)
-class Census:
-    """What one call launched. `missing`: why that is unknown; then there are no launches here."""
-
-    launches: list[Launch] = field(default_factory=list)
-    hidden_ns: float | None = None  # of the kernels' time that which ran beside another kernel
-    missing: str = ""
-    on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
-    ranges: list[Range] | None = None  # that the package marks; None: unknown, or calls differ
-
-
-@dataclass(frozen=True)
 class Phased:
     """Median ns per call of each declared phase in a separate profiled pass; None: the range never ran."""
 
@@ -375,7 +419,7 @@ class Prove:
 class Proved:
     ok: bool
     reason: str  # the first file that is neither from `Mount.allowed` nor of the worker's environment at its start
-    artefacts: list[dict[str, str]]  # kind, name, path, sha256
+    artefacts: list[Artefact]
     compiles: int = 0  # kernels compiled since Start
     kernels: list[Compiled] = field(default_factory=list)  # compiled, or found in the cache, since Start
 
@@ -384,14 +428,14 @@ VERBS: dict[str, tuple[type, type]] = {
     "start": (Start, Ready),
     "describe": (Describe, Described),
     "screen": (Screen, Screened),
-    "reach": (Reach, Reached),
+    "reach": (Reach, Ceilings),
     "inventory": (Inventory, Listed),
     "build": (Build, Built),
     "open": (Open, Opened),
     "capture": (Capture, Captured),
     "check": (Check, Checked),
     "hand": (Hand, Done),
-    "examine": (Examine, Checked),
+    "examine": (Examine, CheckResult),
     "turn": (Turn, Turned),
     "phases": (Phases, Phased),
     "close": (Close, Closed),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from abprof.records.base import Record
-from abprof.records.blocks import Census
+from abprof.records.messages import Census
 
 
 class Trace(Record, frozen=True, kw_only=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 from abprof.records.base import Record, Status, Value, Verdict
-from abprof.records.blocks import Census, CheckResult
 from abprof.records.builds import Build, Kernel, Proof
 from abprof.records.cells import Arm, Cell, Command, Side, Workload
+from abprof.records.messages import Ceilings, Census, CheckResult
 from abprof.records.options import Night, Options
 from abprof.records.probes import Profile, Sampled, Trace
 
@@ -29,16 +29,6 @@ class Touched(Record, frozen=True, kw_only=True):
     how: Literal["changed", "removed", "added"]
     moment: str  # "while kernels were built", "in epoch 2"
     falsifies: bool = True  # what it holds is measured, or judges; False: elsewhere, and no verdict rests on it
-
-
-class Ceilings(Record, frozen=True, kw_only=True):
-    """The most that plain torch got out of the device in this run (abprof/worker/ceilings.py); None: not measured."""
-
-    tflops: float | None = None
-    tflops_by: str = ""  # of what, in words: "bfloat16 matrix products of 8192 x 8192 x 8192, the best of 9 readings"
-    gbps: float | None = None  # 1e9 bytes a second, read and written
-    gbps_by: str = ""
-    why_not: str = ""  # why one or both are missing
 
 
 class Machine(Record, frozen=True, kw_only=True):

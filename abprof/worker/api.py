@@ -6,11 +6,13 @@ from abprof.kit import Check, Op, Unsupported, Work, compare
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+
+from abprof.records.messages import Band, Sweep
 
 __all__ = ["Band", "Check", "Op", "Sweep", "Unsupported", "Work", "accepts", "agree", "compare", "tensors"]
 
@@ -46,24 +48,6 @@ class Work:
     flops: float | None = None
     bytes: float | None = None
     convention: str = ""
-
-
-@dataclass(frozen=True)
-class Band:
-    """The expected (lowest, highest) speed-up where the density is between two values (0 to 1, both included)."""
-
-    density: tuple[float, float]
-    speedup: tuple[float, float]
-
-
-@dataclass(frozen=True)
-class Sweep:
-    """A workload's SWEEP: cases that differ in density alone."""
-
-    axes: Sequence[str]  # they determine the density; cases that agree in all others form one curve
-    bands: Sequence[Band] = ()
-    density: str = "density"  # the fact or axis that holds it
-    against: str = ""  # the variant that the speed-up is counted from; "": the densest case of the same arm
 
 
 def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:

@@ -78,7 +78,7 @@ class Bench(Arms):
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
 
-    def reach(self, _request: wire.Reach) -> wire.Reached:
+    def reach(self, _request: wire.Reach) -> wire.Ceilings:
         """What the device does at its best."""
         return ceilings.reach(self.clock)
 

@@ -22,7 +22,7 @@ SLICE = 2e7  # ns of a reading
 READINGS = 3
 
 
-def reach(clock: Clock) -> wire.Reached:
+def reach(clock: Clock) -> wire.Ceilings:
     """The device's rates of products and of copies; None for what does not fit into memory."""
     on_gpu, size, device = isinstance(clock, CudaClock), SIZE[clock.kind], clock.device
     dtype = torch.float32
@@ -64,4 +64,4 @@ def reach(clock: Clock) -> wire.Reached:
     products = f"{str(dtype).removeprefix('torch.')} matrix products of {size} x {size} x {size}{how}"
     copies = f"copies of {MIB[clock.kind]} MiB, bytes read and written{how}"
     tflops = None if flops is None else flops / 1e3
-    return wire.Reached(tflops, rate, products if flops else "", copies if rate else "")
+    return wire.Ceilings(tflops, products if flops else "", rate, copies if rate else "")

@@ -56,13 +56,9 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     facts = arm.facts()
     if alone and (words := not_compared(tensors, beside)):
         facts["checked"] = words
-    return dataclasses.replace(
-        _checked(verdict),
-        digest="" if beside else digest,  # a digest of a part cannot show that all is the same
-        base_max_abs=base_max_abs,
-        facts=facts,
-        compared=bool(tensors) or not alone,
-    )
+    digest = "" if beside else digest  # a digest of a part cannot show that all is the same
+    compared = bool(tensors) or not alone
+    return wire.Checked(*_fields(verdict), digest, base_max_abs, compared, facts)
 
 
 def hand(arms: Arms, request: wire.Hand) -> wire.Done:
@@ -83,7 +79,7 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
     return wire.Done()
 
 
-def examine(arms: Arms, request: wire.Examine) -> wire.Checked:
+def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
     """Check what another worker handed over, against the reference of inputs made here. Raises ValueError if the file
     holds more than tensors and plain containers: unpickling other objects would run the other process's code."""
     wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
@@ -96,7 +92,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.Checked:
     finally:
         path.unlink(missing_ok=True)
     expected = _reference(arms, wanted, again)
-    return _checked(workload.check(arms.module(request.workload), request.case, results, expected))
+    return wire.CheckResult(*_fields(workload.check(arms.module(request.workload), request.case, results, expected)))
 
 
 def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
@@ -117,8 +113,8 @@ def _reference(arms: Arms, request: wire.Open, again: wire.Open | None = None) -
         return module.reference(types.MappingProxyType(request.case), inputs)
 
 
-def _checked(verdict: Check) -> wire.Checked:
-    return wire.Checked(bool(verdict.ok), verdict.reason, _finite(verdict.max_abs), _finite(verdict.max_rel))
+def _fields(verdict: Check) -> tuple[bool, str, float | None, float | None]:
+    return bool(verdict.ok), verdict.reason, _finite(verdict.max_abs), _finite(verdict.max_rel)
 
 
 def _finite(value: float | None) -> float | None:

@@ -7,7 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +80,7 @@ class Watch:
             yield seen
 
 
-def chosen(launches: list[wire.Launch], package: str) -> list[wire.Launch]:
+def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, ...]:
     """The launches, each with the configuration that its autotuner in the package's modules last chose, and a hash of
     all it chose from."""
     known: dict[str, tuple[str, str]] = {}
@@ -91,7 +91,7 @@ def chosen(launches: list[wire.Launch], package: str) -> list[wire.Launch]:
             digest = hashlib.sha256("\n".join(offered).encode()).hexdigest()[:16]
             known[tuner.base_fn.__name__] = (str(tuner.best_config), digest)
     pairs = ((launch, known.get(launch.name, ("", ""))) for launch in launches)
-    return [dataclasses.replace(launch, choice=choice, offered=offered) for launch, (choice, offered) in pairs]
+    return tuple(dataclasses.replace(launch, choice=choice, offered=offered) for launch, (choice, offered) in pairs)
 
 
 def _autotuner(value: Any) -> Any:

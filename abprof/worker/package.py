@@ -17,6 +17,7 @@ from functools import cache
 from importlib import metadata
 from importlib.abc import MetaPathFinder
 from pathlib import Path
+from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
@@ -178,7 +179,7 @@ class Prover:
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         self.loaded = frozenset(file for file in (*files, *objects) if file and not file.startswith(named))
 
-    def prove(self, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
+    def prove(self, kernels: dict[str, str]) -> tuple[str, list[wire.Artefact]]:
         """(why a loaded file may not be there, or ""; every loaded file that is not the environment's, with its SHA-256).
 
         The environment is the interpreter, the system's libraries and what was given, unless it lies in `mount.forbidden`,
@@ -192,17 +193,17 @@ class Prover:
         whole = self._mount.whole and root.is_dir()
         beside = {entry.name.removesuffix(".py") for entry in root.iterdir()} if whole else set[str]()
         installed = self._installed_from((*sys.path, "" if private else top))
-        found: list[dict[str, str]] = []
+        found: list[wire.Artefact] = []
         reasons: list[str] = []
 
-        def judge(kind: str, name: str, path: str, *, outside: bool) -> None:
+        def judge(kind: Literal["module", "object"], name: str, path: str, *, outside: bool) -> None:
             what = f"module {name}" if kind == "module" else f"shared object {path}"
             if path in installed:
                 reasons.append(f"{what} is of {installed[path]}, outside this side's tree")
             elif outside:
                 place = f"{path}, outside" if kind == "module" else "outside"
                 reasons.append(f"{what} was loaded from {place} this side's tree")
-            found.append({"kind": kind, "name": name, "path": path, "sha256": self._hash(path)})
+            found.append(wire.Artefact(kind, name, path, self._hash(path)))
 
         for module, path, standing in self._modules():
             sides = f"{module}.".startswith(f"{top}.") or module.partition(".")[0] in beside
@@ -213,7 +214,7 @@ class Prover:
             standing = self.standing(path, path, library=True)
             if standing != "environment" or path in installed:
                 judge("object", os.path.basename(path), path, outside=standing == "outside")  # noqa: PTH119
-        found += [{"kind": "kernel", "name": n, "path": "", "sha256": h} for n, h in sorted(kernels.items())]
+        found += [wire.Artefact("kernel", name, "", sha256) for name, sha256 in sorted(kernels.items())]
         return next(iter(reasons), ""), found
 
     def standing(self, file: str, path: str, *, library: bool = False) -> str:

@@ -227,8 +227,8 @@ def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
     for kind, number in counts[0].items():
         name, key, grid, block, *resources = kind
         ns = statistics.median(sum(o.ns for o in call if (o.name, o.key, *o.details) == kind) for call in calls)
-        launches.append(wire.Launch(name, number, ns, key, "", "", list(grid), list(block), *resources))
-    return wire.Census(launches, statistics.median(map(hidden, calls)))
+        launches.append(wire.Launch(name, number, ns, key, "", "", grid, block, *resources))
+    return wire.Census(tuple(launches), statistics.median(map(hidden, calls)))
 
 
 def hidden(call: Sequence[Ran]) -> float:
@@ -242,7 +242,7 @@ def hidden(call: Sequence[Ran]) -> float:
 
 def ranges_of(
     marked: Sequence[Marked], spans: Sequence[tuple[int, int]], kernels: Sequence[Ran] | None = None
-) -> list[wire.Range] | None:
+) -> tuple[wire.Range, ...] | None:
     """Each range's count in a call and its own time, without that of ranges inside it; None if calls differ.
 
     `kernels`: everything that ran on the device; then a range's time is that of the kernels launched from it. Without
@@ -266,7 +266,7 @@ def ranges_of(
             own[place] += ns
     ran = [Ran(one.name, one.start, one.start, ns) for one, ns in zip(ordered, own, strict=True)]
     counted = census(ran, spans)
-    return None if counted.missing else [wire.Range(one.name, one.count, one.ns) for one in counted.launches]
+    return None if counted.missing else tuple(wire.Range(one.name, one.count, one.ns) for one in counted.launches)
 
 
 # ---------------------------------------------------------------- a pass kept as a file

@@ -59,7 +59,7 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
         presets=presets,
         variants=list(getattr(module, "VARIANTS", None) or ()),
         peers=peers,
-        phases=[(key, *spec) for key, spec in getattr(module, "PHASES", {}).items()],
+        phases=[wire.Phase(key, *spec) for key, spec in getattr(module, "PHASES", {}).items()],
         seed_columns=list(getattr(module, "SEED_COLUMNS", ())),
         scaled=str(scaled),
         ladder=ladder,
@@ -91,8 +91,8 @@ def _sweep(module: types.ModuleType, presets: Presets) -> wire.Sweep | None:
         (low, high), (slow, fast) = map(float, band.density), map(float, band.speedup)
         if not (0 <= low <= high <= 1 and 0 < slow <= fast < math.inf):
             raise ValueError(f"SWEEP: invalid band: density {low} to {high}, speed-up {slow} to {fast}")
-        bands.append((low, high, slow, fast))
-    return wire.Sweep(list(sweep.axes), sweep.density, sweep.against, bands)
+        bands.append(wire.Band((low, high), (slow, fast)))
+    return wire.Sweep(tuple(sweep.axes), tuple(bands), sweep.density, sweep.against)
 
 
 def _known(what: str, axes: Any, presets: Presets) -> None:

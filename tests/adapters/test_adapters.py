@@ -84,7 +84,7 @@ def test_what_was_loaded_is_proved_and_benchmarks_judge(side: Side) -> None:
     side.open("report", {"N": 128, "provider": "mylib"})
     proved = side.ask(wire.Prove())
     # Here the benchmarks lie in the repository itself; a run copies them beside the workloads (test_wrapped.py).
-    assert "mylib" in {row["name"] for row in proved.artefacts}
+    assert "mylib" in {row.name for row in proved.artefacts}
 
 
 def test_equal_seeds_make_equal_inputs(side: Side) -> None:

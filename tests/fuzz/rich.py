@@ -5,6 +5,7 @@ Every text of a run comes from a branch, a machine or a tool: what one is called
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -164,11 +165,18 @@ _KEPT = {
 }  # fmt: skip
 
 
+def _fields(value: Any) -> tuple[str, ...]:
+    """The names of a record's fields."""
+    if dataclasses.is_dataclass(value):
+        return tuple(field.name for field in dataclasses.fields(value))
+    return value.__struct_fields__ if isinstance(value, msgspec.Struct) else ()
+
+
 def _texts(value: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield value
-    elif isinstance(value, msgspec.Struct):
-        for name in value.__struct_fields__:
+    elif names := _fields(value):
+        for name in names:
             yield from _texts(getattr(value, name))
     elif isinstance(value, dict):
         for key, held in value.items():
@@ -182,12 +190,11 @@ def _texts(value: Any) -> Iterator[str]:
 def _rewritten(value: Any, of: Callable[[str], str]) -> Any:
     if isinstance(value, str):
         return of(value)
-    if isinstance(value, msgspec.Struct):
-        fields = {name: getattr(value, name) for name in value.__struct_fields__}
+    if names := _fields(value):
+        fields = {name: getattr(value, name) for name in names}
         changed = {name: _rewritten(held, of) for name, held in fields.items()}
-        return msgspec.structs.replace(
-            value, **{name: held for name, held in changed.items() if held is not fields[name]}
-        )
+        replace = dataclasses.replace if dataclasses.is_dataclass(value) else msgspec.structs.replace
+        return replace(value, **{name: held for name, held in changed.items() if held is not fields[name]})
     if isinstance(value, dict):
         return {of(key): _rewritten(held, of) for key, held in value.items()}
     if isinstance(value, tuple):

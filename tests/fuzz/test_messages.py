@@ -33,7 +33,7 @@ def example(kind: Any) -> Any:
         return inner[0]
     if isinstance(kind, UnionType):
         return example(inner[0])
-    if origin is list:
+    if origin is list or inner[1:] == (...,):
         return [example(inner[0])] * 2
     if origin is dict:
         return {"name": example(inner[1])}

@@ -105,7 +105,7 @@ class Worker:
             presets=workload.axes(),
             variants=workload.variants,
             peers=workload.peers,
-            phases=[(name, span, text) for name, span, text, _ in workload.phases],
+            phases=[wire.Phase(name, span, text) for name, span, text, _ in workload.phases],
             seed_columns=workload.seed_columns,
             ladder=workload.ladder,
             default_peers=workload.default_peers,
@@ -121,9 +121,9 @@ class Worker:
             conventions=[workload.convention] * many,
         )
 
-    def reach(self, args: wire.Reach, faults: list[Fault]) -> wire.Reached:
+    def reach(self, args: wire.Reach, faults: list[Fault]) -> wire.Ceilings:
         tflops, gbps = self.scenario.ceilings or (None, None)
-        return wire.Reached(tflops, gbps, "simulated products" if tflops else "", "simulated copies" if gbps else "")
+        return wire.Ceilings(tflops, "simulated products" if tflops else "", gbps, "simulated copies" if gbps else "")
 
     def inventory(self, args: wire.Inventory, faults: list[Fault]) -> wire.Listed:
         return wire.Listed(self.scenario.packages)
@@ -193,10 +193,10 @@ class Worker:
         self._scratch(args.outputs).write_text(json.dumps(follows))
         return wire.Done()
 
-    def examine(self, args: wire.Examine, faults: list[Fault]) -> wire.Checked:
+    def examine(self, args: wire.Examine, faults: list[Fault]) -> wire.CheckResult:
         found = json.loads(self._scratch(args.outputs).read_text())
         follows = found[:1] == [args.seed] and (args.again is None or found[1:] == [args.again])
-        return wire.Checked(follows, "" if follows else "output 0: largest error 1, allowed 1e-6")
+        return wire.CheckResult(follows, "" if follows else "output 0: largest error 1, allowed 1e-6")
 
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
         arm, workload = self._arm(args.arm)
@@ -226,7 +226,7 @@ class Worker:
         return wire.Phased(times, arm.ns)
 
     def _traced(self, args: wire.Phases, arm: Arm, faults: list[Fault]) -> wire.Phased:
-        launches = [wire.Launch(f"simulated {self.start_.side}", 1, arm.ns), wire.Launch("shared", 2, arm.ns / 2)]
+        launches = (wire.Launch(f"simulated {self.start_.side}", 1, arm.ns), wire.Launch("shared", 2, arm.ns / 2))
         broken = any(fault.word == "torn_trace" for fault in faults)
         events = [{"name": launch.name, "ph": "X", "ts": 0, "dur": launch.ns / 1e3} for launch in launches]
         text = json.dumps({"traceEvents": events})
@@ -242,8 +242,8 @@ class Worker:
         artefacts = _artefacts(mount) if mount else []
         if foreign:
             name = mount.module if mount else "module"
-            artefacts.append({"kind": "module", "name": name, "path": "/elsewhere/module.py", "sha256": "0" * 64})
-        outside = [item["path"] for item in artefacts if not (mount and _inside(item["path"], mount.allowed))]
+            artefacts.append(wire.Artefact("module", name, "/elsewhere/module.py", "0" * 64))
+        outside = [item.path for item in artefacts if not (mount and _inside(item.path, mount.allowed))]
         for fault in faults:
             self.compiles += int(fault.number(1)) if fault.word == "compile" else 0
         reason = f"loaded from outside its own tree: {', '.join(outside)}" if outside else ""
@@ -339,17 +339,16 @@ def _capability(device: str) -> dict[str, str]:
     return {"capability": model} if model else {}
 
 
-def _artefacts(mount: wire.Mount) -> list[dict[str, str]]:
+def _artefacts(mount: wire.Mount) -> list[wire.Artefact]:
     """The package's modules, and the shared objects of its build folder, by content."""
     private = mount.module.startswith("abprof_side.")
     folder = Path(mount.root) / (mount.name if private else mount.module.replace(".", "/"))
-    found = [("module", mount.module, path) for path in sorted(folder.rglob("*.py"))]
-    if mount.build_dir:
-        found += [("object", path.name, path) for path in sorted(Path(mount.build_dir).rglob("*.so"))]
-    return [
-        {"kind": kind, "name": _dotted(name, folder, path), "path": str(path), "sha256": _sha256(path)}
-        for kind, name, path in found
+    module = mount.module
+    found = [
+        wire.Artefact("module", _dotted(module, folder, p), str(p), _sha256(p)) for p in sorted(folder.rglob("*.py"))
     ]
+    objects = sorted(Path(mount.build_dir).rglob("*.so")) if mount.build_dir else []
+    return found + [wire.Artefact("object", _dotted(p.name, folder, p), str(p), _sha256(p)) for p in objects]
 
 
 def _dotted(name: str, folder: Path, path: Path) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import msgspec
+import dataclasses
+
 import pytest
 
 from abprof.records import Census, Comparison, Outcome, Range
@@ -75,7 +76,7 @@ def test_on_a_gpu_it_stands_before_the_launches_that_it_adds() -> None:
     before, after = (cases.recorded()["added_launch"][name] for name in ("base", "target"))
     marks = [cases.census(part, ns) for part, ns in ((before, 1e6), (after, 1.3e6))]
     for place, extra in enumerate([(), (Range(name="clamp_run", count=1, ns=6.5e5),)]):
-        marks[place] = msgspec.structs.replace(
+        marks[place] = dataclasses.replace(
             marks[place], ranges=(Range(name="run", count=1, ns=6.5e5), *extra), on_device=True
         )
     phases = {"main": 4e5, "post": 6e5, "total": 1e6}, {"main": 4e5, "post": 1.2e6, "total": 1.6e6}

@@ -154,9 +154,13 @@ def test_a_workload_describes_itself(worker: Side) -> None:
         "default": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])],
         "requested": [(["n"], [[1]])],
     }
-    assert (result.phases, result.peers, result.seed_columns) == ([("run", "tiny.run", "the kernel")], ["torch"], ["n"])
+    assert (result.phases, result.peers, result.seed_columns) == (
+        [wire.Phase("run", "tiny.run", "the kernel")],
+        ["torch"],
+        ["n"],
+    )
     assert (result.scaled, result.ladder) == ("n", ["plain", "other"])
-    assert result.sweep == wire.Sweep(["a", "b"], "density", "plain", [(0.0, 0.5, 1.5, 2.0)])
+    assert result.sweep == wire.Sweep(("a", "b"), (wire.Band((0.0, 0.5), (1.5, 2.0)),), against="plain")
     bare = worker.ask(wire.Describe("bare"))
     assert (bare.scaled, bare.ladder, bare.sweep) == ("", [], None)
     assert (result.default_peers, bare.default_peers) == ([], None)

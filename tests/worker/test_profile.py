@@ -53,7 +53,7 @@ def test_launches_are_counted_by_name_and_grid() -> None:
     found = profile.census([*calls[0], *calls[1], ran("flush", 150)], SPANS)
     assert not found.missing
     assert [(one.name, one.grid, one.count, one.ns) for one in found.launches] == [
-        ("k", [8, 1, 1], 2, 20), ("k", [2, 1, 1], 1, 10)]  # fmt: skip
+        ("k", (8, 1, 1), 2, 20), ("k", (2, 1, 1), 1, 10)]  # fmt: skip
     assert profile.census([ran("k", 1), ran("k", 201), ran("k", 220)], SPANS) == wire.Census(missing=profile.DIFFER)
     assert profile.census([ran("k", 1)], []).missing
 
@@ -74,11 +74,11 @@ def test_a_range_has_its_own_time_without_that_of_ranges_inside() -> None:
     marked = [Marked("outer", at, at + 90) for at, _ in SPANS]
     marked += [Marked("run", at + begin, at + begin + 20) for at, _ in SPANS for begin in (10, 50)]
     marked += [Marked("reset", 150, 160)]  # between calls
-    assert profile.ranges_of(marked, SPANS) == [wire.Range("outer", 1, 50.0), wire.Range("run", 2, 40.0)]
+    assert profile.ranges_of(marked, SPANS) == (wire.Range("outer", 1, 50.0), wire.Range("run", 2, 40.0))
     assert profile.ranges_of([Marked("run", 1, 2)], SPANS) is None, "calls differ"
     marked = [Marked("outer", 0, 90), Marked("run", 10, 30), Marked("run", 50, 70)]
     kernels = [ran("k", at, ns) for at, ns in ((5, 1000), (20, 7000), (40, 2000), (60, 7000), (80, 4000), (95, 10**9))]
-    assert profile.ranges_of(marked, SPANS[:1], kernels) == [wire.Range("outer", 1, 7e3), wire.Range("run", 2, 14e3)]
+    assert profile.ranges_of(marked, SPANS[:1], kernels) == (wire.Range("outer", 1, 7e3), wire.Range("run", 2, 14e3))
 
 
 # ---------------------------------------------------------------- Kineto's events of a GPU
@@ -107,14 +107,14 @@ def test_a_kernel_belongs_to_the_call_and_range_that_launched_it() -> None:
     geometry = {n: {"grid": [4, 1, 1], "block": [128, 1, 1], "registers per thread": 40} for n in range(900)}
     found = read(device_pass(kernels=2), [("k", "k[0]")] * 6, geometry)
     [launch] = found.census.launches
-    assert (launch.name, launch.count, launch.compiled, launch.grid) == ("k", 2, "k[0]", [4, 1, 1])
-    assert (launch.registers, found.census.ranges) == (40, [wire.Range("run", 1, 100.0)])
+    assert (launch.name, launch.count, launch.compiled, launch.grid) == ("k", 2, "k[0]", (4, 1, 1))
+    assert (launch.registers, found.census.ranges) == (40, (wire.Range("run", 1, 100.0),))
     assert (found.phases, found.total) == ({"run": 100.0, "store": None}, 100.0)
 
 
 def test_a_call_without_launches_is_told_from_a_profiler_that_sees_nothing() -> None:
     nothing = read(device_pass(kernels=0)).census
-    assert (nothing.launches, nothing.missing) == ([], "")
+    assert (nothing.launches, nothing.missing) == ((), "")
     assert read(device_pass(shown=False, kernels=0)).census.missing == profile.UNSEEN
 
 

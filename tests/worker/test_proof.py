@@ -27,13 +27,13 @@ class Prover:
         self.given = Judge(wire.Mount("", "", "", "", []))
         self._before = self.given.loaded
 
-    def __call__(self, mount: wire.Mount, kernels: dict[str, str]) -> tuple[str, list[dict[str, str]]]:
+    def __call__(self, mount: wire.Mount, kernels: dict[str, str]) -> tuple[str, list[wire.Artefact]]:
         """The reason, and the artefacts that the test brought in."""
         judge = Judge(mount)
         for name in ("installed", "importable", "linkable", "loaded"):
             setattr(judge, name, getattr(self.given, name))
         reason, found = judge.prove(kernels)
-        return reason, [item for item in found if item["path"] not in self._before]
+        return reason, [item for item in found if item.path not in self._before]
 
     def begin(self) -> None:
         """The worker begins now: what is on its paths is given."""
@@ -91,8 +91,8 @@ def distribution(site: Path, name: str, url: str, *files: str) -> None:
     (info / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {"editable": "editable" in name}}))
 
 
-def named(artefacts: list[dict[str, str]]) -> dict[str, str]:
-    return {item["name"]: item["sha256"] for item in artefacts}
+def named(artefacts: list[wire.Artefact]) -> dict[str, str]:
+    return {item.name: item.sha256 for item in artefacts}
 
 
 def test_what_comes_from_the_side_is_listed_with_its_hash(
@@ -109,7 +109,7 @@ def test_what_comes_from_the_side_is_listed_with_its_hash(
         "own.so": hashlib.sha256(library.read_bytes()).hexdigest(),
         "kernel[abcd]": "0" * 64,
     }
-    assert [item["kind"] for item in found] == ["module", "module", "object", "kernel"]
+    assert [item.kind for item in found] == ["module", "module", "object", "kernel"]
 
 
 @pytest.mark.parametrize("place", ["checkout/tools/helper.py", "other/tiny.py"])

@@ -58,7 +58,7 @@ def test_example_runs_is_right_and_is_timed(built: Side) -> None:
     assert all(phased.phases.values())
     proved: wire.Proved = built.ask(wire.Prove())
     assert (proved.ok, proved.reason) == (True, "")
-    assert {a["name"] for a in proved.artefacts} >= {"abprof_side.rmsnorm", "rmsnorm.so"}
+    assert {a.name for a in proved.artefacts} >= {"abprof_side.rmsnorm", "rmsnorm.so"}
 
 
 def test_the_shortest_one_is_short_and_judges(tmp_path: Path) -> None:
