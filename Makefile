@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # Test processes: one a core, and never so many that a machine that shares its cores is crowded by them.
 WORKERS := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
-.PHONY: compiled demo test test-slow test-nightly lint browser wall slurm ray clean
+.PHONY: compiled demo test test-slow test-nightly lint browser sandbox slurm ray clean
 
 $(STAMP): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -35,7 +35,7 @@ browser:
 	done; echo "no Chromium here, and none could be installed: the browser tests are skipped"
 
 # Code under test is contained by bubblewrap: where it does not start, its tests are skipped with that reason.
-wall:
+sandbox:
 	@command -v bwrap >/dev/null && exit 0; \
 	for as in "" "sudo -n"; do \
 	  $$as apt-get update -qq >/dev/null 2>&1 && \
@@ -60,10 +60,10 @@ compiled: $(STAMP)
 	@$(BIN)/python -m compileall -q abprof tests/simulated
 
 # File by file in the order they stand in: the last ones are short, so that no process waits long for the other.
-test: $(STAMP) lint compiled browser wall
+test: $(STAMP) lint compiled browser sandbox
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
-test-slow: $(STAMP) compiled browser wall
+test-slow: $(STAMP) compiled browser sandbox
 	@# Test by test: a file may be split, for none of these tests leans on another.
 	$(BIN)/pytest -n $(WORKERS) --dist worksteal -m 'slow and not gpu' --ignore=tests/test_demo.py \
 	  --ignore=tests/why/test_real_causes.py --ignore=tests/on_ray --ignore=tests/slurm

@@ -103,7 +103,7 @@ def dry_run(config: Options, view: View) -> Run:
         signals(),
         proc.no_orphans(),
         tempfile.TemporaryDirectory() as logs,
-        worktrees(place, place.id, view) as trees,
+        worktrees(place, place.id) as trees,
     ):
         plan = make_plan(place, trees, Path(logs), view, dry=True)
         check_packages(place, plan)
@@ -163,7 +163,7 @@ def held(
     with (
         signals(),
         proc.no_orphans(),
-        worktrees(place, id, view) as trees,
+        worktrees(place, id) as trees,
         alone(place, view, wait=wait) as reserved,
     ):
         yield reserved, trees

@@ -343,7 +343,10 @@ def test_clean_removes_builds_when_asked_and_never_runs(lab: Lab) -> None:
     builds = lab.cache / "builds"
     assert list(builds.iterdir())
     runs = sorted(lab.runs.rglob("*"))
+    for name in ("bundles/abc", "landed"):  # of an earlier version
+        (lab.cache / name).mkdir(parents=True)
     result = lab.command("clean", "--builds")
+    assert not any((lab.cache / name).exists() for name in ("bundles", "landed"))
     assert result.code == 0
     assert result.out.count("removed the build") >= 2
     assert list(builds.iterdir()) == []

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.sandboxes import needs_sandbox, sandbox
 from tests.simulated.lab import Lab
 from tests.simulated.planted import load
 from tests.simulated.scenario import Scenario, Time
 from tests.tinyrepo import PACKAGE, abprof_afresh, source, tiny_repo
-from tests.walls import needs_wall, wall
 
 # Tries what hostile code would, and says as JSON what came of it.
 HOSTILE = """
@@ -69,7 +69,7 @@ def tried(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
     return loaded
 
 
-@needs_wall
+@needs_sandbox
 @pytest.mark.parametrize("network", [False, True])
 def test_hostile_code_reaches_its_own_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int, network: bool
@@ -91,7 +91,7 @@ def test_hostile_code_reaches_its_own_folder_alone(
     }
     env = {"PATH": os.environ["PATH"], "HOME": str(home)}
     command = [sys.executable, "-c", HOSTILE, json.dumps(asked)]
-    argv, behind = wall().around(command, env, own=own, writable=[room], network=network)
+    argv, behind = sandbox().around(command, env, own=own, writable=[room], network=network)
     did = tried(argv, behind)
     assert [did[str(path)] for path in writes] == ["written", "written", "refused", "refused", "refused", "refused"]
     assert did[f"read {home}/.ssh"] == []
@@ -131,7 +131,7 @@ def test_where_it_does_not_start_the_run_says_so_and_goes_on(
     lab = Lab(tmp_path, SPEEDS)
     result = lab.abprof("main", "fast", "--env", "clean", "--quick")
     assert result.run.status == "complete"
-    assert (result.run.options.contain, result.run.options.wall) == ("auto", "")
+    assert (result.run.options.contain, result.run.options.sandbox) == ("auto", "")
     (said,) = [line for line in result.run.notes if line.startswith("not contained: ")]
     assert why in said
     refused = lab.abprof("main", "fast", "--contain", "always", "--quick")
@@ -159,22 +159,22 @@ def test_what_a_profiler_starts_is_never_contained_and_that_is_said(
     assert refused.code == 2
     assert "--contain always: what --probe ncu looks at runs for a profiler, outside of the sandbox" in refused.err
     by_itself = lab.abprof("main", "fast", "--env", "clean", "--probe", "ncu", "--quick")
-    assert by_itself.run.options.wall == "bubblewrap 9", by_itself.err
+    assert by_itself.run.options.sandbox == "bubblewrap 9", by_itself.err
     (said,) = [line for line in by_itself.run.notes if line.startswith("not contained: ")]
     assert said.startswith("not contained: what --probe ncu looks at")
 
 
-def test_a_run_that_is_gone_on_with_without_a_wall_did_not_stand_behind_one(
+def test_a_continued_run_was_in_a_sandbox_if_all_its_parts_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PATH", fake(tmp_path / "bin", LETS), prepend=os.pathsep)
     lab = Lab(tmp_path, SPEEDS)
     first = lab.abprof("main", "fast", "--env", "clean", "--quick")
-    assert first.run.options.wall == "bubblewrap 9"
+    assert first.run.options.sandbox == "bubblewrap 9"
     (tmp_path / "bin" / "bwrap").write_text(f"#!/bin/sh\n{REFUSES}\n")
     again = lab.command("rerun", str(first.folder), "--repo", str(lab.repo.path))
     assert again.run.status == "complete", again.err
-    assert again.run.options.wall == ""
+    assert again.run.options.sandbox == ""
     assert any(line.startswith("not contained: ") for line in again.run.notes)
 
 
@@ -198,7 +198,7 @@ print("TRIED", _json.dumps(_done), flush=True)
 """
 
 
-@needs_wall
+@needs_sandbox
 @pytest.mark.slow
 def test_a_target_that_would_spoil_the_base_gets_nowhere(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo", 100)
@@ -207,7 +207,7 @@ def test_a_target_that_would_spoil_the_base_gets_nowhere(tmp_path: Path) -> None
     repo.commit("hostile", {"kernels/tiny/__init__.py": PACKAGE + spoils, "kernels/tiny/tiny.c": source(50)})
     options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--env", "clean", "--check", "outside")
     done = abprof_afresh("main", "hostile", *options, cwd=repo.path, home=tmp_path)
-    assert done.run["options"]["wall"] == wall().version
+    assert done.run["options"]["sandbox"] == sandbox().version
     assert done.statuses("base") == done.statuses("target") == {"tiny/n=4096": "ok"}
     log = (Path(done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()
     tries = json.loads(next(line for line in log.splitlines() if line.startswith("TRIED")).removeprefix("TRIED "))

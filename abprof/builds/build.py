@@ -28,9 +28,10 @@ from abprof.records.errors import AbprofError
 from abprof.system import files, locks
 from abprof.system.console import View
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
-from abprof.system.trees import tree_hash
+from abprof.system.trees import remove_tree, tree_hash
 
 _LOOK = 0.5  # seconds: Python handles a signal only when the main thread wakes up
+_EARLIER = ("bundles", "landed")  # cache folders of earlier versions of abprof
 _MOST_DEATHS = 3  # processes that may die of a case; then no further case is called at build time
 _ERROR = re.compile(
     r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
@@ -109,25 +110,21 @@ def build_packages(
     return builds
 
 
-def exists(tree: Path, package: Package) -> bool:
-    """Whether the files of a side, or a working tree, have this package: configured, a folder of kernels/ or a file there."""
-    if package.path:
-        return (tree / package.path).exists() or bool(package.build)  # a recipe may make it
-    folder = tree / "kernels" / package.name
-    return bool(package.module) or folder.is_dir() or folder.with_suffix(".py").is_file()
-
-
-def missing(package: Package) -> str:
-    """Reason shown when a package is missing on a side."""
-    return f"{package.path or 'kernels/' + package.name} does not exist on this side"
+def missing(tree: Path, package: Package) -> str:
+    """Why the files of a side, or a working tree, lack this package; "" if they have it."""
+    path = tree / (package.path or f"kernels/{package.name}")
+    made = bool(package.build if package.path else package.module)  # by a recipe, or by importing
+    if made or (path.exists() if package.path else path.is_dir() or path.with_suffix(".py").is_file()):
+        return ""
+    return f"{path.relative_to(tree)} does not exist on this side"
 
 
 def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
     """Return one package of one side, from the cache or built now."""
     side, tree = job.checkout.side.id, Path(job.checkout.path)
     fresh = Build(side=side, kernel=job.package.name, key="")
-    if not exists(tree, job.package):
-        return msgspec.structs.replace(fresh, failure=Failure(status="missing", reason=missing(job.package)))
+    if why := missing(tree, job.package):
+        return msgspec.structs.replace(fresh, failure=Failure(status="missing", reason=why))
     names = keys.inputs(tree, job.package)
     content = tree_hash(tree, names)
     chain = factory.toolchain[side]
@@ -391,12 +388,13 @@ def in_use(cache: Path) -> Iterator[None]:
 
 
 def sweep(cache: Path, *, everything: bool) -> list[str]:
-    """Remove unfinished builds, superseded ones if no run uses any, and with `everything` all builds; a line for each.
-
-    Raises AbprofError if `everything` is to go while a run uses builds.
-    """
+    """Remove unfinished builds, superseded builds if no run uses builds, cache folders of earlier versions, and with `everything` all
+    builds; a line for each. Raises AbprofError for `everything` while a run uses builds."""
     homes = sorted(path for path in (cache / "builds").glob("*") if path.is_dir())
     lines = []
+    for earlier in (cache / name for name in _EARLIER if (cache / name).is_dir()):
+        remove_tree(earlier)
+        lines.append(f"removed {earlier} (of an earlier abprof)")
     with locks.abandoned(cache / "builds" / ".in-use") as free:
         if everything and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")

@@ -113,9 +113,9 @@ def refuse_foreground(contain: str, what: str) -> None:
         raise AbprofError(NOT_FOREGROUND.format(what), where="--contain always", advice=advice)
 
 
-def foreground_notes(wall: Sandbox | None, what: str) -> tuple[str, ...]:
+def foreground_notes(sandbox: Sandbox | None, what: str) -> tuple[str, ...]:
     """A note if a run is sandboxed and `what` is not."""
-    return (f"not contained: {NOT_FOREGROUND.format(what)}",) if wall is not None else ()
+    return (f"not contained: {NOT_FOREGROUND.format(what)}",) if sandbox is not None else ()
 
 
 def _everything() -> list[str]:

@@ -43,17 +43,17 @@ class Watch:
         self,
         judging: Iterable[Path],
         trees: Collection[Checkout],
-        elsewhere: Iterable[Path] = (),
+        outside: tuple[Path, Path, Path] | None = None,
         scratch: Path | None = None,
         packages: Iterable[Package] = (),
     ) -> None:
-        """`judging`: folders of workloads and worker code; `elsewhere`: places whose changes are reported and falsify nothing;
-        `scratch`: folder of expected values; `packages`: whose inputs builds are made from."""
+        """`judging`: folders of workloads and worker code; `outside`: repository, git folder and runs folder, if changes around them
+        are reported too, which falsify nothing; `scratch`: folder of expected values; `packages`: whose inputs builds are made from."""
         self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
         for tree in trees:  # until the builds, which are copies of them
             self._roots.setdefault(Path(tree.path), "tree")
         self._building = True
-        self._elsewhere = list(elsewhere)
+        self._elsewhere = _elsewhere(*outside) if outside else []
         self._inputs = {}  # (side, package) -> name -> digest, "" if unreadable
         for tree, package in itertools.product(trees, packages):
             names = keys.inputs(Path(tree.path), package.of(tree.side))
@@ -163,10 +163,10 @@ def _content(tree: Path, name: str) -> str:
         return ""
 
 
-def elsewhere(repository: Path, git: Path, runs_dir: Path, environ: Mapping[str, str]) -> list[Path]:
+def _elsewhere(repository: Path, git: Path, runs_dir: Path) -> list[Path]:
     """Places where malicious code would write and no other process does on a measuring machine: the repository, git's settings and
     hooks, results of other runs, and the first level of the home folder."""
-    home = Path(environ["HOME"]) if environ.get("HOME") else paths.home()
+    home = paths.home()
     homes = [home, *(home / name for name in _IN_HOME)] if home else []
     older = sorted(runs_dir.glob("*/run.json"))[-200:]
     return [repository, git, git / "hooks", git / "refs" / "heads", *older, *homes]

@@ -13,12 +13,12 @@ import secrets
 import shutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from abprof.builds import environment, sandbox
-from abprof.builds.sandbox import Sandbox
+from abprof.builds import environment
+from abprof.builds.sandbox import ADVICE, Sandbox, chosen
 from abprof.records import STANDING_IN, Checkout, Package
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -64,7 +64,7 @@ class ForkServers:
         return self._servers[key]
 
     def close(self) -> None:
-        """End the servers; no further one starts."""
+        """End the servers; no further server starts."""
         self._env = None
         for server in self._servers.values():
             server.kill()
@@ -84,21 +84,69 @@ class WorkerFactory:
     logs: Path
     scratch: Path  # expected values and sampled outputs, shared by the run's workers
     workers: Mapping[str, Sequence[str]]  # side id -> argv
-    env: Mapping[str, str]  # cleaned of secrets
+    env: Mapping[str, str]  # without secrets
     device: str
-    forbidden: tuple[str, ...]  # folders from which only a side's own files may be loaded
-    workloads: Mapping[str, str]  # name -> file
-    toolchain: Mapping[str, Mapping[str, str]]  # side id -> what decides a build
     timeout: float  # seconds for one request
     build_timeout: float
+    withheld: tuple[str, ...] = ()  # names of variables that `env` lacks
+    forbidden: tuple[str, ...] = ()  # folders from which only a side's own files may be loaded
     sources: tuple[
         str, ...
     ] = ()  # folders of the repository under test; what is installed from them belongs to no side
+    workloads: Mapping[str, str] = field(default_factory=dict)  # name -> file
+    toolchain: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # side id -> what decides a build
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
-    wall: Sandbox | None = None  # in which code under test runs
+    sandbox: Sandbox | None = None  # in which code under test runs
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # part of names that must not be guessed
     own: set[int] = field(default_factory=set)  # process ids of all workers, the ended too
     forks: ForkServers = field(default_factory=ForkServers)
+
+    @classmethod
+    def of(
+        cls, options: Options, cache: Path, scratch: Path, device: str, sides: Sequence[str], logs: Path
+    ) -> WorkerFactory:
+        """The factory for these sides' interpreters and the options' environment. Raises AbprofError if an interpreter does not
+        exist."""
+        # Links are not followed: a venv's python is one.
+        workers = {id: worker_argv() or (interpreter(options, id), "-P", str(install_bundle(cache))) for id in sides}
+        settings = (options.file or File()).environment
+        env, withheld = environment.clean(os.environ, environment.mode(options.env, os.environ), settings.allow)
+        env |= settings.set
+        # "1" keeps the autotuner's choice in the build's cache: the builder tunes, the epochs read.
+        env["TRITON_CACHE_AUTOTUNING"] = "1" if options.autotune == "pinned" else "0"
+        beside = str(Path(workers[sides[0]][0]).parent)  # pip's ninja
+        env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
+        return cls(
+            cache=cache,
+            logs=logs,
+            scratch=scratch,
+            workers=workers,
+            env=env,
+            device=device,
+            timeout=options.timeout,
+            build_timeout=options.build_timeout,
+            withheld=withheld,
+            named=frozenset({*settings.set, *settings.allow}),
+            forks=ForkServers(environment.worker(env, scratch / "caches", device, {}), scratch, logs / "forks.log"),
+        )
+
+    def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
+        """The factory with the run's sandbox, and a note if `auto` wants a sandbox and there is none. On a GPU a worker is tried in
+        it: drivers may need more than files. Raises AbprofError if --contain always is impossible."""
+        sandbox, why = chosen(options.contain, environment.mode(options.env, os.environ))
+        made = replace(self, sandbox=sandbox)
+        if sandbox is not None and self.device != "cpu":
+            try:
+                worker = made.alone("sandbox")
+                try:
+                    worker.call(wire.Start(self.device, "base"), self.timeout)
+                finally:
+                    worker.stop()
+            except (WorkerDied, WorkerFault) as failed:
+                made, why = self, f"a worker in bubblewrap cannot use {self.device}: {failed.reason}"
+                if options.contain == "always":
+                    raise AbprofError(why, where="--contain always", advice=ADVICE) from None
+        return made, (f"not contained: {why}",) if why else ()
 
     def argv(self, side: str) -> Sequence[str]:
         """The worker's command for this side; control and peers stand in for base."""
@@ -125,11 +173,11 @@ class WorkerFactory:
             whole=checkout.side.kind == "dist",
         )
 
-    def judge(self) -> Worker:
-        """Start a worker without a package. Raises WorkerDied."""
-        env = environment.worker(self.env, self.scratch / "caches", self.device, {})
-        log = self.logs / "judge.log"
-        return started(self.argv("base"), env, self.scratch, log, "judge", self.wall, started=self.own.add)
+    def alone(self, name: str, side: str = "base", *, forked: bool = False) -> Worker:
+        """Start a worker without a build, which logs to NAME.log; `forked`: off a server if possible. Raises WorkerDied."""
+        argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
+        server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
+        return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, server=server)
 
     def worker(
         self,
@@ -146,22 +194,20 @@ class WorkerFactory:
     ) -> Worker:
         """Start a builder, or the worker of an `epoch`, of the build at `place`; `network`: also in a sandbox. Raises WorkerDied.
 
-        In a sandbox the base writes to the whole scratch folder, because it makes the expected values, other sides to their room.
+        In a sandbox the base, which makes the expected values, may write to all of `scratch`, another side to SCRATCH/SIDE.
         """
         room = self.scratch / side
         room.mkdir(exist_ok=True)
-        return started(
+        return self._started(
             self.argv(side),
             self.worker_env(checkout, package, place),
             place,
             log,
             name,
-            self.wall,
             cwd=place / "src",
             writable=[self.scratch if side in {"base", *STANDING_IN} else room],
             network=network,
             on_line=on_line,
-            started=self.own.add,
             server=None if epoch is None or package.env else self.forks.server(self.argv(side), epoch),
         )
 
@@ -172,33 +218,24 @@ class WorkerFactory:
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
         return environment.worker(self.env, place / "caches", self.device, extra)
 
-
-def started(
-    argv: Sequence[str],
-    env: dict[str, str],
-    own: Path,
-    log: Path,
-    name: str,
-    wall: Sandbox | None,
-    *,
-    cwd: Path | None = None,
-    writable: Sequence[Path] = (),
-    network: bool = False,
-    **more: Any,
-) -> Worker:
-    """Start a worker with the folder `own`, in the sandbox `wall` if given. Raises WorkerDied."""
-    if wall is not None:
-        argv, env = wall.around(argv, env, own=own, writable=writable, network=network)
-    return Worker(list(argv), env=env, cwd=cwd or own, log=log, name=name, walled=wall is not None, **more)
-
-
-def command(config: Options, side: str, cache: Path) -> tuple[str, ...]:
-    """The command of a side's worker. Raises AbprofError if its interpreter does not exist."""
-    simulated = worker_argv()
-    if simulated:
-        return simulated
-    # Links are not followed: a venv's python is one.
-    return (interpreter(config, side), "-P", str(install_bundle(cache)))
+    def _started(
+        self,
+        argv: Sequence[str],
+        env: dict[str, str],
+        own: Path,
+        log: Path,
+        name: str,
+        *,
+        cwd: Path | None = None,
+        writable: Sequence[Path] = (),
+        network: bool = False,
+        **more: Any,
+    ) -> Worker:
+        """Start a worker with the folder `own`, in the sandbox if there is one. Raises WorkerDied."""
+        if self.sandbox is not None:
+            argv, env = self.sandbox.around(argv, env, own=own, writable=writable, network=network)
+            more["walled"] = True
+        return Worker(list(argv), env=env, cwd=cwd or own, log=log, name=name, started=self.own.add, **more)
 
 
 def interpreter(config: Options, side: str) -> str:
@@ -211,57 +248,6 @@ def interpreter(config: Options, side: str) -> str:
         where = option or (config.file or File()).at(f"python.{side if file.get(side) else 'all'}")
         raise AbprofError(f"no interpreter {python!r}", where=where)
     return str(Path(found).absolute())
-
-
-def base_environment(config: Options, cache: Path) -> tuple[dict[str, str], tuple[str, ...]]:
-    """The base of every worker's environment, and the names withheld from it. Raises AbprofError."""
-    settings = (config.file or File()).environment
-    env, withheld = environment.clean(os.environ, environment.mode(config.env, os.environ), settings.allow)
-    env |= settings.set
-    # "1" keeps the autotuner's choice in the build's cache: the builder tunes, the epochs read.
-    env["TRITON_CACHE_AUTOTUNING"] = "1" if config.autotune == "pinned" else "0"
-    beside = str(Path(command(config, "base", cache)[0]).parent)  # pip's ninja
-    env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
-    return env, withheld
-
-
-def alone(
-    config: Options,
-    cache: Path,
-    device: str,
-    folder: Path,
-    *,
-    side: str = "base",
-    log: Path | None = None,
-    wall: Sandbox | None = None,
-    forks: ForkServers | None = None,
-) -> Worker:
-    """Start a worker without a build in `folder`, for questions about itself or about workloads.
-
-    Raises AbprofError, and WorkerDied if it cannot be started.
-    """
-    variables, _ = base_environment(config, cache)
-    argv, env = command(config, side, cache), environment.worker(variables, folder / "caches", device, {})
-    server = forks.server(argv, 1) if forks and wall is None else None
-    return started(argv, env, folder, log or folder / "log", "survey", wall, server=server)
-
-
-def sandbox_for(config: Options, cache: Path, device: str, folder: Path) -> tuple[Sandbox | None, tuple[str, ...]]:
-    """Return the run's sandbox, and a note if `auto` wants one and there is none. A GPU is tried in it: drivers may need more than
-    files. Raises AbprofError if --contain always is impossible."""
-    wall, why = sandbox.chosen(config.contain, environment.mode(config.env, os.environ))
-    if wall is not None and device != "cpu":
-        try:
-            worker = alone(config, cache, device, folder, log=folder / "wall.log", wall=wall)
-            try:
-                worker.call(wire.Start(device, "base"), config.timeout)
-            finally:
-                worker.stop()
-        except (WorkerDied, WorkerFault) as failed:
-            wall, why = None, f"a worker in bubblewrap cannot use {device}: {failed.reason}"
-            if config.contain == "always":
-                raise AbprofError(why, where="--contain always", advice=sandbox.ADVICE) from None
-    return wall, (f"not contained: {why}",) if why else ()
 
 
 # ---------------------------------------------------------------- worker bundle

@@ -59,7 +59,7 @@ def list_(**values: Any) -> int:
     import msgspec
 
     from abprof import sides as repo
-    from abprof.builds import exists
+    from abprof.builds import missing
     from abprof.records.options import File
     from abprof.system import paths
     from abprof.system.config_file import read_file
@@ -71,7 +71,7 @@ def list_(**values: Any) -> int:
     found = _survey(root, options, cache)
     python = (path.relative_to(root / "kernels").parts[0] for path in (root / "kernels").rglob("*.py"))
     named = {name.removesuffix(".py") for name in python if not name.startswith(("_", "."))}
-    kernels = sorted({name for name in named if exists(root, file.package(name))} | set(file.kernels))
+    kernels = sorted({name for name in named if not missing(root, file.package(name))} | set(file.kernels))
     broken = {cell.removesuffix("/"): failure.reason for cell, failure in found.broken.items()}
     if values["json"]:
         loose = {"kernels": kernels, "workloads": found.workloads, "cells": found.cells, "broken": broken}
@@ -94,7 +94,7 @@ def list_(**values: Any) -> int:
 def _survey(root: Path, options: Options, cache: Path) -> Survey:
     """Ask the workloads where they lie: nothing is copied, for nothing is measured."""
     from abprof import devices
-    from abprof.builds import alone
+    from abprof.builds import WorkerFactory
     from abprof.measure.discovery import find_workloads, survey
     from abprof.system import processes
 
@@ -102,7 +102,7 @@ def _survey(root: Path, options: Options, cache: Path) -> Survey:
     folder = options.file.workloads if options.file else ""
     files = find_workloads(root / (folder or "workloads"), options.workloads)
     with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
-        worker = alone(options, cache, chosen.worker, Path(scratch))
+        worker = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch)).alone("survey")
         try:
             return survey(worker, files, options, device=chosen.worker, kind=chosen.kind, timeout=options.timeout)
         finally:
@@ -127,10 +127,10 @@ def doctor(**values: Any) -> int:
 
 
 @app.command("clean", short_help="Remove what killed runs left behind.")
-@takes(flag("--builds", "Remove cached builds too."), flag("--all", "Remove kept worktrees, clones and builds too."))
+@takes(flag("--builds", "Remove cached builds too."), flag("--all", "Remove clones, releases and builds too."))
 def clean(**values: Any) -> int:
-    """Remove what killed runs left behind (worktrees, half-made clones and builds, run folders without a run.json) and
-    builds that were superseded by --rebuild. A run folder with a run.json is never touched."""
+    """Remove what killed runs left behind (worktrees, half-made clones and builds, run folders without a run.json), builds
+    that --rebuild superseded, and cache folders of earlier versions. A run folder with a run.json is never touched."""
     from abprof import builds, sides, store
     from abprof.system import paths
 

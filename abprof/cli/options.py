@@ -249,7 +249,6 @@ _PANELS = {
         text("--contain", "auto|always|never", _SANDBOX, one_of("auto", "always", "never")),
         text("--build-timeout", "TIME", "One build: 30m.", quantities.seconds),
         flag("--rebuild", "Build even what is cached."),
-        flag("--keep-worktrees", "Leave the worktrees for debugging."),
         flag("--no-wait", "Do not wait for a busy device."),
     ),
     "Output": (
@@ -270,7 +269,7 @@ VIEW = ("quiet", "verbose")
 RUN = (
     *("repo", *MATRIX, *PEERS, "all", "threshold", "margin", "precision", "budget", "epochs", "quick", "timer"),
     *("sustained", "probe", "allow_wrong", *WORKERS, "devices", "executor", "executor_option", "autotune", "check"),
-    *("contain", "keep_worktrees", "runs_dir", "fail_on", "json", *VIEW),
+    *("contain", "runs_dir", "fail_on", "json", *VIEW),
 )
 
 

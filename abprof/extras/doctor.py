@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from abprof import devices
-from abprof.builds import alone, command, sandbox
+from abprof.builds import WorkerFactory, sandbox
 from abprof.evidence.ncu import capture
 from abprof.measure.run_context import nvcc
 from abprof.records.errors import AbprofError
@@ -99,17 +99,19 @@ def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
     known: set[tuple[str, ...]] = set()
     for side in ("base", *sorted((config.file or File()).python.keys() - {"all", "base"})):
         name = f"worker on {kind}" + (f" ({side})" if known else "")
-        try:
-            argv = command(config, side, paths.cache_dir())
-        except AbprofError as error:
-            yield Finding(name, "problem", error.line, "name one that is there")
-            continue
-        if argv in known:
-            continue
-        known.add(argv)
         with tempfile.TemporaryDirectory() as scratch:
+            place = Path(scratch)
             try:
-                worker = alone(config, paths.cache_dir(), device, Path(scratch), side=side)
+                factory = WorkerFactory.of(config, paths.cache_dir(), place, device, [side], place)
+            except AbprofError as error:
+                yield Finding(name, "problem", error.line, "name one that is there")
+                continue
+            argv = tuple(factory.argv(side))
+            if argv in known:
+                continue
+            known.add(argv)
+            try:
+                worker = factory.alone("survey", side)
                 ready = worker.call(Start(device, "base"), 120)
             except (WorkerDied, WorkerFault) as error:
                 yield Finding(name, "problem", error.reason, "does `import torch` work there?")

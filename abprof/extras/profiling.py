@@ -114,7 +114,7 @@ def _profiles(
 ) -> Iterator[Profile]:
     """Build, and profile the wanted (cell, arm)s except controls, which are base again; a broken workload has one record."""
     say = record.view.say
-    for line in sandbox.foreground_notes(plan.factory.wall, _SUBJECT):
+    for line in sandbox.foreground_notes(plan.factory.sandbox, _SUBJECT):
         say(line)
     plan = start(place, plan, build_kernels(place, plan, record.view), record)
     for id, failure in plan.broken.items():

@@ -43,7 +43,7 @@ def run(options: Options, id: str, view: View, *, variant: str | None, peer: str
             if error.where not in ("--set", "--workloads", "--preset"):
                 raise
             raise AbprofError(error.what, where=f"no cell {id} on {side.label}", advice=error.advice) from error
-        for line in sandbox.foreground_notes(plan.factory.wall, _SUBJECT):
+        for line in sandbox.foreground_notes(plan.factory.sandbox, _SUBJECT):
             view.say(line)
         cell = _cell(plan, id)
         with in_use(place.cache):

@@ -59,7 +59,7 @@ def measure(shard: Shard, tell: Tell) -> float:
     place = look_around(options, view, Settled(shard.run.sides, shard.file or File(), shard.run.id))
     with (
         proc.no_orphans(),
-        worktrees(place, f"{shard.run.id}/{shard.number}", view) as trees,
+        worktrees(place, f"{shard.run.id}/{shard.number}") as trees,
         contextlib.nullcontext(place) if shard.held else alone(place, view, wait=True) as place,
         in_use(place.cache),
     ):

@@ -78,14 +78,14 @@ class _Side:
     cwd: Path  # the side's worktree
     own: Path  # its caches and builds
     log: Path
-    wall: contain.Sandbox | None = None
+    sandbox: contain.Sandbox | None = None
     unbuilt: str = ""  # why its build failed
 
     def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
         """Argv and environment; in a sandbox the command can write only to its worktree and its own folder."""
-        if self.wall is None:
+        if self.sandbox is None:
             return argv, self.env
-        return self.wall.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)
+        return self.sandbox.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)
 
 
 @dataclass(frozen=True)
@@ -114,13 +114,13 @@ def prepare(
     command = command or Command(argv=place.options.command, build=entry.build, env=entry.env)
     env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
     env |= place.file.environment.set
-    wall, why = contain.chosen(place.options.contain, mode)
-    if wall is not None and place.device.kind == "cuda" and place.options.contain == "auto":
-        wall, why = None, "whether this GPU works in bubblewrap is not tried for a command; --contain always does"
+    sandbox, why = contain.chosen(place.options.contain, mode)
+    if sandbox is not None and place.device.kind == "cuda" and place.options.contain == "auto":
+        sandbox, why = None, "whether this GPU works in bubblewrap is not tried for a command; --contain always does"
     notes = (*place.notes, *((f"not contained: {why}",) if why else ()))
     for line in notes:
         view.say(line)
-    sides = {tree.side.id: _side(place, tree, command, env, wall, logs) for tree in trees}
+    sides = {tree.side.id: _side(place, tree, command, env, sandbox, logs) for tree in trees}
     sides = {id: _built(side, command, place.options.build_timeout, view) for id, side in sides.items()}
     first = {id: _first(side, place.options.timeout, view) for id, side in sides.items()}
     if all(ended.status != "ok" for ended in first.values()):
@@ -143,7 +143,7 @@ def prepare(
         head = msgspec.structs.replace(continued.run, arms=every)
     else:
         options = msgspec.structs.replace(
-            place.options.resolved(place.device.kind, "reported"), env=mode, wall=wall.version if wall else ""
+            place.options.resolved(place.device.kind, "reported"), env=mode, sandbox=sandbox.version if sandbox else ""
         )
         text = shlex.join(command.argv)
         head = new_head(
@@ -161,7 +161,12 @@ def prepare(
 
 
 def _side(
-    place: RunContext, tree: Checkout, command: Command, env: dict[str, str], wall: contain.Sandbox | None, logs: Path
+    place: RunContext,
+    tree: Checkout,
+    command: Command,
+    env: dict[str, str],
+    sandbox: contain.Sandbox | None,
+    logs: Path,
 ) -> _Side:
     own = Path(tree.path).parent / NAME / tree.side.id  # its caches last as long as the run
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
@@ -172,7 +177,7 @@ def _side(
         given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
     log = logs / f"command-{tree.side.id}.log"
     argv = _filled(command.argv, tree.side.id, Path(tree.path), own)
-    return _Side(tree.side.id, argv, given, Path(tree.path), own, log, wall)
+    return _Side(tree.side.id, argv, given, Path(tree.path), own, log, sandbox)
 
 
 def _filled(argv: Sequence[str], side: str, cwd: Path, own: Path) -> tuple[str, ...]:
@@ -293,7 +298,7 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
         printed = out.read_bytes().decode(errors="replace") if out.exists() else ""
         _append(side.log, printed)
         out.unlink(missing_ok=True)
-    if side.wall is not None and code > 128:  # how bubblewrap reports a signal
+    if side.sandbox is not None and code > 128:  # how bubblewrap reports a signal
         code = 128 - code
     if code:
         how = how_ended(code).removeprefix("ended with ")

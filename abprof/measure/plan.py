@@ -14,23 +14,7 @@ from typing import Any
 
 import msgspec
 
-from abprof.builds import (
-    ForkServers,
-    Job,
-    Watch,
-    WorkerFactory,
-    alone,
-    base_environment,
-    build_packages,
-    command,
-    elsewhere,
-    environment,
-    exists,
-    identical,
-    missing,
-    sandbox_for,
-)
-from abprof.builds import sandbox as contain
+from abprof.builds import Job, Watch, WorkerFactory, build_packages, environment, identical, missing, sandbox
 from abprof.devices import Device
 from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix
@@ -53,6 +37,7 @@ from abprof.records import (
     Toolchain,
     Workload,
 )
+from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import Repository
@@ -136,42 +121,27 @@ def make_plan(
     config, device, before = place.options, place.device, continued.run if continued else None
     folder = Path(trees[0].path).parent  # this run's own: what is put here goes with the worktrees
     source, files, digest = _lay_out(place, trees, before.workloads_from if before else "")
-    env, withheld = base_environment(config, place.cache)
-    workers = {checkout.side.id: command(config, checkout.side.id, place.cache) for checkout in trees}
-    log = logs / "survey.log"
-    forks = ForkServers(environment.worker(env, folder / "caches", device.worker, {}), folder, logs / "forks.log")
-    forks.start(workers["base"], at_once=not dry)
-    worker = alone(config, place.cache, device.worker, folder, log=log, forks=forks)
-    found, installed, best = _surveyed(worker, files, digest, place, continued, dry=dry)
-    wall, not_contained = sandbox_for(config, place.cache, device.worker, folder)
+    ids = [checkout.side.id for checkout in trees]
+    factory = WorkerFactory.of(config, place.cache, folder / "scratch", device.worker, ids, logs)
+    factory.forks.start(factory.argv("base"), at_once=not dry)
+    found, installed, best = _surveyed(factory.alone("survey", forked=True), files, digest, place, continued, dry=dry)
+    factory, notes = factory.contained(config)
     if "ncu" in config.probe:
-        not_contained += contain.foreground_notes(wall, "what --probe ncu looks at")
-    base = Toolchain(versions=toolchain(found.ready.versions, found.ready.facts, device.kind, env), packages=installed)
-    chains = _toolchains(place, workers, base, env, folder, log)
+        notes += sandbox.foreground_notes(factory.sandbox, "what --probe ncu looks at")
+    chains = _toolchains(factory, found.ready, installed, device.kind)
     if config.by_timer == "cupti" and device.kind != "cpu":
-        _require_cupti(config.asked_by("--timer"), workers, chains)
-    if wall is not None or dry:
-        forks.close()
+        _require_cupti(config.asked_by("--timer"), factory.workers, chains)
+    if factory.sandbox is not None or dry:
+        factory.forks.close()
     else:
-        forks.start(workers["base"])
-    factory = WorkerFactory(
-        cache=place.cache,
-        logs=logs,
-        scratch=folder / "scratch",
-        workers=workers,
-        env=env,
-        device=device.worker,
+        factory.forks.start(factory.argv("base"))
+    factory = dataclasses.replace(
+        factory,
         forbidden=forbidden(place),
         sources=sources(place),
         workloads={name: str(file) for name, file in files.items()},
         toolchain={side: chain.versions for side, chain in chains.items()},
-        timeout=config.timeout,
-        build_timeout=config.build_timeout,
-        named=frozenset({*place.file.environment.set, *place.file.environment.allow}),
-        wall=wall,
-        forks=forks,
     )
-    notes = not_contained
     if not (continued and continued.part):
         for line in (*place.notes, *notes):
             view.say(line)
@@ -179,8 +149,8 @@ def make_plan(
             view.warn(line)
     for name in found.empty:
         view.warn(f"workload {name} has no cell in preset {config.preset}")
-    options = _stored(place, workers, wall)
-    shown = environment.shared(env, device.worker)
+    options = _stored(place, factory)
+    shown = environment.shared(factory.env, device.worker)
     head = before or new_head(
         place,
         options,
@@ -190,14 +160,14 @@ def make_plan(
         cells=found.cells,
         versions=found.ready.versions,
         environment={name: shown[name] for name in sorted(shown) if name.startswith(_SHOWN)},
-        withheld=withheld,
+        withheld=factory.withheld,
         notes=place.notes,
     )
-    walls = dict.fromkeys((head.options.wall, options.wall))  # a continued run was contained if all its parts were
+    contained = dict.fromkeys((head.options.sandbox, options.sandbox))  # a continued run was if all its parts were
     head = msgspec.structs.replace(
         head,
         notes=tuple(dict.fromkeys((*head.notes, *notes))),
-        options=msgspec.structs.replace(head.options, wall=", ".join(walls) if all(walls) else ""),
+        options=msgspec.structs.replace(head.options, sandbox=", ".join(contained) if all(contained) else ""),
         ceilings=best,
         toolchains=head.toolchains or chains,
     )
@@ -331,10 +301,10 @@ def watched(place: RunContext, plan: Plan) -> Watch:
     """
     folder = plan.factory.scratch.parent
     judging = (folder / "workloads", Path(plan.factory.argv("base")[-1]).parent)
-    uncontained = environment.mode(place.options.env, os.environ) == "clean" and plan.factory.wall is None
+    uncontained = environment.mode(place.options.env, os.environ) == "clean" and plan.factory.sandbox is None
     git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
-    others = elsewhere(place.root, git, place.runs_dir, os.environ) if uncontained else ()
-    return Watch(judging, plan.checkouts.values(), others, plan.factory.scratch, plan.packages.values())
+    outside = (place.root, git, place.runs_dir) if uncontained else None
+    return Watch(judging, plan.checkouts.values(), outside, plan.factory.scratch, plan.packages.values())
 
 
 def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
@@ -343,7 +313,7 @@ def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tup
     Returns where they are from, name -> copied file, and their digest. Raises AbprofError.
     """
     folder = Path(trees[0].path).parent
-    for name in ("workloads", "scratch", "caches"):
+    for name in ("workloads", "scratch"):
         remove_tree(folder / name)
     source = discovery.workloads_folder(place, trees, recorded)
     by = "--cell" if place.options.cell else "--workloads"
@@ -352,28 +322,21 @@ def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tup
     wrapped = {name: root / name for name in place.file.benchmarks}
     digest = discovery.copy_workloads(source, folder / "workloads", wrapped, place.file.at("benchmarks"))
     (folder / "scratch").mkdir()
-    (folder / "caches").mkdir()
     return source, {name: folder / "workloads" / file.name for name, file in files.items()}, digest
 
 
-def _toolchains(
-    place: RunContext,
-    workers: Mapping[str, tuple[str, ...]],
-    base: Toolchain,
-    env: dict[str, str],
-    folder: Path,
-    log: Path,
-) -> dict[str, Toolchain]:
-    """Side -> toolchain. Each interpreter other than base's is asked once."""
-    config, device = place.options, place.device
-    by_worker = {workers["base"]: base}
-    for side, argv in workers.items():
-        if argv not in by_worker:
-            worker = alone(config, place.cache, device.worker, folder, side=side, log=log)
-            ready, installed = discovery.who_is(worker, device.worker, config.timeout)
-            versions = toolchain(ready.versions, ready.facts, device.kind, env)
-            by_worker[argv] = Toolchain(versions=versions, packages=installed)
-    return {side: by_worker[argv] for side, argv in workers.items()}
+def _toolchains(factory: WorkerFactory, base: wire.Ready, installed: dict[str, str], kind: str) -> dict[str, Toolchain]:
+    """Side -> toolchain. `base` and `installed`: what base's worker answered; each other interpreter is asked once."""
+    found = {tuple(factory.argv("base")): (base, installed)}
+    for side, argv in factory.workers.items():
+        if tuple(argv) not in found:
+            worker = dataclasses.replace(factory, sandbox=None).alone("survey", side)
+            found[tuple(argv)] = discovery.who_is(worker, factory.device, factory.timeout)
+    chains = {
+        argv: Toolchain(versions=toolchain(ready.versions, ready.facts, kind, factory.env), packages=packages)
+        for argv, (ready, packages) in found.items()
+    }
+    return {side: chains[tuple(argv)] for side, argv in factory.workers.items()}
 
 
 def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]) -> None:
@@ -384,15 +347,15 @@ def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Map
             raise AbprofError(f"cupti-python is not installed for {side}", where=where, advice=advice)
 
 
-def _stored(place: RunContext, workers: Mapping[str, Sequence[str]], wall: contain.Sandbox | None) -> Options:
+def _stored(place: RunContext, factory: WorkerFactory) -> Options:
     """The options as run.json has them: with everything that a rerun needs to set up its workers alike."""
     config, folder = place.options, place.options.workloads_from
     return msgspec.structs.replace(
         config.resolved(place.device.kind, matrix.judge(config.by_timer, place.device.kind)),
-        python={side: argv[0] for side, argv in workers.items()},
+        python={side: argv[0] for side, argv in factory.workers.items()},
         env=environment.mode(config.env, os.environ),
-        wall=wall.version if wall else "",
-        workloads_from=folder if folder in {"", *workers} else str(Path(folder).absolute()),
+        sandbox=factory.sandbox.version if factory.sandbox else "",
+        workloads_from=folder if folder in {"", *factory.workers} else str(Path(folder).absolute()),
         executor_options=config.executor_options if config.executor else {},
     )
 
@@ -405,15 +368,18 @@ def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...
     gpu, rebuild = place.device.kind == "cuda", place.options.rebuild
     builds = build_packages(plan.factory, _jobs(plan), view, gpu=gpu, rebuild=rebuild)
     if builds and all(made.failure is not None and made.failure.status == "missing" for made in builds):
-        raise _on_no_side(place, [made.kernel for made in builds])
+        raise _on_no_side(
+            place, [made.kernel for made in builds], builds[0].failure.reason if builds[0].failure else ""
+        )
     return builds
 
 
 def check_packages(place: RunContext, plan: Plan) -> None:
     """Raise AbprofError if no side has any of the packages, as far as files tell."""
     jobs = _jobs(plan)
-    if jobs and not any(exists(Path(job.checkout.path), job.package) for job in jobs):
-        raise _on_no_side(place, [job.package.name for job in jobs])
+    reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
+    if jobs and all(reasons):
+        raise _on_no_side(place, [job.package.name for job in jobs], reasons[0])
 
 
 def _jobs(plan: Plan) -> list[Job]:
@@ -427,9 +393,9 @@ def _jobs(plan: Plan) -> list[Job]:
     ]
 
 
-def _on_no_side(place: RunContext, kernels: Sequence[str]) -> AbprofError:
+def _on_no_side(place: RunContext, kernels: Sequence[str], reason: str) -> AbprofError:
     package = place.file.package(kernels[0])
     names = ", ".join(dict.fromkeys(kernels))
     where = place.file.at(f"kernels.{package.name}.path") if package.path else ""
     advice = "name its folder in abprof.toml (docs/CONFIG.md)"
-    return AbprofError(f"no side has a kernel package {names}: {missing(package)}", where=where, advice=advice)
+    return AbprofError(f"no side has a kernel package {names}: {reason}", where=where, advice=advice)

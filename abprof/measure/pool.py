@@ -126,7 +126,7 @@ class WorkerPool:
             if self._judge is not None:
                 self._judge.kill()
             factory = self._factory
-            self._judge = factory.judge()
+            self._judge = factory.alone("judge")
             workloads, scratch = dict(factory.workloads), str(factory.scratch)
             self._judge.call(
                 wire.Start(factory.device, "judge", None, workloads, scratch, self._epoch), factory.timeout

@@ -258,16 +258,9 @@ def forbidden(place: RunContext) -> tuple[str, ...]:
 # ---------------------------------------------------------------- held while a run lasts
 
 
-@contextlib.contextmanager
-def worktrees(place: RunContext, run_id: str, view: View) -> Iterator[tuple[Checkout, ...]]:
-    """A worktree of each side while the block runs; with --keep-worktrees they stay, and their paths are shown."""
-    keep = place.options.keep_worktrees
-    with repo.checkouts(place.repository, place.sides, run=run_id, submodules=place.submodules, keep=keep) as made:
-        for checkout in made if keep else ():
-            view.say(f"{checkout.side.id}'s worktree is kept: {checkout.path}")
-        if keep:
-            view.say("abprof clean --all removes kept worktrees")
-        yield made
+def worktrees(place: RunContext, run_id: str) -> contextlib.AbstractContextManager[tuple[Checkout, ...]]:
+    """A worktree of each side while the block runs."""
+    return repo.checkouts(place.repository, place.sides, run=run_id, submodules=place.submodules)
 
 
 @contextlib.contextmanager

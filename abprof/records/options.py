@@ -144,9 +144,8 @@ class Options(Record, frozen=True):
     autotune: Literal["pinned", "each-epoch"] = "pinned"
     check: Literal["inside", "outside"] = "inside"
     contain: Literal["auto", "always", "never"] = "auto"
-    wall: str = ""  # the sandbox that code under test ran in: "bubblewrap 0.8.0"; "" for none
+    sandbox: str = ""  # that code under test ran in: "bubblewrap 0.8.0"; "" for none
     rebuild: bool = False
-    keep_worktrees: bool = False
     dry_run: bool = False
     no_wait: bool = False
     no_peers: bool = False
@@ -212,19 +211,23 @@ class Options(Record, frozen=True):
 
 
 def upgraded(run: dict[str, Any]) -> dict[str, Any]:
-    """A run.json of schema 1 as schema 2: `settings`, `setup` and `arguments` become `options`. Fields that went are dropped."""
+    """An older run.json as this abprof reads it: schema 1 has `settings`, `setup` and `arguments` in place of `options`. Fields
+    that went are dropped."""
     for name in ("observations", "comparisons", "within", "controls"):
         for row in run.get(name, ()):
             for gone in ("uncaptured", "graph_pct", "graph_low_pct", "graph_high_pct"):
                 row.pop(gone, None)
-    if "settings" not in run:
-        return run
-    settings, setup = {"budget": 600.0, **run.pop("settings")}, {"all": True, **run.pop("setup", {})}
-    settings |= {"probe": settings.pop("probes", []), "arguments": run.pop("arguments")}
-    settings["sustained"] = settings.get("sustained") == "always"
-    settings.pop("protocol", None)  # it timed the same cells once more; no verdict rests on it
-    specs = [side["spec"] for side in run.get("sides", ())]
-    return {**run, "schema": 2, "options": {"specs": specs, **settings, **setup}}
+    if "settings" in run:
+        settings, setup = {"budget": 600.0, **run.pop("settings")}, {"all": True, **run.pop("setup", {})}
+        settings |= {"probe": settings.pop("probes", []), "arguments": run.pop("arguments")}
+        settings["sustained"] = settings.get("sustained") == "always"
+        settings.pop("protocol", None)  # it timed the same cells once more; no verdict rests on it
+        specs = [side["spec"] for side in run.get("sides", ())]
+        run = {**run, "schema": 2, "options": {"specs": specs, **settings, **setup}}
+    options = run.get("options", {})
+    options.pop("keep_worktrees", None)
+    options["sandbox"] = options.pop("wall", options.get("sandbox", ""))
+    return run
 
 
 def worker_argv() -> tuple[str, ...]:

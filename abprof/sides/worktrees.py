@@ -20,17 +20,14 @@ from abprof.sides.repository import SOURCE, Folder, Repository, lock_of, open_st
 from abprof.system import locks
 from abprof.system.trees import remove_tree
 
-_KEEP = ".keep"  # file in a run's folder whose worktrees stay when the run ends
-
 
 @contextlib.contextmanager
 def checkouts(
-    repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False, keep: bool = False
+    repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False
 ) -> Iterator[tuple[Checkout, ...]]:
     """Check out all sides, in order, at paths of equal length, and remove them at the end of the block.
 
-    With `keep` they stay until `sweep(cache, everything=True)`. Raises AbprofError, with nothing left behind, if a side cannot
-    be checked out.
+    Raises AbprofError, with nothing left behind, if a side cannot be checked out.
     """
     folder = repository.cache / "worktrees" / hashlib.sha256(run.encode()).hexdigest()[:12]
     lock = folder.with_name(f"{folder.name}.lock")
@@ -39,7 +36,6 @@ def checkouts(
     width = len(str(len(sides) - 1))
     paths = [folder / f"s{place:0{width}}" for place in range(len(sides))]
     made = tuple(Checkout(side=side, path=str(path)) for side, path in zip(sides, paths, strict=True))
-    kept = False
     try:
         try:
             remove_tree(folder)  # of the same run, whose process died
@@ -49,14 +45,10 @@ def checkouts(
                 _check_out(repository, checkout, submodules=submodules)
         except OSError as error:
             raise AbprofError(f"cannot write the worktrees: {error.strerror}", where=str(folder)) from error
-        kept = keep
         yield made
     finally:
-        if kept:
-            (folder / _KEEP).touch()
-        else:
-            remove_tree(folder)
-            _prune(repository.cache)
+        remove_tree(folder)
+        _prune(repository.cache)
         locks.drop(lock)
 
 
@@ -125,25 +117,22 @@ def _holds(repository: Path, commit: str) -> bool:
 
 
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:
-    """Remove what dead runs left in the cache, and nothing of living ones; returns a line for each thing removed.
-
-    That is worktrees, index copies of dead runs, half-made clones, and clones of repositories that are gone. With
-    `everything` also worktrees kept by --keep-worktrees, and all clones that no process uses.
-    """
+    """Remove what dead runs left in the cache: worktrees, copies of indexes, half-made clones and clones of repositories that are
+    gone; with `everything` also all clones and releases that no process uses. Returns a line for each thing removed."""
     cache = cache.expanduser().absolute()
-    lines = [line for name in ("worktrees", "index") for line in _abandoned(cache / name, everything)]
+    lines = [line for name in ("worktrees", "index") for line in _abandoned(cache / name)]
     _prune(cache)
     lines += _clones(cache / "repos", everything)
     lines += [_removed(gone, "left by a run that ended") for gone in cache.glob("*/.gone-*")]
     return [*lines, *releases.sweep(cache, everything=everything)]
 
 
-def _abandoned(parent: Path, everything: bool) -> Iterator[str]:
+def _abandoned(parent: Path) -> Iterator[str]:
     """Remove each folder of `parent` whose lock NAME.lock no process holds."""
     for name in {path.stem for path in parent.glob("[!.]*")}:
         folder = parent / name
         with locks.abandoned(folder.with_name(f"{name}.lock")) as free:
-            if free and folder.exists() and (everything or not (folder / _KEEP).exists()):
+            if free and folder.exists():
                 yield _removed(folder, "left by a run that ended")
 
 

@@ -13,10 +13,10 @@ import pytest
 
 from abprof.store import runfolder
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
+from tests.sandboxes import needs_sandbox, sandbox
 from tests.simulated import warm
 from tests.simulated.processes import alive
 from tests.tinyrepo import ROOT, Done
-from tests.walls import needs_wall, wall
 
 # Each process tells its side in a file of the test's, and prints the side's own times.
 BENCH = """
@@ -197,12 +197,12 @@ print("sort,1.0")
 """
 
 
-@needs_wall
+@needs_sandbox
 def test_a_command_of_a_stranger_writes_to_its_own_worktree_alone(repo: GitRepo) -> None:
     repo.commit("spoils", {"bench.py": SPOILS})
     mine = (sys.executable, "bench.py", str(repo.path))
     done = run(repo, "--env", "clean", "--json", "--quick", command=mine)
-    assert done.run["options"]["wall"] == wall().version
+    assert done.run["options"]["sandbox"] == sandbox().version
     said = "".join(file.read_text() for file in (Path(done.run["run_dir"]) / "logs").glob("command-*.log"))
     assert "written" not in said
     assert said.count("refused") >= 4, "each side tried both, and ran to its end"

@@ -389,7 +389,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
         run_context.signals(),
         proc.no_orphans(),
         tempfile.TemporaryDirectory() as logs,
-        run_context.worktrees(place, f"{place.id}-bisect", view) as trees,
+        run_context.worktrees(place, f"{place.id}-bisect") as trees,
     ):
         if config.command:
             with run_context.alone(place, view, wait=not place.options.no_wait):

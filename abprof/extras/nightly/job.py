@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from abprof import session
 from abprof import sides as repo
-from abprof.builds import command
+from abprof.builds import interpreter
 from abprof.devices import lease
 from abprof.extras.nightly import page
 from abprof.extras.nightly.changes import Change, Shift, find_changes, trends
@@ -33,7 +33,7 @@ from abprof.report import sentences
 from abprof.report.render import environment
 from abprof.report.text import code, markdown
 from abprof.store import RUN
-from abprof.system import heartbeat, paths
+from abprof.system import heartbeat
 from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.system.files import put
@@ -174,7 +174,7 @@ def _machine(place: RunContext) -> dict[str, str]:
     """The fingerprint: device, its settings, driver, system, and versions that the workers' interpreter has."""
     found = place.device.machine()
     facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}
-    python = command(place.options, "base", paths.cache_dir())[0]
+    python = interpreter(place.options, "base")
     facts |= dict(line.split(" ", 1) for line in (proc.output([python, "-c", _VERSIONS]) or "").splitlines())
     if Path(python) != Path(sys.executable):
         facts["python"] = python

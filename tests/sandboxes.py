@@ -1,4 +1,4 @@
-"""The wall of this machine, for tests that need one that starts."""
+"""The sandbox of this machine, for tests that need a sandbox that starts."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def _found() -> contain.Sandbox | str:
 
 
 FOUND = _found()
-needs_wall = pytest.mark.skipif(isinstance(FOUND, str), reason=f"nothing can be contained here: {FOUND}")
+needs_sandbox = pytest.mark.skipif(isinstance(FOUND, str), reason=f"nothing can be contained here: {FOUND}")
 
 
-def wall() -> contain.Sandbox:
+def sandbox() -> contain.Sandbox:
     assert isinstance(FOUND, contain.Sandbox)
     return FOUND
