@@ -1,4 +1,4 @@
-"""Workers are forked off servers that have imported torch (abprof/system/processes/forks.py, abprof/worker/forking.py)."""
+"""Workers are forked off servers that have imported torch (abprof/system/processes/forks.py, abprof/worker/main.py)."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import math
 import os
 import platform
 import subprocess
@@ -13,15 +14,17 @@ import sys
 import sysconfig
 import time
 import types
+from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
 
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import ceilings, checks, profile, workload
-from abprof.worker.api import Work
+from abprof.worker import checks, profile, workload
+from abprof.worker.api import Op, Work
 from abprof.worker.arms import Arms
+from abprof.worker.clocks import Clock, CudaClock, shortest
 from abprof.worker.compiles import chosen
 from abprof.worker.package import Prover
 
@@ -79,8 +82,8 @@ class Bench(Arms):
         return wire.Listed(dict(sorted(found.items())))
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
-        """What the device does at its best."""
-        return ceilings.reach(self.clock)
+        """The device's peak rates."""
+        return ceilings(self.clock)
 
     def build(self, request: wire.Build) -> wire.Built:
         """Run the recipe, then the package's own build(). Output goes to the log, flags do not depend on it."""
@@ -146,3 +149,55 @@ def versions() -> dict[str, str]:
     with contextlib.suppress(Exception):
         found["cudnn"] = str(torch._C._cudnn.getVersionInt())  # torch.backends.cudnn.version() starts CUDA
     return {name: str(value) for name, value in found.items() if value}
+
+
+# ---------------------------------------------------------------- the device's peak rates, by plain torch
+
+SIZE = {"cpu": 1024, "cuda": 8192}  # of the square matrices
+MIB = {"cpu": 256, "cuda": 1024}  # of a copy: more than caches hold
+SLICE = 2e7  # ns of a reading
+READINGS = 3
+
+
+def ceilings(clock: Clock) -> wire.Ceilings:
+    """Peak rates of matrix products and copies at the device's present clock; None if there is no memory for them.
+
+    A kernel may be faster: memory traffic that a cache serves is faster than a copy.
+    """
+    gpu = clock if isinstance(clock, CudaClock) else None
+    size, mib, device = SIZE[clock.kind], MIB[clock.kind], clock.device
+    dtype = torch.float32
+    if gpu:
+        dtype = torch.bfloat16 if torch.cuda.get_device_capability() >= (8, 0) else torch.float16
+
+    def product() -> Op:
+        blocks = [torch.randn(512, 512, device=device).to(dtype) for _ in range(2)]
+        left, right = (block.repeat(size // 512, size // 512) for block in blocks)
+        out = torch.empty_like(left)
+        return Op(lambda: torch.mm(left, right.t(), out=out))  # both are read along their rows, which is fastest
+
+    def copy() -> Op:
+        source = torch.ones(mib << 20, dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        return Op(lambda: target.copy_(source))
+
+    def best(work: float, make: Callable[[], Op]) -> float | None:
+        """The highest work per ns of several readings."""
+        try:
+            op = make()
+            clock.wall(op)  # libraries start, pages are touched
+            calls = min(1000, max(3, math.ceil(SLICE / max(clock.wall(op), 1.0))))
+            return work / shortest([gpu.sustained(op, calls) if gpu else clock.wall(op) for _ in range(READINGS)])
+        except (RuntimeError, MemoryError, ZeroDivisionError) as error:  # torch's own memory errors are RuntimeErrors
+            print(f"no ceiling: {error}", flush=True)
+            return None
+        finally:
+            op = Op(lambda: None)  # frees its tensors
+            gc.collect()
+
+    tflops, gbps = best(2e-3 * size**3, product), best(2.0 * (mib << 20), copy)
+    clock.reset_peak()
+    how = f"{'' if gpu else f' on {torch.get_num_threads()} threads'}, the best of {READINGS} readings"
+    products = f"{str(dtype).removeprefix('torch.')} matrix products of {size} x {size} x {size}{how}"
+    copies = f"copies of {mib} MiB, bytes read and written{how}"
+    return wire.Ceilings(tflops, products if tflops else "", gbps, copies if gbps else "")

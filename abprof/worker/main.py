@@ -1,4 +1,4 @@
-"""The worker's loop: read a request, answer it, until `stop` or the parent is gone; and the foreground run for profilers."""
+"""The worker process: the loop that answers requests, the fork server that starts workers, the foreground run for profilers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ import contextlib
 import ctypes
 import gc
 import importlib
+import json
 import os
+import random
 import select
 import signal
+import socket
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import torch
 
@@ -21,15 +24,14 @@ from abprof.records import messages as wire
 from abprof.worker import adapters
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
-from abprof.worker.forking import fork_on_request
 
 _PR_SET_PDEATHSIG = 1
 sys.modules.setdefault("abprof.adapters", adapters)  # the name by which workloads import them
-UNUSABLE = 70  # exit code: the device does not answer this process any more
+UNUSABLE = 70  # exit code: the device no longer answers this process
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve one parent over two inherited descriptors, or run the job of the file given by --cell in the foreground."""
+    """Serve one parent over the descriptors --in and --out, fork workers (--fork), or run the job in the file --cell."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--in", dest="source", type=int)
     parser.add_argument("--out", dest="sink", type=int)
@@ -53,65 +55,60 @@ def main(argv: list[str] | None = None) -> int:
         if not _forks_work():
             print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
             return 1
-        return fork_on_request(options.fork, _forked, list(PRELOAD))
-    code = worker(options.source, options.sink)
+        return fork_workers(options.fork)
+    code = serve(options.source, options.sink)
     if code:
         sys.stdout.flush()
         os._exit(code)  # a broken device makes an orderly end hang or abort
     return code
 
 
-def worker(source: int, sink: int) -> int:
-    """Serve one parent over these descriptors. Returns the exit code."""
-    for fd in (source, sink):
-        os.set_inheritable(fd, False)  # what a kernel forks must not hold the parent's pipe open
-    with open(source, "rb") as requests, open(sink, "wb", buffering=0) as replies:
-        return serve(requests, replies)
-
-
 def _symbolic_shapes() -> None:
-    """torch.autograd.grad imports it at its first call, and sympy with it: 2 s without bytecode."""
+    """torch.autograd.grad imports this module, and sympy with it, at its first call: 2 s without bytecode."""
     with contextlib.suppress(Exception):
         importlib.import_module("torch.fx.experimental.symbolic_shapes")
 
 
 def _triton_key() -> None:
-    """A hash of the whole of Triton, 0.4 s, which its first launch needs; cached in the process."""
+    """Triton's first launch hashes all of Triton, 0.4 s, and keeps the hash in the process."""
     with contextlib.suppress(Exception):
         importlib.import_module("triton.runtime.cache").triton_key()
 
 
-PRELOAD = [_triton_key, _symbolic_shapes]  # what a first call would do anyway; it takes no device
+PRELOAD = [_triton_key, _symbolic_shapes]  # work that a first call needs anyway; it uses no device
 
 
-def serve(requests: BinaryIO, replies: Any) -> int:
-    """Answer requests in turn. Returns the exit code.
+def serve(source: int, sink: int) -> int:
+    """Answer the requests of descriptor `source` on descriptor `sink`. Returns the exit code.
 
     After an illegal access CUDA answers every later call of the process with the same error. The worker then ends
     without an answer, so that the parent blames this arm alone and goes on in a new worker.
     """
+    for fd in (source, sink):
+        os.set_inheritable(fd, False)  # a process that a kernel forks must not hold the parent's pipe open
     bench: Bench | None = None
-    for line in requests:
-        message = wire.load(line)
-        verb, request = message["do"], wire.unpack(wire.VERBS[message["do"]][0], message["args"])
-        try:
-            reply: Any = wire.Closed()
-            if verb == "start":
-                bench = Bench(request)
-                reply = bench.ready()
-            elif verb != "stop":
-                reply = getattr(bench, verb)(request)
-            payload = wire.dump({"id": message["id"], "reply": wire.pack(reply)})
-        except BaseException as error:  # noqa: BLE001 - any exception of a workload is an outcome, exit() included
-            fault = _printed(error, bench)
-            if bench is not None and not bench.usable():
-                print(fault.reason, flush=True)
-                return UNUSABLE
-            payload = wire.dump({"id": message["id"], "fault": wire.pack(fault)})
-        sys.stdout.flush()
-        replies.write(payload)
-        if verb == "stop":
-            break
+    with open(source, "rb") as requests, open(sink, "wb", buffering=0) as replies:
+        for line in requests:
+            message = wire.load(line)
+            verb, request = message["do"], wire.unpack(wire.VERBS[message["do"]][0], message["args"])
+            try:
+                reply: Any = wire.Closed()
+                if verb == "start":
+                    bench = Bench(request)
+                    reply = bench.ready()
+                elif verb != "stop":
+                    reply = getattr(bench, verb)(request)
+                payload = wire.dump({"id": message["id"], "reply": wire.pack(reply)})
+            except BaseException as error:  # noqa: BLE001 - any exception of a workload is an outcome, exit() included
+                fault = _printed(error, bench)
+                if bench is not None and not bench.usable():
+                    print(fault.reason, flush=True)
+                    return UNUSABLE
+                payload = wire.dump({"id": message["id"], "fault": wire.pack(fault)})
+            sys.stdout.flush()
+            replies.write(payload)
+            if verb == "stop":
+                break
     return 0
 
 
@@ -126,11 +123,10 @@ def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
 
 
 def foreground(file: Path) -> int:
-    """Call one arm of one cell as the file, a wire.Foreground, says: for profilers that start this process themselves.
+    """Run the job in the file, a wire.Foreground, for profilers that start this process themselves. Returns the exit code.
 
-    One call outside the ranges (it compiles, loads and tunes), then the warm-ups and the runs, all alike: from an idle
-    device to an idle device, with reset() outside the range. Writes a wire.Finished to the file that the job names.
-    Returns the exit code.
+    Calls one arm of one cell: once outside the ranges (it compiles, loads and tunes), then the warm-ups and the runs, each
+    from an idle device to an idle device, with reset() outside the range. Writes a wire.Finished to the job's `outcome`.
     """
     job: wire.Foreground = wire.unpack(wire.Foreground, wire.load(file.read_bytes()))
     bench = Bench(job.start)
@@ -156,22 +152,6 @@ def foreground(file: Path) -> int:
     return 0 if outcome.status == "ok" else 1
 
 
-def _forks_work() -> bool:
-    """Whether a fork of this process can use CUDA, and this process has no thread that a fork would lack."""
-    pid = os.fork()
-    if not pid:
-        os._exit(int(torch.cuda._is_in_bad_fork()))
-    _, status = os.waitpid(pid, 0)
-    # OpenBLAS ends its threads before a fork, so they are counted after it.
-    return status == 0 and len(list(Path("/proc/self/task").iterdir())) == 1
-
-
-def _forked(source: int, sink: int) -> int:
-    _die_with_parent()
-    _make_home()
-    return worker(source, sink)
-
-
 def _make_home() -> None:
     with contextlib.suppress(OSError, KeyError):
         Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # in a sandbox, a folder of its own
@@ -186,3 +166,90 @@ def _die_with_parent() -> None:
             os.kill(os.getpid(), signal.SIGKILL)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as adjust:
         adjust.write("800")
+
+
+# ---------------------------------------------------------------- the fork server, which imports torch and Triton once
+
+
+def _forks_work() -> bool:
+    """Whether a fork of this process can use CUDA, and this process has no thread that a fork would lack."""
+    pid = os.fork()
+    if not pid:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    _, status = os.waitpid(pid, 0)
+    # OpenBLAS ends its threads before a fork, so they are counted after it.
+    return status == 0 and len(list(Path("/proc/self/task").iterdir())) == 1
+
+
+def fork_workers(fd: int) -> int:
+    """Answer requests on the socket `fd` until the parent closes it; run the steps of PRELOAD while there are none.
+
+    A request is {"env", "cwd"} with three descriptors: requests, replies, output. Answers: {"pid": N} for a child that
+    serves, {"why": TEXT} if it cannot be forked, and {"ended": N, "code": N} when a child has ended.
+    """
+    channel, idle = socket.socket(fileno=fd), [*PRELOAD]
+    woken, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    while True:
+        ready, _, _ = select.select([fd, woken], [], [], 0 if idle else None)
+        if not ready:
+            idle.pop(0)()
+        if woken in ready:
+            os.read(woken, 1 << 12)
+            _reap(channel)
+        if fd in ready:
+            data, fds, _, _ = socket.recv_fds(channel, 1 << 20, 3)
+            if not data:
+                return 0
+            try:
+                _send(channel, {"pid": _fork(json.loads(data), fds, (fd, woken, wake))})
+            except OSError as error:
+                _send(channel, {"why": error.strerror})
+            for each in fds:
+                os.close(each)
+
+
+def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
+    """The process id of a new worker. `own`: descriptors of the server, which the worker closes."""
+    begun, begin = os.pipe()
+    pid = os.fork()
+    if pid:
+        os.close(begin)
+        os.read(begun, 1)  # returns when the child leads its session: its group can be killed
+        os.close(begun)
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        signal.set_wakeup_fd(-1)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        source, sink, output = fds
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        for each in (begun, begin, output, *own):
+            os.close(each)
+        os.environ.clear()
+        os.environ.update(request["env"])
+        os.chdir(request["cwd"])
+        random.seed()
+        _die_with_parent()
+        _make_home()
+        code = serve(source, sink)
+    finally:
+        os._exit(code)
+
+
+def _reap(channel: socket.socket) -> None:
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if not pid:
+                return
+            _send(channel, {"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+
+
+def _send(channel: socket.socket, message: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):  # the parent is gone, and this process ends with it
+        channel.send(json.dumps(message).encode())

@@ -18,9 +18,10 @@ import torch
 from torch.profiler import record_function
 
 from abprof.records import messages as wire
-from abprof.worker import ceilings, main, profile
+from abprof.worker import bench as benches
+from abprof.worker import main, profile
 from abprof.worker.api import Op
-from abprof.worker.bench import Bench
+from abprof.worker.bench import Bench, ceilings
 from abprof.worker.clocks import clock
 from abprof.worker.compiles import Watch, chosen
 from abprof.worker.profile import Marked, Ran
@@ -397,24 +398,24 @@ def test_ranges_end_on_an_error_and_nest_when_entered_again(recorder: Recorder) 
 
 
 def test_a_cpus_ceilings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "SIZE", {"cpu": 512})
-    monkeypatch.setattr(ceilings, "MIB", {"cpu": 16})
-    found = ceilings.reach(clock("cpu"))
+    monkeypatch.setattr(benches, "SIZE", {"cpu": 512})
+    monkeypatch.setattr(benches, "MIB", {"cpu": 16})
+    found = ceilings(clock("cpu"))
     assert 1e-4 < (found.tflops or 0) < 100
     assert 0.05 < (found.gbps or 0) < 5000
     assert found.tflops_by.startswith("float32 matrix products of 512 x 512 x 512 on ")
     assert "MiB, bytes read and written on" in found.gbps_by
-    monkeypatch.setattr(ceilings, "MIB", {"cpu": 1 << 40})
-    assert ceilings.reach(clock("cpu")).gbps is None, "no room"
+    monkeypatch.setattr(benches, "MIB", {"cpu": 1 << 40})
+    assert ceilings(clock("cpu")).gbps is None, "no room"
 
 
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_a_gpus_ceilings() -> None:
     device = clock("cuda")
-    ceilings.reach(device)  # loads the libraries
+    ceilings(device)  # loads the libraries
     began = time.monotonic()
-    found = ceilings.reach(device)
+    found = ceilings(device)
     assert time.monotonic() - began < 2.0
     assert found.tflops is not None
     assert found.gbps is not None

@@ -41,7 +41,7 @@ class Forked:
 
 
 class ForkServer:
-    """Starts `argv --fork FD`, which answers requests as abprof/worker/forking.py does."""
+    """Starts `argv --fork FD`, which answers requests as abprof/worker/main.py does."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self._codes: dict[int, int] = {}
