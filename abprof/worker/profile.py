@@ -1,4 +1,4 @@
-"""A profiled pass of its own: phases and what calls launched, by torch's profiler; and NVTX ranges. Never within a timed turn."""
+"""A profiled pass: phases and launches of calls, by torch's profiler; and NVTX ranges. No timed turn is profiled."""
 
 from __future__ import annotations
 
@@ -25,26 +25,17 @@ from abprof.worker.compiles import Watch
 
 T = TypeVar("T")
 _CALL = wire.CALL_RANGE
-_SHOWN = "abprof_shown"  # a range with a kernel of abprof's own: if the profiler misses it, it records nothing
+_SHOWN = "abprof_shown"  # a range with a kernel of abprof's own: a profiler that misses this kernel records nothing
 UNSEEN = "the profiler recorded no kernel of this process, not even abprof's own test kernel"
 DIFFER = "calls of one pass did not launch the same"
 
 
 @dataclass(frozen=True)
-class Marked:
-    """One range as the host went through it, ns."""
-
-    name: str
-    start: int
-    end: int
-
-
-@dataclass(frozen=True)
 class Ran:
-    """One thing that ran on the device, or one torch operation on a CPU, ns. `at` is when it was launched."""
+    """A range that the host went through, an operation of torch on a CPU, or a kernel, copy or fill on a device; ns."""
 
     name: str
-    at: int
+    at: int  # when the host began or launched it
     start: int
     ns: int
     details: tuple[Any, ...] = ((), (), None, None)  # grid, block, registers, shared memory
@@ -59,13 +50,13 @@ def phases(
     watch: Watch,
     target: Path | None = None,
 ) -> wire.Phased:
-    """Median ns per call of each range (None if it never ran) and of the whole call in this pass, and what a call launched.
+    """Profile the operation: median ns per call of each range and of the whole call, and what a call launched.
 
     `ranges`: phase -> name of its `record_function` range. `target`: file for the profile, a Chrome trace. Raises what the
-    operation raises; with a target, what reading raises too: without one it is in `census.missing`.
+    operation raises, and with a target also what reading the profile raises; without a target `census.missing` says why.
     """
     on_device = clock.kind == "cuda"
-    # Autograd's class, which torch.profiler.profile starts too: that one first imports all of torch's compiler, 2 s.
+    # torch.profiler.profile starts this class of autograd, too, but first imports all of torch's compiler, 2 s.
     torchs = torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if on_device else None)
     clock.profiled = clock.profiled or on_device
     with watch.launches() as launched, torchs as profiler:
@@ -83,7 +74,7 @@ def phases(
     try:
         trace = _exported(profiler) if on_device or target else {}
         if on_device:
-            marked, ran = _device_events(profiler.kineto_results.events(), launched, ranges, _geometry(trace))
+            marked, ran = _device_events(profiler.kineto_results.events(), launched, ranges, trace)
         else:
             marked, ran = _host_events(profiler.function_events, ranges)
         phased = read(marked, ran, ranges, request.discarded, on_device=on_device)
@@ -104,65 +95,53 @@ def _exported(profiler: Any) -> dict[str, Any]:
         return dict(json.loads(file.read_text(errors="replace"), parse_constant=lambda _: None))
 
 
-def _geometry(trace: Mapping[str, Any]) -> dict[int, Mapping[str, Any]]:
-    """Correlation id -> arguments of a kernel (grid, block, registers, shared memory)."""
-    found = [e["args"] for e in trace["traceEvents"] if e.get("cat") == "kernel" and isinstance(e.get("args"), dict)]
-    return {args["correlation"]: args for args in found if "correlation" in args}
-
-
-def _details(args: Mapping[str, Any]) -> tuple[Any, ...]:
-    grid, block = (tuple(args.get(name) or ()) for name in ("grid", "block"))
-    return grid, block, args.get("registers per thread"), args.get("shared memory")
-
-
 def _device_events(
-    events: Sequence[Any],
-    launched: Sequence[tuple[str, str]],
-    ranges: Mapping[str, str],
-    geometry: Mapping[int, Mapping[str, Any]],
-) -> tuple[list[Marked], list[Ran]]:
-    """The host's ranges and everything that ran on the device (copies and fills too), from Kineto's raw events.
+    events: Sequence[Any], launched: Sequence[tuple[str, str]], ranges: Mapping[str, str], trace: Mapping[str, Any]
+) -> tuple[list[Ran], list[Ran]]:
+    """The host's ranges, and everything that ran on the device (copies and fills too), from Kineto's raw events.
 
-    A thing is launched at the driver's or the runtime's call of the same correlation id.
+    A kernel is launched at the driver's or the runtime's call of the same correlation id. `trace` has its grid and resources.
     """
     known = {_CALL, _SHOWN, *ranges.values()}  # the device's timeline has copies of host ranges
     host = [e for e in events if e.device_type() == torch.autograd.DeviceType.CPU]
     launches = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith("cu")}
-    marked, ran = list[Marked](), list[Ran]()
+    kernels = [e["args"] for e in trace["traceEvents"] if e.get("cat") == "kernel" and isinstance(e.get("args"), dict)]
+    known_args = {args.get("correlation"): args for args in kernels}
+    ran = list[Ran]()
     for e in events:
-        name, start, ns, id = e.name(), e.start_ns(), e.duration_ns(), e.correlation_id()
-        is_range = name in known or _is_annotation(e)
-        if e.device_type() != torch.autograd.DeviceType.CPU and not is_range:
-            ran.append(Ran(name, launches.get(id, start), start, ns, _details(geometry.get(id, {}))))
-        elif e.device_type() == torch.autograd.DeviceType.CPU and is_range:
-            marked.append(Marked(name, start, start + ns))
+        if e.device_type() != torch.autograd.DeviceType.CPU and not _is_range(e, e.name(), known):
+            start, args = e.start_ns(), known_args.get(e.correlation_id(), {})
+            geometry = (tuple(args.get(name) or ()) for name in ("grid", "block"))
+            details = (*geometry, args.get("registers per thread"), args.get("shared memory"))
+            ran.append(Ran(e.name(), launches.get(e.correlation_id(), start), start, e.duration_ns(), details))
+    marked = [Ran(e.name(), e.start_ns(), e.start_ns(), e.duration_ns()) for e in host if _is_range(e, e.name(), known)]
     return marked, identified(ran, launched)
 
 
-def _host_events(events: Iterable[Any], ranges: Mapping[str, str]) -> tuple[list[Marked], list[Ran]]:
-    """The ranges, and torch's operations that lie in ranges alone and not in other operations (events in us)."""
+def _host_events(events: Iterable[Any], ranges: Mapping[str, str]) -> tuple[list[Ran], list[Ran]]:
+    """The ranges, and torch's operations that lie in no other operation (times of the events are in us)."""
     known = {_CALL, *ranges.values()}
-    marked, ran = list[Marked](), list[Ran]()
+    marked, ran = list[Ran](), list[Ran]()
     for event in events:
         start, end = (round(1e3 * us) for us in (event.time_range.start, event.time_range.end))
-        parent = event.cpu_parent
-        while parent is not None and (parent.name in known or _is_annotation(parent)):
+        parent, is_range = event.cpu_parent, _is_range(event, event.name, known)
+        while parent is not None and _is_range(parent, parent.name, known):
             parent = parent.cpu_parent
-        if event.name in known or _is_annotation(event):
-            marked.append(Marked(event.name, start, end))
-        elif parent is None:
-            ran.append(Ran(event.name, start, start, end - start))
+        if is_range or parent is None:
+            (marked if is_range else ran).append(Ran(event.name, start, start, end - start))
     return marked, ran
 
 
-def _is_annotation(event: Any) -> bool:
+def _is_range(event: Any, name: str, known: Iterable[str]) -> bool:
     flag = getattr(event, "is_user_annotation", False)  # Kineto's events have a method, torch's an attribute
-    return bool(flag() if callable(flag) else flag)
+    return name in known or bool(flag() if callable(flag) else flag)
 
 
 def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[Ran]:
-    """The same with the keys of the compiled kernels. `launched`: (name, key) as Triton launched them, in order. A name that
-    ran as often as it was launched is matched in order; otherwise (a replayed graph) if all were of one kernel."""
+    """What ran, with the keys of the compiled kernels. `launched`: (name, key) as Triton launched them, in order.
+
+    A name that ran as often as it was launched is matched in order; otherwise (a replayed graph) the name must have one key.
+    """
     keys: dict[str, list[str]] = {}
     for name, key in launched:
         keys.setdefault(name, []).append(key)
@@ -170,33 +149,30 @@ def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[
     in_order = {name: iter(known) for name, known in keys.items() if len(known) == times[name]}
     for one in sorted(ran, key=lambda one: one.at):
         known = set(keys.get(one.name, ()))
-        if one.name in in_order or len(known) != 1:
-            found.append(replace(one, key=next(in_order.get(one.name, iter(())), "")))
-        else:
-            found.append(replace(one, key=known.pop()))
+        key = known.pop() if len(known) == 1 else next(in_order.get(one.name, iter(())), "")
+        found.append(replace(one, key=key))
     return found
 
 
 def read(
-    marked: Sequence[Marked], ran: Sequence[Ran], ranges: Mapping[str, str], discarded: int, *, on_device: bool = False
+    marked: Sequence[Ran], ran: Sequence[Ran], ranges: Mapping[str, str], discarded: int, *, on_device: bool = False
 ) -> wire.Phased:
-    """Phases and census of a pass, from the host's ranges (abprof's own too) and what ran.
+    """Phases and census of a pass, from the host's ranges (with abprof's own) and what ran.
 
-    On a CPU a range's time is the host time spent in it. On a GPU it is that of the kernels launched from it, and the
-    whole call's that of all kernels launched in the call: torch's own sums leave out what torch did not launch itself,
-    as Triton's and CUDA C++'s.
+    On a CPU the time of a range is the host's. On a GPU it is the time of the kernels launched from the range, and the
+    call's that of all kernels launched in the call: torch's own sums omit kernels of Triton and CUDA C++.
     """
 
     def timed(label: str) -> list[tuple[int, int]]:
-        spans = [(one.start, one.end) for one in marked if one.name == label]
         if not on_device:
-            return [(start, end - start) for start, end in spans]
+            return [(one.start, one.ns) for one in marked if one.name == label]
+        spans = [(one.start, one.start + one.ns) for one in marked if one.name == label]
         return [(one.at, one.ns) for one in ran if any(start <= one.at <= end for start, end in spans)]
 
     def median(times: Iterable[tuple[int, int]]) -> float:
         return statistics.median(sum(each, 0.0) for each in _by_call(times, spans))
 
-    spans = sorted((one.start, one.end) for one in marked if one.name == _CALL)[discarded:]
+    spans = sorted((one.start, one.start + one.ns) for one in marked if one.name == _CALL)[discarded:]
     known = {one.name for one in marked}
     found = {name: median(timed(label)) if label in known else None for name, label in ranges.items()}
     total = median([(one.at, one.ns) for one in ran] if on_device else timed(_CALL))
@@ -207,7 +183,7 @@ def read(
 
 
 def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -> list[list[T]]:
-    """What began within each call, from (start, thing) and the calls' (start, end)."""
+    """The things of each call, from (start, thing) and the calls' (start, end)."""
     found = [list[T]() for _ in spans]
     starts = [start for start, _ in spans]
     for start, thing in timed:
@@ -241,31 +217,30 @@ def hidden(call: Sequence[Ran]) -> float:
 
 
 def ranges_of(
-    marked: Sequence[Marked], spans: Sequence[tuple[int, int]], kernels: Sequence[Ran] | None = None
+    marked: Sequence[Ran], spans: Sequence[tuple[int, int]], kernels: Sequence[Ran] | None = None
 ) -> tuple[wire.Range, ...] | None:
     """Each range's count in a call and its own time, without that of ranges inside it; None if calls differ.
 
-    `kernels`: everything that ran on the device; then a range's time is that of the kernels launched from it. Without
-    them it is the host's.
+    `kernels`: everything that ran on the device. The time of a range is then that of the kernels launched from the range;
+    without `kernels` it is the host's.
     """
-    ordered = sorted(marked, key=lambda one: (one.start, -one.end))
-    starts = [one.start for one in ordered]
+    ordered = sorted(marked, key=lambda one: (one.start, -one.ns))
+    starts, ends = [one.start for one in ordered], [one.start + one.ns for one in ordered]
 
     def around(last: int, end: int) -> int:
-        """Index of the innermost range, up to `last`, that ends at `end` or later; -1 for none."""
-        return next((place for place in range(last, -1, -1) if ordered[place].end >= end), -1)
+        """Index of the innermost range, up to index `last`, that ends at `end` or later; -1 if there is none."""
+        return next((place for place in range(last, -1, -1) if ends[place] >= end), -1)
 
     if kernels is None:
-        own = [one.end - one.start for one in ordered]
-        parts = [(around(place - 1, one.end), one.start - one.end) for place, one in enumerate(ordered)]
+        own = [one.ns for one in ordered]
+        parts = [(around(place - 1, ends[place]), -one.ns) for place, one in enumerate(ordered)]
     else:
         own = [0] * len(ordered)
         parts = [(around(bisect_right(starts, one.at) - 1, one.at), one.ns) for one in kernels]
     for place, ns in parts:
         if place >= 0:
             own[place] += ns
-    ran = [Ran(one.name, one.start, one.start, ns) for one, ns in zip(ordered, own, strict=True)]
-    counted = census(ran, spans)
+    counted = census([replace(one, ns=ns) for one, ns in zip(ordered, own, strict=True)], spans)
     return None if counted.missing else tuple(wire.Range(one.name, one.count, one.ns) for one in counted.launches)
 
 
@@ -276,8 +251,8 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^/\s\"':]+/)+")
 
 
 def write_chrome(trace: Mapping[str, Any], target: Path, most_bytes: int) -> int:
-    """Write torch's trace without folders of this machine: the first events in time that fit into `most_bytes`, and names
-    of threads and processes. Returns how many events were left out. Raises OSError."""
+    """Write torch's trace without folders of this machine: the names of threads and processes, then the first events in time
+    that fit into `most_bytes`. Returns the number of events left out. Raises OSError."""
     events = sorted(trace["traceEvents"], key=lambda e: (e.get("ph") != "M", float(e.get("ts") or 0)))
     head = json.dumps(_plain({key: trace[key] for key in _KEPT if key in trace}))
     head = (head[:-1] + ", " if len(head) > 2 else "{") + '"traceEvents": [\n'
@@ -293,7 +268,7 @@ def write_chrome(trace: Mapping[str, Any], target: Path, most_bytes: int) -> int
 
 
 def _plain(value: Any) -> Any:
-    """The same without the folders of absolute paths: `/home/somebody/x/kernel.py` becomes `kernel.py`."""
+    """The value without folders of absolute paths: `/home/somebody/x/kernel.py` becomes `kernel.py`."""
     if isinstance(value, str):
         return _FOLDERS.sub("", value)
     if isinstance(value, dict):
@@ -306,12 +281,12 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
-    """The block within NVTX ranges of these names, the first outermost, and each `record_function` range of the block as
-    an NVTX range of its name. `calls` are further names of abprof's own range around a call. Does nothing without NVTX.
+    """Run the block in NVTX ranges of these names, the first outermost, and mark its `record_function` ranges in NVTX too.
 
-    Each range exists in both of NVTX's kinds: push and pop nest and belong to one thread (`NAME/` in ncu's filter); start
-    and end hold for all threads (`NAME`): autograd launches a backward kernel from a thread of its own. Torch's
-    `emit_nvtx` does nothing under its profiler, marks every operation and appends numbers to names.
+    `calls`: further names of abprof's own range around a call. Does nothing without NVTX. Each range has both of NVTX's
+    kinds: push and pop nest and belong to one thread (`NAME/` in ncu's filter); start and end hold for all threads
+    (`NAME`), since autograd launches backward kernels from another thread. Torch's `emit_nvtx` does nothing under its
+    profiler, marks every operation and appends numbers to names.
     """
     try:
         torch.cuda.nvtx.mark("abprof")
@@ -323,8 +298,12 @@ def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
 
     @functools.wraps(enter)
     def entered(self: Any) -> Any:
-        spans = _nvtx_spans([self.name, *(calls if self.name == _CALL else ())])  # outside: they do not lengthen it
-        vars(self).setdefault("abprof_spans", []).append(spans)  # a decorator's is entered again by what it calls
+        spans = _nvtx_spans(
+            [self.name, *(calls if self.name == _CALL else ())]
+        )  # outside the range: its time does not contain them
+        vars(self).setdefault("abprof_spans", []).append(
+            spans
+        )  # a decorator's range may be entered again inside itself
         return enter(self)
 
     @functools.wraps(leave)

@@ -24,7 +24,7 @@ from abprof.worker.api import Op
 from abprof.worker.bench import Bench, ceilings
 from abprof.worker.clocks import clock
 from abprof.worker.compiles import Watch, chosen
-from abprof.worker.profile import Marked, Ran
+from abprof.worker.profile import Ran
 
 HOST, DEVICE = torch.autograd.DeviceType.CPU, torch.autograd.DeviceType.CUDA
 SPANS = [(0, 100), (200, 300)]
@@ -32,6 +32,11 @@ SPANS = [(0, 100), (200, 300)]
 
 def ran(name: str, at: int, ns: int = 10, grid: tuple[int, ...] = ()) -> Ran:
     return Ran(name, at, at, ns, (grid, (), None, None))
+
+
+def span(name: str, start: int, end: int) -> Ran:
+    """A range of the host."""
+    return Ran(name, start, start, end - start)
 
 
 class Raw:
@@ -72,12 +77,12 @@ def test_a_name_launched_as_often_as_it_ran_is_matched_in_order_and_a_replayed_g
 
 
 def test_a_range_has_its_own_time_without_that_of_ranges_inside() -> None:
-    marked = [Marked("outer", at, at + 90) for at, _ in SPANS]
-    marked += [Marked("run", at + begin, at + begin + 20) for at, _ in SPANS for begin in (10, 50)]
-    marked += [Marked("reset", 150, 160)]  # between calls
+    marked = [span("outer", at, at + 90) for at, _ in SPANS]
+    marked += [span("run", at + begin, at + begin + 20) for at, _ in SPANS for begin in (10, 50)]
+    marked += [span("reset", 150, 160)]  # between calls
     assert profile.ranges_of(marked, SPANS) == (wire.Range("outer", 1, 50.0), wire.Range("run", 2, 40.0))
-    assert profile.ranges_of([Marked("run", 1, 2)], SPANS) is None, "calls differ"
-    marked = [Marked("outer", 0, 90), Marked("run", 10, 30), Marked("run", 50, 70)]
+    assert profile.ranges_of([span("run", 1, 2)], SPANS) is None, "calls differ"
+    marked = [span("outer", 0, 90), span("run", 10, 30), span("run", 50, 70)]
     kernels = [ran("k", at, ns) for at, ns in ((5, 1000), (20, 7000), (40, 2000), (60, 7000), (80, 4000), (95, 10**9))]
     assert profile.ranges_of(marked, SPANS[:1], kernels) == (wire.Range("outer", 1, 7e3), wire.Range("run", 2, 14e3))
 
@@ -99,14 +104,15 @@ def device_pass(*, shown: bool = True, kernels: int = 1) -> list[Raw]:
     return events
 
 
-def read(events: list[Raw], launched: Any = (), geometry: Any = None) -> wire.Phased:
+def read(events: list[Raw], launched: Any = (), **geometry: Any) -> wire.Phased:
     labels = {"run": "run", "store": "store"}
-    return profile.read(*profile._device_events(events, launched, labels, geometry or {}), labels, 1, on_device=True)
+    trace = {"traceEvents": [{"cat": "kernel", "args": {"correlation": n, **geometry}} for n in range(900)]}
+    return profile.read(*profile._device_events(events, launched, labels, trace), labels, 1, on_device=True)
 
 
 def test_a_kernel_belongs_to_the_call_and_range_that_launched_it() -> None:
-    geometry = {n: {"grid": [4, 1, 1], "block": [128, 1, 1], "registers per thread": 40} for n in range(900)}
-    found = read(device_pass(kernels=2), [("k", "k[0]")] * 6, geometry)
+    geometry = {"grid": [4, 1, 1], "block": [128, 1, 1], "registers per thread": 40}
+    found = read(device_pass(kernels=2), [("k", "k[0]")] * 6, **geometry)
     [launch] = found.census.launches
     assert (launch.name, launch.count, launch.compiled, launch.grid) == ("k", 2, "k[0]", (4, 1, 1))
     assert (launch.registers, found.census.ranges) == (40, (wire.Range("run", 1, 100.0),))
