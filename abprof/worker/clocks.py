@@ -1,7 +1,7 @@
-"""How a call is timed. All times are nanoseconds.
+"""The timers of a call, in nanoseconds.
 
-On a CPU by the host's clock. On a GPU by an event pair around each call, with the L2 cache flushed and the launch cost hidden
-before it; by CUPTI's activity records; by replays of a captured graph; with the mean clock of a turn.
+On a CPU the host's clock. On a GPU an event pair around each call, after a flush of the L2 cache and a spin that hides the
+launch cost; CUPTI's activity records; replays of a captured graph. A turn on a GPU also has its mean clock rate.
 """
 # ruff: noqa: ARG002
 
@@ -25,8 +25,8 @@ from abprof.worker.api import Op, Unsupported
 
 
 class NotCaptured(Unsupported):
-    """A call that cannot be captured. `why`: one word. `spoiled`: a capture had begun, and torch's allocator and generators
-    may be left in any state (CUDAGraph::reset): this process must not measure any more."""
+    """A call that cannot be captured. `why`: one word. `spoiled`: the capture had begun, and torch's allocator and generators
+    may be in any state (CUDAGraph::reset): this process must not measure again."""
 
     def __init__(self, why: str, reason: str, *, spoiled: bool = False) -> None:
         super().__init__(reason)
@@ -41,7 +41,7 @@ class Clock:
     profiled = False  # whether torch's profiler ran on the device in this process
 
     def __init__(self) -> None:
-        """Limits this process to 90 % of the free memory: a greedy workload gets a MemoryError, and the machine does not swap."""
+        """Limit this process to 90 % of the free memory: a greedy workload gets a MemoryError, and the machine does not swap."""
         self.device = torch.device("cpu")
         with open("/proc/meminfo") as file:
             rows = dict(line.split(":") for line in file)
@@ -54,7 +54,7 @@ class Clock:
         """Return when the device is idle."""
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Mean of `calls` calls, each after `op.reset()`. On a CPU caches stay warm, also if `cold` (docs/MEASUREMENT.md)."""
+        """Mean of `calls` calls, each after `op.reset()`. On a CPU `cold` has no effect: caches stay warm."""
         readings = []
         for _ in range(calls):
             if op.reset:
@@ -69,7 +69,7 @@ class Clock:
         return self.turn(op, 1, cold=False)
 
     def empty(self, times: int, *, cold: bool) -> float:
-        """What `turn` reads of an empty operation: the median of `times` readings, or 0 without launch cost."""
+        """The median of `times` readings of an empty operation by `turn`; 0 on a CPU, which has no launch cost."""
         return 0.0
 
     def mhz(self) -> float:
@@ -77,8 +77,10 @@ class Clock:
         return 0.0
 
     def pad(self, placement: int) -> object:
-        """A buffer of random size (up to 4 MiB in 64-byte steps) that moves the next allocation; fixed by `placement`."""
-        return torch.empty(64 * random.Random(placement).randrange(1, 1 << 16), dtype=torch.uint8)
+        """A buffer that moves the next allocation. `placement` seeds its size: up to 64 MiB on a GPU, 4 MiB on a CPU."""
+        step, most = (512, 1 << 17) if self.kind == "cuda" else (64, 1 << 16)
+        size = step * random.Random(placement).randrange(1, most)
+        return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def peak_bytes(self) -> int | None:
         """Peak memory since the last `reset_peak`; None if unknown."""
@@ -97,12 +99,12 @@ class Clock:
 
 
 def clock(device: str) -> Clock:
-    """The clock for "cpu", "cuda" or "cuda:UUID". Raises RuntimeError when the device is not there."""
+    """The clock for "cpu", "cuda" or "cuda:UUID". Raises RuntimeError without such a device."""
     return Clock() if device == "cpu" else CudaClock()
 
 
 def mean(readings: Sequence[float]) -> float:
-    """Mean of a turn's calls, or the smallest if that is not positive: then the parent drops the round."""
+    """Mean of a turn's calls; the smallest reading if it is not positive, for which the parent drops the round."""
     least = min(readings)
     return sum(readings) / len(readings) if least > 0 else float(least)
 
@@ -116,8 +118,7 @@ def shortest(readings: Sequence[float]) -> float:
 
 _LONGEST_SPIN = 5_000_000.0  # ns
 _NOTHING = Op(lambda: torch.cuda._sleep(0))
-_KNOWN = Op(lambda: torch.cuda._sleep(200_000))  # some 0.1 ms: launches hardly count
-_LIKE = (0.5, 1.5)  # of what events read; CUPTI's ticks are at least twice as many as nanoseconds
+_KNOWN = Op(lambda: torch.cuda._sleep(200_000))  # about 0.1 ms: the launch hardly counts
 
 
 class CudaClock(Clock):
@@ -132,13 +133,13 @@ class CudaClock(Clock):
         self._properties = torch.cuda.get_device_properties(self.device)
         self._flush: torch.Tensor | None = None
         self._held = 0
-        self._spins: dict[str, float] = {}  # ns, by arm: those of one worker need different times
+        self._spins: dict[str, float] = {}  # ns, by arm
         self._cycles_per_ns = max(float(getattr(self._properties, "clock_rate", 0) or 2_000_000) / 1e6, 0.5)
         self._stamps: Stamps | None = None
-        torch.cuda.synchronize(self.device)  # makes the context that the driver's calls need
+        torch.cuda.synchronize(self.device)  # makes the CUDA context
         try:
             self._stamps = Stamps(self.device)
-        except (OSError, RuntimeError, AttributeError) as error:  # MIG, an emulator: then the clock is unknown
+        except (OSError, RuntimeError, AttributeError) as error:  # MIG, an emulator
             print(f"cannot read the device's clocks: {error}", flush=True)
         self._records: Records | None = None
 
@@ -148,9 +149,9 @@ class CudaClock(Clock):
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
         """Mean over calls of the event pair (`gpu_span`).
 
-        Before each call the L2 cache is flushed by writing twice its size, and a spin kernel keeps the stream busy for
-        as long as the host needs to enqueue this operation, so that launch cost lies before the first event. If the
-        device has passed the first event before the host was done, the call is made again with a longer spin.
+        Before each call twice the size of the L2 cache is written, and a spin kernel keeps the stream busy while the host
+        enqueues the operation, so that the launch cost lies before the first event. If the device passes the first event
+        before the host is done, the call is made again with a longer spin.
         """
         pairs = [self._one(op, arm, cold=cold, stamp=i == 0) for i in range(calls)]
         if self._stamps is not None:
@@ -159,7 +160,7 @@ class CudaClock(Clock):
         return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
     def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        # The first turn goes by the warm-up: a spin that is too short costs a call more, and some take a second.
+        # The first spin follows the warm-up: a spin that is too short costs another call, which may take a second.
         spin = self._spins.get(arm, 100_000.0 + 1.5 * self.enqueued)
         while True:
             if op.reset:
@@ -176,20 +177,18 @@ class CudaClock(Clock):
             last.record()
             needed = time.perf_counter_ns() - began
             hidden = not first.query()
-            # Shrinks slowly and grows at once: the host's hiccups are rare, and a spin that is too short costs a call.
+            # The spin shrinks slowly and grows at once: a delay of the host is rare, a second call is expensive.
             self._spins[arm] = max(1.25 * needed + 10_000, 0.9 * spin) if hidden else 2.0 * max(spin, needed)
             if hidden or spin > _LONGEST_SPIN:  # an operation that waits for the device cannot be hidden
                 return first, last
             spin = self._spins[arm]
 
     def empty(self, times: int, *, cold: bool) -> float:
-        """Median event pair around a kernel that ends at once, as cold as the calls are."""
         pairs = [self._one(_NOTHING, "an empty launch", cold=cold) for _ in range(times)]
         self.sync()
         return 1e6 * statistics.median(first.elapsed_time(last) for first, last in pairs)
 
     def mhz(self) -> float:
-        """Mean clock of the multiprocessors from before the first call of the last turn to after its last."""
         return self._stamps.mhz() if self._stamps is not None else 0.0
 
     def wall(self, op: Op) -> float:
@@ -203,7 +202,7 @@ class CudaClock(Clock):
         return float(time.perf_counter_ns() - start)
 
     def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
-        """A call captured in a CUDA graph, and replayed once. Raises NotCaptured."""
+        """Capture a call in a CUDA graph, and replay the graph once. Raises NotCaptured."""
         graph = Graph(op, compiled)
         if op.reset:
             op.reset()
@@ -212,47 +211,46 @@ class CudaClock(Clock):
         return graph
 
     def replays(self, graph: Graph, op: Op, times: int, *, arm: str = "") -> float:
-        """Mean of `times` replays with warm caches, by one event pair around all of them, enqueued behind a spin kernel; by
-        one pair around each if the operation has a reset, which is not timed."""
+        """Mean of `times` replays with warm caches, behind a spin kernel. One event pair is around all replays, or around
+        each if the operation has a reset, which is not timed."""
         key = f"{arm} in a graph"
         if op.reset:
             return self.turn(Op(graph.replay, reset=op.reset), times, cold=False, arm=key)
         return self.turn(Op(lambda: graph.replay(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Mean sum of the durations of all kernels, copies and fills of a call. Records are read before and after each call,
-        on an idle device: between them lies only the call. Raises Unsupported where CUPTI's times are not nanoseconds."""
+        """Mean over calls of the sum of all durations of a call's kernels, copies and fills, by CUPTI.
+
+        Raises Unsupported without cupti-python, or where CUPTI's times are not nanoseconds.
+        """
         if self.profiled:
             raise Unsupported(_TICKS)
         if self._records is None:
-            self._records = Records()
-            recorded, timed = self._recorded(_KNOWN, 1, cold=False), self.turn(_KNOWN, 1, cold=False, arm="CUPTI's try")
-            if not _LIKE[0] * timed < recorded < _LIKE[1] * timed:
-                what = f"CUPTI records {recorded / 1e3:.1f} us for a kernel that spans {timed / 1e3:.1f} us"
-                raise Unsupported(what)
-        return self._recorded(op, calls, cold=cold)
+            records = Records()
+            recorded = self._recorded(records, _KNOWN, 1, cold=False)
+            timed = self.turn(_KNOWN, 1, cold=False, arm="CUPTI's try")
+            if not 0.5 * timed < recorded < 1.5 * timed:  # a nanosecond has two ticks or more
+                raise Unsupported(f"CUPTI records {recorded / 1e3:.1f} us for a kernel that spans {timed / 1e3:.1f} us")
+            self._records = records
+        return self._recorded(self._records, op, calls, cold=cold)
 
-    def _recorded(self, op: Op, calls: int, *, cold: bool) -> float:
-        readings, records = [], self._records or Records()
+    def _recorded(self, records: Records, op: Op, calls: int, *, cold: bool) -> float:
+        readings = []
         with records:
             for _ in range(calls):
-                self._idle(op, records, cold=cold)
+                if op.reset:
+                    op.reset()
+                if cold:
+                    self._flush_l2()
+                self.sync()
+                records.drained()
                 op.call()
                 self.sync()
-                readings.append(float(sum(end - start for start, end in records.drained())))
+                readings.append(records.drained())
         return mean(readings)
 
-    def _idle(self, op: Op, records: Records, *, cold: bool) -> None:
-        """Finish all that comes before a call and drop its records."""
-        if op.reset:
-            op.reset()
-        if cold:
-            self._flush_l2()
-        self.sync()
-        records.drained()
-
     def sustained(self, op: Op, calls: int) -> float:
-        """Mean of the last two thirds of the calls by one event pair around them: warm caches, no pause, resets included."""
+        """Mean of the last two thirds of the calls by one event pair around them: no pause, warm caches, resets included."""
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         lead = calls // 3
         for number in range(calls):
@@ -272,16 +270,11 @@ class CudaClock(Clock):
         with torch.profiler.record_function("abprof_flush"):
             self._flush.zero_()
 
-    def pad(self, placement: int) -> object:
-        """Padding that moves the next allocation: up to 64 MiB, in steps of 512 bytes."""
-        return torch.empty(512 * random.Random(placement).randrange(1, 1 << 17), dtype=torch.uint8, device=self.device)
-
     def peak_bytes(self) -> int | None:
-        """Peak of torch's allocator above what was held at `reset_peak` (the flush buffer, other arms)."""
+        """Peak of torch's allocator, without the memory held at `reset_peak` (the flush buffer, other arms)."""
         return int(torch.cuda.max_memory_allocated(self.device)) - self._held
 
     def reset_peak(self) -> None:
-        """Also gives cached blocks back, so that the other side's worker can have them."""
         self._spins.clear()
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(self.device)
@@ -299,36 +292,34 @@ class CudaClock(Clock):
 
 # ---------------------------------------------------------------- CUPTI's activity records (cupti-python)
 
-_BUFFER = 8 << 20  # bytes: within what CUPTI's documentation advises (1 to 10 MB)
-_FORCED = 1  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: buffers that are not full, too
 _TICKS = (
     "torch's profiler ran in this process, after which CUPTI gives ticks of the processor's counter for nanoseconds"
 )
 
 
 class Records:
-    """Kernels, copies and fills that run while it is entered. Raises Unsupported without cupti-python or if CUPTI fails.
+    """Records kernels, copies and fills while it is entered. Raises Unsupported without cupti-python or if CUPTI fails.
 
-    torch's profiler registers with CUPTI too, and only the last to register gets records: so this registers each time.
-    It must be read before that profiler's first pass in the process: after it the times would be ticks.
+    torch's profiler registers with CUPTI too, and only the last to register gets records: each entry registers anew.
+    The first entry must precede that profiler's first pass in the process, after which CUPTI's times are ticks.
     """
 
     def __init__(self) -> None:
         try:
             from cupti import cupti
-        except Exception as error:  # one of its own where the library that it loads is missing
+        except Exception as error:  # cupti has its own class of error for a missing library
             raise Unsupported(f"cupti-python cannot be imported ({error}): pip install it here") from error
         self._cupti = cupti
         kind = cupti.ActivityKind
         self._kinds = (kind.CONCURRENT_KERNEL, kind.MEMCPY, kind.MEMSET)
-        self._ran: list[tuple[int, int]] = []
+        self._ns = 0
 
     def __enter__(self) -> Records:
-        try:
-            self._cupti.activity_register_callbacks(lambda: (_BUFFER, 0), self._completed)
+        try:  # a buffer of 8 MiB: CUPTI's documentation advises 1 to 10 MB
+            self._cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._completed)
             for kind in self._kinds:
                 self._cupti.activity_enable(kind)
-        except Exception as error:  # CUPTI's have a class of their own
+        except Exception as error:  # CUPTI's errors have a class of their own
             what = f"CUPTI does not start ({type(error).__name__}: {error}): another profiler may hold it"
             raise Unsupported(what) from error
         return self
@@ -339,22 +330,22 @@ class Records:
         self.drained()
 
     def _completed(self, activities: Sequence[Any]) -> None:
-        """CUPTI's callback: the records' memory is gone when it returns."""
+        """CUPTI's callback: the records' memory is freed when it returns."""
         known = [int(kind) for kind in self._kinds]
-        self._ran += [(int(one.start), int(one.end)) for one in activities if int(one.kind) in known]
+        self._ns += sum(int(one.end) - int(one.start) for one in activities if int(one.kind) in known)
 
-    def drained(self) -> list[tuple[int, int]]:
-        """(start, end) of all that ran since the last call, ns. The device must be idle."""
-        self._cupti.activity_flush_all(_FORCED)
-        ran, self._ran = self._ran, []
-        return ran
+    def drained(self) -> float:
+        """The sum of all durations since the last call, ns. The device must be idle."""
+        self._cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: flush buffers that are not full, too
+        ns, self._ns = self._ns, 0
+        return float(ns)
 
 
 # ---------------------------------------------------------------- a call captured in a CUDA graph
 
 
 class Graph:
-    """One captured call, with the memory it works in. `compiled` counts compilations so far. Raises NotCaptured."""
+    """A captured call, with its memory. `compiled` returns the number of compilations so far. Raises NotCaptured."""
 
     def __init__(self, op: Op, compiled: Callable[[], int]) -> None:
         stream = torch.cuda.Stream()
@@ -370,14 +361,14 @@ class Graph:
         self._graph.instantiate()
 
     def replay(self, times: int = 1) -> None:
-        """Enqueue it so many times."""
+        """Enqueue the graph `times` times."""
         for _ in range(times):
             self._graph.replay()
 
 
 def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> None:
-    """Two calls on the stream that will capture, which make its workspaces. Raises NotCaptured if the second one waits or
-    compiles, while nothing is spoiled yet."""
+    """Call twice on the stream that will capture, which makes the stream's workspaces. Raises NotCaptured if the second call
+    waits or compiles; the process is not spoiled then."""
     mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -402,9 +393,9 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
 
 
 def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) -> Any:
-    """Capture a call and return its result. Not torch.cuda.graph(): it empties torch's memory, 50 ms and more."""
+    """Capture a call and return its result. torch.cuda.graph() would empty torch's cache of memory, 50 ms and more."""
     current, collecting, stopped = torch.cuda.current_stream(), gc.isenabled(), list[Exception]()
-    gc.disable()  # what it would free in the middle may be of another graph
+    gc.disable()  # freeing another graph's memory would break the capture
     try:
         with torch.cuda.stream(stream):
             graph.capture_begin()
@@ -416,7 +407,7 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
             finally:
                 graph.capture_end()
     except Exception as error:
-        first = [*stopped, error][0]  # capture_end() fails too, and says less
+        first = [*stopped, error][0]  # capture_end() fails as well, with a less useful error
         why = f"{type(first).__name__}: {' '.join(str(first).split())[:160]}"
         raise NotCaptured("error", f"the call fails while it is captured ({why})", spoiled=True) from error
     finally:
@@ -425,11 +416,11 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
             gc.enable()
 
 
-# ---------------------------------------------------------------- how fast the multiprocessors ran, from the device's own clocks
+# ---------------------------------------------------------------- the mean clock rate of the multiprocessors
 
-# A kernel of one thread a multiprocessor writes %clock64 (cycles) and %globaltimer (ns) to the place of its %smid. Two of
-# them give each one's mean clock in between; NVML's samples are 100 ms apart. It is PTX, loaded by the CUDA driver: no
-# compiler is needed, and its machine code belongs to no side.
+# A kernel with one thread a multiprocessor writes %clock64 (cycles) and %globaltimer (ns) to the row of its %smid. Two
+# launches give each multiprocessor's mean clock between them; NVML's samples are 100 ms apart. The kernel is PTX, which the
+# CUDA driver loads: it needs no compiler, and its machine code belongs to no side.
 _PTX = b"""
 .version 6.4
 .target sm_70
@@ -456,12 +447,11 @@ _PTX = b"""
     ret;
 }
 """
-_WORDS = 3  # of 8 bytes, that a multiprocessor's stamp has: cycles, ns, number of the turn
 
 
 class Stamps:
-    """A stamp at the begin and one at the end of a turn, in the current stream. Raises OSError or RuntimeError if the
-    driver refuses the kernel."""
+    """Stamps the begin and the end of a turn in the current stream. Raises OSError or RuntimeError if the driver refuses
+    the kernel."""
 
     def __init__(self, device: torch.device) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -469,8 +459,8 @@ class Stamps:
         self._call("cuModuleLoadData", ctypes.byref(module), _PTX)
         self._call("cuModuleGetFunction", ctypes.byref(self._kernel), module, b"abprof_stamp")
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
-        # Twice as many places: ids may have gaps.
-        self._written = torch.zeros((2, 2 * self._blocks, _WORDS), dtype=torch.int64, device=device)
+        # Begin and end, rows for twice as many multiprocessors (ids may have gaps), and cycles, ns, number of the turn.
+        self._written = torch.zeros((2, 2 * self._blocks, 3), dtype=torch.int64, device=device)
         self._turn = 0
 
     def _call(self, name: str, *arguments: Any) -> None:
@@ -492,8 +482,7 @@ class Stamps:
         self._call("cuLaunchKernel", self._kernel, blocks, one, one, one, one, one, none, stream, arguments, None)
 
     def mhz(self) -> float:
-        """Mean clock of the multiprocessors that have both stamps of the last turn, MHz; 0 if none has. The device must
-        be idle."""
+        """Mean clock of the multiprocessors with both stamps of the last turn, MHz; 0 without any. The device must be idle."""
         begun, ended = self._written.tolist()
         clocks = [
             1e3 * (cycles - first_cycles) / (ns - first_ns)

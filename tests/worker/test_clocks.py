@@ -156,7 +156,7 @@ def test_kernels_copies_and_fills_of_a_call_are_added_up(cupti: Cupti) -> None:
         assert not records.drained(), "what ran before is not the call's"
         for kind, ns in ((10, 700), (1, 20), (2, 3), (8, 9999)):
             cupti.ran(kind, ns)
-        assert sum(end - start for start, end in records.drained()) == 723
+        assert records.drained() == 723
         cupti.ran(10, 50)
     with records:
         assert not records.drained(), "nor is what was left"
