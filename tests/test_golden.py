@@ -38,6 +38,7 @@ PROSE_COLUMNS = {  # the same of the CSV files, by the first part of a file's na
 }
 # Readings that no verdict read went: by CUDA graphs beside the judged timer, and by other protocols. Recorded runs have them.
 GONE = {"graph_pct", "graph_low_pct", "graph_high_pct", "gpu_graph", "seed_latency", "do_bench_latency"}
+JOINED = {"detectable_pct", "tail_pct"}  # since then
 GONE_FILES = {"comparisons.csv", "traces.csv", "samples.csv", "profiles.csv"}
 GONE_COLUMNS = {"graph_pct", "graph_ms", "no_graph", "seed_latency_ms", "do_bench_latency_ms"}
 
@@ -58,7 +59,7 @@ def kept() -> dict[str, dict[str, bytes]]:
 def without_prose(value: Any) -> Any:
     """The value without its prose."""
     if isinstance(value, dict):
-        return {key: without_prose(one) for key, one in value.items() if key not in PROSE | GONE}
+        return {key: without_prose(one) for key, one in value.items() if key not in PROSE | GONE | JOINED}
     return [without_prose(one) for one in value] if isinstance(value, list) else value
 
 

@@ -34,8 +34,16 @@ def wandering(epoch: int, ratio: float, follow: float = 1.0, seed: int = 0, roun
 @pytest.mark.parametrize("rounds", [12, 2, 1])
 @pytest.mark.parametrize(("ratio", "verdict"), [(1.0, "same"), (1.02, "slower"), (0.98, "faster")])
 def test_calls_whose_clock_wanders_are_judged_at_one_clock(ratio: float, verdict: str, rounds: int) -> None:
-    """As read their ratios scatter by 10 %, and four epochs say nothing."""
-    judged = judge(head(), [wandering(epoch, ratio, rounds=rounds) for epoch in range(1, 5)])
+    """As read their ratios scatter by 10 %, and four epochs say nothing: not of a change of the clock either, so that `same`
+    waits for slices without a pause."""
+    turns = [wandering(epoch, ratio, rounds=rounds) for epoch in range(1, 5)]
+    if verdict == "same":
+        assert (only(judge(head(), turns)).verdict, only(judge(head(), turns)).reasons) == (
+            "unclear",
+            ("clock", "one_clock"),
+        )
+    slices = [block(epoch, {"base": 1.0, "target": ratio}, metric="gpu_sustained") for epoch in range(5, 9)]
+    judged = judge(head(), [*turns, *slices])
     row = only(judged)
     assert (row.verdict, row.reasons) == (verdict, ("one_clock",))
     assert row.pct == pytest.approx(100 * ratio - 100, abs=0.05)

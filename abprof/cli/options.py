@@ -12,6 +12,7 @@ import inspect
 import keyword
 import os
 import re
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -233,7 +234,7 @@ _PANELS = {
         many("--probe", "torch|ncu|perf", _PROBE, _probes),
         flag("--allow-wrong", "Time wrong answers too, watermarked."),
         flag("--watch", "Again at every save, one epoch each, until ^C."),
-        text("--seed", "N", "Seed of inputs and orders.", whole(-(2**63))),
+        text("--seed", "N", "Seed of inputs and orders; drawn anew, and recorded.", whole(-(2**63))),
         text("--timeout", "TIME", "One answer of a worker: 120s.", quantities.seconds),
     ),
     "Place": (
@@ -297,6 +298,7 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
 
         names = names or tuple(dict.fromkeys(id_parts(id)[0] for id in value["cell"]))
     value |= {"workloads": names, "workloads_from": source}
+    value["seed"] = secrets.randbits(31) if value["seed"] is None else value["seed"]  # other orders in every run
     value |= {"specs": tuple(refs), "executor_options": value["executor_option"], "no_peers": not value["peers"]}
     chosen = {name: value[name] for name in Options.__struct_fields__ if value.get(name)}
     return Options(**{**chosen, "arguments": tuple(sys.argv[1:]), **more})

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from decimal import Decimal
 from pathlib import Path
 
 import msgspec
@@ -97,6 +99,7 @@ class _Ended:
     began: int
     ended: int
     times: Mapping[str, Sequence[float]] = field(default_factory=dict)  # ns by name, in the order they were printed
+    last_digit_ns: float = 0.0  # of the most precise of them
 
 
 # ---------------------------------------------------------------- preparing
@@ -306,7 +309,7 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
     try:
         if len(printed.encode()) >= proc.LOG_LIMIT:  # bytes, as the log that cut it counts
             raise ValueError(f"it printed more than {proc.LOG_LIMIT >> 20} MiB")
-        return _Ended("ok", "", began, ended, read(printed))
+        return _Ended("ok", "", began, ended, *read(printed))
     except ValueError as error:
         return _Ended("crash", str(error), began, ended)
 
@@ -348,6 +351,7 @@ def _block(
         state=state,
         start_order=tuple(ended),
         quick=bench.head.options.quick,
+        last_digit_ns=max((one.last_digit_ns for _, one in ran), default=0.0),
     )
 
 
@@ -380,14 +384,15 @@ def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[
 # ---------------------------------------------------------------- reading
 
 
-def read(text: str) -> dict[str, list[float]]:
-    """Times in ns by name, from the `name,ms` lines of what a command printed; other lines are skipped.
+def read(text: str) -> tuple[dict[str, list[float]], float]:
+    """Times in ns by name, from the `name,ms` lines of what a command printed, and the last digit of the most precise one in
+    ns; other lines are skipped.
 
     A name that is printed several times was timed several times. Raises ValueError with a one-line message if there are
     no times, or too many.
     """
     times: dict[str, list[float]] = {}
-    first, count = "", 0
+    first, count, last_digit = "", 0, math.inf
     for line in filter(None, map(str.strip, text.splitlines())):
         name, _, ms = (part.strip() for part in line.rpartition(","))
         if not name or not _NUMBER.fullmatch(ms):
@@ -397,6 +402,8 @@ def read(text: str) -> dict[str, list[float]]:
         if not clean or len(clean) > LONGEST:
             raise ValueError(f"a name has {len(clean)} letters: {_shown(clean)}; 1 to {LONGEST} are allowed")
         times.setdefault(clean, []).append(float(ms) * 1e6)
+        exponent = Decimal(ms).as_tuple().exponent
+        last_digit = min(last_digit, 10.0**exponent * 1e6) if isinstance(exponent, int) else last_digit
         count += 1
     if not times:
         what = f"its first line is {_shown(first)}" if first else "it printed nothing"
@@ -405,7 +412,7 @@ def read(text: str) -> dict[str, list[float]]:
         raise ValueError(f"it printed more than {MOST_TIMES} times: print a median of each name")
     if len(times) > MOST:
         raise ValueError(f"it printed {len(times)} names, and {MOST} are the most")
-    return times
+    return times, last_digit if math.isfinite(last_digit) else 0.0
 
 
 def _shown(text: str) -> str:

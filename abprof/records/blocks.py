@@ -78,6 +78,7 @@ class Block(Record, frozen=True, kw_only=True):
     beside: bool = False  # in older runs: turns by a second timer, which are never judged
     device: str = ""  # the lease's name, in a run on several devices: a cell's blocks are all of one
     unrecorded: str = ""  # in older runs: why events, and not CUPTI, read calls under 20 us
+    last_digit_ns: float = 0.0  # of times that a command printed; 0: times that a worker read, or an older run
     shard: int = 0  # the shard that measured it (abprof/fleet/); 0: the run's own process
 
     @property

@@ -19,7 +19,7 @@ from abprof.report.text import clean
 
 Line = dict[str, str]  # column -> cell
 _NUMBERS = ("pct", "low_pct", "high_pct")  # of a comparison
-_MORE = ("certifiable_pct", "read_pct", "clock_pct", "sustained_pct", "p")
+_MORE = ("certifiable_pct", "detectable_pct", "tail_pct", "read_pct", "clock_pct", "sustained_pct", "p")
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:

@@ -44,6 +44,7 @@ _REASONS = {
     "one_clock": "at one clock",
     "clock": "the device clock differed between the sides; at one clock the result is another",
     "power": "the power-limited mode disagrees on the sign",
+    "tail": "more of its calls are slow, though the median is not",
     "timer": "the clock outside the process contradicts the timer inside",
     "budget": "the time budget ended first",
     "not_pursued": "measured only while other cells needed epochs",
@@ -107,11 +108,13 @@ def change_text(row: Comparison) -> str:
 
 
 def _qualifier(row: Comparison) -> str:
-    """What qualifies the verdict: reasons, chance, and the smallest margin that could have been certified."""
+    """What qualifies the verdict: reasons, chance, the smallest margin that could have been certified, and the
+    slow-down that the row would have shown with 90 % probability."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
     could = "" if margin is None else f"a margin of {margin:.1f} % could have been certified"
-    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could)))
+    found = "" if row.detectable_pct is None else f"would have found {signed(row.detectable_pct, 1)}"
+    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could, found)))
 
 
 def note(row: Comparison | None) -> str:

@@ -26,6 +26,7 @@ from abprof.records import (
     Run,
     Status,
 )
+from abprof.verdict import stats
 
 Array = NDArray[np.float64]
 TIME, HOST_TIME, CLOCK, WAIT = range(4)  # rows of an arm in Rounds
@@ -33,6 +34,7 @@ _FASTEST_CLOCK = 1e6  # MHz: no right reading is above
 _QUIETER = 0.8  # rescaled rounds are judged when they scatter by less than this share of the measured ones
 _FEWEST_RATIOS = 6  # a first look of mirrored pairs with one round rejected
 _FEWEST_ROUNDS = 4  # a first look of single rounds
+_MORE_SLOW_CALLS = 0.001  # P
 _CLOCK_MISSING = 0.1  # largest share of turns that may lack a clock
 
 
@@ -243,6 +245,28 @@ class CellData:
             ("values", before, after, of),
             lambda: [float(np.median(np.log(b) - np.log(a))) for a, b in self.epochs(of, before, after)],
         )
+
+    def rounding(self, before: str, after: str) -> float:
+        """The largest log ratio that the last digit of printed times can hide; 0 for times that a worker read."""
+        step = max((block.last_digit_ns for block in self.blocks), default=0.0)
+        medians = [*map(self.epoch_medians, (before, after))]
+        return sum(step / 2 / float(np.median(each)) for each in medians) if step and all(medians) else 0.0
+
+    def tail(self, before: str, after: str, pct: float) -> float | None:
+        """Change of the 90th percentile of calls in per cent, if more calls of `after` than of `before` are slow; else None.
+
+        A call is slow if it takes, in proportion to its own arm's median, `pct` per cent more than the 90th percentile of
+        `before`. More: P at most 0.001, one-sided, if both had as many.
+        """
+        pairs = self.epochs("judged", before, after)
+        if not pairs:
+            return None
+        a, b = (np.concatenate([each[i] / np.median(each[i]) for each in pairs]) for i in (0, 1))
+        limit = float(np.quantile(a, 0.9)) * (1 + pct / 100)
+        if stats.more_often(int((b > limit).sum()), int((a > limit).sum())) > _MORE_SLOW_CALLS:
+            return None
+        a, b = (np.concatenate([each[i] / np.median(each[0]) for each in pairs]) for i in (0, 1))
+        return stats.percent(float(np.log(np.quantile(b, 0.9) / np.quantile(a, 0.9))))
 
     def epoch_medians(self, arm: str, of: Quantity = "judged") -> list[float]:
         """The arm's median time of each epoch, ns per call."""

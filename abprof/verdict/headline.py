@@ -31,8 +31,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
     """The header of a run from its rows (base with targets) and controls. `within`, the comparisons between variants,
     affects the sentence of a run of one branch alone."""
     tested = trust_panel(rows, controls)
-    beyond = [beyond_margin(run, row) for row in tested]
-    outside, inside = beyond.count(True), beyond.count(False)
+    outside, inside = len(beyond_margin(run, cells, tested)), sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows) | {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
     counts["tampered"] = sum(one.falsifies for one in run.touched)
     measured = any(row.pct is not None or row.verdict != "unclear" for row in rows)
@@ -67,15 +66,27 @@ def trust_panel(rows: Rows, controls: Rows) -> list[Comparison]:
     return [row for row in (*controls, *known) if row.low_pct is not None]
 
 
-def beyond_margin(run: Run, row: Comparison) -> bool | None:
-    """Whether the whole interval lies outside the margin: a difference was measured where there is none. False if it lies
-    inside, None if it does neither."""
+def inside_margin(run: Run, row: Comparison) -> bool:
+    """Whether the whole 95 % interval lies inside the margin."""
     margin = min(run.options.margin, run.options.threshold_of(row.cell))
-    if row.low_pct is None or row.high_pct is None:
-        return None
-    if row.low_pct > margin or row.high_pct < -margin:
-        return True
-    return False if -margin <= row.low_pct and row.high_pct <= margin else None
+    low, high = row.low_pct, row.high_pct
+    return low is not None and high is not None and -margin <= low and high <= margin
+
+
+def beyond_margin(run: Run, cells: Cells, panel: Rows) -> Rows:
+    """The rows of the panel whose whole interval lies outside the margin: a difference was measured where there is none.
+
+    The level is divided by the number of rows (Bonferroni), so that at most 5 % of the runs without any bias have such a row.
+    """
+    level, found = stats.tabled(0.05 / max(1, len(panel))), []
+    for row in panel:
+        data = cells[row.cell]
+        values, rounding = data.epoch_values(row.from_, row.to), data.rounding(row.from_, row.to)
+        interval = stats.repeated_interval(values, level, rounding)
+        low, high = stats.band(min(run.options.margin, run.options.threshold_of(row.cell)))
+        if interval and (interval.low > high or interval.high < low):
+            found.append(row)
+    return found
 
 
 def undecided_row(row: Comparison) -> bool:
@@ -118,9 +129,9 @@ def certain(counts: Counts, verdict: str) -> int:
 
 
 def _mostly_undecided(of: Counts) -> bool:
-    """Whether more than a tenth of the judged rows are open."""
+    """Whether more than a tenth of the judged rows are open, or changed by what may be chance."""
     judged = of.get("comparisons", 0) - of.get("unsupported", 0) - of.get("missing", 0)
-    return of.get("undecided", 0) > MOST_UNDECIDED * judged
+    return sum(of.get(k, 0) for k in ("undecided", "suspect_slower", "suspect_faster")) > MOST_UNDECIDED * judged
 
 
 def answer(counts: Counts, *, measured: bool) -> Answer:
@@ -161,9 +172,9 @@ def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
         return Exit.OK
     if counts["controls_outside"] or counts["tampered"]:
         return Exit.UNTRUSTED
-    if ("slower" in fail_on and counts["slower"] > counts["waived"]) or ("broken" in fail_on and counts["broken"]):
+    if ("slower" in fail_on and certain(counts, "slower")) or ("broken" in fail_on and counts["broken"]):
         return Exit.SLOWER
-    doubtful = "unclear" in fail_on and (counts["unclear"] or counts["undecided"])
+    doubtful = "unclear" in fail_on and any(counts[k] for k in ("unclear", "undecided", "suspect_slower"))
     return Exit.UNTRUSTED if doubtful or _mostly_undecided(counts) else Exit.OK
 
 
@@ -239,7 +250,7 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
         return [row for row in rows if reason in row.reasons]
 
     yield from _touched(run, falsifies=True)
-    out = [row for row in trust_panel(rows, controls) if beyond_margin(run, row)]
+    out = beyond_margin(run, cells, trust_panel(rows, controls))
     worst = max((abs(row.pct or 0.0) for row in out), default=0.0)
     yield from _rows(
         "untrusted",
@@ -299,6 +310,20 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
         "faster than the best matrix products of plain torch on this device",
         "a result kept from an earlier call, another data type, or a workload that counts too much work",
     )
+    worst = max((row.tail_pct or 0.0 for row in with_reason("tail")), default=0.0)
+    yield from _rows(
+        "tail",
+        with_reason("tail"),
+        f"more calls of the target are slow: the slowest tenth by up to {worst:+.1f} %, while the median is not",
+        "the verdict rests on the median; look at both distributions in the cell's detail",
+    )
+    dependence = stats.lag_one([data.epoch_values(row.from_, row.to) for row in rows for data in [cells[row.cell]]])
+    if dependence is not None:
+        yield Advice(
+            kind="dependent",
+            text=f"successive epochs depend on each other (autocorrelation {dependence:+.2f}): intervals are too narrow",
+            advice="a load or a temperature that changes over minutes does that; run again when the machine is quiet",
+        )
     yield from _undecided(run, rows)
     yield from _arms(
         "flaky",

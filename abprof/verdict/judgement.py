@@ -160,8 +160,7 @@ def _open(run: Run, data: CellData, pair: Pair) -> bool:
         return False
     if not values:
         return not identical
-    done = decide(values, run.options.threshold_of(data.cell.id), run.options.margin)
-    return done is None or not precise(values, run.options)
+    return _supported(run, data, pair) is None or not precise(values, run.options)
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:
@@ -213,13 +212,13 @@ def precise(values: Sequence[float], options: Options) -> bool:
     return options.precision is None or (interval is not None and stats.half_width_pct(interval) <= options.precision)
 
 
-def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict | None:
+def decide(values: Sequence[float], threshold: float, margin: float, rounding: float = 0.0) -> Verdict | None:
     """The verdict that these epoch values (log ratios) support at their last planned look; None if none yet.
 
     `threshold` and `margin` are in per cent. With a margin wider than the threshold a change could be both `slower` and
-    `same`, so the narrower of the two is the margin.
+    `same`, so the narrower of the two is the margin. `rounding`: see `stats.repeated_interval`.
     """
-    strict, wide = stats.repeated_interval(values, 0.05), stats.repeated_interval(values, 0.10)
+    strict, wide = (stats.repeated_interval(values, alpha, rounding) for alpha in (0.05, 0.10))
     if strict is None or wide is None:
         return None
     low, high = stats.band(threshold)
@@ -232,12 +231,25 @@ def decide(values: Sequence[float], threshold: float, margin: float) -> Verdict 
     return "slight" if (strict.low > 0 or strict.high < 0) and strict.inside(low, high) else None
 
 
+def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
+    """The verdict of `decide`, where `same` at one clock also needs times as read, or slices without a pause, within the
+    threshold: a change of the clock alone is a change of time."""
+    before, after, threshold = pair.before, pair.after, run.options.threshold_of(data.cell.id)
+    values = data.epoch_values(before, after)
+    verdict = decide(values, threshold, run.options.margin, data.rounding(before, after))
+    if verdict != "same" or not data.at_one_clock:
+        return verdict
+    others = [stats.repeated_interval(data.epoch_values(before, after, of), 0.10) for of in ("read", "sustained")]
+    return verdict if any(one and one.inside(*stats.band(threshold)) for one in others) else None
+
+
 def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
     """The verdict on one pair, with its numbers if both arms may show times. Before the first look there is a change and no
     interval."""
     before, after, role = pair
     values, percent = data.epoch_values(before, after), stats.percent
-    interval, wide = stats.repeated_interval(values), stats.repeated_interval(values, 0.10)
+    threshold, rounding = run.options.threshold_of(data.cell.id), data.rounding(before, after)
+    interval, wide = (stats.repeated_interval(values, alpha, rounding) for alpha in (0.05, 0.10))
     slices = stats.repeated_interval(data.epoch_values(before, after, "sustained"))
     used = values[: interval.epochs] if interval else values
     identical = role == "target" and "identical" in {data.state(before).status, data.state(after).status}
@@ -249,6 +261,11 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         reasons = ("identical_code", *reasons)
     if settled is None and data.at_one_clock:
         reasons = (*reasons, "one_clock")
+    tail = data.tail(before, after, threshold) if settled is None and verdict in {"same", "slight"} else None
+    if tail is not None:
+        reasons = (*reasons, "tail")
+    low, high = stats.band(threshold)
+    could = stats.detectable(values, high + rounding) if settled is None and verdict != "slower" else None
     tested = settled is None and role != "control" and not WITHHELD & set(reasons)
     certifiable = verdict == "unclear" and settled is None
     clocks, cycles = (data.epoch_values(before, after, of) for of in ("clock", "cycles"))
@@ -265,7 +282,9 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         high_pct=percent(interval.high) if interval else None,
         epochs=len(used),
         look=stats.LOOKS.index(interval.epochs) + 1 if interval else 0,
-        p=stats.p_beyond(values, *stats.band(run.options.threshold_of(data.cell.id))) if tested else None,
+        p=stats.p_beyond(values, low - rounding, high + rounding) if tested else None,
+        detectable_pct=percent(could) if could is not None else None,
+        tail_pct=tail,
         certifiable_pct=max(abs(percent(wide.low)), abs(percent(wide.high))) if certifiable and wide else None,
         clock_pct=percent(fmean(clocks)) if clocks else None,
         read_pct=percent(fmean(read)) if read else None,
@@ -313,21 +332,29 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
         low, high = stats.band(threshold)
         small = low <= sum(values) / len(values) <= high
         return "unclear", ("quick_nothing_large" if small else "quick_worth_confirming",)
-    verdict = decide(values, threshold, options.margin)
+    verdict = _supported(run, data, pair)
     if verdict is None:
+        if decide(values, threshold, options.margin, data.rounding(pair.before, pair.after)) == "same":
+            return "unclear", ("clock",)
         if len(values) >= stats.LOOKS[-1] or (options.epochs is not None and data.attempts >= options.epochs):
             return "unclear", ("epochs",)
         ended = "budget" if pursued(run, pair.role) else "not_pursued"
         return "unclear", ("interrupted" if interrupted else ended,)
     if _clock_disagrees(data, pair, values, min(options.margin, threshold)):
         return "unclear", ("clock",)
-    judged = stats.repeated_interval(values)
     slices = stats.repeated_interval(data.epoch_values(pair.before, pair.after, "sustained"))
-    if verdict != "same" and judged and slices and (slices.high < 0 if judged.theta > 0 else slices.low > 0):
+    if slices and _sustained_contradicts(verdict, slices, fmean(values), min(options.margin, threshold)):
         return "unclear", ("power",)
     if pair.role == "target" and _contradicted(data, pair, verdict, threshold):
         return "unclear", ("timer",)
     return verdict, () if precise(values, options) else ("precision",)
+
+
+def _sustained_contradicts(verdict: Verdict, slices: stats.Interval, theta: float, margin: float) -> bool:
+    """Whether slices without a pause certainly have the opposite sign of a change, or for `same` lie beyond the margin (%)."""
+    low, high = stats.band(margin) if verdict == "same" else (0.0, 0.0)
+    up, down = slices.low > high, slices.high < low
+    return (up or down) if verdict == "same" else (down if theta > 0 else up)
 
 
 def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin: float) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -28,6 +28,7 @@ JOINT = (
     (0.70, 0.2819), (0.90, 0.4540), (1.0, 1.0),
 )  # fmt: skip
 _LEVEL = dict(JOINT)
+_FEWEST_ORDERED = 6  # epochs
 _LARGEST = 700.0  # exp() of more overflows
 
 
@@ -49,14 +50,18 @@ def last_look(epochs: int) -> int:
     return max((look for look in LOOKS if look <= epochs), default=0)
 
 
-def repeated_interval(values: Sequence[float], alpha: float = 0.05) -> Interval | None:
+def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: float = 0.0) -> Interval | None:
     """Repeated confidence interval at level 1 - alpha (a row of JOINT), jointly over all LOOKS; None before the first.
 
     Between looks it rests on the epochs of the last completed look, in the order of measuring: the joint level is a
-    statement about the planned looks only. Equal values give zero width.
+    statement about the planned looks only. Equal values give zero width. `rounding`: the largest log ratio that rounded
+    readings can hide, which widens the interval on both sides.
     """
     look = last_look(len(values))
-    return student_interval(values[:look], _LEVEL[alpha]) if look else None
+    if not look:
+        return None
+    found = student_interval(values[:look], _LEVEL[alpha])
+    return replace(found, low=found.low - rounding, high=found.high + rounding)
 
 
 def tabled(alpha: float) -> float:
@@ -122,6 +127,49 @@ def band(pct: float) -> tuple[float, float]:
 def half_width_pct(interval: Interval) -> float:
     """Half the interval's width, in per cent of time."""
     return (percent(interval.high) - percent(interval.low)) / 2
+
+
+def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> float | None:
+    """The theta above `bound` that these epochs would have shown as certainly above `bound` with probability `power`;
+    None before the first look.
+
+    Given their scatter, the mean of E epochs is theta + t s / sqrt(E), with t of Student's distribution.
+    """
+    from scipy.special import stdtrit
+
+    look = last_look(len(values))
+    if not look:
+        return None
+    _, error = _mean_and_error(values[:look])
+    return bound + error * float(stdtrit(look - 1, 1 - _LEVEL[0.05] / 2) + stdtrit(look - 1, power))
+
+
+def more_often(after: int, before: int) -> float:
+    """P, one-sided, that at least `after` of `after + before` events fall to one of two equally likely sides."""
+    from scipy.special import bdtrc
+
+    return float(bdtrc(after - 1, after + before, 0.5)) if after else 1.0
+
+
+def lag_one(series: Sequence[Sequence[float]], p: float = 0.002) -> float | None:
+    """Mean autocorrelation of neighbouring epoch values over the comparisons, if larger than chance allows; else None.
+
+    Epochs are reordered at random, in all comparisons alike, since comparisons share epochs. `p`: share of the orders that
+    may show as much. Comparisons with fewer than six epochs are left out: their orders are too few.
+    """
+    most = max(map(len, series), default=0)
+    used = [np.asarray(each) - np.mean(each) for each in series if len(each) == most and len(set(each)) > 1][:200]
+    if most < _FEWEST_ORDERED or not used:
+        return None
+    values = np.stack(used)
+    values /= np.sqrt((values**2).sum(axis=1, keepdims=True))
+    seen = float((values[:, :-1] * values[:, 1:]).sum(axis=1).mean())
+    dice, orders = np.random.default_rng(0), round(2 / p)
+    as_large = 0
+    for _ in range(orders):
+        moved = values[:, dice.permutation(most)]
+        as_large += float((moved[:, :-1] * moved[:, 1:]).sum(axis=1).mean()) >= seen
+    return seen if (1 + as_large) / (1 + orders) <= p else None
 
 
 def own_time(epoch_medians: Sequence[float]) -> tuple[float, float | None, float | None]:

@@ -30,7 +30,7 @@ SAY = "def say():\n    print({!r})\n"
 
 
 def lines(**times: float) -> str:
-    return SAY.format("\n".join(f"{name},{ms}" for name, ms in times.items()))
+    return SAY.format("\n".join(f"{name},{ms:.4f}" for name, ms in times.items()))
 
 
 @pytest.fixture

@@ -23,8 +23,23 @@ from abprof.measure.commands import LONGEST, MOST, MOST_TIMES, read
     ],
 )
 def test_formats(text: str, times: dict[str, list[float]]) -> None:
-    assert {name: pytest.approx(values) for name, values in times.items()} == read(text)
-    assert list(read(text)) == list(times)
+    found, _ = read(text)
+    assert {name: pytest.approx(values) for name, values in times.items()} == found
+    assert list(found) == list(times)
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [
+        ("a,12\n", 1e6),
+        ("a,12\nb,1.50\n", 1e4),
+        ("a,1.5e1\n", 1e6),
+        ("a,1.5e-3\n", 100.0),
+        ("a,nan\n", 0.0),
+    ],
+)
+def test_the_last_digit_is_the_most_precise_lines(text: str, ns: float) -> None:
+    assert read(text)[1] == pytest.approx(ns)
 
 
 @pytest.mark.parametrize(
@@ -46,7 +61,7 @@ def test_what_cannot_be_read_is_said_in_a_line(text: str, said: str) -> None:
 @given(st.text(max_size=200))
 def test_any_text_is_times_or_one_line(text: str) -> None:
     try:
-        times = read(text)
+        times, _ = read(text)
     except ValueError:
         return
     assert times
