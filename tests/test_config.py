@@ -10,6 +10,7 @@ from abprof.records import Package
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.records.quantities import seconds
+from abprof.system import toml
 from abprof.system.config_file import parse_file, read_file
 
 GOOD = """
@@ -116,7 +117,7 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(name: str, tmp_path: 
     assert file.workloads == "perf"
     assert file.at("workloads") == f"{tmp_path / name}:2, workloads"
     with pytest.raises(AbprofError, match=r"^abprof\.toml:1, paht: there is no key 'paht' \(did you mean path\?"):
-        parse_file("\ufeffpaht = 'x'\n", "abprof.toml")
+        parse_file(toml.decoded("\ufeffpaht = 'x'\n".encode(), "abprof.toml"), "abprof.toml")
 
 
 @pytest.mark.parametrize(

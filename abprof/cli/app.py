@@ -23,11 +23,12 @@ from abprof.records.visible import visible
 USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, whichever package holds it
 _PROGRAM = "abprof.program"  # in the context
 _TOP = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
-_LIMITS = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
-_OTHER_DISK = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
-_OTHER_PROGRAMS = "end other programs, or raise the limits: ulimit -a"
-_NO_MEMORY = ("MemoryError", "failed to map segment from shared object", "annot allocate memory")
+_DISK = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
+_LIMITS = "end other programs, or raise the limits: ulimit -a"
+_REFUSALS = {  # of the machine, and what to do
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO), _DISK),
+    **dict.fromkeys((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE), _LIMITS),
+}
 
 
 class _Verbs(TyperGroup):
@@ -137,23 +138,10 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         _close_output()
         return 0
     except Exception as error:  # noqa: BLE001 - the last line of defence
-        refused = _by_the_machine(error)
-        return _refused(refused, argv) if refused else _bug(error, argv)
-
-
-def _by_the_machine(error: Exception) -> AbprofError | None:
-    """The clear line for memory, disk, processes or files that the machine refuses. None for anything else."""
-    if isinstance(error, OSError) and error.errno in _DISK + _LIMITS:
-        where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
-        advice = _OTHER_DISK if error.errno in _DISK else _OTHER_PROGRAMS
-        return AbprofError(error.strerror or str(error), where=where, advice=advice)
-    if isinstance(error, RuntimeError) and str(error) == "can't start new thread":
-        return AbprofError("the system starts no further thread", advice=_OTHER_PROGRAMS)
-    if isinstance(error, MemoryError | ImportError):
-        text = "".join(traceback.format_exception(error))  # a library's loader has its own words
-        if any(word in text for word in _NO_MEMORY):
-            return AbprofError("there is no memory left for abprof itself", advice=_OTHER_PROGRAMS)
-    return None
+        if isinstance(error, OSError) and error.errno in _REFUSALS:
+            where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+            return _refused(AbprofError(error.strerror or "", where=where, advice=_REFUSALS[error.errno]), argv)
+        return _bug(error, argv)
 
 
 def _refused(error: AbprofError, argv: Sequence[str]) -> int:

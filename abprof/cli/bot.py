@@ -10,14 +10,14 @@ from typing import Annotated, Any
 import typer
 
 from abprof.cli.app import app, warn
-from abprof.cli.options import takes, text, whole
+from abprof.cli.options import number, takes, text
 from abprof.records.errors import AbprofError, Exit
 
 
 @app.command("comment", short_help="Post a run's answer on a pull request.")
 @takes(
     text("--repo", "OWNER/NAME", "The repository.", default=""),
-    text("--pr", "N", "The pull request.", whole(1), default=0),
+    number("--pr", "N", "The pull request.", 1, default=0),
     text("--artifact", "FILE", "In place of RUN: a file of `report --format artifact`."),
     text("--event", "FILE", "GitHub's event: it names repository and pull request."),
     text("--key", "TEXT", "One comment for each key, e.g. of a device.", default=""),

@@ -42,7 +42,7 @@ RunOrRefs = Annotated[list[str], typer.Argument(metavar="RUN | BASE [TARGET]..."
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a verb. `kind`: bool, str, or list[str] for one that may be given several times."""
+    """An option of a verb. `kind`: bool, int, str, or list[str] for an option that may be given several times."""
 
     option: str
     kind: Any
@@ -52,6 +52,7 @@ class Option:
     default: Any = None  # `...`: it must be given
     spellings: tuple[str, ...] = ()
     panel: str | None = None  # of shared options, which are also read from the environment
+    least: int | None = None  # of a number
 
     @property
     def name(self) -> str:
@@ -67,6 +68,8 @@ class Option:
             metavar=self.metavar,
             rich_help_panel=self.panel,
             envvar=variable_of(self.option) if self.panel and self.metavar else None,
+            min=self.least,
+            max=None if self.least is None else 2**63 - 1,  # JSON readers have 64 bits
             show_default=False,
             show_envvar=False,
         )
@@ -91,6 +94,11 @@ def flag(option: str, help: str, *spellings: str, default: bool = False) -> Opti
 def text(option: str, metavar: str, help: str, read: Read | None = None, default: Any = None) -> Option:
     """An option with one value, which `read` makes from its text."""
     return Option(option, str, metavar, help, read, default)
+
+
+def number(option: str, metavar: str, help: str, least: int, default: int | None = None) -> Option:
+    """An option with a whole number, `least` or more."""
+    return Option(option, int, metavar, help, default=default, least=least)
 
 
 def many(option: str, metavar: str, help: str, read: Read | None = None) -> Option:
@@ -127,23 +135,6 @@ def one_of(*known: str) -> Read:
         if text not in known:
             raise AbprofError(f"{text!r} is not one of {', '.join(known)}", where=option)
         return text
-
-    return read
-
-
-def whole(least: int) -> Read:
-    """A reader of whole numbers from `least` on."""
-
-    def read(text: str, option: str) -> int:
-        try:
-            number = int(text)
-        except ValueError:
-            raise AbprofError(f"{text!r} is not a whole number", where=option) from None
-        if number < least:
-            raise AbprofError(f"{number} is too small", where=option, advice=f"it is {least} or more")
-        if number >= 2**63:
-            raise AbprofError(f"{number} has more than 64 bits", where=option)
-        return number
 
     return read
 
@@ -227,14 +218,14 @@ _PANELS = {
         text("--margin", "PCT", _WITHIN, quantities.percent),
         text("--precision", "PCT", "Go on until intervals are this narrow.", quantities.percent),
         text("--budget", "TIME", _FOR, quantities.seconds),
-        text("--epochs", "N", "Exactly so many epochs of every cell.", whole(1)),
+        number("--epochs", "N", "Exactly so many epochs of every cell.", 1),
         flag("--quick", "One epoch: a screen, not a verdict."),
         text("--timer", "|".join(_TIMERS), "Timer of all cells; auto: by rules.", one_of(*_TIMERS)),
         flag("--sustained", "Then time cells without pauses too, at the GPU's power limit."),
         many("--probe", "torch|ncu|perf", _PROBE, _probes),
         flag("--allow-wrong", "Time wrong answers too, watermarked."),
         flag("--watch", "Again at every save, one epoch each, until ^C."),
-        text("--seed", "N", "Seed of inputs and orders; drawn anew, and recorded.", whole(-(2**63))),
+        number("--seed", "N", "Seed of inputs and orders; drawn anew, and recorded.", -(2**63)),
         text("--timeout", "TIME", "One answer of a worker: 120s.", quantities.seconds),
     ),
     "Place": (

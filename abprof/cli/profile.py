@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import app, refuse, while_read
-from abprof.cli.options import MATRIX, PEERS, VIEW, WORKERS, RunOrRefs, many, options_from, takes, text, view_of, whole
+from abprof.cli.options import MATRIX, PEERS, VIEW, WORKERS, RunOrRefs, many, number, options_from, takes, view_of
 from abprof.cli.run import run_as_json
 from abprof.records.errors import AbprofError, Exit
 
@@ -77,8 +77,8 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
 @app.command("memory", short_help="DRAM, L2, L1 traffic of each kernel, by Nsight Compute.")
 @takes(
     many("--from", "FILE.csv", "What `ncu --csv` wrote; the first is base."),
-    text("--warmup", "CALLS", "Warm-up calls; of refs 10.", whole(0)),
-    text("--runs", "CALLS", "Calls after them; of refs 50.", whole(1)),
+    number("--warmup", "CALLS", "Warm-up calls; of refs 10.", 0),
+    number("--runs", "CALLS", "Calls after them; of refs 50.", 1),
     many("--kernel", "NAME|GLOB", "Count these kernels alone; each must be there."),
     many("--out", "FILE.csv|.json", "Write it there as well."),
     *_OF_REFS,

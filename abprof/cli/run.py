@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import Verb, app, program, refuse, while_read
-from abprof.cli.options import RUN, VIEW, WORKERS, Refs, options_from, takes, text, view_of, whole
+from abprof.cli.options import RUN, VIEW, WORKERS, Refs, number, options_from, takes, text, view_of
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
 
@@ -83,8 +83,8 @@ def _again(folder: str, only: tuple[str, ...], values: dict[str, Any], *, resume
 @takes(
     text("--variant", "NAME", "This variant; else the first."),
     text("--peer", "NAME", "This peer of the workload, in place of the kernel."),
-    text("--warmup", "CALLS", "Calls before the runs, alike in all: 10.", whole(0), default=10),
-    text("--runs", "CALLS", "Calls: 50.", whole(1), default=50),
+    number("--warmup", "CALLS", "Calls before the runs: 10.", 0, default=10),
+    number("--runs", "CALLS", "Calls: 50.", 1, default=50),
     *("repo", *WORKERS, "preset", "workloads_from", "contain", *VIEW),
 )
 def run_cell(

@@ -291,7 +291,6 @@ class _Coordinator:
         machine = record.head.machines.get(slot)
         return Shard(
             number=self._number,
-            attempt=1 + any(task.again for task in tasks),
             run=msgspec.structs.replace(
                 _without_results(record.head),
                 cells=tuple(cell for cell in self._plan.run.cells if cell.id in ids),

@@ -217,9 +217,10 @@ class LocalExecutor(Executor):
 
     lasting = True
 
-    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
-        super().__init__(place, logs, say)
+    def open(self) -> None:
+        """Nothing runs yet."""
         self._programs: dict[int, Program] = {}
+        self._news: dict[int, tuple[int, float]] = {}  # shard -> bytes of its news, and when they were last more
 
     def slots(self) -> Sequence[str]:
         return [device.lease for device in self.place.devices]
@@ -234,9 +235,16 @@ class LocalExecutor(Executor):
         self._programs[shard.number] = Program([*argv, "--with", str(os.getpid())], env=os.environ, log=log)
 
     def gone(self) -> dict[int, str]:
-        found = {number: how for number, program in self._programs.items() if (how := program.gone)}
-        for number in found:
-            self._programs.pop(number).end()
+        """Also shards without news for as long as a build and ten answers may take: a stopped worker never ends."""
+        limit, found = self.place.options.build_timeout + 10 * self.place.options.timeout, {}
+        for number, program in list(self._programs.items()):
+            file, now = self.folder / f"{number}.jsonl", time.monotonic()
+            size = file.stat().st_size if file.exists() else 0
+            before, since = self._news.get(number, (-1, now))
+            self._news[number] = (size, since if size == before else now)
+            if how := program.gone or (now - since > limit and size == before and f"no news for {now - since:.0f} s"):
+                found[number] = how
+                self._programs.pop(number).end()
         return found
 
     def end(self) -> None:
@@ -263,12 +271,6 @@ _OVER = {
 }
 
 
-@dataclass
-class _Job:
-    id: str
-    since: float
-
-
 class SlurmExecutor(Executor):
     """A job for each shard, which Slurm never queues a second time. Slots are places in the queue: Slurm chooses the GPU.
 
@@ -276,14 +278,11 @@ class SlurmExecutor(Executor):
     has been silent for ten minutes, so that killing abprof on the login node leaves no job behind.
     """
 
-    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
-        super().__init__(place, logs, say)
-        self._jobs: dict[int, _Job] = {}
-        self._asked_at = 0.0
-        self._reasons: set[str] = set()  # to wait, that were shown
-
     def open(self) -> None:
         """Raises AbprofError if Slurm is missing, or would refuse such a job."""
+        self._jobs: dict[int, tuple[str, float]] = {}  # shard -> id of its job, and when it was submitted
+        self._asked_at = 0.0
+        self._reasons: set[str] = set()  # to wait, that were shown
         if self.options.gres and self.place.device.kind == "cpu":
             what = f"jobs with gres={self.options.gres} are to measure a GPU, and this machine has none to plan and build with"
             advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
@@ -319,8 +318,9 @@ class SlurmExecutor(Executor):
         made, said = proc.tried([*self._sbatch(shard.budget + _OVERHEAD, log), script], timeout=_ANSWERS_WITHIN)
         if not made:
             raise WorkerDied(f"Slurm refused the job: {said}")
-        self._jobs[shard.number] = _Job(said.strip().partition(";")[0], time.monotonic())
-        self.say(f"Slurm: job {self._jobs[shard.number].id} has shard {shard.number}")
+        job = said.strip().partition(";")[0]
+        self._jobs[shard.number] = (job, time.monotonic())
+        self.say(f"Slurm: job {job} has shard {shard.number}")
 
     def gone(self) -> dict[int, str]:
         if not self._jobs or time.monotonic() < self._asked_at + _ASKS_EVERY:
@@ -333,12 +333,12 @@ class SlurmExecutor(Executor):
             self._reasons.add(reason)
             self.say(f"Slurm: shards wait ({reason})")
         found = {}
-        for number, job in list(self._jobs.items()):
-            state, node, _ = listed.get(job.id, ("", "", ""))
+        for number, (job, since) in self._jobs.items():
+            state, node, _ = listed.get(job, ("", "", ""))
             if state in _OVER:
-                found[number] = f"Slurm job {job.id}: {state} on {node or 'no node'}"
-            elif not state and time.monotonic() > job.since + _LISTED_WITHIN:
-                found[number] = f"Slurm does not list job {job.id}"
+                found[number] = f"Slurm job {job}: {state} on {node or 'no node'}"
+            elif not state and time.monotonic() > since + _LISTED_WITHIN:
+                found[number] = f"Slurm does not list job {job}"
         for number in found:
             del self._jobs[number]
         return found
@@ -379,14 +379,11 @@ class RayExecutor(Executor):
     that is run again silently is no pair.
     """
 
-    def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
-        super().__init__(place, logs, say)
-        self._gpu = place.device.kind == "cuda"
-        self._tasks: dict[Any, int] = {}  # reference of a result -> shard
-        self._nodes: dict[str, str] = {}  # slot -> node id
-
     def open(self) -> None:
         """Raises AbprofError if there is no cluster, or none of its nodes fits."""
+        self._gpu = self.place.device.kind == "cuda"
+        self._tasks: dict[Any, int] = {}  # reference of a result -> shard
+        self._nodes: dict[str, str] = {}  # slot -> node id
         where = f"--executor {self.place.options.executor}"
         # Ray reads a cluster's token at import from memory that `scrub_secrets` wiped: put it back.
         os.environ |= {name: value for name, value in os.environ.items() if name.startswith("RAY_")}

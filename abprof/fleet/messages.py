@@ -23,7 +23,6 @@ class Shard(Record, frozen=True, kw_only=True):
     """A part of a run that one device measures."""
 
     number: int  # unique in a run: cells that are measured again are in another shard
-    attempt: int = 1  # 2: its cell was in a shard that was lost
     run: Run  # the head as it stands after building; `cells` are this shard's alone
     file: File | None = None  # abprof.toml as the run began with it
     arms: dict[str, tuple[Arm, ...]]  # cell -> its arms, its control included

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import re
 import string
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +56,8 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     lines = {key.removeprefix(within): line for key, line in toml.lines(text).items() if key.startswith(within)}
     tables = toml.converted(loose, Tables, *_TABLES, where=where, lines=lines, advice=_KEYS)
     file = File(**{name: getattr(tables, name) for name in Tables.__struct_fields__}, name=where, lines=lines)
-    at = partial(toml.place, where, lines)
-    for bad, key, what in _checks(file, at):
+    at = file.at
+    for bad, key, what in _checks(file):
         if bad:
             raise AbprofError(what, where=at(key))
     places = dict.fromkeys(("worktree", "build_dir", "side"), "")
@@ -70,8 +69,9 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     return file
 
 
-def _checks(file: File, at: Callable[[str], str]) -> Iterator[tuple[bool, str, str]]:
-    """Whether a value of the right type cannot be meant, its key, and what is wrong."""
+def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
+    """(is it wrong, its key, what is wrong) of values of the right type."""
+    at = file.at
     yield file.schema != 1, "schema", f"schema = {file.schema}, this abprof reads schema = 1"
     default = file.defaults
     if default.budget:

@@ -1,4 +1,4 @@
-"""TOML files: their text, their table, the line of each key, and the table as a record. One clear error for what cannot be."""
+"""TOML files: their text, their table, the line of each key, and the table as a record. Every error names file and line."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from abprof.records.errors import AbprofError
 from abprof.system import files as disk
 
 _T = TypeVar("_T")
-_BOM = "\ufeff"  # some editors begin a file with it; it is no part of what stands there
 _HEAD = re.compile(r"\s*(\[\[?)([^\[\]]+)\]")
 _KEY = re.compile(r"\s*([^=#\s\[][^=#]*?)\s*=")
 
@@ -34,25 +33,21 @@ def read(path: Path) -> str:
 def decoded(data: bytes, where: str) -> str:
     """The file's text. Raises AbprofError for what is not UTF-8, as TOML is."""
     try:
-        return data.decode("utf-8").removeprefix(_BOM)
+        return data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise AbprofError("not UTF-8", where=f"{where}:{line}", advice="save it as UTF-8, as TOML is") from error
 
 
 def loads(text: str, where: str) -> dict[str, Any]:
-    """The file's table. Raises AbprofError with the line, where the parser tells it."""
+    """The file's table. Raises AbprofError, with the line if the parser names it."""
     try:
-        return tomllib.loads(text.removeprefix(_BOM))
-    except tomllib.TOMLDecodeError as error:
-        place = re.search(r" \(at (?:line (\d+), column \d+|end of document)\)", str(error))
-        line = place[1] or len(text.splitlines()) if place else ""
-        what = str(error).replace(place[0], "") if place else str(error)
-        raise AbprofError(what, where=f"{where}:{line}" if line else where) from error
-    except RecursionError:
-        raise AbprofError("too many brackets within brackets", where=where) from None
-    except ValueError as error:  # an integer of thousands of digits
-        raise AbprofError(str(error), where=where) from None
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # also an integer of thousands of digits, and thousands of brackets
+        what, at, place = str(error).partition(" (at ")
+        number = re.match(r"line (\d+)", place)
+        line = f":{number[1] if number else len(text.splitlines())}" if at else ""
+        raise AbprofError(what, where=where + line) from error
 
 
 def lines(text: str) -> dict[str, int]:
@@ -63,7 +58,7 @@ def lines(text: str) -> dict[str, int]:
     found: dict[str, int] = {}
     arrays = Counter[str]()
     table = ""
-    for number, line in enumerate(text.removeprefix(_BOM).splitlines(), 1):
+    for number, line in enumerate(text.splitlines(), 1):
         if head := _HEAD.match(line):
             table = ""
             for part in _parts(head[2]):

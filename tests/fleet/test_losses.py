@@ -47,6 +47,16 @@ def test_what_a_killed_shard_has_not_finished_runs_again_elsewhere(tmp_path: Pat
     assert lab.left_behind() == []
 
 
+def test_a_stopped_shard_is_lost_after_a_time_without_news(tmp_path: Path) -> None:
+    """The time is that of a build and ten answers."""
+    lab = Lab(tmp_path, replace(scenario(), faults=[Fault("stop_parent", "turn", cell="w/n=2", epoch=2, once=True)]))
+    result = lab.abprof("main", "fast", *TWO, "--build-timeout", "1s", "--timeout", "0.5s")
+    (loss,) = result.run.losses
+    assert loss.reason.startswith("no news for ")
+    once_each(result.run, blocks(result))
+    assert lab.left_behind() == []
+
+
 def test_a_cell_that_kills_its_shard_each_time_is_an_outcome(tmp_path: Path) -> None:
     """It takes no other cell with it."""
     lab = Lab(tmp_path, scenario())

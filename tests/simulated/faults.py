@@ -76,8 +76,8 @@ class Faults:
             _hang(word, out)
         elif word in ("sigstop", "slow", "wait"):
             _pause(fault, self._scenario.parent)
-        elif word == "kill_parent":
-            os.kill(os.getppid(), signal.SIGKILL)
+        elif word in ("kill_parent", "stop_parent"):
+            os.kill(os.getppid(), signal.SIGKILL if word == "kill_parent" else signal.SIGSTOP)
         elif word == "print":
             _flood(int(fault.number(1 << 20)))
         elif word == "write":

@@ -22,7 +22,8 @@ NORMAL = NormalDist()
 STATUS = {"unsupported": "unsupported", "missing": "missing", "oom": "oom", "crash_status": "crash"}
 SPOIL = {"garbage", "nan", "wrong_id", "bigreply"}
 FAULTS = SPOIL | set(STATUS) | {
-    "exit", "hang", "stubborn", "crash", "kill", "kill_parent", "sigstop", "slow", "wait", "print", "fork", "daemon", "close",
+    "exit", "hang", "stubborn", "crash", "kill", "kill_parent", "stop_parent",
+    "sigstop", "slow", "wait", "print", "fork", "daemon", "close",
     "partial", "write", "eat", "gone", "negative", "zero", "null", "wrong", "never_launched", "uncaptured",
     "foreign_path", "compile", "torn_trace", "kept", "packed", "jump",
 }  # fmt: skip
@@ -57,7 +58,8 @@ class Fault:
 
     `do` is a word, for some with a number after a colon:
       exit:CODE, hang, stubborn (hangs and ignores SIGTERM and SIGINT), crash (SIGSEGV), kill (SIGKILL), kill_parent
-      (SIGKILL to who started it), sigstop:SECONDS (stops itself; 0: until somebody continues it), slow:SECONDS, wait
+      (SIGKILL to who started it), stop_parent (SIGSTOP to it),
+      sigstop:SECONDS (stops itself; 0: until somebody continues it), slow:SECONDS, wait
       (until the file `text` lies beside the scenario), print:BYTES (to standard output), fork, daemon (leaves a sleeping
       child, in its own session for daemon, with every descriptor open), close (closes the reply descriptor and hangs),
       write (to each file that the glob `text` finds beside the scenario; GLOB- removes, NAME+ makes it), eat (until there
