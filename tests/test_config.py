@@ -80,7 +80,7 @@ def test_a_whole_file() -> None:
         *((f"[command]\nenv = {{A = '{odd}'}}\n", "abprof.toml:2", f"A = '{odd}': only {{worktree}}, {{build_dir}}, {{side}} are")
           for odd in ("{side.x}", "{side[0]}", "}", "${HOME}", "{}")),
         ("[command]\nenv = {A = '{'}\n", "abprof.toml:2", "A = '{': only {worktree}, {build_dir}, {side} are filled in"),
-        ("[kernels.a]\nimport = 'my-lib.x'\n", "abprof.toml:2", "'my-lib.x' is no name that Python imports"),
+        ("[kernels.a]\nimport = 'my-lib.x'\n", "abprof.toml:2", "'my-lib.x' is not a name that Python can import"),
         ("[executor.slrm]\npartition = 'x'\n", "abprof.toml:1", "no executor 'slrm' has options"),
         ("[kernels.a]\nenv = {A = 'x', B = 1}\n", "abprof.toml:2", "Expected `str`, got `int`"),
         ("[threshold]\ncells = 'x'\n", "abprof.toml:1", "Expected `array`, got `object`"),
@@ -138,7 +138,7 @@ def test_what_stands_in_the_place_of_the_file_is_not_passed_over(what: str, tmp_
         (tmp_path / "abprof.toml").mkdir()
     else:
         (tmp_path / "abprof.toml").symlink_to("nowhere")
-    with pytest.raises(AbprofError, match=r"abprof\.toml: is no file"):
+    with pytest.raises(AbprofError, match=r"abprof\.toml: not a file"):
         read_file(tmp_path)
 
 

@@ -117,7 +117,7 @@ def test_waive_writes_what_runs_read_and_keeps_what_is_there(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--until", "soon"), "--until: 'soon' is no date"),
+        (("--until", "soon"), "--until: invalid date 'soon'"),
         (("--until", "2020-01-01"), "--until: 2020-01-01 has passed"),
         (("--most", "-1"), "--most"),
         (("--reason", "a\nb"), "--reason: it contains unprintable characters"),

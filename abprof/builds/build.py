@@ -57,7 +57,7 @@ class Job:
 
 
 class _Published(Record, frozen=True):
-    """published.json: which generation of this key is whole, and what it is."""
+    """published.json: the complete generation of a key, and its build."""
 
     generation: str
     build: Build
@@ -67,7 +67,7 @@ class _Published(Record, frozen=True):
 
 @dataclass
 class _Running:
-    """Build processes at work. Once closed, from another thread, they end and no further one starts."""
+    """Build processes at work. After `close`, called from another thread, all of them end and none starts."""
 
     closed: bool = False
     workers: set[Worker] = field(default_factory=set)
@@ -92,7 +92,7 @@ class _Running:
 def build_packages(
     factory: WorkerFactory, jobs: Sequence[Job], view: View, *, gpu: bool, rebuild: bool = False
 ) -> tuple[Build, ...]:
-    """Build what the cache lacks, several jobs at a time, and print the outcome of each. A failure is a record, not an error."""
+    """Build what the cache lacks, several jobs at a time, and print each outcome. A failed build is a Build with `failure`."""
     cpus = len(os.sched_getaffinity(0))
     running, pool = _Running(), ThreadPoolExecutor(max_workers=max(1, cpus // 2 if gpu else cpus))
     with view.working("building"):
@@ -167,7 +167,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
 
 
 def _published(home: Path) -> _Published | None:
-    """The whole build of this key, or None; an unreadable record counts as none."""
+    """The published build of this key; None if there is none or its record cannot be read."""
     try:
         known = msgspec.json.decode((home / "published.json").read_bytes(), type=_Published)
     except (OSError, *UNREADABLE):
@@ -204,7 +204,7 @@ def _compiled(folder: Path) -> list[str]:
 
 
 def _new_generation(home: Path) -> Path:
-    """An empty build folder with a number that no build in use has; a killed build that was never published gives its back."""
+    """An empty build folder with a new number, or with the number of a killed build that was never published."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
     shutil.rmtree(place, ignore_errors=True)

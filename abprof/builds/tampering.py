@@ -1,8 +1,8 @@
 """Tamper detection: finds files that changed while code under test ran, by size, inode and ctime.
 
 A target's code runs as the user who runs abprof. Without a sandbox it can write to the base's build, to the workloads or to the
-worker's own code, and then abprof does not measure what was built. The prints are taken before, and compared after the builds and
-after each cell. No ordinary process can set ctime, so a file that is put back differs too. Which process wrote is not known.
+worker's own code, and then abprof does not measure what was built. Fingerprints are taken before, and compared after the builds and
+after each cell. No ordinary process can set ctime, so a file that is put back differs too. Which process wrote stays unknown.
 Compiled Python (`__pycache__`) counts like source: workers write none, and would load it in place of the source.
 """
 
@@ -70,7 +70,7 @@ class Watch:
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
         made = [a for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")]
-        # The prints come before the comparison, which takes time in which code under test may run.
+        # Fingerprints first: during the comparison code under test may run.
         self._hashes |= {artefact.path: artefact.sha256 for artefact in made}
         added = {Path(build.path) / name: name for build in fresh for name in ("src", "out", "caches")}
         added = {root: name for root, name in added.items() if root not in self._roots}
@@ -139,7 +139,7 @@ class Watch:
         return found
 
     def _prints_elsewhere(self) -> dict[str, Print]:
-        """Prints of these files, and of files directly in these folders."""
+        """Fingerprints of these files, and of files directly in these folders."""
         found: dict[str, Print] = {}
         for place in self._elsewhere:
             with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
 """The command line. In: argv. Out: an exit code, results on standard output, progress and errors on standard error.
 
-One file holds a verb or a few related ones; `options` declares every option that several verbs take, `app` holds what all
-verbs share. A verb imports heavy modules itself, so that `abprof --help` answers at once.
+A file holds one verb or a few related verbs; `options` declares every option that several verbs take, `app` has the program and its
+errors. A verb imports heavy modules itself, so that `abprof --help` answers at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from abprof.records.errors import Exit
 
 __all__ = ["app", "run_command_line"]
 
-VERBS = (run, report, profile, machine, init, bisect, bot, nightly)  # importing them adds their verbs
+VERBS = (run, report, profile, machine, init, bisect, bot, nightly)  # importing a module adds its verbs to `app`
 
 
 def run_command_line(argv: Sequence[str]) -> int:
     """Run one command line and return its exit code; an empty one shows the help and returns 2. Never raises."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # a path or a name that is no text is shown with "?"
+        sys.stdout.reconfigure(errors="replace")  # bytes of a path or name that are not text are shown as "?"
     shown = guarded(lambda: app(args=list(argv) or ["--help"], prog_name="abprof", standalone_mode=False), argv)
     return shown if argv else Exit.CANNOT_RUN

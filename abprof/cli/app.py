@@ -1,4 +1,4 @@
-"""The program `abprof`: its verbs, of which `run` need not be typed, and errors as one line and an exit code."""
+"""The program `abprof`: its verbs, of which `run` is the default, and errors as one line and an exit code."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Verb(TyperCommand):
     """A verb whose command line may end in `-- PROGRAM ARGS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read what is before the `--`."""
+        """Read the words before `--`."""
         own = before(args)
         ctx.meta[_PROGRAM] = args[len(own) + 1 :] if len(own) < len(args) else None
         return super().parse_args(ctx, own)
@@ -69,13 +69,13 @@ def before(args: list[str]) -> list[str]:
 
 
 def program(ctx: Any) -> list[str] | None:
-    """The words behind `--`; None without one."""
+    """The words after `--`; None without `--`."""
     found: list[str] | None = ctx.meta[_PROGRAM]
     return found
 
 
 def given(ctx: Any) -> dict[str, str]:
-    """Parameter -> option (`set` -> `--set`), for those that stand on the command line."""
+    """Parameter -> option (`set` -> `--set`) of the options on the command line."""
     sources = [(param, ctx.get_parameter_source(param.name)) for param in ctx.command.params]
     return {param.name: param.opts[0] for param, source in sources if source and source.name == "COMMANDLINE"}
 
@@ -101,7 +101,7 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def while_read() -> Iterator[None]:
-    """Print a result: a reader that stops (`abprof ... | head`) is no error and does not change the exit code."""
+    """Print a result. A reader that stops (`abprof ... | head`) does not change the exit code."""
     try:
         yield
         sys.stdout.flush()

@@ -14,9 +14,9 @@ from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
 
 
-@app.command("bisect", cls=Verb, short_help="Which commit made it slower.")
+@app.command("bisect", cls=Verb, short_help="Find the commits that made cells slower.")
 @takes(
-    text("--resume", "FOLDER", "Go on with an interrupted bisection."),
+    text("--resume", "FOLDER", "Continue an interrupted bisection."),
     *("repo", *MATRIX, "device", "python", "threshold", "timer", "budget", "seed", "timeout", "build_timeout", "env"),
     *("runs_dir", "no_wait", "dry_run", "json", *VIEW),
 )

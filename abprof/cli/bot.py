@@ -14,22 +14,22 @@ from abprof.cli.options import number, takes, text
 from abprof.records.errors import AbprofError, Exit
 
 
-@app.command("comment", short_help="Post a run's answer on a pull request.")
+@app.command("comment", short_help="Post a run's result on a pull request.")
 @takes(
     text("--repo", "OWNER/NAME", "The repository.", default=""),
     number("--pr", "N", "The pull request.", 1, default=0),
-    text("--artifact", "FILE", "In place of RUN: a file of `report --format artifact`."),
+    text("--artifact", "FILE", "A file of `report --format artifact`, in place of RUN."),
     text("--event", "FILE", "GitHub's event: it names repository and pull request."),
-    text("--key", "TEXT", "One comment for each key, e.g. of a device.", default=""),
+    text("--key", "TEXT", "Keep a comment for each key, e.g. a device's name.", default=""),
     text("--url", "URL", "Where the full report is.", default=""),
-    text("--summary", "FILE", "Add it to this file too [$GITHUB_STEP_SUMMARY]."),
+    text("--summary", "FILE", "Append the comment to this file too [$GITHUB_STEP_SUMMARY]."),
     "dry_run",
 )
 def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "", **values: Any) -> int:
-    """Post a run's answer on a pull request as one comment that is kept up to date, or print it (--dry-run).
+    """Post a run's result on a pull request as one comment that later runs update, or print it (--dry-run).
 
     The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md has the rules,
-    and the two jobs of which only the second holds a token.
+    and the two jobs, of which only the second has a token.
     """
     from abprof.extras.bot import Context, make_notice, post_notice, read_notice, render
 
@@ -69,7 +69,7 @@ def _append(path: str | None, text: str, option: str) -> None:
 @takes(
     text("--event", "FILE", "GitHub's event of the comment.", default=...),
     text("--allow", "FILE", "The list of users: .github/abprof-bot.toml.", default=".github/abprof-bot.toml"),
-    text("--output", "FILE", "Add name=value lines to it [$GITHUB_OUTPUT]."),
+    text("--output", "FILE", "Append name=value lines to this file [$GITHUB_OUTPUT]."),
 )
 def admit(**values: Any) -> int:
     """Check a comment `/abprof COMMIT key=value ...`: may its author run it, and is COMMIT still the pull request's head?

@@ -24,12 +24,12 @@ _NAMED = 5  # other functions that could be measured
 
 @app.command("init", short_help="Begin with a repository: abprof.toml and a workload.")
 @takes(
-    flag("--github", "The bot on GitHub's pull requests."),
-    text("--kernel", "NAME", "Begin kernels/NAME and its workload.", default=""),
+    flag("--github", "Write the workflow of the bot on GitHub's pull requests."),
+    text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", default=""),
     text("--workload", "NAME", "A workload for the kernel package of that name.", default=""),
-    text("--function", "[FILE:]NAME", "What to measure first; else the likeliest.", default=""),
-    text("--workloads-dir", "PATH", "Where workloads lie, also elsewhere."),
-    flag("--overwrite", "Replace files that are there and differ."),
+    text("--function", "[FILE:]NAME", "Function to measure: the likeliest.", default=""),
+    text("--workloads-dir", "PATH", "Folder of the workloads, also outside of the repository."),
+    flag("--overwrite", "Replace existing files that differ."),
     "repo",
 )
 def init(ctx: typer.Context, **values: Any) -> int:

@@ -1,4 +1,4 @@
-"""`abprof demo`, `selfcheck`, `list`, `doctor`, `clean`, `waive`: the machine, the repository, and what abprof keeps."""
+"""`abprof demo`, `selfcheck`, `list`, `doctor`, `clean` and `waive`: the machine, the repository, and abprof's caches."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def selfcheck(**values: Any) -> int:
 @app.command("list", short_help="List kernel packages, workloads and cells.")
 @takes("repo", "preset", "workloads", "device", "json")
 def list_(**values: Any) -> int:
-    """List kernel packages, workloads and the cells of a preset, of the working tree."""
+    """List the working tree's kernel packages, workloads, and cells of a preset."""
     import msgspec
 
     from abprof import sides as repo
@@ -92,7 +92,7 @@ def list_(**values: Any) -> int:
 
 
 def _survey(root: Path, options: Options, cache: Path) -> Survey:
-    """Ask the workloads where they lie: nothing is copied, for nothing is measured."""
+    """The cells of the working tree's workloads, which are not copied because nothing is measured."""
     from abprof import devices
     from abprof.builds import WorkerFactory
     from abprof.measure.discovery import find_workloads, survey
@@ -112,7 +112,7 @@ def _survey(root: Path, options: Options, cache: Path) -> Survey:
 @app.command("doctor", short_help="Report what this machine can measure.")
 @takes(text("--python", "PATH", "The workers' interpreter."), "json")
 def doctor(**values: Any) -> int:
-    """Report what this machine can measure, and what is missing for it."""
+    """Report what this machine can measure, and which tools are missing."""
     import msgspec
 
     from abprof.extras.doctor import examine
@@ -145,7 +145,7 @@ def _day(text: str, option: str) -> str:
     try:
         day = datetime.date.fromisoformat(text)
     except ValueError:
-        raise AbprofError(f"{text!r} is no date", where=option, advice="write 2026-12-31") from None
+        raise AbprofError(f"invalid date {text!r}", where=option, advice="write 2026-12-31") from None
     if day < datetime.datetime.now(datetime.UTC).date():
         raise AbprofError(f"{text} has passed", where=option)
     return day.isoformat()
@@ -153,10 +153,10 @@ def _day(text: str, option: str) -> str:
 
 @app.command("waive", short_help="Accept a slow-down, for a while.")
 @takes(
-    text("--most", "PCT", "The largest slow-down that is accepted.", percent, default=...),
-    text("--reason", "TEXT", "Why.", default=...),
-    text("--owner", "NAME", "Who answers for it.", default=...),
-    text("--until", "DATE", "Its last day, e.g. 2026-12-31.", _day, default=...),
+    text("--most", "PCT", "Largest accepted slow-down.", percent, default=...),
+    text("--reason", "TEXT", "Reason for accepting it.", default=...),
+    text("--owner", "NAME", "Person who answers for it.", default=...),
+    text("--until", "DATE", "Last day of the waiver, e.g. 2026-12-31.", _day, default=...),
     "repo",
 )
 def waive(
@@ -165,8 +165,8 @@ def waive(
 ) -> int:
     """Add a waiver to abprof-waivers.toml in the working tree.
 
-    Runs read that file from the commit they compare with: it holds once it is on the base branch. A waived row is still
-    `slower`; it counts as nothing to act on while it is within the accepted change and the date.
+    Runs read that file from the base's commit: a waiver takes effect once it is on the base branch. A waived row stays
+    `slower`, and does not fail a run while it is within the accepted change and the date.
     """
     from abprof.records import Waiver
     from abprof.system import files as disk
@@ -183,5 +183,5 @@ def waive(
     text = toml.read(path) if path.exists() else ""
     disk.put(path, waiver_file.with_one_more(text, made, str(path)).encode())
     print(f"{path}: {waivers.describe(made)}")
-    print("It holds for comparisons with a base that has it: commit it there.")
+    print("It takes effect once it is committed on the base branch.")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""`abprof nightly`, one night of a branch as a timer starts it, and `abprof history`, what many nights measured."""
+"""`abprof nightly`, one night of a branch, and `abprof history`, the results of many nights."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 @app.command("nightly", short_help="A branch's head against its last judged commit.")
 @takes(
-    text("--branch", "REF", "The branch that is watched: main.", default="main"),
-    text("--series", "NAME", "What its nights are called; the branch's name.", default=""),
+    text("--branch", "REF", "Branch to watch: main.", default="main"),
+    text("--series", "NAME", "Name of the series of nights: the branch's.", default=""),
     text("--summary", "FILE", "Write a summary in Markdown."),
     *(name for name in RUN if name != "devices"),
 )

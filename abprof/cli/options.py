@@ -1,7 +1,7 @@
-"""Options of verbs, one line each, and the step from their values to Options.
+"""The options of all verbs, one line each, and `options_from`, which makes Options of their values.
 
-`@takes("device", *MATRIX, flag("--check", "..."))` gives a verb shared options by name and options of its own; it gets
-their values as keywords. None, () or False: not given. A shared option with a value is also read from the environment:
+`@takes("device", *MATRIX, flag("--check", "..."))` gives a verb shared options by name and options of its own, whose values it
+receives as keywords. None, () or False: the option is not given. A shared option with a value is also read from the environment:
 ABPROF_THRESHOLD for --threshold.
 """
 
@@ -34,7 +34,7 @@ Refs = Annotated[
     list[str],
     typer.Argument(
         metavar="BASE [TARGET]... [-- COMMAND]",
-        help="Refs, `.`, BASE...TARGET (merge base), releases (dist:NAME==VERSION); behind -- a command that times itself.",
+        help="Refs, `.`, BASE...TARGET (merge base), releases (dist:NAME==VERSION); after -- a command that times itself.",
     ),
 ]
 RunOrRefs = Annotated[list[str], typer.Argument(metavar="RUN | BASE [TARGET]...", help="A run folder, or refs.")]
@@ -61,7 +61,7 @@ class Option:
         return f"{name}_" if keyword.iskeyword(name) else name
 
     def parameter(self, default: Any) -> inspect.Parameter:
-        """What Typer reads. A default that is no flag's is set by `value`."""
+        """The parameter that Typer reads. `value` fills in defaults, except a flag's."""
         made = typer.Option(
             *(self.spellings or (self.option,)),
             help=self.help,
@@ -78,7 +78,7 @@ class Option:
         return inspect.Parameter(self.name, kind, default=first, annotation=Annotated[self.kind, made])
 
     def value(self, given: Any) -> Any:
-        """The value of what Typer read. Raises AbprofError."""
+        """The option's value from what Typer read. Raises AbprofError."""
         if given is None:
             return self.default
         if self.read and given != []:
@@ -107,7 +107,7 @@ def many(option: str, metavar: str, help: str, read: Read | None = None) -> Opti
 
 
 def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Add options to a verb after its own parameters; `defaults` are the verb's own of some flags."""
+    """Add options after a verb's own parameters; `defaults`: name of a flag -> its default for this verb."""
 
     def decorate(verb: Callable[..., int]) -> Callable[..., int]:
         own = inspect.signature(verb, eval_str=True).parameters.values()
@@ -129,7 +129,7 @@ def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., i
 
 
 def one_of(*known: str) -> Read:
-    """A reader that refuses what is not `known`."""
+    """A reader that refuses all but the `known` texts."""
 
     def read(text: str, option: str) -> str:
         if text not in known:
@@ -159,7 +159,7 @@ def _fail_on(text: str, option: str) -> tuple[str, ...]:
 
 
 def _names(texts: Sequence[str], option: str) -> tuple[str, ...]:
-    """Names given one by one or parted by commas."""
+    """Names, given one by one or separated by commas."""
     if not all(text.strip(",") for text in texts):
         raise AbprofError("an empty text is no name", where=option)
     return tuple(name for text in texts for name in text.split(",") if name)
@@ -194,62 +194,62 @@ def _pythons(texts: Sequence[str], option: str) -> dict[str, str]:
 
 _BEYOND = f"A change counts beyond this: {GPU_THRESHOLD:g} % on a GPU, {CPU_THRESHOLD:g} % on a CPU."
 _WITHIN = f"`same` means inside this: {GPU_MARGIN:g} % on a GPU, {CPU_MARGIN:g} % on a CPU."
-_FOR = f"Time for measuring: {DEFAULT_BUDGET}, unless abprof.toml says another, e.g. 90s, 1.5h."
-_OUTSIDE = "Check outputs in each side's process; outside: also in a process without it, for untrusted code."
+_FOR = f"Time for measuring, e.g. 90s, 1.5h: abprof.toml's, or {DEFAULT_BUDGET}."
+_OUTSIDE = "Check outputs in each side's process; outside: for untrusted code also in a process without that code."
 _PROBE = "Profile the changed cells after timing: traces, Triton's profile, a GPU's counters, samples of a CPU."
-_SANDBOX = "Start code under test in bubblewrap; auto: with --env clean, where it starts."
+_SANDBOX = "Start code under test in bubblewrap; auto: with --env clean, if bubblewrap starts."
 _TIMERS = ("auto", "events", "graph", "cupti", "cpu")
 
 _PANELS = {
     "Matrix": (
         many("--kernels", "NAME", "Only these kernel packages.", _names),
-        many("--workloads", "NAME|PATH", "Only these workloads; or their file or folder."),
+        many("--workloads", "NAME|PATH", "Only these workloads, or those of a file or folder."),
         text("--workloads-from", "base|target|PATH", "Source of the workloads."),
         text("--preset", "NAME", "Matrix: smoke, default, full, ..."),
-        many("--only", "AXIS=VALUE|GLOB", "Only these cells; of a run also by verdict."),
+        many("--only", "AXIS=VALUE|GLOB", "Only these cells; for a finished run also verdict=..."),
         many("--set", "AXIS=V1,V2", "Other values for an axis."),
         many("--cell", "ID", "Exactly these cells, whatever the preset."),
-        flag("--peers", "Measure library peers too.", "--peers/--no-peers", default=True),
-        many("--peer", "NAME|all", "Only these peers, slow ones too.", _names),
+        flag("--peers", "Measure peers (library functions) too.", "--peers/--no-peers", default=True),
+        many("--peer", "NAME|all", "Only these peers; all: slow peers too.", _names),
         flag("--all", "Measure and show unchanged cells too."),
     ),
     "Measuring": (
         text("--threshold", "PCT", _BEYOND, quantities.percent),
         text("--margin", "PCT", _WITHIN, quantities.percent),
-        text("--precision", "PCT", "Go on until intervals are this narrow.", quantities.percent),
+        text("--precision", "PCT", "Measure until intervals are this narrow.", quantities.percent),
         text("--budget", "TIME", _FOR, quantities.seconds),
-        number("--epochs", "N", "Exactly so many epochs of every cell.", 1),
+        number("--epochs", "N", "Exactly this many epochs of every cell.", 1),
         flag("--quick", "One epoch: a screen, not a verdict."),
         text("--timer", "|".join(_TIMERS), "Timer of all cells; auto: by rules.", one_of(*_TIMERS)),
-        flag("--sustained", "Then time cells without pauses too, at the GPU's power limit."),
+        flag("--sustained", "Afterwards time cells without pauses too, at the GPU's power limit."),
         many("--probe", "torch|ncu|perf", _PROBE, _probes),
-        flag("--allow-wrong", "Time wrong answers too, watermarked."),
-        flag("--watch", "Again at every save, one epoch each, until ^C."),
-        number("--seed", "N", "Seed of inputs and orders; drawn anew, and recorded.", -(2**63)),
-        text("--timeout", "TIME", "One answer of a worker: 120s.", quantities.seconds),
+        flag("--allow-wrong", "Time wrong outputs too; reports carry a watermark."),
+        flag("--watch", "Measure one epoch again at every save, until ^C."),
+        number("--seed", "N", "Seed of inputs and of the order of turns: drawn anew, and recorded.", -(2**63)),
+        text("--timeout", "TIME", "Longest wait for an answer of a worker: 120s.", quantities.seconds),
     ),
     "Place": (
         text("--repo", "PATH", "The git repository.", default="."),
         many("--device", "NAME", "cpu, cuda, cuda:N or a GPU's UUID."),
         text("--devices", "all|N", "Spread over all of the host's GPUs (default), or at most N.", _devices),
-        text("--executor", "local|ray[://ADDRESS]|slurm", "Where cells are measured: a cluster's devices.", _executor),
+        text("--executor", "local|ray[://ADDRESS]|slurm", "Measure on this host or on a cluster.", _executor),
         many("--executor-option", "KEY=VALUE", "An option of the cluster's job.", _pairs),
         many("--python", "[SIDE=]PATH", "The workers' interpreter.", _pythons),
         text("--env", "user|clean", "The workers' environment.", one_of("user", "clean")),
         text("--autotune", "pinned|each-epoch", "Triton's autotuning.", one_of("pinned", "each-epoch")),
         text("--check", "inside|outside", _OUTSIDE, one_of("inside", "outside")),
         text("--contain", "auto|always|never", _SANDBOX, one_of("auto", "always", "never")),
-        text("--build-timeout", "TIME", "One build: 30m.", quantities.seconds),
+        text("--build-timeout", "TIME", "Longest build: 30m.", quantities.seconds),
         flag("--rebuild", "Build even what is cached."),
         flag("--no-wait", "Do not wait for a busy device."),
     ),
     "Output": (
-        text("--runs-dir", "PATH", "Where run folders are made; runs/ of the repository."),
-        text("--fail-on", "WHAT", "slower,broken (default), unclear, never.", _fail_on),
+        text("--runs-dir", "PATH", "Folder for run folders: runs/ of the repository."),
+        text("--fail-on", "WHAT", "Verdicts with exit code 1: slower,broken (default), unclear, never.", _fail_on),
         flag("--dry-run", "Show the plan and an estimate; measure nothing."),
         flag("--json", "Print JSON."),
         flag("--quiet", "Only warnings and the result.", "--quiet", "-q"),
-        flag("--verbose", "All of the builds' output.", "--verbose", "-v"),
+        flag("--verbose", "Print all output of builds.", "--verbose", "-v"),
     ),
 }
 _SHARED = {one.name: replace(one, panel=panel) for panel, options in _PANELS.items() for one in options}
@@ -269,7 +269,7 @@ RUN = (
 
 
 def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) -> Options:
-    """Options of a run of `refs` with a verb's values. Raises AbprofError naming the option that cannot be."""
+    """Options of a run of `refs` with a verb's values. Raises AbprofError naming the invalid option."""
     value = {**dict.fromkeys(_SHARED), "repo": ".", "peers": True, **values}
     if not os.path.exists(value["repo"]):  # noqa: PTH110 - pathlib raises on names that no file can have
         raise AbprofError("no such folder", where=f"--repo {value['repo']}")
@@ -296,14 +296,14 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
 
 
 def view_of(values: Mapping[str, Any]) -> View:
-    """The view that --quiet and --verbose ask for."""
+    """The view for --quiet and --verbose."""
     from abprof.system.console import View
 
     return View(quiet=values["quiet"], verbose=values.get("verbose", False))
 
 
 def _workloads(values: Sequence[str], source: str) -> tuple[tuple[str, ...], str]:
-    """--workloads as names, and their source: the option takes names, or the path of a workload's file or of a folder."""
+    """Names and source of the workloads: --workloads takes names, or the path of a workload's file or of a folder."""
     places = [value for value in values if "/" in value or value in {".", ".."} or value.endswith(".py")]
     names = _names([value for value in values if value not in places], "--workloads")
     if not places:

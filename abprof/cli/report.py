@@ -1,4 +1,4 @@
-"""`abprof report`, `compare-csv` and `scripts`: what is made from runs that exist."""
+"""`abprof report`, `compare-csv` and `scripts`: reports and scripts from runs that exist."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 _FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy", "artifact")
 
 
-@app.command("report", short_help="Judge a run again; write its reports anew.")
+@app.command("report", short_help="Judge a run again and rewrite its reports.")
 @takes(
-    text("--format", "|".join(_FORMATS), "Print this instead; nothing is written.", one_of(*_FORMATS)),
+    text("--format", "|".join(_FORMATS), "Print this format; no file is written.", one_of(*_FORMATS)),
     flag("--open", "Open report.html in the browser."),
     *("all", "json"),
 )
@@ -31,12 +31,12 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN [RUN2]", help="A run folder; two are compared.")],
     **values: Any,
 ) -> int:
-    """Judge a run again from its rounds, and write its reports anew; or print it in one format; or compare two runs."""
+    """Judge a run again from its rounds and rewrite its reports; or print the run in one format; or compare two runs."""
     from abprof import session
 
     format = values["format"]
     if len(runs) > 2:
-        raise AbprofError(f"{len(runs)} runs", where="abprof report", advice="it takes one, or two to compare")
+        raise AbprofError(f"{len(runs)} runs given", where="abprof report", advice="give one run, or two to compare")
     if format and (values["open"] or values["json"]):
         other = "--open" if values["open"] else "--json"
         raise AbprofError(f"--format {format} with {other}", advice="--format prints one thing; take one of the two")
@@ -57,7 +57,7 @@ def report(
 
 
 def _print(format: str, path: Path) -> None:
-    """Print a run in one format on standard output. The older scripts' files are several: they are written, and named."""
+    """Print a run in one format on standard output. `legacy` is several files, which are written, and their paths printed."""
     from abprof import session
     from abprof.report import legacy, rendered
     from abprof.system import files as disk
@@ -112,7 +112,7 @@ def compare_csv(
 
 @app.command("scripts", short_help="Write scripts for nsys, ncu and abprof.")
 @takes(
-    text("--out", "DIR", "Write them here."),
+    text("--out", "DIR", "Folder for the scripts."),
     *("repo", *(name for name in MATRIX if name != "kernels"), "device", "python", "quiet"),
 )
 def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
@@ -148,7 +148,7 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
 
 
 def _repository(run: Run, where: str) -> Path:
-    """The repository's folder. Raises AbprofError where it lacks a commit of the run; warns of another working tree."""
+    """The repository's folder. Raises AbprofError if the repository lacks a commit of the run; warns if the working tree changed."""
     from abprof import sides as repo
     from abprof.system import paths
 
@@ -159,5 +159,5 @@ def _repository(run: Run, where: str) -> Path:
     now, _ = repo.resolve(repository, tuple(side.anew for side in run.sides), known=released)
     for before, side in zip(run.sides, now, strict=True):
         if before.tree != side.tree:
-            note(f"warning: {before.id} is the working tree, which is not what it was in the run")
+            note(f"warning: {before.id} is the working tree, which has changed since the run")
     return Path(repository.path)

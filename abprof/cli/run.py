@@ -1,4 +1,4 @@
-"""`abprof run`, `rerun` and `run-cell`: what measures, or is profiled from outside."""
+"""`abprof run` and `rerun`, which measure, and `run-cell`, which profilers start."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OF_WORKLOADS = (  # options without effect on a command that times itself
 
 
 @app.command("run", cls=Verb)
-@takes(text("--resume", "RUN", "Go on with an interrupted run."), *RUN, "watch", "dry_run")
+@takes(text("--resume", "RUN", "Continue an interrupted run."), *RUN, "watch", "dry_run")
 def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B006
     """Compare two refs or more, or profile one branch alone.
 
@@ -81,8 +81,8 @@ def _again(folder: str, only: tuple[str, ...], values: dict[str, Any], *, resume
 
 @app.command("run-cell", short_help="Call one cell of one side, for a profiler.")
 @takes(
-    text("--variant", "NAME", "This variant; else the first."),
-    text("--peer", "NAME", "This peer of the workload, in place of the kernel."),
+    text("--variant", "NAME", "Variant of the kernel: the first."),
+    text("--peer", "NAME", "Peer of the workload, in place of the kernel."),
     number("--warmup", "CALLS", "Calls before the runs: 10.", 0, default=10),
     number("--runs", "CALLS", "Calls: 50.", 1, default=50),
     *("repo", *WORKERS, "preset", "workloads_from", "contain", *VIEW),
@@ -92,9 +92,9 @@ def run_cell(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="Its id, as every report prints it.")],
     **values: Any,
 ) -> int:
-    """Call one cell of one side in the foreground, with no measuring apparatus around it; then print what ran.
+    """Call one cell of one side in the foreground, without measuring it, and print what ran.
 
-    It is what profilers are pointed at: `ncu --target-processes all --nvtx --nvtx-include abprof_call abprof run-cell
+    For profilers: `ncu --target-processes all --nvtx --nvtx-include abprof_call abprof run-cell
     main CELL`, `perf record abprof run-cell . CELL`. The worktree, the build (cached) and one call that compiles come
     first; then warm-ups and runs, on a GPU each in the NVTX range `abprof_call`. No output is checked.
     """
@@ -106,7 +106,7 @@ def run_cell(
 
 
 def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The command behind `--`. Raises AbprofError for an option that only workloads have, and for no command at all."""
+    """The command after `--`, () without `--`. Raises AbprofError for an empty command and for options of workloads."""
     command = program(ctx)
     if command is None:
         return ()
@@ -117,7 +117,7 @@ def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) 
 
 
 def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
-    """Print a finished run and its folder, by --json and --all; the exit code is the run's."""
+    """Print a finished run and its folder by --json and --all. Returns the run's exit code."""
     from abprof.report import print_run
 
     finished, folder = done

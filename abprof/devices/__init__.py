@@ -1,4 +1,4 @@
-"""What is measured on, seen from the parent: identity, state, reasons not to measure, and the lease.
+"""Devices to measure on, seen from the parent: identity, state, reasons not to measure, and the lease.
 
 In: the values of `--device`. Out: a `Device`. Devices are read, never changed; torch is not imported.
 """

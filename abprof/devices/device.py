@@ -12,7 +12,7 @@ from abprof.records import Machine, MachineState
 
 
 class Device:
-    """What a run measures on. The base class refuses nothing and knows no state."""
+    """A device to measure on. The base class refuses nothing and knows no state."""
 
     kind: Literal["cpu", "cuda", "simulated"]
     lease: str  # name of its lock: "cpu", or the GPU's UUID

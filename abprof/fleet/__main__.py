@@ -34,7 +34,7 @@ Tell = Callable[[News], None]
 
 
 class _NewsView(View):
-    """Sends what a person would see as news. Lines of builds stay in the build's log."""
+    """Sends lines and warnings as news. Output of builds stays in the build's log."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__(quiet=True)
@@ -48,7 +48,7 @@ class _NewsView(View):
 
 
 def measure(shard: Shard, tell: Tell) -> float:
-    """Measure a shard; the seconds of measuring. Raises AbprofError if it cannot begin here, KeyboardInterrupt on ^C and SIGTERM."""
+    """Measure a shard and return the seconds of measuring. Raises AbprofError if it cannot begin, KeyboardInterrupt on ^C and SIGTERM."""
     view = _NewsView(tell)
     if shard.cpus:
         os.sched_setaffinity(0, shard.cpus)
@@ -82,7 +82,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     tell(News(placed=Placed(device=device, machine=machine)))
     for touched in watch.built(builds, "before it was measured"):
         tell(News(touched=touched))
-    blocks, proofs, measured = list(shard.blocks), list(shard.proofs), set[tuple[str, int]]()
+    blocks, proofs, measured = list(shard.blocks), list[Proof](), set[tuple[str, int]]()
 
     def wanted() -> set[str]:
         """Cells without a verdict, and those that the coordinator wants more of."""
@@ -116,7 +116,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
 
 
 def _builds(place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
-    """The run's builds if the same toolchain made them and they are here; else new ones of the same commits."""
+    """The run's builds if they exist here and this machine has their toolchain; else new builds of the same commits."""
     kernels = {cell.kernel for cell in shard.run.cells}
     mine = tuple(build for build in shard.run.builds if build.kernel in kernels)
     chains = shard.run.toolchains
@@ -150,7 +150,7 @@ def _end_without(alive: Path, most: float) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Return the exit code, which is for people: the coordinator reads the news."""
+    """Run the program. The exit code is for people: the coordinator reads the news."""
     parser = argparse.ArgumentParser(prog="python -m abprof.fleet")
     parser.add_argument("shard", type=Path)
     parser.add_argument("--with", dest="parent", type=int, help="end when this process, which started it, is gone")

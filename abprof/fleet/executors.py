@@ -1,4 +1,4 @@
-"""Executors: where shards run. `--executor` names one; without it every device that the run holds gets a shard worker."""
+"""Executors run shards: on the devices of this host that the run holds, in Slurm jobs or in Ray tasks (`--executor`)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from abprof.system import processes as proc
 from abprof.system.files import refusals, replace
 from abprof.system.processes import Program, WorkerDied, how_ended
 
-_LOOKS_EVERY = 0.1  # seconds between looks into the folder
+_LOOKS_EVERY = 0.1  # seconds between readings of the folder
 _CLEANUP = 15.0  # seconds that shard workers have to clean up
 
 
@@ -85,25 +85,25 @@ def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], 
 
 @dataclass(frozen=True)
 class Lost:
-    """No more news of a shard: its process is gone or was never started. After `Ended` this is how every shard ends."""
+    """The end of a shard's news: its process is gone or was never started. It comes last for every shard, also after `Ended`."""
 
     reason: str
 
 
 class Executor:
-    """Runs shards, each whole and on one device. It retries nothing: the coordinator decides what becomes of lost cells.
+    """Runs shards, each whole and on one device. An executor retries nothing: the coordinator reruns lost cells.
 
     A subclass starts and ends the shard workers. Shards and their news are files in a folder that all machines see.
     """
 
-    lasting = False  # whether a slot stays the same device, so that cells can go on where their blocks are from
+    lasting = False  # whether a slot stays the same device, so that cells can continue on the device of their blocks
 
     def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
         self.place, self.say, self.options = place, say, read_options(place)
         self.name = f"abprof-{uuid.uuid4().hex[:12]}"
         self.folder = logs.absolute() / self.name
-        self._logs: dict[int, Path] = {}  # shard whose end was not told -> its program's log
-        self._read: dict[int, int] = {}  # shard -> bytes of its news that were told
+        self._logs: dict[int, Path] = {}  # shard without `Lost` so far -> its program's log
+        self._read: dict[int, int] = {}  # shard -> bytes of its news that `news` has yielded
         self._not_started: dict[int, str] = {}
 
     def __enter__(self) -> Self:
@@ -120,7 +120,8 @@ class Executor:
 
     def __exit__(self, *error: object) -> None:
         try:
-            self.cancel()
+            (self.folder / ALIVE).unlink(missing_ok=True)
+            self.end()
         finally:
             self.close()
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -140,12 +141,12 @@ class Executor:
             self._not_started[shard.number] = died.reason
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """What came within `timeout` seconds, as (shard's number, line); `Lost` comes once and last for each shard."""
+        """Yield (shard's number, line) of what arrives within `timeout` seconds; `Lost` comes once and last for each shard."""
         end = time.monotonic() + timeout
         (self.folder / ALIVE).touch()
         while True:
             found: list[tuple[int, bytes | Lost]] = []
-            gone = {**self._not_started, **self.gone()}  # before the last lines are read
+            gone = {**self._not_started, **self.gone()}  # asked first: their last lines are written by now
             for number, log in list(self._logs.items()):
                 found += [(number, line) for line in self._new_lines(number)]
                 if number in gone:
@@ -157,7 +158,7 @@ class Executor:
             time.sleep(_LOOKS_EVERY)
 
     def _new_lines(self, number: int) -> list[bytes]:
-        """Whole lines since the last look. The file is opened anew: so a network's disk shows what others have written."""
+        """Whole lines since the last reading. The file is opened anew: so a network's disk shows what others have written."""
         with contextlib.suppress(FileNotFoundError), (self.folder / f"{number}.jsonl").open("rb") as file:
             file.seek(self._read[number])
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -166,15 +167,9 @@ class Executor:
         return []
 
     def environment(self) -> dict[str, str]:
-        """What a cluster's shard workers get of this process's environment: no secrets, and no GPU."""
+        """This process's environment for a cluster's shard workers: without secrets and without its GPU."""
         kept, _ = environment.clean(os.environ, "user", self.place.file.environment.allow)
         return {name: value for name, value in kept.items() if name != "CUDA_VISIBLE_DEVICES"}
-
-    def cancel(self) -> None:
-        """End everything that was started, and wait for that. Safe to call twice, and from ^C."""
-        self._logs.clear()
-        (self.folder / ALIVE).unlink(missing_ok=True)
-        self.end()
 
     # ---------------------------------------------------------------- what a subclass does
 
@@ -185,11 +180,11 @@ class Executor:
         """Give back what `open` took."""
 
     def slots(self) -> Sequence[str]:
-        """Where shards can run at the same time, one on each: names of leases, or labels of a cluster."""
+        """Places for one shard each at a time: names of leases, or labels of a cluster."""
         raise NotImplementedError
 
     def placed(self, shard: Shard, slot: str) -> Shard:  # noqa: ARG002
-        """The shard as the slot's worker gets it."""
+        """The shard with what depends on the slot."""
         return shard
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
@@ -197,11 +192,11 @@ class Executor:
         raise NotImplementedError
 
     def gone(self) -> dict[int, str]:
-        """Shards whose program is gone, and how it ended."""
+        """Number of each shard whose program is gone -> how the program ended."""
         raise NotImplementedError
 
     def end(self) -> None:
-        """End all programs, and wait for that."""
+        """End all programs, and wait for their ends."""
         raise NotImplementedError
 
 
@@ -226,7 +221,8 @@ class LocalExecutor(Executor):
         return [device.lease for device in self.place.devices]
 
     def placed(self, shard: Shard, slot: str) -> Shard:
-        """With the slot's own processors, in equal parts: shards do not disturb each other. () where there are too few."""
+        """The shard with the slot's device and share of the processors (() if there are too few), so that shards do not disturb each
+        other."""
         every, slots = sorted(os.sched_getaffinity(0)), self.slots()
         each, at = len(every) // len(slots), slots.index(slot)
         return msgspec.structs.replace(shard, device=slot, held=True, cpus=tuple(every[each * at : each * (at + 1)]))
@@ -260,7 +256,7 @@ class LocalExecutor(Executor):
 
 # ---------------------------------------------------------------- Slurm
 
-_ASKS_EVERY = 2.0  # seconds between calls of squeue: the controller serves the whole site
+_ASKS_EVERY = 2.0  # seconds between calls of squeue, whose controller serves the whole site
 _ANSWERS_WITHIN = 60.0  # seconds
 _LISTED_WITHIN = 30.0  # seconds after which a new job must be listed
 _GONE_WITHIN = 120.0  # seconds in which a cancelled job ends: Slurm's KillWait is 30 by default
@@ -272,7 +268,7 @@ _OVER = {
 
 
 class SlurmExecutor(Executor):
-    """A job for each shard, which Slurm never queues a second time. Slots are places in the queue: Slurm chooses the GPU.
+    """A job for each shard, which Slurm never requeues. Slots are places in the queue: Slurm chooses the GPU.
 
     The state of jobs comes from squeue, which every site has, and not from sacct, which needs accounting. A job ends once abprof
     has been silent for ten minutes, so that killing abprof on the login node leaves no job behind.
@@ -358,7 +354,7 @@ class SlurmExecutor(Executor):
                 time.sleep(0.5)
 
     def _listed(self) -> dict[str, tuple[str, str, str]] | None:
-        """This run's jobs that the controller remembers: id -> state, node, reason; None if it does not answer."""
+        """Id -> (state, node, reason) of this run's jobs that the controller lists; None if the controller does not answer."""
         argv = ["squeue", "--noheader", "--states=all", f"--name={self.name}", "--format=%i|%T|%N|%r"]
         text = proc.output(argv, timeout=_ANSWERS_WITHIN)
         if text is None:
@@ -375,9 +371,8 @@ _ORDERLY = 20.0  # seconds that shard workers have to clean up
 
 
 class RayExecutor(Executor):
-    """A task for each shard. Slots are places on nodes: Ray chooses the GPU. It retries nothing (`max_retries=0`): half a pair
-    that is run again silently is no pair.
-    """
+    """A task for each shard. Slots are places on nodes: Ray chooses the GPU. Ray retries nothing (`max_retries=0`): a shard that
+    silently started again would mix measurements of two processes."""
 
     def open(self) -> None:
         """Raises AbprofError if there is no cluster, or none of its nodes fits."""
@@ -426,7 +421,7 @@ class RayExecutor(Executor):
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
         def run(argv: Sequence[str], env: Mapping[str, str], names: Sequence[str], log: str) -> int:
-            """On the node, whose Ray needs no abprof."""
+            """Run a shard worker on the node. Ray ships this function: it must not need abprof."""
             import subprocess
 
             own = {name: os.environ[name] for name in names if name in os.environ}
@@ -458,7 +453,7 @@ class RayExecutor(Executor):
         return found
 
     def end(self) -> None:
-        """Shard workers end once the coordinator's file is gone; then cancel the tasks that are left."""
+        """Wait for shard workers, which end because the file ALIVE is gone, and cancel the remaining tasks."""
         if self._tasks:
             self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_ORDERLY)
         while self._tasks:

@@ -1,4 +1,4 @@
-"""What coordinator and shard workers tell each other.
+"""Messages between coordinator and shard workers.
 
 A shard is a list of whole cells, with all arms, rounds and epochs under one lease of one device. The process `python -m abprof.fleet
 FOLDER/N.json` measures it, wherever it runs, and appends its news to FOLDER/N.jsonl, in checksummed lines. All machines see the
@@ -28,12 +28,11 @@ class Shard(Record, frozen=True, kw_only=True):
     arms: dict[str, tuple[Arm, ...]]  # cell -> its arms, its control included
     identical: tuple[str, ...] = ()  # cells that load the same bytes on all sides, and are measured as controls
     blocks: tuple[Block, ...] = ()  # of these cells, of this invocation: they count towards looks
-    proofs: tuple[Proof, ...] = ()
-    earlier: tuple[Block, ...] = ()  # follow-up measurements of earlier invocations: not repeated
-    first: int = 1  # the number of its first epoch
-    least: dict[str, int] = {}  # cell -> epochs that it gets at least
+    earlier: tuple[Block, ...] = ()  # follow-up measurements of earlier invocations, which are not repeated
+    first: int = 1  # number of the shard's first epoch
+    least: dict[str, int] = {}  # cell -> fewest epochs
     budget: float  # seconds of measuring
-    device: str = ""  # the lease's name, a GPU's UUID; "": whichever the machine has
+    device: str = ""  # the lease's name, a GPU's UUID; "": the device that the machine gives
     held: bool = False  # the process that started the shard worker holds the lease
     cpus: tuple[int, ...] = ()  # its own processors, if others measure beside it; (): all
     repository: str
@@ -41,7 +40,7 @@ class Shard(Record, frozen=True, kw_only=True):
 
 
 class Ended(Record, frozen=True, kw_only=True):
-    """How a shard ended. One without it is lost."""
+    """How a shard ended. A shard without this message is lost."""
 
     why: Literal["done", "refused", "interrupted"]  # done: all decided or budget spent; refused: an AbprofError
     reason: str = ""
@@ -49,7 +48,7 @@ class Ended(Record, frozen=True, kw_only=True):
 
 
 class News(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of a shard's news: exactly one of these."""
+    """A line of a shard's news, with exactly one field."""
 
     placed: Placed | None = None  # the first: the device is leased, and everything is built
     block: Block | None = None

@@ -50,7 +50,7 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
         put(name, text)
     groups = rows.groups(run)
     with disk.refusals(folder / LOG):
-        log = disk.content(folder / LOG).decode(errors="replace") if (folder / LOG).exists() else ""
+        log = (folder / LOG).read_bytes().decode(errors="replace") if (folder / LOG).exists() else ""
     put(LOG, suite_csv.with_footer(log, run, groups))
     model = page.page(run, blocks, groups)
     put("report.md", render.markdown(model))

@@ -66,11 +66,10 @@ class GitError(AbprofError):
 
 @dataclass(frozen=True)
 class Git:
-    """Runs git in the folder `cwd`, with `env` on top of the environment and `settings` on top of the configuration."""
+    """Runs git in the folder `cwd`, with `env` on top of the environment."""
 
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
 
     def using(self, **env: str) -> Git:
         """Return a copy with more environment variables."""
@@ -85,8 +84,7 @@ class Git:
         if not os.access(self.cwd, os.X_OK):
             # GitPython would run the command somewhere else.
             raise AbprofError("cannot enter the folder", where=self.cwd)
-        settings = {**_SETTINGS, **self.settings}
-        options = [word for key, value in settings.items() for word in ("-c", f"{key}={value}")]
+        options = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
         program = git.Git.GIT_PYTHON_GIT_EXECUTABLE or shutil.which("git") or "git"
         # GitPython can add to the inherited environment, not take from it: `env -u` does.
         given = {**_ENVIRONMENT, **self.env}

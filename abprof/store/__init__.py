@@ -1,6 +1,6 @@
-"""The run folder: its journal, run.json, and what a killed run leaves.
+"""The run folder: its journal, run.json, and the removal of folders that killed runs left.
 
-In: a run's head, and blocks as they are measured. Out: the same again, from disk. Nothing here judges or reports.
+In: a run's head, and blocks as they are measured. Out: the same, read from disk. Nothing here judges or reports.
 """
 
 from abprof.store.record import Record, Wanted

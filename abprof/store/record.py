@@ -1,4 +1,4 @@
-"""The run while it is measured: its head and everything known so far, kept on disk as it comes."""
+"""A run while it is measured: its head and all results so far, written to disk as they arrive."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _REWRITE_SHARE = 20.0  # and at least so many times the duration of the last: ju
 
 
 class Record:
-    """Grows block by block. run.json is written before the first turn, and rewritten with what is known so far.
+    """Head, blocks and findings of a run. run.json is written before the first turn and again while the run is measured.
 
     `judge(run, blocks)` returns the run with verdicts; `wanted(run, blocks, proofs)` the ids of cells that need one more
-    epoch. `older`: how many of `blocks` are of earlier invocations. Memory is ahead of the disk, so that a report after ^C
-    has everything.
+    epoch. `older`: how many of `blocks` are of earlier invocations. Memory is never behind the disk, so that a report after
+    ^C is complete.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Record:
         self.folder.write_run(head)
 
     def placed(self, device: str, machine: Machine) -> None:
-        """Add a device that part of the run is measured on, to what is known of it."""
+        """Add a device that measures part of the run, or new facts and builds of it."""
         before = self.head.machines.get(device)
         if before:
             made = {(build.side, build.kernel): build for build in (*before.builds, *machine.builds)}
@@ -121,7 +121,7 @@ class Record:
             self.view.warn(f"{touched.path} was {touched.how} {touched.moment}")
 
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
-        """Keep a result; blocks, proofs and kernels are on disk before anything else happens with them."""
+        """Add a result; blocks, proofs and kernels are on disk before this returns."""
         match item:
             case Trace():
                 self.traces[item.cell, item.arm, item.by] = item
@@ -148,7 +148,7 @@ class Record:
                     self._next_write = done + max(_REWRITE, _REWRITE_SHARE * (done - began))
 
     def wanted(self) -> set[str]:
-        """Cells that need one more epoch; shows their number."""
+        """Ids of cells that need one more epoch; the status line shows their number."""
         todo = self._wanted(self.head, self.own_blocks, self.proofs)
         cells = self.head.cells
         labels = [self._labels[cell.id] for cell in cells if cell.id in todo]

@@ -1,4 +1,4 @@
-"""A run's folder: run.json, rounds.jsonl and evidence.jsonl (docs/RUN_FOLDER.md), and what killed runs leave.
+"""A run's folder: run.json, rounds.jsonl and evidence.jsonl (docs/RUN_FOLDER.md), and folders of killed runs.
 
 run.json is replaced whole, so that a reader or a crash at any moment sees one complete version. rounds.jsonl and
 evidence.jsonl only grow, in checksummed lines, so that a killed run keeps every block that had ended.
@@ -25,7 +25,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import upgraded
 from abprof.system import checksummed, locks, paths
 from abprof.system.console import View
-from abprof.system.files import content, pour, reading, refusals, replace
+from abprof.system.files import pour, refusals, replace
 
 RUN = "run.json"
 ROUNDS = "rounds.jsonl"
@@ -49,7 +49,7 @@ class RunFolder:
 
     @property
     def logs(self) -> Path:
-        """Where build and worker logs go."""
+        """Folder of build and worker logs."""
         return self.path / LOGS
 
     def write_run(self, run: Run) -> None:
@@ -68,7 +68,7 @@ class RunFolder:
         _append(self.path / ROUNDS, checksummed.line(block))
 
     def append_finding(self, finding: Finding) -> None:
-        """Add one line to evidence.jsonl: what run.json will hold when it is written again."""
+        """Add one line to evidence.jsonl, for what the next run.json will contain."""
         _append(self.path / EVIDENCE, checksummed.line(finding))
 
     def sweep(self) -> None:
@@ -186,7 +186,7 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     folder = path.parent if path.name == RUN else path
     file = folder / RUN
     try:
-        data = content(file)
+        data = file.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
         raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}") from None
     except OSError as error:
@@ -216,7 +216,7 @@ def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
 
 
 def _read_lines(file: Path, kind: type[_Line], what: str, notes: list[str]) -> Iterator[_Line]:
-    with refusals(file), suppress(FileNotFoundError), reading(file) as lines:
+    with refusals(file), suppress(FileNotFoundError), file.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             if not line.endswith(b"\n"):
                 notes.append(f"{file.name} line {number}: torn (the run was killed while writing it), dropped")
@@ -251,7 +251,7 @@ def _read_run(data: bytes, file: Path) -> Run:
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:
-    """The run with what evidence.jsonl has and run.json, of a killed run, has not."""
+    """The run with findings of evidence.jsonl that the run.json of a killed run lacks."""
     if not findings:
         return run
 

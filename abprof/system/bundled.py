@@ -1,4 +1,4 @@
-"""Where the bundled kernels, workloads and templates are: inside an installed wheel, or at the top of a checkout."""
+"""Folders of the bundled kernels, workloads and templates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 
 def bundled(kind: Literal["kernels", "workloads", "templates"]) -> Path:
-    """The folder of this kind: `abprof/_bundled/KIND` of a wheel, else the checkout's top-level folder."""
+    """The folder KIND: `abprof/_bundled/KIND` of an installed wheel, or KIND at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
     carried = package / "_bundled" / kind
     return carried if carried.is_dir() else package.parent / kind

@@ -1,4 +1,4 @@
-"""JSON lines with a checksum: a line that is torn or changed, by a crash or in a pipe, is detected."""
+"""JSON lines with a checksum, which detects lines that a crash tore or a pipe changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUM = b',"sum":"'
 
 
 def text(value: Any, indent: int | None = None) -> bytes:
-    """A record as JSON, on one line or indented. Raises ValueError on NaN or infinity, which JSON has not."""
+    """A record as JSON, on one line or indented. Raises ValueError on NaN or infinity, which JSON lacks."""
     # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
     made = json.dumps(
         msgspec.to_builtins(value),
@@ -23,7 +23,7 @@ def text(value: Any, indent: int | None = None) -> bytes:
         indent=indent,
         separators=(",", ":") if indent is None else None,
     )
-    return made.encode(errors="replace")  # a label may carry bytes that are no UTF-8: shown as "?"
+    return made.encode(errors="replace")  # bytes of a label that are not UTF-8 become "?"
 
 
 def line(record: msgspec.Struct) -> bytes:

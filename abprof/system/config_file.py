@@ -1,4 +1,4 @@
-"""abprof.toml, or [tool.abprof] of pyproject.toml: its tables, and an error with key and line for what they cannot mean."""
+"""abprof.toml, or [tool.abprof] of pyproject.toml: its tables. An invalid value is an error with key and line."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _KEYS = "docs/CONFIG.md has every key"
 
 
 def read_file(root: Path) -> File | None:
-    """abprof.toml or [tool.abprof] under `root`, None where neither stands. Raises AbprofError with key and line."""
+    """abprof.toml or [tool.abprof] under `root`; None if there is neither. Raises AbprofError with key and line."""
     path, table = place(root)
     if not os.path.lexists(path):
         return None
     if not path.is_file():
-        raise AbprofError("is no file", where=str(path), advice="docs/CONFIG.md has what stands in it")
+        raise AbprofError("not a file", where=str(path), advice="docs/CONFIG.md describes the file")
     return parse_file(toml.read(path), str(path), table).of(root)
 
 
 def place(root: Path) -> tuple[Path, tuple[str, ...]]:
-    """The file that has the configuration, or would have it, and the table in it under which all of it stands. Raises
+    """Path of the configuration, existing or not, and the keys of its table: ("tool", "abprof") in pyproject.toml, else (). Raises
     AbprofError."""
     path = root / "pyproject.toml"
     if not os.path.lexists(root / "abprof.toml") and path.is_file() and "[tool.abprof" in toml.read(path):
@@ -39,7 +39,7 @@ def place(root: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def file_above(folder: Path) -> File | None:
-    """The configuration of the repository that `folder` lies in, found without git."""
+    """The configuration of the repository around `folder`, found without git; None if there is none."""
     for place in (folder.absolute(), *folder.absolute().parents):
         file = read_file(place)
         if file or (place / ".git").exists():
@@ -48,7 +48,7 @@ def file_above(folder: Path) -> File | None:
 
 
 def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
-    """The typed file. Raises AbprofError naming key and line."""
+    """Parse a configuration file whose tables stand under the key `table`. Raises AbprofError with key and line."""
     loose: Any = toml.loads(text, where)
     for name in table:
         loose = loose.get(name, {}) if isinstance(loose, dict) else {}
@@ -94,7 +94,7 @@ def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
             bad = path.startswith(("/", "~/")) or os.path.normpath(path).split("/")[0] == ".."
             yield bad, f"kernels.{name}.{key}", outside.format(path)
         bad = bool(entry.module) and not all(map(str.isidentifier, entry.module.split(".")))
-        yield bad, f"kernels.{name}.import", f"{entry.module!r} is no name that Python imports"
+        yield bad, f"kernels.{name}.import", f"{entry.module!r} is not a name that Python can import"
     for key, env in variables:
         for name in env:
             yield not name or "=" in name, key, f"no variable can be called {name!r}"

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on, and the run's log. Progress goes to standard error, results to standard output."""
+"""Progress of a run, on standard error and in the run's log. Results go to standard output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _OPEN_SHOWN = 3  # labels of open cells in the status line
 
 
 class View:
-    """Says what happens. `log`, once attached, gets every line too; without a terminal nothing is redrawn."""
+    """Prints progress; a log that is attached gets every line too. Without a terminal there is no status line."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, stream: IO[str] | None = None) -> None:
         self.console = Console(file=stream, stderr=stream is None, highlight=False, soft_wrap=True)
@@ -34,25 +34,25 @@ class View:
         self._end = 0.0  # of the budget, by time.monotonic()
 
     def attach(self, path: Path) -> None:
-        """Keep the log in this file from now on."""
+        """Append every further line to this file too."""
         self._log = path.open("a", encoding="utf-8", errors="replace")
 
     def detach(self) -> None:
-        """Close the log, so that the report's closing part can be appended."""
+        """Close the log, so that the report can append to it."""
         if self._log:
             self._log.close()
             self._log = None
 
     def say(self, line: str, style: str = "") -> None:
-        """A line of progress; control characters in it are made visible."""
+        """Print a line of progress, with control characters made visible."""
         self._print(visible_lines(line), style, shown=not self.quiet)
 
     def warn(self, line: str) -> None:
-        """A line that is shown with --quiet too."""
+        """Print a warning, which --quiet shows too."""
         self._print(f"warning: {visible_lines(line)}", "yellow", shown=True)
 
     def build_line(self, job: str, line: str) -> None:
-        """A line of a build's output, from any thread. Colours are dropped, control characters are made visible."""
+        """Print a line of a build's output, from any thread. Colours are dropped, control characters are made visible."""
         text = f"[{job}] {visible(_COLOURS.sub('', line))}"
         live = self._status is not None and not self.verbose
         self._print(text, "dim", shown=not self.quiet and not live)

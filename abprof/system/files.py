@@ -1,54 +1,32 @@
-"""Files that are written whole or not at all; what the disk refuses is one clear line."""
+"""Atomic writes. What the disk refuses becomes an AbprofError with the path."""
 
 from __future__ import annotations
 
-import errno
 import os
-import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 from pathlib import Path
 from secrets import token_hex
-from typing import BinaryIO
 
 from abprof.records import UNREADABLE
 from abprof.records.errors import AbprofError
 
 
-def reading(path: Path) -> BinaryIO:
-    """Open a file that lies where others can put things. Raises OSError for a pipe or a device, which may never end."""
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    kind = os.fstat(number).st_mode
-    if not stat.S_ISREG(kind):
-        os.close(number)
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        raise OSError(errno.EINVAL, "not a file", str(path))
-    return os.fdopen(number, "rb")
-
-
-def content(path: Path) -> bytes:
-    """All of such a file. Raises OSError."""
-    with reading(path) as file:
-        return file.read()
-
-
 def put(target: Path, data: bytes) -> Path:
-    """Write a file, and the folder it is to lie in, atomically. Raises AbprofError when the disk refuses."""
+    """Write a file atomically, and make its folder if need be. Raises AbprofError when the disk refuses."""
     with refusals(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     return replace(target, data)
 
 
 def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda written: written) -> Path:
-    """Replace a file atomically, once `check` has accepted the new one as it lies on the disk.
+    """Replace a file atomically, once `check(path)` of the new file on the disk has passed.
 
-    Raises AbprofError if the disk refuses, ValueError if `check` does.
+    Raises AbprofError if the disk refuses, ValueError if the check fails.
     """
-    temporary = target.with_name(
-        f".{token_hex(8)}.partial"
-    )  # unpredictable: in another user's folder a link may lie there
+    # Unpredictable: in a folder of several users somebody may have put a link under a known name.
+    temporary = target.with_name(f".{token_hex(8)}.partial")
     with refusals(target):
         try:
             with temporary.open("xb", buffering=0) as file:
@@ -68,7 +46,7 @@ def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda 
 
 
 def pour(file: FileIO, data: bytes) -> None:
-    """Write all of it, and force it to the disk. Raises OSError."""
+    """Write all of `data`, and force it to the disk. Raises OSError."""
     rest = memoryview(data)
     while rest:  # a disk that fills up takes a part first, and refuses only the next write
         rest = rest[file.write(rest) :]
@@ -77,7 +55,7 @@ def pour(file: FileIO, data: bytes) -> None:
 
 @contextmanager
 def refusals(path: Path, advice: str = "") -> Iterator[None]:
-    """What the operating system refuses becomes one clear line with the path."""
+    """Raise AbprofError with this path for an OSError in the block."""
     try:
         yield
     except OSError as error:

@@ -13,7 +13,7 @@ import msgspec
 from abprof.records import UNREADABLE
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import printable
-from abprof.system.files import content, put
+from abprof.system.files import put
 
 FOLDER = "nightly"
 _LATE = 36 * 3600.0  # seconds: a night and a half
@@ -30,13 +30,13 @@ class Heartbeat(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
 
     def end(self, did: str, code: int) -> None:
-        """The job ended."""
+        """Record how the job ended."""
         self.ended, self.did, self.exit_code = time.time(), did, int(code)
 
 
 @contextmanager
 def beating(state: Path, repo: str, series: str) -> Iterator[Heartbeat]:
-    """Write that a job began, and how it ended; the block calls `end` on success. Raises AbprofError if the disk refuses."""
+    """Record that a job began, and how it ended; the block calls `end` on success. Raises AbprofError if the disk refuses."""
     beat = Heartbeat(series=series, repo=repo, began=time.time())
     write(state, beat)
     try:
@@ -61,7 +61,7 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
     now = time.time() if now is None else now
     for file in sorted((state / FOLDER).glob("*.json")):
         try:
-            beat = msgspec.json.decode(content(file), type=Heartbeat)
+            beat = msgspec.json.decode(file.read_bytes(), type=Heartbeat)
             if not Path(beat.repo).exists():
                 continue
         except (OSError, ValueError, *UNREADABLE):

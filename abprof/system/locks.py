@@ -1,7 +1,5 @@
-"""Locks that end with their process, however it ends: an unheld lock belongs to a dead run.
-
-A lock is a file held with flock(2), which the kernel drops when the process goes, also after kill -9. A lock on a file that was
-deleted meanwhile counts for nothing, hence the check after each lock.
+"""Locks on files, by flock(2): the kernel drops a lock when its process ends, also after kill -9, so a free lock belongs to a dead
+run. A lock on a file that was deleted meanwhile excludes no process, hence the check after each lock.
 """
 
 from __future__ import annotations
@@ -15,11 +13,11 @@ from pathlib import Path
 from abprof.records.errors import AbprofError
 from abprof.records.visible import printable
 
-_held: dict[Path, int] = {}  # lock file -> descriptor, for the locks that live as long as this process likes
+_held: dict[Path, int] = {}  # lock file -> descriptor, of the locks that `hold` took
 
 
 def hold(lock: Path, *, shared: bool = False) -> bool:
-    """Hold `lock` until `drop` or the end of this process. False: another one (or this one already) holds it."""
+    """Hold `lock` until `drop` or the end of this process. False if another process, or already this process, holds it."""
     if lock in _held:
         return shared
     descriptor = _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=False)
@@ -30,7 +28,7 @@ def hold(lock: Path, *, shared: bool = False) -> bool:
 
 
 def drop(lock: Path) -> None:
-    """Give `lock` back and delete its file. Nothing happens where it is not held."""
+    """Release `lock` and delete its file; no effect if this process does not hold it."""
     descriptor = _held.pop(lock, None)
     if descriptor is not None:
         lock.unlink(missing_ok=True)
@@ -41,10 +39,10 @@ def drop(lock: Path) -> None:
 def locked(
     lock: Path, note: str = "", busy: Callable[[str], None] = lambda _: None, *, shared: bool = False
 ) -> Iterator[None]:
-    """Hold `lock` for the length of a block, waiting for it. The file stays, with `note` for others in it.
+    """Wait for `lock` and hold it during the block. The file stays and contains `note`.
 
-    If another one holds it, `busy` is called with that one's note before the wait; it may raise. `shared`: with others, who
-    share it too.
+    If another process holds the lock, `busy` is called with the holder's note before the wait; it may raise. `shared`: any number
+    of processes hold the lock at once.
     """
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     descriptor = _lock(lock, how, wait=False)
@@ -64,7 +62,7 @@ def locked(
 
 @contextlib.contextmanager
 def abandoned(lock: Path) -> Iterator[bool]:
-    """Whether `lock` is free. If so it is held during the block, and its file is deleted at the end."""
+    """Yield whether `lock` is free. A free lock is held during the block, and its file is deleted at the end."""
     descriptor = None if lock in _held else _lock(lock, fcntl.LOCK_EX, wait=False)
     try:
         yield descriptor is not None
@@ -75,7 +73,7 @@ def abandoned(lock: Path) -> Iterator[bool]:
 
 
 def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
-    """A descriptor that holds the lock, or None where somebody else does. Raises AbprofError for an unusable folder."""
+    """A descriptor that holds the lock, or None if another process holds it. Raises AbprofError for an unusable folder."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         while True:

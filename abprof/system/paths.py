@@ -1,4 +1,4 @@
-"""Where abprof keeps what outlives a run: cache (worktrees, clones, builds) and state (locks, noise history)."""
+"""Folders that outlive a run: cache (clones, builds, releases) and state (locks, heartbeats, self-checks)."""
 
 from __future__ import annotations
 

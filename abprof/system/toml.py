@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import msgspec
 
 from abprof.records.errors import AbprofError
-from abprof.system import files as disk
 
 _T = TypeVar("_T")
 _HEAD = re.compile(r"\s*(\[\[?)([^\[\]]+)\]")
@@ -25,13 +24,13 @@ _KEY = re.compile(r"\s*([^=#\s\[][^=#]*?)\s*=")
 def read(path: Path) -> str:
     """A file's text. Raises AbprofError."""
     try:
-        return decoded(disk.content(path), str(path))
+        return decoded(path.read_bytes(), str(path))
     except OSError as error:
         raise AbprofError(f"cannot be read: {error}", where=str(path)) from error
 
 
 def decoded(data: bytes, where: str) -> str:
-    """The file's text. Raises AbprofError for what is not UTF-8, as TOML is."""
+    """The file's text. Raises AbprofError if it is not UTF-8."""
     try:
         return data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
@@ -53,7 +52,7 @@ def loads(text: str, where: str) -> dict[str, Any]:
 def lines(text: str) -> dict[str, int]:
     """Dotted key -> the line on which it is set, elements of arrays of tables by number (`threshold.0.cells`).
 
-    A key within an inline table has none; a line of a text of several lines may be taken for a key.
+    A key within an inline table has no line; a line of a multi-line string may be mistaken for a key.
     """
     found: dict[str, int] = {}
     arrays = Counter[str]()
@@ -80,7 +79,7 @@ def _parts(key: str) -> list[str]:
 
 
 def place(where: str, lines: Mapping[str, int], key: str) -> str:
-    """A key's place for messages: `abprof.toml:3, defaults.preset`; of a key within an inline table that table's line."""
+    """A key's place for messages: `abprof.toml:3, defaults.preset`. A key within an inline table has the table's line."""
     above = key
     while above and above not in lines:
         above = above.rpartition(".")[0]
@@ -89,7 +88,7 @@ def place(where: str, lines: Mapping[str, int], key: str) -> str:
 
 
 def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mapping[str, int], advice: str) -> _T:
-    """A table as a struct, whose tables are `inner`. Raises AbprofError with line and key."""
+    """A table as a struct of this kind, whose tables are the structs `inner`. Raises AbprofError with line and key."""
     values = dict(_values(loose))
     nul = next(
         (key for key, value in values.items() if "\0" in key or (isinstance(value, str) and "\0" in value)), None
@@ -107,7 +106,7 @@ def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mappi
             names = [field.encode_name for table in (kind, *inner) for field in msgspec.structs.fields(table)]
             near = difflib.get_close_matches(unknown[1], names, 1)
             what, advice = f"there is no key {unknown[1]!r}", f"did you mean {near[0]}? {advice}" if near else advice
-        # msgspec does not name keys that the user chose: it is the first one that fits and is of the kind that it got.
+        # msgspec writes [...] for keys that the user chose: take the first matching key with a value of the reported type.
         got = re.search(r"got `([^`]+)`", what)
         fits = [key for key in values if fnmatchcase(key, pattern.removeprefix("."))]
         meant = [key for key in fits if got and _kind(values[key]) == got[1]]
@@ -120,7 +119,7 @@ def _kind(value: Any) -> str:
 
 
 def _values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted key -> value of all that a table or an array holds, from the outside to the inside."""
+    """(dotted key, value) of everything in a table or array, the outer before the inner."""
     inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
     for name, value in inside:
         key = f"{above}.{name}" if above else str(name)

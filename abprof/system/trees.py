@@ -1,4 +1,4 @@
-"""Folders with all they hold: their files, the hash of those, their removal."""
+"""Folders as trees: listing, hashing and removing all of their files."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def tree_hash(tree: Path, names: Iterable[str]) -> str:
 
 
 def remove_tree(path: Path) -> bool:
-    """Remove a folder with all it holds, read-only folders included. False if something is left.
+    """Remove a folder and everything in it, read-only folders included. False if something is left.
 
-    It is renamed first, so that others find either all of it or nothing. A git command whose parent was killed may still be
-    writing into it, hence the second and third try.
+    The folder is renamed first, so that other processes find all of it or nothing. A git command whose parent was killed may still
+    be writing into it, hence the second and third try.
     """
     if not path.name.startswith(".gone-"):
         gone = path.with_name(f".gone-{os.getpid()}-{path.name}")

@@ -1,4 +1,4 @@
-"""abprof-waivers.toml: parse it, and add a waiver."""
+"""abprof-waivers.toml: parsing the file, and adding a waiver."""
 
 from __future__ import annotations
 

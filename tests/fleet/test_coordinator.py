@@ -196,9 +196,9 @@ def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: 
             "interrupted": "ended with exit code 2",  # what ended it, its place knows
         }[how]
     )
-    elsewhere = [slot for shard, slot in player.sent if shard.attempt == 2]
-    assert elsewhere
-    assert set(elsewhere) == {"GPU-b"}
+    again = [slot for shard, slot in player.sent[1:] if {cell.id for cell in shard.run.cells} & set(loss.cells)]
+    assert again
+    assert set(again) == {"GPU-b"}
     assert counts(stage.record.blocks) == dict.fromkeys(ids, 4)
     assert all(block.shard != 1 for block in stage.record.blocks)
     assert runfolder.read(stage.folder.path)[1] == stage.record.blocks, "what stands is the same read from the folder"
@@ -219,7 +219,7 @@ def test_a_further_attempt_and_then_an_outcome(tmp_path: Path) -> None:
     stage, player = Stage(tmp_path, wanted), Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
     tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
-    assert [shard.attempt for shard in tries] == [1, 2]
+    assert len(tries) == 2
     assert len(tries[-1].run.cells) == 1, "at last alone"
     (given_up,) = [block for block in stage.record.blocks if not block.metric]
     reasons = {outcome.reason for outcome in given_up.outcomes.values()}
@@ -239,7 +239,7 @@ def test_a_verdict_whose_slices_are_lost_each_time_stands_without_them(tmp_path:
     player = Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
     tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
-    assert [shard.attempt for shard in tries] == [1, 2]
+    assert len(tries) == 2
     assert all(block.metric for block in stage.record.blocks), "no cell was given up"
     assert counts(stage.record.blocks) == dict.fromkeys(ids, 4)
     assert {block.shard for block in stage.record.blocks if block.cell == ids[0]} == {tries[-1].number}

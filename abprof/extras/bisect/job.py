@@ -144,7 +144,7 @@ def read(folder: Path) -> Bisection:
     """The bisection of a folder. Raises AbprofError."""
     file, advice = folder / FILE, "start a new bisection"
     try:
-        data = disk.content(file)
+        data = file.read_bytes()
     except OSError:
         raise AbprofError("no bisection here", where=str(folder), advice=f"name a folder with a {FILE}") from None
     try:

@@ -13,7 +13,6 @@ import msgspec
 from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Night
 from abprof.records.errors import AbprofError, Exit
 from abprof.store import RUN
-from abprof.system.files import content
 
 METRICS = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "wall", "peak_mem_bytes")
 # Statuses that a repetition does not change.
@@ -190,7 +189,7 @@ _DECODER = msgspec.json.Decoder(_Run)
 
 def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
     """The night in a run.json; None if the run is not a night, or did not finish. Raises OSError, UNREADABLE or ValueError."""
-    run = _DECODER.decode(content(file))
+    run = _DECODER.decode(file.read_bytes())
     if run.night is None or run.status != "complete" or run.night.kind not in ("first", "step"):
         return None
     if not run.sides:

@@ -1,8 +1,8 @@
-"""The one doorway to child processes: workers, builders, and nothing else starts one.
+"""Child processes. No other module starts one, except `sides.git`.
 
-Every child leads its own process group (one in the foreground shares its parent's terminal) and bears a mark in its
-environment, so that whatever it forks dies with it, also what has left the group. That it dies with its parent, also
-when that one is killed with -9, it sees to itself (abprof/worker/main.py).
+A child leads its own process group (a child in the foreground shares its parent's terminal) and carries a mark in its environment.
+By the mark abprof finds and kills what the child forked, also processes that left the group. A worker ends by itself when its
+parent is gone, also after kill -9 (abprof/worker/main.py).
 """
 
 from abprof.system.processes.children import (

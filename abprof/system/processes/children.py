@@ -1,4 +1,4 @@
-"""Child processes: how they fail, what they print, and that nothing they fork outlives them.
+"""Child processes: starting and ending them with everything that they fork, their failures and their output.
 
 A forked process is found by a mark in its environment, or because it became this process's child as an orphan.
 """
@@ -20,12 +20,12 @@ from typing import Any
 
 import psutil
 
-MARK = "ABPROF_CHILD"  # environment variable: whose descendant a process is
+MARK = "ABPROF_CHILD"  # environment variable that names the ancestors of a process
 _PARENT_EVERY = 0.2  # seconds between looks whether the parent lives
 _PR_SET_PDEATHSIG = 1
 _ORDERLY = 20.0  # seconds for an orderly end
 _PR_SET_CHILD_SUBREAPER = 36
-LOG_LIMIT = 16 << 20  # bytes of one child's output that are kept; the rest is counted, read and thrown away
+LOG_LIMIT = 16 << 20  # bytes of one child's output that are kept; the rest is read and dropped
 
 
 class WorkerDied(Exception):
@@ -41,13 +41,13 @@ class WorkerHung(WorkerDied):
 
 
 class WorkerFault(Exception):
-    """The child answered that it could not do it, and lives on."""
+    """The child answered with a failure, and lives on."""
 
     def __init__(self, status: str, reason: str, at: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.at = at  # the workload's own function that raised it, and its file; "": not the workload's doing
+        self.at = at  # function and file of the workload that raised it; "" if the workload did not
 
 
 def how_ended(code: int) -> str:
@@ -58,7 +58,7 @@ def how_ended(code: int) -> str:
 
 
 def new_mark() -> str:
-    """A new unique mark. In a marked child it is the parent's mark and a suffix: killing by the parent's mark finds it."""
+    """A new unique mark. In a marked child it extends the parent's mark, so that killing by the parent's mark finds it."""
     outer = os.environ.get(MARK, "")
     return f"{outer}/{os.getpid()}.{secrets.token_hex(8)}".lstrip("/")
 
@@ -83,10 +83,8 @@ def start(
 
 
 def kill_strays(*marks: str) -> None:
-    """Kill every process of this user whose environment bears one of the marks, or one within it.
-
-    Again while there are any: they may fork.
-    """
+    """Kill every process of this user whose environment has one of the marks, or a mark that extends one; repeated, because
+    processes may fork meanwhile."""
     needles = tuple(f"{MARK}={mark}{end}".encode() for mark in marks for end in ("\0", "/"))
     for _ in range(5):
         found = False
@@ -101,10 +99,12 @@ def kill_strays(*marks: str) -> None:
 
 
 def end_tree(child: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill a child with its process group, all that it started, and whatever bears its mark."""
-    own = _descendants(child.pid) if child.poll() is None else []  # before it is gone: then they are somebody else's
+    """Kill a child with its process group, its descendants, and every process with its mark."""
+    own = (
+        _descendants(child.pid) if child.poll() is None else []
+    )  # asked first: once the child is gone they have another parent
     with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)  # there is none of a child in the foreground
+        os.killpg(child.pid, signal.SIGKILL)  # a child in the foreground has no group
     child.kill()
     _kill(own)
     kill_strays(mark)
@@ -127,8 +127,8 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def dies_with(parent: int) -> None:
-    """End this process by SIGTERM, and by SIGKILL some seconds later, once process `parent`, which started it, is gone. A stopped
-    process goes on for that."""
+    """End this process once its parent process `parent` is gone, by SIGTERM and, some seconds later, SIGKILL. A stopped process is
+    continued for this."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
@@ -144,7 +144,7 @@ def dies_with(parent: int) -> None:
 
 @contextlib.contextmanager
 def no_orphans() -> Iterator[None]:
-    """At the end of the block nothing that was started in it lives on: orphans come to this process, and are killed."""
+    """Kill at the end of the block every process that was started in it: orphans become children of this process."""
     known = {process.pid for process in _descendants(os.getpid())}
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -155,7 +155,7 @@ def no_orphans() -> Iterator[None]:
 
 
 class Log:
-    """Keeps a child's output whole up to LOG_LIMIT bytes, and hands each line on as it comes."""
+    """Writes a child's output to a file, up to LOG_LIMIT bytes, and passes each line to `on_line`."""
 
     def __init__(self, path: Path, on_line: Callable[[str], None] | None = None) -> None:
         self.path = path
@@ -165,7 +165,7 @@ class Log:
         self._size = 0
 
     def drain(self, fd: int) -> None:
-        """Read `fd` until it closes. Runs in a thread of its own; never raises for a full disk."""
+        """Read `fd` until it closes, in a thread of its own. A full disk raises nothing."""
         rest = b""
         with self._open() as out:
             self._size = out.tell()
@@ -181,13 +181,13 @@ class Log:
     def _open(self) -> FileIO:
         try:
             return open(self.path, "ab", buffering=0)
-        except OSError:  # the output must be read all the same, or the child would block on it
+        except OSError:  # unread output would block the child
             return open(os.devnull, "ab", buffering=0)
 
     def _keep(self, out: FileIO, chunk: bytes) -> None:
         room = max(0, LOG_LIMIT - self._size)
         self._size += len(chunk)
-        with contextlib.suppress(OSError):  # nor must a full disk stop the reading
+        with contextlib.suppress(OSError):  # a full disk must not stop the reading
             out.write(chunk[:room])
             if len(chunk) > room and not self.dropped:
                 out.write(b"\n[abprof: more output than is kept; the rest was thrown away]\n")
@@ -202,8 +202,8 @@ class Log:
 
 
 def inside(outer: int) -> tuple[int, ...]:
-    """Process ids of what bubblewrap `outer` has started so far: the first process of the new namespace, with which the kernel
-    ends all others there, and the command."""
+    """Process ids of what bubblewrap, process `outer`, has started so far: the namespace's first process, whose end is the end of all
+    others in it, and the command."""
     found = [outer]
     with contextlib.suppress(OSError, IndexError):
         for _ in range(2):
@@ -212,7 +212,7 @@ def inside(outer: int) -> tuple[int, ...]:
 
 
 def await_end(pid: int, seconds: float) -> None:
-    """Wait for the end of a process, at most so long. An orphan that came to this process is reaped."""
+    """Wait up to `seconds` for the end of a process, and reap it if it is an orphan that became this process's child."""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(psutil.NoSuchProcess):
         while time.monotonic() < deadline and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

@@ -1,4 +1,4 @@
-"""Tools and programs: short questions, programs with a log, and programs that look on."""
+"""Ways to run a tool: for its output, in the foreground, with a log, beside a block of code, or in the background."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pathlib import Path
 
 from abprof.system.processes.children import Log, WorkerDied, WorkerHung, end_tree, how_ended, start
 
-_LOOKS_ON_WITHIN = 20.0  # seconds a tool may take until it looks on, and to end
+_READY_WITHIN = 20.0  # seconds a tool may take until it is ready, and to end
 
 
 def tried(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None) -> tuple[bool, str]:
-    """Whether a tool does a short thing and ends with 0; with its standard output, or its last line on standard error."""
+    """Run a short command. Returns (True, its standard output), or (False, its last line on standard error) if it fails."""
     try:
         done = subprocess.run(
             list(argv), capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL, env=env
@@ -27,15 +27,15 @@ def tried(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] 
 
 
 def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None) -> str | None:
-    """The standard output of a short question to a tool (a compiler's version); None if it fails."""
+    """Standard output of a short command (a compiler's --version); None if it fails."""
     answered, text = tried(argv, timeout=timeout, env=env)
     return text if answered else None
 
 
 def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int:
-    """Run a child with this process's own input and output until it ends. Its exit code, negative for a signal.
+    """Run a child with this process's own input and output to its end. Returns its exit code, negative for a signal.
 
-    Raises WorkerDied if it cannot be started. Nothing goes on in this process meanwhile.
+    Raises WorkerDied if it cannot be started.
     """
     child, mark = start(argv, env, cwd=cwd, stdin=None, start_new_session=False)
     try:
@@ -45,7 +45,7 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int
 
 
 def logged(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float) -> int:
-    """Run a tool to its end with what it prints added to `log`. Its exit code, negative for a signal.
+    """Run a tool to its end and append its output to `log`. Returns its exit code, negative for a signal.
 
     Raises WorkerDied if it cannot be started, WorkerHung if it takes longer than `timeout` seconds.
     """
@@ -62,14 +62,14 @@ def logged(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path,
 def watching(
     argv: Sequence[str], *, env: Mapping[str, str], log: Path, ready: Callable[[], bool], why: Callable[[str], str]
 ) -> Iterator[None]:
-    """A tool that looks on while the block runs: it starts before, and gets SIGINT after it.
+    """Run a tool, such as a sampling profiler, during the block: it is `ready()` before the block and gets SIGINT after it.
 
-    Raises WorkerDied if it cannot be started, or ends before `ready()`; `why` makes the reason from its log.
+    Raises WorkerDied if it cannot be started or is not ready in time; `why` makes the reason from its log.
     """
     log.unlink(missing_ok=True)
     child, mark = start(argv, env, log=log)
     try:
-        end = time.monotonic() + _LOOKS_ON_WITHIN
+        end = time.monotonic() + _READY_WITHIN
         while not ready():
             if child.poll() is not None or time.monotonic() > end:
                 raise WorkerDied(why(log.read_text(errors="replace")))
@@ -77,7 +77,7 @@ def watching(
         yield
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
             child.send_signal(signal.SIGINT)
-            child.wait(timeout=_LOOKS_ON_WITHIN)
+            child.wait(timeout=_READY_WITHIN)
     finally:
         end_tree(child, mark)
 
@@ -85,8 +85,8 @@ def watching(
 def printing(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: Path, log: Path, timeout: float
 ) -> tuple[int, str]:
-    """Run a command to its end: what it prints is added to `out`, its standard error to `log`, as much as a `Log` keeps.
-    Its exit code, negative for a signal, and its last line on standard error, or else on standard output.
+    """Run a command to its end, with standard output appended to `out` and standard error to `log`, each up to LOG_LIMIT. Returns
+    its exit code, negative for a signal, and its last line on standard error, or else on standard output.
 
     Raises WorkerDied if it cannot be started, WorkerHung if it takes longer than `timeout` seconds.
     """
@@ -105,7 +105,7 @@ def printing(
     except subprocess.TimeoutExpired:
         raise WorkerHung(f"no end in {timeout:g} s") from None
     finally:
-        end_tree(child, mark)  # what it left running holds the pipes, too
+        end_tree(child, mark)  # processes that it left running hold the pipes too
         for drain, pipe in zip(drains, pipes, strict=True):
             drain.join(timeout=10)
             if not drain.is_alive():
@@ -114,7 +114,7 @@ def printing(
 
 
 class Program:
-    """Started at once, in a session of its own; what it prints is added to `log`. Nothing of it outlives `end`."""
+    """A program in the background, in a session of its own; its output is appended to `log`. `end` kills all that it started."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
         """Raises WorkerDied if it cannot be started."""
@@ -122,17 +122,17 @@ class Program:
 
     @property
     def gone(self) -> str | None:
-        """How it ended; None while it lives."""
+        """How the program ended; None while it runs."""
         code = self._child.poll()
         return None if code is None else how_ended(code)
 
     def ask_to_end(self) -> None:
-        """SIGTERM: it puts away what it has begun."""
+        """Send SIGTERM, at which the program cleans up."""
         with contextlib.suppress(ProcessLookupError):
             self._child.terminate()
 
     def end(self, grace: float = 0.0) -> None:
-        """Wait `grace` seconds for its end, then kill it and all that it started. Safe to call twice."""
+        """Wait `grace` seconds for the program's end, then kill it and all that it started. Safe to call twice."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=grace)
         end_tree(self._child, self._mark)
