@@ -79,7 +79,7 @@ def test_five_rows_stand_unfolded_each_with_its_cause():
     text = render(notices.made("act"))
     shown = text.split("<details>")[0].split("| why |")[1]
     assert len(re.findall(r"^\| . \w+ \|", shown, re.M)) == 5
-    assert "| the output does not match the reference: `output 0: largest error 0.41, allowed 0.02` |" in shown
+    assert "| wrong output: `output 0: largest error 0.41, allowed 0.02` |" in shown
     assert "<details><summary>7 more</summary>" in text
     plain = notices.made("slower")
     row = next(row for row in plain.rows if row.verdict == "slower")

@@ -7,15 +7,17 @@ import re
 import pytest
 
 from abprof.records import Sweep
-from abprof.report import workload_tables
-from abprof.report.rows import Block, groups
+from abprof.report import tables
+from abprof.report.rows import Block, groups, lines
 from tests.reports import html, markdown
 
 from . import declared, runs
 
 
 def made(run) -> dict[str, Block]:
-    return {part.title: part for group in groups(run) for part in workload_tables.blocks(group)}
+    """The blocks with a sentence of their own: those that a workload declares."""
+    found = [part for group in groups(run) for part in tables.blocks(run, group, lines(group))]
+    return {part.title: part for part in found if part.text}
 
 
 @pytest.fixture(scope="module")
@@ -147,7 +149,7 @@ def test_every_number_of_a_table_is_on_both_pages(found):
 
 
 def test_a_long_table_is_cut_and_says_so(monkeypatch):
-    monkeypatch.setattr(workload_tables, "ROWS_UP_TO", 4)
+    monkeypatch.setattr(tables, "ROWS_UP_TO", 4)
     part = made(declared.run())["Ladder"]
     assert len(part.tables[0].rows) == 4
     assert part.text[0].endswith("The first 4 of 18 rows.")

@@ -16,8 +16,8 @@ from abprof.cli.run import run_as_json
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
+    from abprof.evidence.ncu import traffic
     from abprof.extras.profiling import Profiled
-    from abprof.report.probes import MemoryGroup
 
 _OF_REFS = ("repo", *MATRIX, *PEERS, *WORKERS, "runs_dir", "json", *VIEW)
 _OF_FILES = ("warmup", "runs", "out", "json", "from_", "kernel")
@@ -98,7 +98,7 @@ def memory(
     from abprof.evidence.ncu import measured
     from abprof.extras import profiling
     from abprof.records import Profile
-    from abprof.report.probes import MemoryGroup, memory_groups
+    from abprof.report.probes import memory_tables
 
     files, warmup, runs, view = values["from_"], values["warmup"], values["runs"], view_of(values)
     if bool(refs) == bool(files):
@@ -114,7 +114,7 @@ def memory(
         warmup, runs = 10 if warmup is None else warmup, runs or 50
         ordered = Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs)
         looked = profiling.refs(options_from(refs, values), ordered, view)
-        _show_traffic(memory_groups(looked.run), values)
+        _show_traffic(memory_tables(looked.run), values)
         view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, report.html, ncu/*.ncu-rep")
         header = looked.run.header
         return Exit.INTERRUPTED if looked.interrupted else header.exit_code if header else Exit.CANNOT_RUN
@@ -123,11 +123,11 @@ def memory(
         if value is None:
             raise AbprofError("how many calls does a file have?", where=name, advice=f"{name} N; see --help")
     made = [measured(Path(name), warmup=warmup, runs=runs, kernels=values["kernel"]) for name in files]
-    _show_traffic([MemoryGroup(tuple(made))], values)
+    _show_traffic([made], values)
     return Exit.OK
 
 
-def _show_traffic(groups: Sequence[MemoryGroup], values: dict[str, Any]) -> None:
+def _show_traffic(groups: Sequence[Sequence[traffic.Table]], values: dict[str, Any]) -> None:
     from abprof.report import probes, terminal
     from abprof.system import files as disk
 
@@ -137,5 +137,5 @@ def _show_traffic(groups: Sequence[MemoryGroup], values: dict[str, Any]) -> None
         if values["json"]:
             print(probes.FORMATS["json"](groups), end="")
         else:
-            tables = [table for group in groups for table in probes.traffic_tables(group.tables)]
+            tables = [table for group in groups for table in probes.traffic_tables(group)]
             terminal.print_tables(tables, probes.memory_notes(groups), probes.memory_sentence(groups))

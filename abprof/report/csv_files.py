@@ -1,15 +1,16 @@
-"""cells.csv, and how every CSV of a run is written and read.
+"""cells.csv, and how every CSV file is written and read.
 
-Every cell stays the text it is, but for invisible letters and what a spreadsheet would take for a formula. Numbers are
-unrounded, times in ms, memory in bytes, changes in per cent of time (negative is faster); empty where nothing was recorded.
+Text keeps its letters, except invisible ones and a spreadsheet's formulas. cells.csv has unrounded numbers: times in ms,
+memory in bytes, changes in per cent of time (negative is faster). An empty cell means "not recorded".
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from abprof.records import HOST, Cell, Comparison, Observation, Run
 from abprof.records.errors import AbprofError
@@ -17,24 +18,25 @@ from abprof.records.visible import cell as safe_cell
 from abprof.report import rows
 from abprof.report.text import clean
 
-Line = dict[str, str]  # column -> cell
-_NUMBERS = ("pct", "low_pct", "high_pct")  # of a comparison
-_MORE = ("certifiable_pct", "detectable_pct", "tail_pct", "read_pct", "clock_pct", "sustained_pct", "p")
+Line = dict[str, Any]  # column -> text, number, or None
+_JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectable_pct", "tail_pct", "read_pct",
+           "clock_pct", "sustained_pct", "p", "discovery")  # fmt: skip
 
 
-def csv_text(header: Sequence[str], lines: Iterable[Line]) -> str:
-    """A CSV file with these columns; a line's missing ones are empty. Raises ValueError for a column not among them."""
+def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: Callable[[float], str] = repr) -> str:
+    """A CSV file with these columns; `number` formats floats, and None or a missing column is an empty cell.
+
+    Raises ValueError for a column that `header` lacks.
+    """
+
+    def cell(value: Any) -> str:
+        return "" if value is None else number(value) if isinstance(value, float) else safe_cell(str(value))
+
     written = StringIO()
     writer = csv.DictWriter(written, [*header], restval="", lineterminator="\n")
-    writer.writerow(dict(zip(header, map(safe_cell, header), strict=True)))
-    for line in lines:
-        writer.writerow({name: safe_cell(text) for name, text in line.items()})
+    writer.writerow(dict(zip(header, map(cell, header), strict=True)))
+    writer.writerows({name: cell(value) for name, value in line.items()} for line in lines)
     return written.getvalue()
-
-
-def plain(text: str) -> str:
-    """Foreign text as a cell: one line of some hundred letters, and never a formula."""
-    return safe_cell(clean(text))
 
 
 def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
@@ -58,19 +60,15 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     return tuple(header), [dict(zip(header, line, strict=True)) for line in lines]
 
 
-def _number(value: float | None) -> str:
-    return "" if value is None else repr(value)
-
-
-def _ms(ns: float | None) -> str:
-    return _number(None if ns is None else ns / 1e6)
+def ms(ns: float | None) -> float | None:
+    return None if ns is None else ns / 1e6
 
 
 # ---------------------------------------------------------------- cells.csv
 
 
 def cells_csv(run: Run) -> str:
-    """A row per cell and arm; a cell that was never reached keeps its row."""
+    """A row per cell and arm; a cell that was never reached has one row."""
     seen: dict[str, list[Observation | None]] = {}
     for observation in run.observations:
         seen.setdefault(observation.cell, []).append(observation)
@@ -78,11 +76,9 @@ def cells_csv(run: Run) -> str:
     lines = [_cell_line(run, cell, one, judged.get((cell.id, one.arm)) if one else None)
              for cell in run.cells for one in seen.get(cell.id, [None])]  # fmt: skip
     names = [*dict.fromkeys(name for line in lines for name in line)]
-    place = {name: 3 for name in names if name.startswith("phase_")} | {
-        name: 1 for name in names if name.startswith("param_")
-    }
-    place |= dict.fromkeys(("cell", "workload", "kernel", "suite"), 0)
-    return csv_text(sorted(names, key=lambda name: place.get(name, 2)), lines)
+    phases = [name for name in names if name.startswith("phase_")]  # each cell has its own axes and phases
+    axes = [name for name in names if name.startswith("param_")]
+    return csv_text([*dict.fromkeys([*names[:4], *axes, *(n for n in names if n not in phases), *phases])], lines)
 
 
 def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Comparison | None) -> Line:
@@ -90,44 +86,45 @@ def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Compariso
     place = rows.arm(run, seen.arm) if seen else None
     side = next((side for side in run.sides if place and side.id == place.side), None)
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)
-    time = rows.metric(seen, metric)
+    time, parts = rows.metric(seen, metric), rows.breakdown(cell, seen)
     ns, check = (time.value if time else None), (seen.check if seen else None)
-    line = {"cell": cell.id, "workload": cell.workload, "kernel": cell.kernel, "suite": cell.suite}
-    line |= {f"param_{name}": plain(str(value)) for name, value in cell.params.items()}
-    line |= {
-        "arm": seen.arm if seen else "",
-        "side": place.side if place else "",
-        "variant": place.variant if place else "",
-        "peer": place.peer if place else "",
-        "branch": plain(side.label) if side else "",
-        "commit": side.commit if side else "",
+    return {
+        "cell": cell.id,
+        "workload": cell.workload,
+        "kernel": cell.kernel,
+        "suite": cell.suite,
+        **{f"param_{name}": clean(value) for name, value in cell.params.items()},
+        "arm": seen and seen.arm,
+        "side": place and place.side,
+        "variant": place and place.variant,
+        "peer": place and place.peer,
+        "branch": side and clean(side.label),
+        "commit": side and side.commit,
         "status": seen.status if seen else "not measured",
-        "reason": plain(seen.reason) if seen else "",
-        "epochs": str(seen.epochs) if seen else "0",
-        **({"device": plain(seen.device) if seen else ""} if run.machines else {}),
+        "reason": seen and clean(seen.reason),
+        "epochs": seen.epochs if seen else 0,
+        **({"device": seen and clean(seen.device)} if run.machines else {}),
         "metric": metric,
-        "latency_ms": _ms(ns),
-        "latency_low_ms": _ms(time.low if time else None),
-        "latency_high_ms": _ms(time.high if time else None),
-        "wall_ms": _ms(rows.value(seen, "wall")),
-        "tflops_per_sec": _number(rows.tflops(cell, ns)),
-        "gb_per_s": _number(rows.gbps(cell, ns)),
-        "host_ms": _ms(rows.value(seen, HOST)),
-        "peak_mem_bytes": _number(rows.value(seen, "peak_mem_bytes")),
-        "flops": _number(cell.flops),
-        "bytes": _number(cell.bytes),
-        "convention": plain(cell.convention),
-        "check_ok": "" if check is None or not check.compared else str(check.ok),
-        "check_max_abs": _number(check.max_abs if check else None),
-        "check_max_rel": _number(check.max_rel if check else None),
-        "output_digest": check.digest if check else "",
-        "compared_with": judged.from_ if judged else "",
-        "verdict": judged.verdict if judged else "",
-        **{name: _number(getattr(judged, name, None)) for name in _NUMBERS},
-        "reasons": plain(" ".join(judged.reasons)) if judged else "",
-        **{name: _number(getattr(judged, name, None)) for name in _MORE},
-        "discovery": str(judged.discovery) if judged else "",
+        "latency_ms": ms(ns),
+        "latency_low_ms": ms(time.low if time else None),
+        "latency_high_ms": ms(time.high if time else None),
+        "wall_ms": ms(rows.value(seen, "wall")),
+        "tflops_per_sec": rows.tflops(cell, ns),
+        "gb_per_s": rows.gbps(cell, ns),
+        "host_ms": ms(rows.value(seen, HOST)),
+        "peak_mem_bytes": rows.value(seen, "peak_mem_bytes"),
+        "flops": cell.flops,
+        "bytes": cell.bytes,
+        "convention": clean(cell.convention),
+        "check_ok": check.ok if check and check.compared else None,
+        "check_max_abs": check and check.max_abs,
+        "check_max_rel": check and check.max_rel,
+        "output_digest": check and check.digest,
+        "compared_with": judged and judged.from_,
+        "verdict": judged and judged.verdict,
+        **{name: getattr(judged, name, None) for name in _JUDGED},
+        **({"reasons": clean(" ".join(judged.reasons))} if judged else {}),
+        **{f"phase_{name}_ms": ms(ns) for name, ns in parts.all.items()},
+        "phase_total_ms": ms(parts.total),
+        "phase_residual_ms": ms(parts.residual),
     }
-    parts = rows.breakdown(cell, seen)
-    line |= {f"phase_{name}_ms": _ms(ns) for name, ns in parts.all.items()}
-    return line | {"phase_total_ms": _ms(parts.total), "phase_residual_ms": _ms(parts.residual)}

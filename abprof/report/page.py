@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import itertools
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Ceilings, Observation, Run
 from abprof.records import Block as Measured
 from abprof.records.quantities import plural
-from abprof.report import charts, probes, rows, sentences, workload_tables
+from abprof.report import charts, probes, rows, sentences, tables
 from abprof.report.rows import Block, Failed, Group, Line, Row, Section
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, size
 from abprof.verdict import waivers
@@ -28,7 +27,6 @@ Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 class Detail:
     """What the page says of one row beyond its line in the table."""
 
-    id: str
     line: Line
     rows: tuple[Texts, ...]
     logs: tuple[str, ...]
@@ -42,8 +40,7 @@ class Workload:
     group: Group
     title: str
     lines: Sequence[Line]
-    blocks: tuple[Block, ...]
-    detail_ids: dict[int, str]  # index of a line -> the id of its detail
+    blocks: Sequence[Block]
     details: Callable[[], Iterator[Detail]]  # made when they are printed: they are most of a page
 
     @property
@@ -53,9 +50,8 @@ class Workload:
 
     @property
     def causes(self) -> list[tuple[str, str]]:
-        """(case, sentence) of each row whose change was looked into."""
-        found = [(line.case, sentences.cause_sentence(line.row.comparison)) for line in self.lines]
-        return [(case, sentence) for case, sentence in found if sentence]
+        """(case, causes) of each row with causes."""
+        return [(line.case, line.why) for line in self.lines if line.why]
 
 
 @dataclass(frozen=True)
@@ -68,7 +64,6 @@ class Page:
     alerts: tuple[tuple[str, str], ...]  # what forbids to act on the run, and why
     counts: Sequence[tuple[str, int]]
     weaker: tuple[str, ...]  # weaker guarantees
-    warnings: Sequence[tuple[str, str, tuple[str, ...]]]  # text, advice, cells
     trust: Sequence[tuple[str, str]]
     trusted: str
     strip: charts.Strip
@@ -83,11 +78,12 @@ def page(run: Run, blocks: Sequence[Measured], groups: Sequence[Group] = ()) -> 
     """The model of a judged run and its blocks."""
     groups = groups or rows.groups(run)
     lines = [rows.lines(group) for group in groups]
-    every = [(of, i) for of, these in enumerate(lines) for i in range(len(these))]
-    chosen = set(sorted(every, key=lambda at: lines[at[0]][at[1]].row.folded)[:DETAILS_UP_TO])
-    numbers = itertools.count(1)
-    ids = [{i: f"c{next(numbers)}" for i in range(len(of)) if (at, i) in chosen} for at, of in enumerate(lines)]
-    left_out = f"{len(chosen)} of {len(every)} rows have a detail; cells.csv and rounds.jsonl hold the numbers of all."
+    every = sorted((line for of in lines for line in of), key=lambda line: line.row.folded)
+    for number, line in enumerate(every[:DETAILS_UP_TO], 1):
+        line.id = f"c{number}"
+    left_out = (
+        f"{DETAILS_UP_TO} of {len(every)} rows have a detail; cells.csv and rounds.jsonl hold the numbers of all."
+    )
     return Page(
         run=run,
         headline=sentences.headline(run),
@@ -95,12 +91,11 @@ def page(run: Run, blocks: Sequence[Measured], groups: Sequence[Group] = ()) -> 
         alerts=tuple(_alerts(run)),
         counts=counts(run),
         weaker=sentences.weaker(run),
-        warnings=rows.warnings(run),
         trust=trust(run, blocks),
         trusted=trusted(run),
         strip=charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options),
-        workloads=tuple(_workload(run, *of) for of in zip(groups, lines, ids, strict=True)),
-        left_out=left_out if len(chosen) < len(every) else "",
+        workloads=tuple(_workload(run, *of) for of in zip(groups, lines, strict=True)),
+        left_out=left_out if len(every) > DETAILS_UP_TO else "",
         probes=tuple(probes.sections(run)),
         failed=rows.all_failures(run, groups),
         about=tuple(_about(run, blocks)),
@@ -116,31 +111,14 @@ def _alerts(run: Run) -> Iterator[tuple[str, str]]:
         yield "Wrong outputs were timed too (--allow-wrong)", "the time of a wrong answer says nothing about speed"
 
 
-def _workload(run: Run, group: Group, lines: Sequence[Line], ids: dict[int, str]) -> Workload:
+def _workload(run: Run, group: Group, lines: Sequence[Line]) -> Workload:
     return Workload(
         group=group,
         title=group.title(run),
         lines=lines,
-        blocks=tuple(_blocks(run, group)),
-        detail_ids=ids,
-        details=lambda: (_detail(run, group, lines[i], id) for i, id in ids.items()),
+        blocks=tables.blocks(run, group, lines),
+        details=lambda: (_detail(run, group, line) for line in lines if line.id),
     )
-
-
-def _blocks(run: Run, group: Group) -> Iterator[Block]:
-    """The tables below the rows. With a target a terminal shows none of them unless --all."""
-    alone = group.target is None
-    if alone:
-        yield Block(tables=(rows.alone_table(group),))
-    phases, peers, pairs = rows.phase_table(group), rows.peer_table(group), rows.pair_table(run, group)
-    if phases.rows:
-        yield Block("" if alone else "Phases of a call", tables=(phases,), folded=not alone, brief=alone)
-    yield from (replace(block, brief=alone) for block in workload_tables.blocks(group))
-    if peers.rows:
-        yield Block(tables=(peers,), brief=alone)
-    if pairs.rows:
-        title = f"{plural(len(pairs.rows), 'comparison')} with peers and between variants"
-        yield Block(title, tables=(pairs,), folded=not alone, brief=alone)
 
 
 def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
@@ -167,11 +145,10 @@ def folded_title(lines: Sequence[Line]) -> str:
 # ---------------------------------------------------------------- one cell in detail
 
 
-def _detail(run: Run, group: Group, line: Line, id: str) -> Detail:
+def _detail(run: Run, group: Group, line: Line) -> Detail:
     row = line.row
     sides = [row.base, row.target] if group.target else [row.base]
     return Detail(
-        id=id,
         line=line,
         rows=tuple(_numbers(run, row, sides)),
         logs=tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log)),

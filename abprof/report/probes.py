@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from abprof.evidence.ncu import recording, traffic
 from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
 from abprof.records.quantities import plural
-from abprof.report.csv_files import csv_text, plain
+from abprof.report.csv_files import Line, csv_text
 from abprof.report.rows import Block, Section, Table, arm
 from abprof.report.text import NOT_RECORDED, clean, duration, size
 
@@ -27,7 +27,7 @@ _COUNTED = (
 
 def files(run: Run) -> dict[str, str]:
     """memory.csv of a run with profiles."""
-    return {"memory.csv": FORMATS["csv"](memory_groups(run))} if run.profiles else {}
+    return {"memory.csv": FORMATS["csv"](memory_tables(run))} if run.profiles else {}
 
 
 def sections(run: Run) -> Iterator[Section]:
@@ -132,7 +132,7 @@ def counters(run: Run) -> Iterator[Block]:
     for row in _groups(run, run.profiles):
         compared = _pairs(run, [one for one in row if one.status == "ok"])
         if all(one.purpose == "memory" for one in row):
-            tables = [table for group in _of_row(run, row) for table in traffic_tables(group.tables)]
+            tables = [table for group in _of_row(run, row) for table in traffic_tables(group)]
         else:
             tables = [t for one, two in compared for t in _kernel_tables(one, two, named=len(compared) > 1)]
         notes = [clean(f"{one.arm}: {one.status}: {one.reason}", 400) for one in row if one.status != "ok"]
@@ -198,37 +198,22 @@ _MEMORY = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class MemoryGroup:
-    """Tables that stand beside each other, base first, and the arms without one: (cell, arm, reason)."""
-
-    tables: tuple[traffic.Table, ...]
-    failed: tuple[tuple[str, str, str], ...] = ()
+def memory_tables(run: Run) -> list[list[traffic.Table]]:
+    """For each row of the run the traffic of its sides, base first; peers alone. A failed arm's table has no rows."""
+    return [tables for row in _groups(run, run.profiles) for tables in _of_row(run, row)]
 
 
-def memory_groups(run: Run) -> list[MemoryGroup]:
-    """The sides of each row of the run beside each other, and each peer alone."""
-    return [made for row in _groups(run, run.profiles) for made in _of_row(run, row)]
-
-
-def _of_row(run: Run, row: Sequence[Profile]) -> Iterator[MemoryGroup]:
-    failed = tuple((one.cell, one.arm, f"{one.status}: {one.reason}") for one in row if one.status != "ok")
-    ok = [one for one in row if one.status == "ok"]
-    for group in [ok] if not ok or arm(run, ok[0].arm).side == "base" else [[one] for one in ok]:
-        yield MemoryGroup(tuple(map(traffic.table, group)), failed)
-        failed = ()
+def _of_row(run: Run, row: Sequence[Profile]) -> list[list[traffic.Table]]:
+    tables = [traffic.table(one) for one in sorted(row, key=lambda one: one.status != "ok")]
+    beside_base = arm(run, tables[0].of.arm).side == "base"
+    return [tables] if beside_base else [[one] for one in tables]
 
 
 def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
     """A table of one file, or of the first with each other: a line for each kernel, then the sums."""
-    header = (
-        "kernel",
-        "grid",
-        "block",
-        "kind",
-        "launches a call",
-        *(f"{name} a call" for name in recording.LEVELS.values()),
-    )
+    levels = (f"{name} a call" for name in recording.LEVELS.values())
+    header = ("kernel", "grid", "block", "kind", "launches a call", *levels)
+    tables = [one for one in tables if one.of.status == "ok"]
     for files in [[tables[0], other] for other in tables[1:]] or [[one] for one in tables]:
         pairs = traffic.beside(*files)
         kinds = {pair.either.kind for pair in pairs if not pair.either.kernel}
@@ -249,10 +234,11 @@ def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
         yield Table(header, tuple(tuple(map(clean, line)) for line in lines), 4, clean(title))
 
 
-def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
-    """Who failed, how launches were counted, what lies outside the calls, what is not comparable."""
-    found = [f"{cell} {name}: {reason}" for group in groups for cell, name, reason in group.failed]
-    for table in (table for group in groups for table in group.tables):
+def memory_notes(groups: Sequence[Sequence[traffic.Table]]) -> list[str]:
+    """Arms that failed, how launches were counted, launches outside the calls, metrics that were not recorded."""
+    tables = [table for group in groups for table in group]
+    found = [f"{t.label}: {t.of.status}: {t.of.reason}" for t in tables if t.of.status != "ok"]
+    for table in (table for table in tables if table.of.status == "ok"):
         notes = list(table.of.notes)
         missing = ", ".join(name for level, name in recording.LEVELS.items() if level not in table.sources)
         notes += [f"{missing}: {NOT_RECORDED}"] if missing else []
@@ -263,9 +249,9 @@ def memory_notes(groups: Sequence[MemoryGroup]) -> list[str]:
     return [clean(note, 400) for note in found]
 
 
-def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
-    """What a call moves, by file."""
-    tables = [table for group in groups for table in group.tables]
+def memory_sentence(groups: Sequence[Sequence[traffic.Table]]) -> str:
+    """The bytes that a call moves, by file."""
+    tables = [table for group in groups for table in group if table.of.status == "ok"]
     found = []
     for table in tables:
         for row in (row for row in table.sums if row.kind == "all"):
@@ -274,54 +260,52 @@ def memory_sentence(groups: Sequence[MemoryGroup]) -> str:
     return clean("; ".join(found) or "nothing was recorded", 1000)
 
 
-def _memory_lines(groups: Sequence[MemoryGroup]) -> Iterator[dict[str, str | float | None]]:
-    """A line for each kernel of each file, for the sums (`kernel` is empty), for launches outside the calls, and for
-    each arm without a table (kind `error`)."""
+def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
+    """A line for each kernel of each file, for each sum (`kernel` is empty), for launches outside the calls (kind
+    `outside`), and for each failed arm (kind `error`)."""
     for group in groups:
-        for place, table in enumerate(group.tables):
-            for pair in traffic.beside(group.tables[0], table if place else None):
-                yield _memory_line(table, pair, pair.target if place else pair.base, compared=place > 0)
+        for table in group:
+            of = table.of
+            if of.status != "ok":
+                yield {"cell": of.cell, "arm": of.arm, "kind": "error", "reason": clean(f"{of.status}: {of.reason}")}
+                continue
+            compared = table is not group[0]
+            for pair in traffic.beside(group[0], table if compared else None):
+                yield _memory_line(of, pair, compared=compared)
             for (kernel, grid, block), count in table.outside.items():
-                yield {"file": str(Path(table.of.csv)), "kernel": kernel, "grid": grid, "block": block, "kind": "outside",
+                yield {"file": str(Path(of.csv)), "kernel": kernel, "grid": grid, "block": block, "kind": "outside",
                        "launches": count}  # fmt: skip
-        for cell, name, reason in group.failed:
-            yield {"cell": cell, "arm": name, "kind": "error", "reason": reason}
 
 
-def _memory_line(
-    table: traffic.Table, pair: traffic.Pair, here: traffic.Row | None, *, compared: bool
-) -> dict[str, str | float | None]:
-    """A row of this file; a kernel that only base has is named, with 0 launches."""
-    row = pair.either
+def _memory_line(of: Profile, pair: traffic.Pair, *, compared: bool) -> Line:
+    """A row of this file's table; a kernel that only base has is named, with 0 launches."""
+    row, here = pair.either, pair.target if compared else pair.base
     both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
-    line: dict[str, str | float | None] = {
-        "file": str(Path(table.of.csv)), "shape": 1, "kernel": row.kernel, "grid": row.grid, "block": row.block,
+    line: Line = {
+        "file": str(Path(of.csv)), "shape": 1, "kernel": row.kernel, "grid": row.grid, "block": row.block,
         "kind": row.kind, "launches": here.launches if here else 0, "launches_a_call": here.a_call if here else 0,
-        "warmup": table.of.warmup, "runs": table.of.runs, "in_files": both if compared else "", "cell": table.of.cell, "arm": table.of.arm,
+        "warmup": of.warmup, "runs": of.runs, "in_files": both if compared else "", "cell": of.cell, "arm": of.arm,
     }  # fmt: skip
+    if not here:
+        return line
     for level in recording.LEVELS:
-        if here:
-            line |= {f"{level}_bytes_a_launch": here.per_launch[level], f"{level}_bytes_a_call": here.per_call[level]}
-            line |= {f"{level}_change_pct": pair.pct(level)}
-            line |= {f"{level}_minimum_bytes": table.of.minimum.get(level) if row.kind == "all" else None}
+        line |= {f"{level}_bytes_a_launch": here.per_launch[level], f"{level}_bytes_a_call": here.per_call[level]}
+        line |= {f"{level}_change_pct": pair.pct(level)}
+        line |= {f"{level}_minimum_bytes": of.minimum.get(level) if row.kind == "all" else None}
     return line
 
 
-def _memory_csv(groups: Sequence[MemoryGroup]) -> str:
-    def cell(name: str, value: str | float | None) -> str:
-        if isinstance(value, float):
-            return f"{value:.{4 if name.endswith('_pct') else 1}f}"
-        return "" if value is None else plain(str(value))
-
-    lines = ({name: cell(name, value) for name, value in line.items()} for line in _memory_lines(groups))
-    return csv_text(_MEMORY, lines)
+def _memory_csv(groups: Sequence[Sequence[traffic.Table]]) -> str:
+    lines = ({name: f"{value:.4f}" if name.endswith("_pct") and value is not None else value
+              for name, value in line.items()} for line in _memory_lines(groups))  # fmt: skip
+    return csv_text(_MEMORY, lines, "{:.1f}".format)
 
 
-def _memory_json(groups: Sequence[MemoryGroup]) -> str:
-    """The CSV's lines as objects, with notes and sentence; what is not recorded is null."""
+def _memory_json(groups: Sequence[Sequence[traffic.Table]]) -> str:
+    """The CSV's lines as objects, with notes and the sentence; a value that was not recorded is null."""
     rows = [{name: line.get(name) for name in _MEMORY} for line in _memory_lines(groups)]
     content = {"sentence": memory_sentence(groups), "notes": memory_notes(groups), "rows": rows}
     return json.dumps(content, indent=1) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[MemoryGroup]], str]] = {"csv": _memory_csv, "json": _memory_json}
+FORMATS: Mapping[str, Callable[[Sequence[Sequence[traffic.Table]]], str]] = {"csv": _memory_csv, "json": _memory_json}

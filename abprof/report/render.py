@@ -43,7 +43,8 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"plural": plural, "code": text.code, "log": text.log_link, "folded_title": pages.folded_title}
+    made.filters |= {"plural": plural, "clean": text.clean, "code": text.code, "log": text.log_link}
+    made.filters |= {"warning": sentences.warning, "folded_title": pages.folded_title}
     return made
 
 

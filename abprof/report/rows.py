@@ -283,7 +283,6 @@ class Block:
     facts: Sequence[tuple[str, str]] = ()
     tables: tuple[Table, ...] = ()
     folded: bool = False
-    brief: bool = True  # whether a terminal shows it without --all
 
 
 @dataclass(frozen=True)
@@ -295,7 +294,7 @@ class Section:
     text: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass
 class Line:
     """The texts of one row. In a run of one branch `after` and `change` are empty."""
 
@@ -311,6 +310,7 @@ class Line:
     rate: str
     note: str  # what qualifies the verdict
     why: str  # the causes of a change
+    id: str = ""  # of the row's detail on the page; "" without a detail
 
 
 def lines(group: Group) -> list[Line]:
@@ -366,69 +366,6 @@ def own_interval(seen: Observation | None, name: str) -> str:
     return text.span(timed.low, timed.high)
 
 
-# ---------------------------------------------------------------- a group's tables
-
-
-def alone_table(group: Group) -> Table:
-    """One branch's times with their intervals, the rate its workload can give, and peak memory."""
-    units = (("TFLOP/s", tflops), ("GB/s", gbps))
-    known = [(unit, rate) for unit, rate in units if any(rate(row.cell, row.ns(row.base)) for row in group.rows)][:1]
-    rows = [
-        (*line.values, line.before, line.interval, *(text.rate(rate(row.cell, row.ns(row.base))) for _, rate in known),
-         text.size(value(row.base, "peak_mem_bytes")))
-        for line in lines(group) for row in (line.row,)
-    ]  # fmt: skip
-    header = (*group.columns, "time", "95 % interval", *(unit for unit, _ in known), "peak memory")
-    return Table(header, tuple(rows), len(group.columns), "Time of a call with its 95 % interval over epochs")
-
-
-def phase_table(group: Group) -> Table:
-    """Phases in ms a call, residual and total last, a row per case and side."""
-    seen = [
-        ((line.case, side) if group.target else line.values, breakdown(line.row.cell, observed))
-        for line in lines(group)
-        for side, of in group.sides
-        if (observed := of(line.row)) and observed.phases
-    ]
-    names = [*dict.fromkeys(name for _, parts in seen for name, ns in parts.all.items() if ns is not None)]
-    rows = [(*which, *map(_ms, (*map(parts.all.get, names), parts.residual, parts.total))) for which, parts in seen]
-    first = ("case", "side") if group.target else group.columns
-    caption = "Phases in ms a call, from a profiled pass; residual is that pass's total minus its phases"
-    return Table((*first, *map(text.clean, names), "residual", "total"), tuple(rows), len(first), caption)
-
-
-def _ms(ns: float | None) -> str:
-    return text.NOT_RECORDED if ns is None else f"{ns / 1e6:.4f}"
-
-
-def peer_table(group: Group) -> Table:
-    """Each library implementation, with its time's interval."""
-    judged = {row.cell.id: row.metric for row in group.rows}
-    rows = []
-    for cell, peer, seen in group.peers:
-        if seen.status != "build_failed":  # that is the base's package, and says nothing of the library
-            name = judged.get(cell.id, "wall")
-            times = time_text(seen, name), own_interval(seen, name), text.rate(tflops(cell, value(seen, name)))
-            rows.append((label(cell, group.axes), text.clean(peer.peer), *times))
-    header = ("case", "peer", "time", "95 % interval", "TFLOP/s")
-    return Table(header, tuple(rows), 2, "Library implementations, measured in the same rounds")
-
-
-def pair_table(run: Run, group: Group) -> Table:
-    """Comparisons other than base with target: peers with a side, variants of a side with each other."""
-    cells = {cell.id: cell for cell in run.cells}
-    failed = ("both", "unsupported", "missing")  # the arm's own row says so
-    shown = [one for one in group.others if not any(code.endswith(failed) for code in one.reasons)]
-    rows = [
-        (f"{sentences.MARKS[one.verdict]} {one.verdict}", label(cells[one.cell], group.axes), arm_name(run, one.from_),
-         arm_name(run, one.to), sentences.change_text(one), sentences.bounds(one), sentences.note(one))
-        for one in shown[:ROWS_UP_TO]
-    ]  # fmt: skip
-    more = f". The first {len(rows)} of {len(shown)} rows; run.json has all" if len(shown) > len(rows) else ""
-    header = ("verdict", "case", "first", "second", "change of time", "95 % interval", "note")
-    return Table(header, tuple(rows), 4, "The second against the first, judged by the same rules as the sides" + more)
-
-
 # ---------------------------------------------------------------- arms that have no speed
 
 
@@ -478,7 +415,7 @@ def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
         Failed(
             arm=arm_name(run, whose),
             status=sentences.status(pairs[0][0].status),
-            reason=text.clean(reason, text.LONGEST) or sentences.STATUSES[pairs[0][0].status],
+            reason=text.clean(reason, text.LONGEST) or sentences.status(pairs[0][0].status),
             log=log_path(pairs[0][0].log),
             cases=tuple(dict.fromkeys(case for _, case in pairs)),
             seen=tuple(seen for seen, _ in pairs),
@@ -490,8 +427,3 @@ def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
 def log_path(name: str) -> str:
     """Where a log lies inside the run folder: records may name it by the file alone."""
     return f"logs/{name}" if name and "/" not in name else name
-
-
-def warnings(run: Run) -> list[tuple[str, str, tuple[str, ...]]]:
-    """(text, advice, cells) of each warning."""
-    return [(text.clean(one.text, 400), text.clean(one.advice, 1000), one.cells) for one in run.warnings]

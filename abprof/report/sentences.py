@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from abprof.records import GPU_GRAPH, REPORTED, Comparison, Run, Status, Value, Verdict
+from abprof.records import GPU_GRAPH, REPORTED, Advice, Comparison, Run, Value, Verdict
 from abprof.records.quantities import plural
 from abprof.report.text import NOT_RECORDED, clean, interval, signed
 
@@ -26,17 +26,6 @@ VERDICTS: dict[Verdict, str] = {
 MARKS: dict[Verdict, str] = {
     "broken": "✖", "slower": "▲", "unclear": "?", "faster": "▼", "slight": "△", "same": "=",
 }  # fmt: skip
-STATUSES: dict[Status, str] = {
-    "ok": "ran and passed its check",
-    "wrong": "the output does not match the reference",
-    "unsupported": "the kernel does not support this case on this device",
-    "missing": "this side has no such function, variant or package",
-    "build_failed": "the kernel package did not build",
-    "oom": "out of memory",
-    "timeout": "no answer within the time limit",
-    "crash": "an exception, or the worker died",
-    "identical": "every loaded file is byte for byte the same on both sides: not measured again",
-}
 _REASONS = {
     "identical_code": "identical code",
     "waived": "waived",
@@ -140,15 +129,6 @@ def because(row: Comparison | None) -> str:
     return "; ".join(clean(cause.text) for cause in row.causes) or NO_CAUSE
 
 
-def cause_sentence(row: Comparison | None) -> str:
-    """The causes with the change of time that they explain: `...; time +6.1 % [5.9, 6.3]`."""
-    said = because(row)
-    if not said or row is None or row.pct is None:
-        return said
-    known = row.low_pct is not None and row.high_pct is not None
-    return f"{said}; time {row.pct:+.1f} %" + (f" [{row.low_pct:.1f}, {row.high_pct:.1f}]" if known else "")
-
-
 def fact(value: Value) -> str:
     """A workload's fact: a number with four significant digits, a text as it is."""
     if isinstance(value, bool):
@@ -162,13 +142,13 @@ def headline(run: Run) -> str:
 
 
 def unfinished(run: Run) -> tuple[str, ...]:
-    """What a reader must know of a run that is not complete."""
+    """A sentence for a run that is not complete."""
     return () if run.status == "complete" else (f"This run is {run.status}: what is missing was not measured.",)
 
 
-def warning(text: str, advice: str) -> str:
+def warning(one: Advice) -> str:
     """A warning and what to do, on one line."""
-    return f"{text} ({clean(advice, 1000)})" if advice else text
+    return f"{clean(one.text, 400)} ({clean(one.advice, 1000)})" if one.advice else clean(one.text, 400)
 
 
 # ---------------------------------------------------------------- guarantees weaker than abprof's own protocol
@@ -181,7 +161,7 @@ _GUARANTEES: dict[Lacking, str] = {
 
 
 def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
-    """What is lacking, and in which workloads: `reported`, a command that times itself; `sides`, no reference."""
+    """The guarantee that is weaker than usual, and its workloads: `reported`, a command times itself; `sides`, no reference."""
     if run.command is not None:
         return "reported", ()
     alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
@@ -189,18 +169,13 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
 
 
 def guarantee(lack: Lacking, names: str) -> str:
-    """The sentence behind `Weaker guarantee: `, with these names of workloads."""
+    """The sentence after `Weaker guarantee: `, with these names of workloads."""
     return _GUARANTEES[lack].format(names=names) if lack else ""
 
 
-def in_one_line(lack: Lacking, names: str = "") -> str:
-    """The whole sentence."""
-    return f"Weaker guarantee: {guarantee(lack, names)}"
-
-
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
-    """The run's sentence, naming at most so many workloads (0: all); empty if its workloads check outputs and abprof times."""
+    """The sentence about a weaker guarantee, with the names of `most` workloads (0: all); () if there is none."""
     lack, names = lacking(run)
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
     shown += f" and {len(names) - most} more" if most and len(names) > most else ""
-    return (in_one_line(lack, shown),) if lack else ()
+    return (f"Weaker guarantee: {guarantee(lack, shown)}",) if lack else ()

@@ -17,14 +17,14 @@ from itertools import takewhile
 from math import isfinite
 from pathlib import Path
 
-from abprof.records import Observation, Run, Side, Workload
+from abprof.records import Cell, Observation, Run, Side, Workload
 from abprof.records.errors import AbprofError
 from abprof.records.names import safe_labels
 from abprof.records.visible import is_number, visible
 from abprof.report import sentences
-from abprof.report import workload_tables as gains
-from abprof.report.csv_files import Line, csv_text, plain, read
-from abprof.report.rows import Group, Row, all_failures, breakdown, gbps, groups, metric, tflops, value, warnings
+from abprof.report import tables as gains
+from abprof.report.csv_files import Line, csv_text, ms, read
+from abprof.report.rows import Group, Row, all_failures, breakdown, gbps, groups, metric, tflops, value
 from abprof.report.text import NOT_RECORDED, clean
 from abprof.system import files as disk
 
@@ -37,17 +37,18 @@ LATER = ("fwd_postprocess_ms", "bwd_postprocess_ms")  # recorded by the scripts'
 VALUES = ("latency_ms", "tflops_per_sec", *PHASES)
 DENSE_KEYS = ("mask_type", "direction", "seqlen")
 RULE = "=" * 60
+_FOUR = "{:.4f}".format
 
 
 def decimal(number: float | None) -> str:
     """Four decimals, or the scripts' sign for "not recorded"."""
-    return "-1.0000" if number is None else f"{number:.4f}"
+    return "-1.0000" if number is None else _FOUR(number)
 
 
-def number(text: str) -> float | None:
+def number(text: str | None) -> float | None:
     """A cell of these files as a number; None when it is empty or stands for "not recorded"."""
     try:
-        found = float(text)
+        found = float(text or "")
     except ValueError:
         return None
     return None if found == -1.0 or not isfinite(found) else found
@@ -74,10 +75,9 @@ def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
     """For each column the two sides' cells as they are and the scripts' per cent, empty where a side has no number."""
     line: Line = {}
     for column in columns:
-        left, right = base.get(column, ""), target.get(column, "")
-        change = improvement(number(left), number(right))
+        left, right = base.get(column), target.get(column)
         line |= {f"{column}_baseline": left, f"{column}_target": right}
-        line[f"{column}_improvement(%)"] = "" if change is None else f"{change:.4f}"
+        line[f"{column}_improvement(%)"] = improvement(number(left), number(right))
     return line
 
 
@@ -115,13 +115,20 @@ Lines = dict[tuple[str, str], Line]  # by cell and variant, in the order of the 
 
 @dataclass(frozen=True)
 class Suite:
-    """Workloads that write into one file: the same suite name and the same columns."""
+    """Workloads that share a file: those with the same suite name and the same columns."""
 
     name: str
-    columns: tuple[str, ...]  # the axes' columns, `direction` last if it is one
+    columns: tuple[str, ...]  # the axes, with `direction` last
     workloads: tuple[str, ...]
-    values: tuple[str, ...]  # the scripts' columns after the axes
-    later: tuple[str, ...]  # theirs that came later
+
+    @property
+    def values(self) -> tuple[str, ...]:
+        """The scripts' columns after the axes: phases exist for a direction only."""
+        return VALUES if "direction" in self.columns else VALUES[:2]
+
+    @property
+    def later(self) -> tuple[str, ...]:
+        return LATER if "direction" in self.columns else ()
 
 
 def files(run: Run) -> dict[str, str]:
@@ -136,11 +143,11 @@ def files(run: Run) -> dict[str, str]:
             phases = {name for line in lines.values() for name in takewhile(lambda name: name != "variant", line)}
             every = dict.fromkeys(name for line in lines.values() for name in line)
             header = dict.fromkeys([*seeds, *sorted(phases - set(seeds)), *every])
-            made[f"profile_{suite.name}_{sides[id]}.csv"] = csv_text([*header], lines.values())
+            made[f"profile_{suite.name}_{sides[id]}.csv"] = csv_text([*header], lines.values(), _FOUR)
         for side in run.sides[1:]:
             compared_lines = _compare_lines(run, suite, side, profiles["base"], profiles[side.id])
             name = f"compare_{sides['base']}_{sides[side.id]}_{suite.name}.csv"
-            made[name] = csv_text([*compared_lines[0]], compared_lines)
+            made[name] = csv_text([*compared_lines[0]], compared_lines, _FOUR)
     return made
 
 
@@ -151,15 +158,8 @@ def _suites(run: Run) -> list[Suite]:
         if load.seed_columns and any(cell.workload == load.name for cell in run.cells):
             merged.setdefault((load.suite, _direction_last(load.seed_columns)), []).append(load)
     labels = safe_labels((name, loads[0].sha256) for (name, _), loads in merged.items())
-    return [
-        Suite(
-            label,
-            columns,
-            tuple(load.name for load in loads),
-            *((VALUES, LATER) if "direction" in columns else (VALUES[:2], ())),
-        )
-        for label, ((_, columns), loads) in zip(labels, merged.items(), strict=True)
-    ]
+    return [Suite(label, columns, tuple(load.name for load in loads))
+            for label, ((_, columns), loads) in zip(labels, merged.items(), strict=True)]  # fmt: skip
 
 
 def _direction_last(columns: Sequence[str]) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ def _profile(run: Run, suite: Suite, side: Side) -> Lines:
     more = {key: line for group in found for key, line in _gain_lines(group, side).items()}
     names = dict.fromkeys(name for line in more.values() for name in line)
     return {
-        key: _profile_line(run, suite, side, rows[key]) | {name: more[key].get(name, "") for name in names}
+        key: _profile_line(run, suite, side, rows[key]) | {name: more[key].get(name) for name in names}
         for key in sorted(rows, key=lambda key: order[key[0]])
     }
 
@@ -186,46 +186,46 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
     seen, cell = _arm(side, row), row.cell
     timed, parts, memory = metric(seen, row.metric), breakdown(cell, seen), value(seen, "peak_mem_bytes")
     ns = timed.value if timed else None
-    line = {name: plain(str(cell.params.get(name, ""))) for name in suite.columns}
-    line |= {"latency_ms": decimal(_ms(ns)), "tflops_per_sec": decimal(tflops(cell, ns))}
+    line: Line = {name: clean(cell.params.get(name, "")) for name in suite.columns}
+    line |= {"latency_ms": decimal(ms(ns)), "tflops_per_sec": decimal(tflops(cell, ns))}
     here = str(cell.params.get("direction", ""))
     for column in (*suite.values[2:], *suite.later):  # the other direction's columns stay empty
-        line[column] = decimal(_ms(parts.phases.get(column[4:-3]))) if column.startswith(f"{here}_") else ""
+        line[column] = decimal(ms(parts.phases.get(column[4:-3]))) if column.startswith(f"{here}_") else ""
     for name, phase in parts.phases.items():
-        line.setdefault(f"{here}_{name}_ms" if here else f"{name}_ms", decimal(_ms(phase)))
+        line.setdefault(f"{here}_{name}_ms" if here else f"{name}_ms", decimal(ms(phase)))
     line |= {
         "variant": row.variant,
-        "latency_low_ms": _plain(_ms(timed.low if timed else None)),
-        "latency_high_ms": _plain(_ms(timed.high if timed else None)),
-        "status": seen.status if seen else "",
-        "verdict": (row.verdict or "") if side.id != "base" else "",
-        "reason": plain(seen.reason) if seen else "not measured",
+        "latency_low_ms": ms(timed.low if timed else None),
+        "latency_high_ms": ms(timed.high if timed else None),
+        "status": seen and seen.status,
+        "verdict": row.verdict if side.id != "base" else "",
+        "reason": clean(seen.reason) if seen else "not measured",
         "metric": row.metric,
-        "epochs": str(seen.epochs) if seen else "0",
-        "gb_per_s": _plain(gbps(cell, ns)),
+        "epochs": seen.epochs if seen else 0,
+        "gb_per_s": gbps(cell, ns),
         "peak_mem_bytes": "" if memory is None else f"{memory:.0f}",
-        "phase_total_ms": _plain(_ms(parts.total)),
-        "residual_ms": _plain(_ms(parts.residual)),
+        "phase_total_ms": ms(parts.total),
+        "residual_ms": ms(parts.residual),
         "flops": "" if cell.flops is None else f"{cell.flops:.0f}",
-        "flop_convention": plain(cell.convention),
+        "flop_convention": clean(cell.convention),
     }
     rest = (name for name in cell.params if name not in suite.columns)
-    line |= {name if name not in line else f"axis_{name}": plain(str(cell.params[name])) for name in rest}
+    line |= {name if name not in line else f"axis_{name}": clean(cell.params[name]) for name in rest}
+    line |= {"branch": clean(side.label), "commit": side.commit, "tree": side.tree}
+    return line | _code(run, side, cell) | {"cell": cell.id}
+
+
+def _code(run: Run, side: Side, cell: Cell) -> Line:
+    """What the cell's workers loaded: the build, whether all of it came from this side, and a digest of the files."""
     build = next((b for b in run.builds if (b.side, b.kernel) == (side.id, cell.kernel)), None)
     proofs = [proof for proof in run.proofs if (proof.side, proof.kernel) == (side.id, cell.kernel)]
     bad = next((proof for proof in proofs if not proof.ok), None)
-    proof = plain(f"failed: {bad.reason}") if bad else "ok"
+    proof = clean(f"failed: {bad.reason}") if bad else "ok"
     if not proofs:
-        proof = "not recorded" if build is None or build.failure is None else "not built"
+        proof = "not built" if build and build.failure else "not recorded"
     loaded = "\n".join(sorted({f"{a.kind} {a.name} {a.sha256}" for one in proofs for a in one.artefacts}))
     digest = sha256(loaded.encode(errors="surrogatepass")).hexdigest() if proofs else ""
-    of = {
-        "branch": plain(side.label),
-        "commit": side.commit,
-        "tree": side.tree,
-        "build_key": build.key if build else "",
-    }
-    return line | of | {"proof": proof, "artefacts_sha256": digest, "cell": cell.id}
+    return {"build_key": build and build.key, "proof": proof, "artefacts_sha256": digest}
 
 
 def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
@@ -238,13 +238,16 @@ def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Li
     for key, one in base.items():
         other, judged = others.get(key, {}), rows[key].comparison
         line = {name: one[name] for name in keys} | compared(one, other, columns)
-        changes = (judged.pct, judged.low_pct, judged.high_pct) if judged else (None, None, None)
-        line["verdict"] = judged.verdict if judged else ""
-        line |= zip(("time_change_pct", "time_low_pct", "time_high_pct"), map(_plain, changes), strict=True)
-        line["reasons"] = plain(" ".join(judged.reasons)) if judged else ""
+        line |= {
+            "verdict": judged and judged.verdict,
+            "time_change_pct": judged and judged.pct,
+            "time_low_pct": judged and judged.low_pct,
+            "time_high_pct": judged and judged.high_pct,
+            "reasons": judged and clean(" ".join(judged.reasons)),
+        }
         more = (name for name in one if name.startswith(("speedup_over_", "scaling_", "best_step")))
         for name in (*_BOTH, *more):
-            line |= {f"{name}_baseline": one.get(name, ""), f"{name}_target": other.get(name, "")}
+            line |= {f"{name}_baseline": one.get(name), f"{name}_target": other.get(name)}
         lines.append(line | {name: one[name] for name in ("metric", "variant", "flop_convention", "cell")})
     return lines
 
@@ -262,53 +265,45 @@ def _gain_lines(group: Group, side: Side) -> dict[tuple[str, str], Line]:
     scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
     ladder, made = group.workload.ladder, {}
     for row in group.rows:
-        seen, line = _arm(side, row), {"memory_mb": _plain(row.cell.bytes and row.cell.bytes / 1e6)}
+        seen = _arm(side, row)
+        line: Line = {"memory_mb": row.cell.bytes and row.cell.bytes / 1e6}
         if ladder:
             steps = {step: arms.get((row.cell.id, step)) for step in ladder}
             place = ladder.index(row.variant) if row.variant in ladder else 0
-            line["baseline"], line["step_before"] = plain(ladder[0]), plain(ladder[place - 1]) if place else ""
+            line["baseline"], line["step_before"] = clean(ladder[0]), clean(ladder[place - 1]) if place else ""
             line |= _gain("baseline", gains.gain(group, steps[ladder[0]], seen, row.metric))
             before = gains.gain(group, steps[ladder[place - 1]], seen, row.metric) if place else gains.Gain()
             line |= _gain("step_before", before)
             right = {step: one for step, one in steps.items() if one and one.status != "wrong"}
             timed = {step: ns for step, one in right.items() if (ns := row.ns(one))}
-            line["best_step"] = plain(min(timed, key=timed.__getitem__)) if timed else ""
+            line["best_step"] = clean(min(timed, key=timed.__getitem__)) if timed else ""
         for name, by_cell in peers.items():
             line |= _gain(f"peer_{name}", gains.gain(group, by_cell.get(row.cell.id), seen, row.metric))
         if group.workload.scaled:
-            line["scaling_efficiency"] = _plain(scaled.get((row.cell.id, row.variant)))
+            line["scaling_efficiency"] = scaled.get((row.cell.id, row.variant))
         for name, known in (seen.facts if seen else {}).items():
             if name in ("autotuned", "configuration") and "=" in str(known):  # `BLOCK_M=128 num_warps=8`
                 parts = (part.partition("=") for part in str(known).split())
-                line |= {plain(f"{name}_{key}"): plain(text) for key, _, text in parts}
+                line |= {clean(f"{name}_{key}"): clean(text) for key, _, text in parts}
             else:
-                line[plain(f"fact_{name}")] = plain(str(known))
+                line[clean(f"fact_{name}")] = clean(known)
         made[row.cell.id, row.variant] = line
     return made
 
 
 def _gain(over: str, of: gains.Gain) -> Line:
-    values = {"": of.ratio, "_low": of.low, "_high": of.high}
-    line = {f"speedup_over_{over}{end}": _plain(ratio) for end, ratio in values.items()}
-    return line | {f"speedup_over_{over}_verdict": of.verdict}
-
-
-def _ms(ns: float | None) -> float | None:
-    return None if ns is None else ns / 1e6
-
-
-def _plain(known: float | None) -> str:
-    return "" if known is None else f"{known:.4f}"
+    values = {"": of.ratio, "_low": of.low, "_high": of.high, "_verdict": of.verdict}
+    return {f"speedup_over_{over}{end}": known for end, known in values.items()}
 
 
 # ---------------------------------------------------------------- two profile CSVs that exist (`abprof compare-csv`)
 
-OLD_SPARSE = ("seqlen", "sparsity_ratio", "block_size", "direction")
-_OWN_KEYS = ("cell", "variant")  # an abprof profile's rows differ in these as well
-_MODES = (
+_OWN_KEYS = ("cell", "variant")  # rows of abprof's profiles differ in these as well
+_MODES = (  # a suite and the columns by which its profiles are recognised
     ("block_sparse", ("seqlen", "sparsity_ratio", "q_block_size", "k_block_size", "direction")),
-    ("block_sparse", OLD_SPARSE),
+    ("block_sparse", ("seqlen", "sparsity_ratio", "block_size", "direction")),
     ("dense", DENSE_KEYS),
+    ("abprof", _OWN_KEYS),
 )
 
 
@@ -322,7 +317,7 @@ class ProfileFile:
 
 
 def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float = 1.5) -> str:
-    """Write the comparison of two profile CSVs; returns what to print, the scripts' warnings at its end.
+    """Write the comparison of two profile CSVs and return the text to print, which ends with the scripts' warnings.
 
     Raises AbprofError for files that cannot be compared or written.
     """
@@ -331,26 +326,30 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
     columns = _value_columns(base, target, keys)
     joining = keys + tuple(name for name in _OWN_KEYS if name in base.columns and name in target.columns)
     left, right = (_lines_by_case(of, joining, columns) for of in (base, target))
-    pairs = [(left.get(case, {}), right.get(case, {})) for case in {**left, **right}]
-    if not any(one and other for one, other in pairs):
+    cases = [(left.get(case, {}), right.get(case, {})) for case in {**left, **right}]
+    if not any(one and other for one, other in cases):
         raise AbprofError(f"no case of {base_csv} is in it", where=str(target_csv), advice=f"keys: {', '.join(keys)}")
-    shared = [name for name in ("status", *_OWN_KEYS[::-1]) if name in base.columns or name in target.columns]
-    lines = [_joined(one, other, keys, columns, shared) for one, other in pairs]
+    either, lines, alerts, apart = {*base.columns, *target.columns}, [], [], []
+    for one, other in cases:
+        known = one or other
+        line = {name: known[name] for name in keys} | compared(one, other, columns)
+        line["in_files"] = "both" if one and other else "baseline only" if one else "target only"
+        if "status" in either:
+            line |= {"status_baseline": one.get("status"), "status_target": other.get("status")}
+        lines.append(line | {name: known.get(name) for name in ("variant", "cell") if name in either})
+        case = {name: _key(known[name]) for name in keys}
+        before, after = number(one.get("tflops_per_sec")), number(other.get("tflops_per_sec"))
+        if before is not None and after is not None:
+            alerts += [alert(case, before, after)] if abs(improvement(before, after) or 0.0) > threshold else []
+        elif one and other:
+            bare = [name for name, rate in (("baseline", before), ("target", after)) if rate is None]
+            apart.append(f"  - {case}: TFLOP/s not recorded in the {' and the '.join(bare)}")
+        else:
+            apart.append(f"  - {case}: no row in the {'target' if one else 'baseline'}")
     if out_csv.exists() and not out_csv.is_file():
         raise AbprofError("not a regular file", where=str(out_csv))
-    disk.replace(out_csv.resolve(), csv_text(list(lines[0]), lines).encode(errors="replace"))
-    alerts, apart = [], []
-    for one, other in pairs:
-        case = {name: _key((one or other)[name]) for name in keys}
-        before, after = (number(line["tflops_per_sec"]) if line else None for line in (one, other))
-        if before is None or after is None:
-            bare = [name for name, rate in (("baseline", before), ("target", after)) if rate is None]
-            why = f"TFLOP/s not recorded in the {' and the '.join(bare)}"
-            why = why if one and other else f"no row in the {'target' if one else 'baseline'}"
-            apart.append(f"  - {case}: {why}")
-        elif abs(improvement(before, after) or 0.0) > threshold:
-            alerts.append(alert(case, before, after))
-    head = [
+    disk.replace(out_csv.resolve(), csv_text([*lines[0]], lines, _FOUR).encode(errors="replace"))
+    text = [
         f"--- Automatically detected mode: '{mode}' ---",
         "",
         "--- Performance Comparison Report ---",
@@ -359,51 +358,53 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
         f"Results successfully saved to: {out_csv}",
         "These files hold no noise estimate: no percentage below has an interval. A verdict needs a run.",
     ]
-    head += ["", "Cases that could not be compared:", *apart] if apart else []
+    text += ["", "Cases that could not be compared:", *apart] if apart else []
     if apart and not alerts:
-        head += ["", f"No case that could be compared fluctuates over {threshold:g}%."]
+        text += ["", f"No case that could be compared fluctuates over {threshold:g}%."]
     else:
-        head += warning_block(alerts, [threshold])
-    return "\n".join(head) + "\n"
+        text += warning_block(alerts, [threshold])
+    return "\n".join(text) + "\n"
 
 
 def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]:
-    """The suite and the key columns, from both headers."""
-    for mode, needed in _MODES:
-        if set(needed) <= set(base.columns):
-            missing = [name for name in needed if name not in target.columns]
-            if missing:
-                raise AbprofError(f"no column {missing[0]!r}, which {base.path} has", where=str(target.path))
-            return mode, needed if needed in (DENSE_KEYS, OLD_SPARSE) else _axes(base, target)
-    # cells.csv has commits among its columns before the first value: its rows would never meet
-    if all({*_OWN_KEYS, "latency_ms"} <= set(of.columns) and "arm" not in of.columns for of in (base, target)):
-        return "abprof", _axes(base, target)
-    found = ", ".join(base.columns[:12]) or "none"
-    wanted = "mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
-    raise AbprofError(f"neither a dense nor a block_sparse profile: its columns are {found}", where=str(base.path),
-                      advice=f"it needs {wanted}; abprof report RUN1 RUN2 compares two runs")  # fmt: skip
+    """The suite, and the key columns: the axes that both files have, since newer files have more.
 
-
-def _axes(base: ProfileFile, target: ProfileFile) -> tuple[str, ...]:
-    """Every column before the first value that both files have: files of different years have different ones."""
+    Raises AbprofError for columns of no suite, and for a target without a column that its suite needs.
+    """
+    known = ((mode, needed) for mode, needed in _MODES if {*needed} <= {*base.columns})
+    mode, needed = next(known, ("", ()))
+    if not mode or "arm" in base.columns:  # cells.csv: commits stand before its values, and would be keys
+        found = ", ".join(base.columns[:12])
+        wanted = "mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
+        raise AbprofError(f"neither a dense nor a block_sparse profile: its columns are {found}", where=str(base.path),
+                          advice=f"it needs {wanted}; abprof report RUN1 RUN2 compares two runs")  # fmt: skip
+    for name in needed:
+        if name not in target.columns:
+            raise AbprofError(f"no column {name!r}, which {base.path} has", where=str(target.path))
     if "latency_ms" not in base.columns:
         raise AbprofError("no column 'latency_ms'", where=str(base.path))
-    front = base.columns[: base.columns.index("latency_ms")]
-    return compare_keys([name for name in front if name in target.columns])
+    axes = base.columns[: base.columns.index("latency_ms")]
+    return mode, compare_keys([name for name in axes if name in target.columns])
 
 
 def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
+    """The compared columns that both files have. Raises AbprofError where one file lacks a column, unless it came later."""
+    found = []
     for name in (*compared_columns(keys), *LATER):
-        having = [name in profile.columns for profile in (base, target)]
-        if not all(having) and (name == "tflops_per_sec" or (any(having) and name not in LATER)):
-            lacks, other = (target, base) if having[0] else (base, target)
-            raise AbprofError(f"no column {name!r}, which {other.path} has", where=str(lacks.path))
-    return [name for name in (*compared_columns(keys), *LATER) if name in base.columns and name in target.columns]
+        lacking = [of for of in (base, target) if name not in of.columns]
+        if not lacking:
+            found.append(name)
+        elif name == "tflops_per_sec" or (len(lacking) == 1 and name not in LATER):
+            other = base if lacking[0] is target else target
+            raise AbprofError(f"no column {name!r}, which {other.path} has", where=str(lacking[0].path))
+    return found
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
-    """Case, written so that equal cases are equal texts, -> its row. Raises AbprofError when two rows have the same, and for a
-    value that is no number: a text would read as "not recorded"."""
+    """Case -> its row; equal cases have equal texts.
+
+    Raises AbprofError for two rows of one case, and for a value that is not a number: it would read as "not recorded".
+    """
     found: dict[str, Line] = {}
     for place, line in enumerate(profile.lines, 2):
         case = repr([_key(line[name]) for name in keys])
@@ -426,18 +427,6 @@ def _key(text: str) -> object:
     except ValueError:
         return text
     return int(number) if number.is_integer() else number
-
-
-def _joined(base: Line, target: Line, keys: Sequence[str], columns: Sequence[str], shared: Sequence[str]) -> Line:
-    either = base or target
-    line = {name: either[name] for name in keys} | compared(base, target, columns)
-    line["in_files"] = "both" if base and target else "baseline only" if base else "target only"
-    for name in shared:
-        if name in _OWN_KEYS:
-            line[name] = either.get(name, "")
-        else:
-            line |= {f"{name}_baseline": base.get(name, ""), f"{name}_target": target.get(name, "")}
-    return line
 
 
 # ---------------------------------------------------------------- the end of output.txt
@@ -506,7 +495,7 @@ def _findings(run: Run, of: Sequence[Group]) -> Iterator[str]:
     yield from ("", sentences.headline(run), *sentences.weaker(run), *sentences.unfinished(run))
     if failed := all_failures(run, of):
         yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in failed), "")
-    yield from (f"⚠️  {sentences.warning(text, advice)}" for text, advice, _ in warnings(run))
+    yield from (f"⚠️  {sentences.warning(one)}" for one in run.warnings)
 
 
 def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:

@@ -53,8 +53,8 @@ def show(page: Page, console: Console, folder: Path, *, everything: bool = False
     """Failures and warnings, a table per workload, and the last lines: headline, trust, the report's path."""
     for failed in page.failed:
         _say(console, failed.line(), "red")
-    for text, advice, _ in page.warnings:
-        _say(console, f"warning: {sentences.warning(text, advice)}", "yellow")
+    for one in page.run.warnings:
+        _say(console, f"warning: {sentences.warning(one)}", "yellow")
     for line in page.weaker:
         _say(console, line, "yellow")
     for workload in page.workloads:
@@ -81,11 +81,10 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
         _table(rows.Table(header, texts, 1 + len(group.columns)), console, styles=styles)
         for case, sentence in workload.causes:
             _say(console, f"why {case}: {sentence}", "")
-    for block in workload.blocks:
-        if block.brief or everything:
-            _say(console, ": ".join(filter(None, (block.title, " ".join(block.text)))), "dim")
-            for table in block.tables:
-                _table(table, console)
+    for block in workload.blocks if everything or not group.target else ():
+        _say(console, ": ".join(filter(None, (block.title, *block.text))), "dim")
+        for table in block.tables:
+            _table(table, console)
     hidden = [line for line in workload.lines if line.row.folded and not everything and group.target]
     _say(console, f"{folded_title(hidden)} hidden (--all)" if hidden else "", "dim")
 

@@ -128,7 +128,7 @@ def _because(row: Row, limit: int) -> Markup:
     """The causes of a row."""
     found = Markup("; ").join(code(cause, limit) for cause in row.causes or ())
     if row.status:
-        status = Markup(escape(sentences.STATUSES.get(row.status, "did not run")))  # type: ignore[call-overload] # noqa: S704
+        status = escape(sentences.status(row.status))
         return Markup(": ").join(filter(None, (status, found)))
     none = Markup("") if row.causes is None or row.causes else escape(sentences.NO_CAUSE)
     return Markup("; ").join(filter(None, (found or none, escape(qualified(row.judged())))))

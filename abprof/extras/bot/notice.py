@@ -202,7 +202,7 @@ def make_notice(run: Run) -> Notice:
         rows_left_out=max(0, len(rows) - MOST_ROWS),
         troubles=tuple(troubles[:MOST_FAILURES]),
         troubles_left_out=max(0, len(troubles) - MOST_FAILURES),
-        warnings=tuple(_text(": ".join(filter(None, (text, advice)))) for text, advice, _ in tables.warnings(run))[:20],
+        warnings=tuple(_text(": ".join(filter(None, (one.text, one.advice)))) for one in run.warnings[:20]),
         notes=tuple(map(_text, notes[:20])),
         environment=tuple((_name(k), _text(v)) for k, v in pages.machine(run))[:MOST_FACTS],
         command=_command(run),

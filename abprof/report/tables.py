@@ -1,6 +1,6 @@
-"""What a workload declares, as tables: ladder, scaling, density sweep, configurations.
+"""The tables below a workload's rows: times of one branch, phases, peers, and the views that the workload declares.
 
-A speed-up of two arms that were compared has an interval and a verdict; others are the ratio of the arms' own times.
+A speed-up of two arms that were compared has an interval and a verdict; any other is the ratio of the arms' own times.
 """
 
 from __future__ import annotations
@@ -8,25 +8,110 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from abprof.records import Observation, Sweep, Value
+from abprof.records import Observation, Run, Sweep, Value
+from abprof.records.quantities import plural
 from abprof.report import sentences
-from abprof.report.rows import ROWS_UP_TO, ArmOf, Block, Group, Row, Table, gbps, label, tflops, time_text, value
-from abprof.report.text import NOT_RECORDED, clean, rate
+from abprof.report.rows import (
+    ROWS_UP_TO,
+    ArmOf,
+    Block,
+    Group,
+    Line,
+    Row,
+    Table,
+    arm_name,
+    breakdown,
+    gbps,
+    label,
+    own_interval,
+    tflops,
+    time_text,
+    value,
+)
+from abprof.report.text import NOT_RECORDED, clean, rate, size
 
 Steps = Mapping[str, Observation | None]  # one side's arms of one cell, by variant
+_PHASES = "Phases in ms a call, from a profiled pass; residual is that pass's total minus its phases"
+_PEERS = "Library implementations, measured in the same rounds"
+_PAIRS = "The second against the first, judged by the same rules as the sides"
 
 
-def blocks(group: Group) -> list[Block]:
-    """The views that this workload declares and that its rows have numbers for, each one table."""
-    return [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
+def blocks(run: Run, group: Group, lines: Sequence[Line]) -> list[Block]:
+    """The blocks that the group's rows have numbers for; `lines` are the rows as text."""
+    declared = [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
+    alone = [_alone(group, lines)] if group.target is None else []
+    return [*alone, *_phases(group, lines), *declared, *_peers(group), *_pairs(run, group)]
 
 
-def _block(title: str, text: str, rows: Sequence[Mapping[str, str]], left: int) -> Iterator[Block]:
-    """A block of rows with the same columns; none without rows."""
+def _block(
+    title: str, rows: Sequence[Mapping[str, str]], left: int, text: str = "", caption: str = "", *, folded: bool = False
+) -> Iterator[Block]:
+    """A block of rows with the same columns, of which the first `left` name the row; no block without rows."""
     if rows:
         text += f" The first {ROWS_UP_TO} of {len(rows)} rows." if len(rows) > ROWS_UP_TO else ""
-        table = Table(tuple(rows[0]), tuple(tuple(row.values()) for row in rows[:ROWS_UP_TO]), left)
-        yield Block(title, (text,), tables=(table,))
+        shown = tuple(tuple(row.values()) for row in rows[:ROWS_UP_TO])
+        table = Table(tuple(rows[0]), shown, left, caption)
+        yield Block(title, (text.strip(),) if text else (), tables=(table,), folded=folded)
+
+
+def _alone(group: Group, lines: Sequence[Line]) -> Block:
+    """One branch's times with their intervals, the rate that its workload can give, and peak memory."""
+    units = (("TFLOP/s", tflops), ("GB/s", gbps))
+    known = [(unit, of) for unit, of in units if any(of(row.cell, row.ns(row.base)) for row in group.rows)][:1]
+    rows = [
+        (*line.values, line.before, line.interval, *(rate(of(line.row.cell, line.row.ns(line.row.base))) for _, of in known),
+         size(value(line.row.base, "peak_mem_bytes")))
+        for line in lines
+    ]  # fmt: skip
+    header = (*group.columns, "time", "95 % interval", *(unit for unit, _ in known), "peak memory")
+    caption = "Time of a call with its 95 % interval over epochs"
+    return Block(tables=(Table(header, tuple(rows), len(group.columns), caption),))
+
+
+def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
+    """Phases in ms a call, residual and total last: a row per case and side."""
+    seen = [
+        ((line.case, side) if group.target else line.values, breakdown(line.row.cell, observed))
+        for line in lines
+        for side, of in group.sides
+        if (observed := of(line.row)) and observed.phases
+    ]
+    if seen:
+        names = [*dict.fromkeys(name for _, parts in seen for name, ns in parts.all.items() if ns is not None)]
+        times = [(*map(parts.all.get, names), parts.residual, parts.total) for _, parts in seen]
+        texts = [[NOT_RECORDED if ns is None else f"{ns / 1e6:.4f}" for ns in of] for of in times]
+        rows = tuple((*which, *of) for (which, _), of in zip(seen, texts, strict=True))
+        first = ("case", "side") if group.target else group.columns
+        table = Table((*first, *map(clean, names), "residual", "total"), rows, len(first), _PHASES)
+        yield Block("Phases of a call" if group.target else "", tables=(table,), folded=bool(group.target))
+
+
+def _peers(group: Group) -> Iterator[Block]:
+    """Each library implementation, with the interval of its time."""
+    judged = {row.cell.id: row.metric for row in group.rows}
+    rows = []
+    for cell, peer, seen in group.peers:
+        if seen.status != "build_failed":  # a build belongs to the base's package, not to the library
+            name = judged.get(cell.id, "wall")
+            rows.append({
+                "case": label(cell, group.axes), "peer": clean(peer.peer), "time": time_text(seen, name),
+                "95 % interval": own_interval(seen, name), "TFLOP/s": rate(tflops(cell, value(seen, name))),
+            })  # fmt: skip
+    yield from _block("", rows, 2, caption=_PEERS)
+
+
+def _pairs(run: Run, group: Group) -> Iterator[Block]:
+    """Comparisons other than base with target: peers with a side, variants of a side with each other."""
+    cells = {cell.id: cell for cell in run.cells}
+    failed = ("both", "unsupported", "missing")  # the arm's own row gives the reason
+    rows = [
+        {"verdict": f"{sentences.MARKS[one.verdict]} {one.verdict}", "case": label(cells[one.cell], group.axes),
+         "first": arm_name(run, one.from_), "second": arm_name(run, one.to), "change of time": sentences.change_text(one),
+         "95 % interval": sentences.bounds(one), "note": sentences.note(one)}
+        for one in group.others if not any(code.endswith(failed) for code in one.reasons)
+    ]  # fmt: skip
+    title = f"{plural(len(rows), 'comparison')} with peers and between variants"
+    yield from _block(title, rows, 4, caption=_PAIRS, folded=bool(group.target))
 
 
 def number(given: Value | None) -> float | None:
@@ -157,7 +242,7 @@ def _ladder(group: Group) -> Iterator[Block]:
     text += "a verdict by the rules for sides; one without is a ratio of the times shown."
     if axis:
         text += f" Scaling efficiency is the growth of a step's TFLOP/s since its smallest {axis}, over the growth of {axis}."
-    yield from _block("Ladder", text, rows, 3)
+    yield from _block("Ladder", rows, 3, text)
 
 
 def _scaling(group: Group) -> Iterator[Block]:
@@ -183,7 +268,7 @@ def _scaling(group: Group) -> Iterator[Block]:
             rows.append(texts | {"TFLOP/s": rate(speed), "efficiency": share})
     text = "Best is the fastest by its own time. " if names else ""
     text += "Efficiency is the TFLOP/s at a value as a share of the most in its series." if rated else ""
-    yield from _block(f"Scaling over {clean(axis)}", text.strip(), rows, 3)
+    yield from _block(f"Scaling over {clean(axis)}", rows, 3, text)
 
 
 def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
@@ -215,7 +300,7 @@ def _sweep(group: Group) -> Iterator[Block]:
     against = clean(declared.against)
     what = f"the variant {against} of the same case" if against else "the densest case that agrees in all other axes"
     text = f"Speed-up against {what}, from the times of the same side; bands are what the workload expects."
-    yield from _block("Density sweep", text, rows, 2)
+    yield from _block("Density sweep", rows, 2, text)
 
 
 def _densities(group: Group, declared: Sweep, arm: ArmOf) -> list[tuple[Row, float, float | None]]:
@@ -265,4 +350,4 @@ def _configurations(group: Group) -> Iterator[Block]:
                 texts = {side: NOT_RECORDED if one is None else sentences.fact(one) for side, one in known.items()}
                 same = "-" if None in known.values() else "same" if len(set(known.values())) == 1 else "differs"
                 rows.append({"case": group.name(row), **texts, **({"sides": same} if group.target else {})})
-        yield from _block(title, text, rows, 1)
+        yield from _block(title, rows, 1, text)
