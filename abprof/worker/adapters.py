@@ -3,9 +3,9 @@
     from abprof.adapters import perf_report
     WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib")
 
-The benchmark's file comes from one place for all sides, as workloads do, and the package that it imports from each side.
-The call that it would have timed is intercepted and timed by abprof. There is no reference: outputs are only compared
-between the sides. triton, pytest and tritonbench are imported when a benchmark needs them.
+All sides use one copy of the benchmark's file, as of workloads; the package that the file imports is each side's own. The
+call that the benchmark would have timed is intercepted and timed by abprof. There is no reference: outputs are compared
+between the sides only. triton, pytest and tritonbench are imported when a benchmark needs them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import inspect
 import io
 import itertools
 import random
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,13 +32,14 @@ import torch
 
 from abprof.records.messages import WRAPPED
 from abprof.worker.api import Op, Unsupported
+from abprof.worker.workload import namespace
 
 __all__ = ["perf_report", "pytest_benchmark", "tritonbench"]
 _NAMESPACE = f"abprof_workloads.{WRAPPED}"
 
 
 class Caught(BaseException):
-    """Raised in the place of timing, with the operation: no `except Exception` of a benchmark stops it."""
+    """Raised instead of timing, with the operation. A BaseException: `except Exception` in a benchmark does not catch it."""
 
     def __init__(self, op: Op) -> None:
         super().__init__()
@@ -49,13 +51,13 @@ class Wrapped:
 
     API = 1
 
-    def __init__(self, where: str, kernel: str, workload: str) -> None:
+    def __init__(self, where: str, *, kernel: str) -> None:
         """`where`: FILE or FILE:NAME, the file from the repository's root; `kernel`: the package under test, by its name in
-        abprof.toml, which is its import name too; `workload`: the workload's own file."""
+        abprof.toml, which is its import name too. To be called in the workload's own file."""
         self.file, _, self.name = where.partition(":")
         self.KERNEL, self.__doc__ = kernel, f"{where}, wrapped"
-        self._workload = workload
-        self._loaded: types.ModuleType | None = None
+        frames = map(sys._getframe, itertools.count(1))
+        self._workload = str(next(f.f_globals["__file__"] for f in frames if f.f_globals is not globals()))
 
     @property
     def path(self) -> Path:
@@ -68,20 +70,15 @@ class Wrapped:
         first = Path(self.file).parts[0]
         raise FileNotFoundError(f'no file {self.file}: add benchmarks = ["{first}"] to abprof.toml')
 
-    def module(self) -> types.ModuleType:
-        """The benchmark with the package of this worker's side, imported once."""
-        self._loaded = self._loaded or _load(self.path)
-        return self._loaded
-
     def described(self) -> types.ModuleType:
         """The benchmark for its declarations alone, imported with a stand-in for the package."""
         with self.without_package():
-            return self._loaded or _load(self.path)
+            return _load(self.path)
 
     @contextlib.contextmanager
     def without_package(self) -> Iterator[None]:
-        """While the block runs a stand-in replaces the package, unless it was imported already. What was imported meanwhile
-        is forgotten at the end."""
+        """While the block runs, a stand-in replaces the package, unless the package is imported already. Modules of the package
+        and the benchmark that the block imports are removed at its end."""
         package, folder = self.KERNEL.partition(".")[0], str(self.path if self.path.is_dir() else self.path.parent)
         before, finder = set(sys.modules), _StandIns(package)
         if package not in sys.modules:
@@ -97,7 +94,7 @@ class Wrapped:
                     sys.modules.pop(name, None)
 
     def inputs(self, case: Mapping[str, Any], device: object, number: int) -> dict[str, Any]:  # noqa: ARG002
-        """Benchmarks make their inputs when they are called: they get the seed, and some the device."""
+        """The seed and the device: benchmarks make their inputs themselves when they are called."""
         return {"seed": number, "device": str(device)}
 
     def prepare(self, kernel: object, variant: str | None, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> Op:  # noqa: ARG002
@@ -114,20 +111,15 @@ class Wrapped:
 
 
 def _seed(number: int) -> None:
-    """Seed all generators that a benchmark draws its inputs from: the same bytes on every side."""
+    """Seed all generators of a benchmark's inputs: the same bytes on every side."""
     torch.manual_seed(number)
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number % 2**32)
 
 
-def _workload() -> str:
-    """The file that calls the function which calls this one."""
-    return str(sys._getframe(2).f_globals["__file__"])
-
-
 def _plain(value: object) -> Any:
-    """A value as an axis may have it: a torch.dtype and other objects by name. Raises TypeError for a stand-in."""
+    """The value of an axis: a torch.dtype and other objects by name. Raises TypeError for a stand-in."""
     if isinstance(value, _StandIn):
         value.no_value()
     if isinstance(value, str | int | float | bool):
@@ -136,7 +128,7 @@ def _plain(value: object) -> Any:
 
 
 def _as_now(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call without gradients if they are off now: a benchmark's `with torch.no_grad()` ends before its call is timed."""
+    """The call, without gradients if they are off now: a benchmark's `with torch.no_grad()` ends before abprof's timing."""
     return call if torch.is_grad_enabled() else torch.no_grad()(call)
 
 
@@ -151,29 +143,18 @@ def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
 
 
 def _load(file: Path) -> types.ModuleType:
-    """Import the file as a script would be: its siblings are found first, and after everything else later on."""
-    package, folder = f"{_NAMESPACE}.{file.parent.name}", str(file.parent)
-    name = f"{package}.{file.stem}"
-    for parent, path in ((_NAMESPACE, []), (package, [folder])):  # so that it finds its siblings relatively
-        if parent not in sys.modules:
-            sys.modules[parent] = types.ModuleType(parent)
-            sys.modules[parent].__path__ = path
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file.name} is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
+    """Import the file, once, as a script would be: its siblings are found first, and after everything else later on."""
+    folder = str(file.parent)
+    package = f"{_NAMESPACE}.{re.sub(r'[^a-zA-Z0-9]', '_', folder)}"
+    for name in (_NAMESPACE, package):  # relative imports find siblings, too
+        namespace(name, folder)
     sys.path.insert(0, folder)
     try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
+        return importlib.import_module(f"{package}.{file.stem}")
     finally:
         sys.path.remove(folder)
         if folder not in sys.path:
             sys.path.append(folder)
-    return module
 
 
 class _StandIns(MetaPathFinder, Loader):
@@ -194,8 +175,8 @@ class _StandIns(MetaPathFinder, Loader):
 
 
 class _StandIn(types.ModuleType):
-    """A missing package, and every function, class, decorator or constant of it. It has no value: deciding about cases by
-    it raises TypeError."""
+    """A missing package, and every function, class, decorator or constant of it. A use as a value raises TypeError: cases
+    must not depend on the package."""
 
     def no_value(self, *_: object) -> NoReturn:
         package = self.__name__.partition(".")[0]
@@ -222,17 +203,15 @@ class _StandIn(types.ModuleType):
 # ---------------------------------------------------------------- triton's perf_report
 
 
-def perf_report(where: str, *, kernel: str) -> Wrapped:
-    """WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib")."""
-    return _Report(where, kernel, _workload())
+class perf_report(Wrapped):  # noqa: N801 - used like a function
+    """WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib").
 
-
-class _Report(Wrapped):
-    """The x and line values of the marked function become axes, its call of do_bench is timed."""
+    The x and line values of the marked function become axes; its call of do_bench is timed.
+    """
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """`default` and `full` are all of its points, `smoke` the first x of each line."""
+        """`default` and `full` are all points, `smoke` is the first x of each line."""
         _, one = self._marked(self.described())
         points = [tuple(map(_plain, point)) for point in _points(one)]
         lines = {one.line_arg: [_plain(line) for line in one.line_vals]}
@@ -241,7 +220,7 @@ class _Report(Wrapped):
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
         """The first call that the function passes to `triton.testing.do_bench`."""
-        function, one = self._marked(self.module())
+        function, one = self._marked(_load(self.path))
         known = {one.line_arg: {_plain(line): line for line in one.line_vals}}
         for point in _points(one):
             for name, value in zip(one.x_names, point, strict=True):
@@ -262,15 +241,15 @@ class _Report(Wrapped):
 
 
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
-    """Its x values, as triton reads them: a single one stands for all of its names."""
+    """The x values, as triton reads them: a single value is that of all names."""
     count = len(list(benchmark.x_names))
     return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
 
 @contextlib.contextmanager
 def _intercepted() -> Iterator[None]:
-    """While the block runs, do_bench raises Caught under every name it was imported as; triton's autotuner and torch's
-    compiler, which time with it too, get the real one."""
+    """While the block runs, do_bench raises Caught under every name that it was imported as. triton's autotuner and torch's
+    compiler, which use do_bench too, get the real one."""
     import triton.testing
 
     def catching(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -299,26 +278,23 @@ _AXIS = "test"
 _QUIET = ["-q", "-c/dev/null", "-pno:cacheprovider", "-pno:benchmark", "-pno:xdist", "--import-mode=importlib"]
 
 
-def pytest_benchmark(where: str, *, kernel: str) -> Wrapped:
-    """WORKLOAD = pytest_benchmark("tests/test_speed.py", kernel="mylib"); `where` may be a folder of tests."""
-    return _Suite(where, kernel, _workload())
+class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
+    """WORKLOAD = pytest_benchmark("tests/test_speed.py", kernel="mylib"); the file may be a folder of tests.
 
-
-class _Suite(Wrapped):
-    """Each test is a case. pytest runs one test in this process with a fixture `benchmark` that intercepts the callable and
-    ends the test. Fixtures are torn down before the callable is timed: what they close or undo is gone then."""
+    Each test is a case. pytest runs the test in this process with a fixture `benchmark` that intercepts the callable and
+    ends the test. Fixtures are torn down before the callable is timed: what a fixture closes is closed then.
+    """
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
         """Every preset is all tests that use the fixture. Raises ValueError if there is none, or pytest fails."""
-        plugin, tests = types.ModuleType("abprof_collected"), list[str]()
+        tests = list[str]()
 
         def collected(items: list[Any]) -> None:
             tests.extend(item.nodeid for item in items if "benchmark" in getattr(item, "fixturenames", ()))
 
-        plugin.__dict__["pytest_collection_modifyitems"] = collected
         with self.without_package():
-            code, last = self._run(str(self.path), "--collect-only", plugin=plugin)
+            code, last = self._run(str(self.path), "--collect-only", pytest_collection_modifyitems=collected)
         if code not in (0, 5):  # 5: no test at all
             raise ValueError(f"pytest cannot collect {self.path.name}: {last}")
         if not tests:
@@ -326,18 +302,17 @@ class _Suite(Wrapped):
         return {preset: {_AXIS: tests} for preset in ("smoke", "default", "full")}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
-        """What the test passes to `benchmark(...)` or `benchmark.pedantic(...)` first."""
+        """The first callable that the test passes to `benchmark(...)` or `benchmark.pedantic(...)`."""
         file, _, name = str(case[_AXIS]).partition("::")
-        fixture, plugin, skipped = _Fixture(), types.ModuleType("abprof_benchmark"), list[str]()
+        fixture, skipped = _Fixture(), list[str]()
 
         def report(report: Any) -> None:
             if report.skipped:
                 skipped.append(str(report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr))
 
-        plugin.__dict__["benchmark"] = _pytest().fixture(name="benchmark")(lambda: fixture)
-        plugin.__dict__["pytest_runtest_logreport"] = report
-        folder = self.path if self.path.is_dir() else None
-        code, last = self._run(f"{folder / file if folder else self.path}::{name}", plugin=plugin)
+        made = _pytest().fixture(name="benchmark")(lambda: fixture)
+        path = self.path / file if self.path.is_dir() else self.path
+        code, last = self._run(f"{path}::{name}", benchmark=made, pytest_runtest_logreport=report)
         if fixture.found is not None:
             return fixture.found
         if skipped:
@@ -345,8 +320,10 @@ class _Suite(Wrapped):
         why = f"failed before: {last}" if code else "ended"
         raise ValueError(f"{case[_AXIS]} passed nothing to its benchmark and {why}")
 
-    def _run(self, *argv: str, plugin: object) -> tuple[int, str]:
-        """Pytest's exit code and its error, or last line; all of its output goes to the worker's log."""
+    def _run(self, *argv: str, **hooks: object) -> tuple[int, str]:
+        """Run pytest with these hooks and fixtures. Returns its exit code, and its error or last line; prints its output."""
+        plugin = types.ModuleType("abprof_plugin")
+        vars(plugin).update(hooks)
         out, root = io.StringIO(), self.path if self.path.is_dir() else self.path.parent
         with contextlib.redirect_stdout(out):
             code = int(_pytest().main([*_QUIET, f"--rootdir={root}", *argv], plugins=[plugin]))
@@ -357,7 +334,7 @@ class _Suite(Wrapped):
 
 
 def _pytest() -> Any:
-    """This interpreter's pytest. Raises Unsupported if it has none."""
+    """This interpreter's pytest. Raises Unsupported if pytest is not installed."""
     try:
         return importlib.import_module("pytest")
     except ImportError:
@@ -379,7 +356,7 @@ class _Fixture:
     def pedantic(
         self, target: Callable[..., Any], args: Any = (), kwargs: Any = None, setup: Any = None, **_rounds: Any
     ) -> NoReturn:
-        """Intercept the call, and end the test. `setup` may make the arguments anew, untimed before every call."""
+        """Intercept the call, and end the test. `setup` may return new arguments, untimed before every call."""
         given: list[Any] = [args, kwargs or {}]
 
         def reset() -> None:
@@ -395,36 +372,34 @@ class _Fixture:
 # ---------------------------------------------------------------- operators in tritonbench's style
 
 # tritonbench need not be installed: this module provides the names of `tritonbench.utils.triton_op` that an operator
-# needs, which mark instead of register. Anything else of tritonbench is the installed one's, or a stand-in.
+# needs. All other modules of tritonbench are the installed ones, or stand-ins.
 _STYLE = "tritonbench.utils.triton_op"
 _MARK = "_abprof_registered"
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
 class Mode(enum.Enum):
-    """What of an operator is timed."""
+    """The part of an operator that is timed: forward, backward or both."""
 
     FWD = "fwd"
     BWD = "bwd"
     FWD_BWD = "fwd_bwd"
 
 
-def tritonbench(where: str, *, kernel: str, mode: str = "fwd") -> Wrapped:
-    """WORKLOAD = tritonbench("operators/softmax/operator.py:Operator", kernel="mylib"). `mode` is fwd, bwd or fwd_bwd."""
-    return _Operator(where, kernel, _workload(), Mode(mode))
+class tritonbench(Wrapped):  # noqa: N801 - used like a function
+    """WORKLOAD = tritonbench("operators/softmax/operator.py:Operator", kernel="mylib"). `mode`: fwd, bwd or fwd_bwd.
 
+    The operator's inputs and its registered benchmark methods become axes.
+    """
 
-class _Operator(Wrapped):
-    """The operator's inputs and its registered benchmark methods become axes."""
-
-    def __init__(self, where: str, kernel: str, workload: str, mode: Mode) -> None:
-        super().__init__(where, kernel, workload)
-        self.name, self._mode = self.name or "Operator", mode
+    def __init__(self, where: str, *, kernel: str, mode: str = "fwd") -> None:
+        super().__init__(where, kernel=kernel)
+        self.name, self._mode = self.name or "Operator", Mode(mode)
         _provide_style()
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """`default` and `full` are all inputs with all registered methods, `smoke` the first input."""
+        """`default` and `full` are all inputs with all registered methods, `smoke` is the first input."""
         every = functools.cache(self._axes)
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
@@ -448,7 +423,7 @@ class _Operator(Wrapped):
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
         """The registered method's call on the input, in the operator's mode."""
-        made = self._made(self.module(), device)
+        made = self._made(_load(self.path), device)
         inputs = next(itertools.islice(made.get_input_iter(), int(case["input"]), None))
         method = getattr(made, str(case["backend"]))
         forward = method(**inputs) if isinstance(inputs, dict) else method(*inputs)
@@ -504,7 +479,7 @@ def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any]
 
 
 def _provide_style() -> None:
-    """Make `tritonbench.utils.triton_op` importable as this module's names, and stand in for the rest if it is missing."""
+    """Make `tritonbench.utils.triton_op` importable with this module's names; without tritonbench stand-ins are the rest."""
     if _STYLE in sys.modules:
         return
     if importlib.util.find_spec("tritonbench") is None:

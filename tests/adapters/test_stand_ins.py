@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import runpy
 import sys
 import types
 from pathlib import Path
@@ -28,9 +29,14 @@ def benchmark(N, provider):
 """
 
 
-def report(folder: Path, values: str) -> adapters._Report:
+def report(folder: Path, values: str) -> adapters.perf_report:
     (folder / "bench.py").write_text(REPORT.format(values=values))
-    return adapters._Report("bench.py:benchmark", "nolib", str(folder / "workload.py"))
+    loaded = (
+        'from abprof.worker.adapters import perf_report\nWORKLOAD = perf_report("bench.py:benchmark", kernel="nolib")'
+    )
+    (folder / "workload.py").write_text(loaded)
+    made: adapters.perf_report = runpy.run_path(str(folder / "workload.py"))["WORKLOAD"]
+    return made
 
 
 def test_a_package_that_is_not_there_can_be_named_called_and_decorated_with(tmp_path: Path) -> None:
