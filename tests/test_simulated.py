@@ -100,7 +100,7 @@ def test_every_verb_answers_with_its_record(spawn: Spawn, tmp_path: Path) -> Non
     screened = client.ask(wire.Screen("w", [CASE, {**CASE, "n": 2}]))
     assert screened == wire.Screened(["", "too large here"], [1e9, 1e9], [1e6, 1e6], ["simulated", "simulated"])
     assert client.ask(wire.Build()) == wire.Built(has_build=True, seconds=0.0)
-    assert opened(client) == wire.Opened("ok", "", 1e6, 0.0, 1 << 20)
+    assert opened(client) == wire.Opened(1e6, 0.0, 1 << 20)
     checked = client.ask(wire.Check(arm="a", expected="expected", sample="sample"))
     assert (checked.ok, checked.max_abs, checked.base_max_abs) == (True, 1e-6, None)
     again = client.ask(wire.Check(arm="a", expected="expected", sample="sample2", against="sample"))
@@ -158,8 +158,8 @@ def test_unknown_arms_workloads_and_early_requests_are_faults(spawn: Spawn) -> N
     assert "no workload 'x'" in client.ask(wire.Describe("x")).reason
     assert opened(client, variant="v9").status == "missing"
     assert opened(client, peer="nobody").status == "missing"
-    assert opened(client, variant="v1").status == "ok"
-    assert opened(client, arm="b", peer="lib").status == "ok"
+    assert opened(client, variant="v1").call_ns > 0
+    assert opened(client, arm="b", peer="lib").call_ns > 0
 
 
 def test_the_end_of_the_input_ends_the_worker(spawn: Spawn) -> None:

@@ -251,11 +251,6 @@ class Closed:
 
 
 @dataclass(frozen=True)
-class Done:
-    why: str = ""  # the reason it cannot be done
-
-
-@dataclass(frozen=True)
 class Fault:
     status: Failed
     reason: str  # the exception's class and last line
@@ -278,9 +273,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Opened:
-    status: Literal["ok", "unsupported", "missing", "oom", "crash"]
-    reason: str = ""
-    call_ns: float = 0.0  # a warm call, by the device's events, or the host's clock
+    call_ns: float  # a warm call, by the device's events, or the host's clock
     open_ns: float = 0.0  # what a re-allocation costs
     peak_mem_bytes: int | None = None
     host_ns: float = 0.0  # what the host needs to enqueue a warm call on an idle device; 0: unknown
@@ -434,7 +427,7 @@ VERBS: dict[str, tuple[type, type]] = {
     "open": (Open, Opened),
     "capture": (Capture, Captured),
     "check": (Check, Checked),
-    "hand": (Hand, Done),
+    "hand": (Hand, Closed),
     "examine": (Examine, CheckResult),
     "turn": (Turn, Turned),
     "phases": (Phases, Phased),
@@ -459,7 +452,7 @@ class Foreground:
 
 @dataclass(frozen=True)
 class Finished:
-    status: str  # as in Opened
+    status: Literal["ok"] | Failed
     reason: str = ""
     facts: dict[str, Value] = field(default_factory=dict)
 

@@ -106,7 +106,7 @@ class Arms:
             peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
         self.opened[request.arm] = arm
         call, host = self._warm(arm, first)
-        return wire.Opened("ok", "", call, float(took), peak, host)
+        return wire.Opened(call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
         """Time of a warm call (ns) and ns the host needs to enqueue it; 0 if unknown. `first`: time of the first call.

@@ -30,7 +30,7 @@ if __name__ == "__main__":  # as in a worker's bundle: the messages without the 
 from abprof.records import messages as wire  # noqa: E402
 from tests.simulated.clock import Clock  # noqa: E402
 from tests.simulated.faults import Faults, Typed, line, write  # noqa: E402
-from tests.simulated.scenario import STATUS, Fault, Noise, Scenario, Workload, cell_id  # noqa: E402
+from tests.simulated.scenario import Fault, Noise, Scenario, Workload, cell_id  # noqa: E402
 
 CHECKED = 1.0  # a sampled output's first value; wrong outputs have another
 
@@ -139,20 +139,17 @@ class Worker:
 
     def open(self, args: wire.Open, faults: list[Fault]) -> wire.Opened:
         workload, cell, label = self._find(args.workload), cell_id(args.workload, args.case), _label(args)
-        typed = next((fault for fault in faults if fault.word in STATUS), None)
-        if typed:
-            return wire.Opened(STATUS[typed.word], typed.text or f"simulated {typed.word}")
         if args.variant and args.variant not in self.scenario.variants_of(self.start_.side, workload.kernel):
-            return wire.Opened("missing", f"no variant {args.variant!r}")
+            raise Typed("missing", f"no variant {args.variant!r}")
         if args.peer and args.peer not in workload.peers:
-            return wire.Opened("missing", f"no peer {args.peer!r}")
+            raise Typed("missing", f"no peer {args.peer!r}")
         if cell != self.cell:
             self.cell, self.arms = cell, {}
         ns = self.scenario.ns(self.start_.side, cell, label) * self.factor(cell)
         self.workload = workload
         self.arms[args.arm] = Arm(label, ns, self.scenario.noise_of(self.start_.side, cell), args.seed)
         self.clock.advance(ns)
-        return wire.Opened("ok", "", ns, 0.0, workload.peak_mem_bytes, workload.host_ns)
+        return wire.Opened(ns, 0.0, workload.peak_mem_bytes, workload.host_ns)
 
     def capture(self, args: wire.Capture, faults: list[Fault]) -> wire.Captured:
         """With the fault `uncaptured` it cannot be done, and with a number after a colon the process is spoiled."""
@@ -184,14 +181,14 @@ class Worker:
             base_max_abs=None if base is None else abs(output - base),
         )
 
-    def hand(self, args: wire.Hand, faults: list[Fault]) -> wire.Done:
+    def hand(self, args: wire.Hand, faults: list[Fault]) -> wire.Closed:
         """Outputs are the seeds that they follow: with the fault `kept` of the first call alone, with `packed` of what it
         was prepared on, with `wrong` of none."""
         words = {fault.word for fault in faults}
         old = "kept" in words or ("packed" in words and not args.anew)
         follows = [] if "wrong" in words else [args.seed] if old else [args.seed, args.again]
         self._scratch(args.outputs).write_text(json.dumps(follows))
-        return wire.Done()
+        return wire.Closed()
 
     def examine(self, args: wire.Examine, faults: list[Fault]) -> wire.CheckResult:
         found = json.loads(self._scratch(args.outputs).read_text())
@@ -290,8 +287,7 @@ def answer(worker: Worker, out: int, text: bytes) -> bool:
         if worker.faults.gone and verb not in ("stop", "close"):
             raise Typed("crash", "the simulated device has disappeared")
         for fault in due:
-            if not (verb == "open" and fault.word in STATUS):
-                worker.faults.before(fault, out, request)
+            worker.faults.before(fault, out, request)
         reply = wire.pack(getattr(worker, verb)(args, due))
         if any(fault.word == "null" for fault in due):
             reply = dict.fromkeys(reply)

@@ -46,8 +46,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
 
 
 def test_example_runs_is_right_and_is_timed(built: Side) -> None:
-    assert built.open("rmsnorm", CASE).status == "ok"
-    assert built.open("rmsnorm", CASE, "peer:torch", peer="torch").status == "ok"
+    assert built.open("rmsnorm", CASE).call_ns > 0
+    assert built.open("rmsnorm", CASE, "peer:torch", peer="torch").call_ns > 0
     mine, peer = built.check(), built.check("peer:torch")
     assert (mine.ok, mine.reason) == (True, "")
     assert (peer.ok, peer.reason) == (True, "")
@@ -68,7 +68,7 @@ def test_the_shortest_one_is_short_and_judges(tmp_path: Path) -> None:
     (root / "kernels" / "softmax.py").write_text("from torch import softmax\n")
     with side(root / "kernels", "softmax", [file], tmp_path / "place") as worker:
         assert [names for names, _ in worker.ask(wire.Describe("softmax")).presets["smoke"]] == [["rows"], ["width"]]
-        assert worker.open("softmax", {"rows": 8, "width": 32}).status == "ok"
+        assert worker.open("softmax", {"rows": 8, "width": 32}).call_ns > 0
         assert worker.check().ok
 
 
