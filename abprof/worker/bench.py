@@ -38,8 +38,8 @@ class Bench(Arms):
         super().__init__(start)
         self._versions = versions()
         # torch, Triton and the driver are loaded, and no code of a side or a workload.
-        judges = {str(Path(file).parent / wire.WRAPPED) for file in start.workloads.values()}
-        self._prover = Prover(start.mount, judges) if start.mount else None
+        benchmarks = {str(Path(file).parent / wire.WRAPPED) for file in start.workloads.values()}
+        self._prover = Prover(start.mount, benchmarks) if start.mount else None
 
     def ready(self) -> wire.Ready:
         """Who this worker is."""

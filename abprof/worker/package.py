@@ -1,5 +1,5 @@
-"""The side's package: imported independent of what else is installed, and proved: which files are loaded, by content, and
-whether each of them may be."""
+"""The side's package: its import, whatever else is installed, and its proof: the loaded files, their hashes, and whether a
+file may be loaded."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ PRIVATE = "abprof_side."
 
 
 class SideFinder(MetaPathFinder):
-    """Finds one top-level name under one root, before any other finder: editable installs, .pth hooks, installed copies.
+    """Finds one top-level name under one root, before any other finder (editable installs, .pth hooks, installed copies).
 
-    Submodules are found along the package's own path. One that this side lacks is left to the other finders: the proof
-    reports it. Extension modules at the root are the side's too, as is everything there if the root is an installed
-    release (`whole`); and its distributions' metadata.
+    Submodules are found along the package's own path. A submodule that this side lacks is left to the other finders, and the
+    proof reports it. The finder also finds extension modules at the root, everything there if the root is an installed
+    release (`whole`), and the metadata of the root's distributions.
     """
 
     def __init__(self, top: str, root: str, *, whole: bool = False) -> None:
@@ -51,15 +51,13 @@ class SideFinder(MetaPathFinder):
         spec = find(fullname, [self.root], target)
         if spec is None:
             return None
-        if (
-            spec.submodule_search_locations is not None
-        ):  # a namespace's would be searched again whenever the path changes
+        if spec.submodule_search_locations is not None:  # a list, for a namespace's path follows sys.path
             spec.submodule_search_locations = list(spec.submodule_search_locations)
         extension = isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
         return spec if fullname == self.top or self.whole or extension else None
 
     def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterable[metadata.Distribution]:
-        """Those under the root, unless certain folders are searched."""
+        """The distributions under the root; none if the caller names folders to search."""
         if "path" in vars(context):
             return ()
         here = metadata.DistributionFinder.Context(name=context.name, path=[self.root])
@@ -67,7 +65,7 @@ class SideFinder(MetaPathFinder):
 
 
 def kernel_package(mount: wire.Mount) -> types.ModuleType:
-    """Import the package of this side. Raises MissingPackage if the side lacks it, or what the import raises."""
+    """Import this side's package. Raises MissingPackage if the side lacks the package, or what the import raises."""
     if mount.module.startswith(PRIVATE):
         namespace(PRIVATE[:-1], mount.root)
     else:
@@ -83,31 +81,31 @@ def kernel_package(mount: wire.Mount) -> types.ModuleType:
     return importlib.import_module(mount.module)
 
 
-# ---------------------------------------------------------------- what is loaded, and whether it may be
+# ---------------------------------------------------------------- the proof of what is loaded
 
 _LIBRARY = re.compile(r"\.so(\.\d[^/]*)?$")
 
 
 def _folder(path: str) -> str:
-    """The real path with a slash at its end: what lies in it starts with it."""
+    """The folder's real path with a slash at its end: the paths of its files start with it."""
     return os.path.join(os.path.realpath(path), "")  # noqa: PTH118
 
 
 _PREFIXES = tuple({_folder(prefix) for prefix in (sys.prefix, sys.base_prefix)})
-# The interpreter, its own libraries and installed packages, also where a checkout holds the whole of it (.venv). Not
-# the whole prefix: that of a system's Python is /usr, and a checkout may lie below it.
+# The interpreter, its libraries and installed packages, also of an environment within a checkout (.venv). Not the whole
+# prefix: that of a system's Python is /usr, and a checkout may be below /usr.
 INTERPRETER = (
     *(prefix + name for prefix in _PREFIXES for name in ("lib/", "lib64/")),
     os.path.realpath(sys.executable),
 )
 HARNESS = _folder(os.path.dirname(os.path.dirname(os.path.dirname(wire.__file__))))  # noqa: PTH120
-# Where a system, its administrator or its container runtime puts libraries, drivers and compilers.
+# Folders in which a system, its administrator or its container runtime installs libraries, drivers and compilers.
 SYSTEM = (
     *("/usr/", "/lib/", "/lib32/", "/lib64/", "/libx32/", "/opt/", "/nix/store/", "/gnu/store/", "/snap/", "/cvmfs/"),
     *("/run/nvidia/", "/run/opengl-driver/", "/.singularity.d/libs/", "/home/linuxbrew/.linuxbrew/"),
     *_PREFIXES,
 )
-# What site imported: the finder of an editable install belongs to that install, and is harmless until it finds something.
+# Modules that site imported: the finder of an editable install belongs to that install, and is harmless by itself.
 _AT_START = tuple(sys.modules)
 
 
@@ -117,14 +115,14 @@ def _listed(variable: str) -> list[str]:
 
 
 def _both_names(places: list[str]) -> tuple[str, ...]:
-    """These folders by their names and by their real paths, without the interpreter's own."""
+    """The names and the real paths of these folders, without the interpreter's own folders."""
     both = (name for place in places for name in (os.path.join(os.path.abspath(place), ""), _folder(place)))  # noqa: PTH100, PTH118
     return tuple(dict.fromkeys(name for name in both if not name.startswith(INTERPRETER)))
 
 
 def mapped_objects() -> list[str]:
-    """Files that are mapped into this process as executable, or are named like a shared object. Not devices, nor memory
-    that compilers and libffi write code to (memfd, files that are deleted as soon as they are open)."""
+    """Mapped files that are executable or have a shared object's name. Not devices, nor the memory that compilers and libffi
+    write code to (memfd, files deleted at once)."""
     paths = set()
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -140,63 +138,61 @@ def mapped_objects() -> list[str]:
 
 
 class Prover:
-    """Judges what is loaded, for one mount. `judges` are folders of benchmarks that workloads wrap, which may be loaded
-    unless they have the package's name.
+    """Lists the files that this process has loaded, and decides which of them may be, for one mount.
 
-    Results about a file are cached: a worker proves itself around every cell, and torch alone has two thousand modules.
+    `benchmarks`: folders of benchmarks that workloads wrap, which may be loaded unless they have the package's name. Results
+    about a file are cached: a worker proves itself around every cell, and torch alone has two thousand modules.
     """
 
-    def __init__(self, mount: wire.Mount, judges: Iterable[str] = ()) -> None:
-        """Records what this process has now: call it when torch, Triton and the driver are loaded, and nothing else."""
+    def __init__(self, mount: wire.Mount, benchmarks: Iterable[str] = ()) -> None:
+        """Record this process's folders and files: call it when torch, Triton and the driver are loaded, and nothing else."""
         self._mount = mount
-        self._own, self._forbidden, self._sources, self._judges = (
-            tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, judges)
+        self._own, self._forbidden, self._sources, self._benchmarks = (
+            tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, benchmarks)
         )
-        self.take()
         self._known: dict[str, tuple[str, str]] = {}  # a module's file -> its real path and standing
         self._installed: tuple[tuple[str, ...], dict[str, str]] = ((), {})
         self._hashes: dict[tuple[str, int, int], str] = {}
-
-    def take(self) -> None:
-        """Where code may come from besides the side's folders and the interpreter's."""
+        # Where code may come from besides the side's folders and the interpreter's.
         named = _both_names(_listed("PYTHONPATH"))
         path = _both_names([place for place in sys.path if os.path.isabs(place)])  # noqa: PTH117
         # Folders of installed packages on the import path: another environment's, a system's.
         self.installed = tuple(p for p in path if p not in named and p.endswith(("/site-packages/", "/dist-packages/")))
-        # Other folders on the import path (.pth, PYTHONPATH), or of an imported package.
+        # Other folders on the import path (.pth, PYTHONPATH), and those of imported packages.
         tops = (module for name, module in list(sys.modules.items()) if "." not in name)
         inside = _both_names([p for m in tops if isinstance(at := getattr(m, "__path__", None), list) for p in at])
         self.importable = tuple(
             p for p in (*path, *inside) if p in named or not p.startswith((*self.installed, HARNESS))
         )
-        # Of libraries: named by LD_LIBRARY_PATH, CUDA_HOME or CUDA_PATH, or the CUDA driver's.
+        # Folders of libraries: named by LD_LIBRARY_PATH, CUDA_HOME or CUDA_PATH, and the CUDA driver's.
         objects = mapped_objects()
         drivers = [os.path.dirname(path) for path in objects if "/libcuda.so" in path]  # noqa: PTH120
         self.linkable = _both_names(
             [*_listed("LD_LIBRARY_PATH"), *_listed("CUDA_HOME"), *_listed("CUDA_PATH"), *drivers]
         )
-        # Files of loaded modules and libraries, from elsewhere than PYTHONPATH.
+        # Files of loaded modules and libraries, except from PYTHONPATH.
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         self.loaded = frozenset(file for file in (*files, *objects) if file and not file.startswith(named))
 
     def prove(self, kernels: dict[str, str]) -> tuple[str, list[wire.Artefact]]:
-        """(why a loaded file may not be there, or ""; every loaded file that is not the environment's, with its SHA-256).
+        """The reason why a loaded file may not be there, or ""; and every loaded file that is not the environment's.
 
-        The environment is the interpreter, the system's libraries and what was given, unless it lies in `mount.forbidden`,
-        has the name of one of the side's modules, or is of a distribution that was installed from one of `mount.sources`
-        or is a copy of the package. `kernels`: compiled kernel -> SHA-256.
+        The environment is the interpreter, the system's libraries and the folders that the worker started with. A file of
+        the environment is listed all the same if it is in `mount.forbidden`, has the name of one of the side's modules, or
+        belongs to a distribution that was installed from one of `mount.sources` or is a copy of the package.
+        `kernels`: compiled kernel -> SHA-256.
         """
         module, root = self._mount.module, Path(self._mount.root)
         private = module.startswith(PRIVATE)
         top = module if private else module.partition(".")[0]
-        # Of an installed release everything beside the package is the side's, too.
+        # In an installed release everything beside the package is the side's, too.
         whole = self._mount.whole and root.is_dir()
         beside = {entry.name.removesuffix(".py") for entry in root.iterdir()} if whole else set[str]()
         installed = self._installed_from((*sys.path, "" if private else top))
         found: list[wire.Artefact] = []
         reasons: list[str] = []
 
-        def judge(kind: Literal["module", "object"], name: str, path: str, *, outside: bool) -> None:
+        def add(kind: Literal["module", "object"], name: str, path: str, *, outside: bool) -> None:
             what = f"module {name}" if kind == "module" else f"shared object {path}"
             if path in installed:
                 reasons.append(f"{what} is of {installed[path]}, outside this side's tree")
@@ -208,27 +204,27 @@ class Prover:
         for module, path, standing in self._modules():
             sides = f"{module}.".startswith(f"{top}.") or module.partition(".")[0] in beside
             foreign = standing != "environment" or path in installed
-            if sides or (foreign and not path.startswith(self._judges)):
-                judge("module", module, path, outside=standing == "outside" or (sides and standing != "own"))
+            if sides or (foreign and not path.startswith(self._benchmarks)):
+                add("module", module, path, outside=standing == "outside" or (sides and standing != "own"))
         for path in mapped_objects():
             standing = self.standing(path, path, library=True)
             if standing != "environment" or path in installed:
-                judge("object", os.path.basename(path), path, outside=standing == "outside")  # noqa: PTH119
+                add("object", os.path.basename(path), path, outside=standing == "outside")  # noqa: PTH119
         found += [wire.Artefact("kernel", name, "", sha256) for name, sha256 in sorted(kernels.items())]
         return next(iter(reasons), ""), found
 
     def standing(self, file: str, path: str, *, library: bool = False) -> str:
-        """own: the side's. environment: the interpreter's, the system's, or loaded from the start. given: from a folder
-        that was given. outside: anything else. `file` is the name it was loaded by, `path` its real path."""
+        """Whose a file is: `own` (the side's), `environment` (the interpreter's, the system's, or loaded at the start), `given`
+        (from another folder that the worker started with) or `outside`. `file`: the name that was loaded; `path`: its real path."""
         if path.startswith(self._own):
             return "own"
-        if path.startswith((*INTERPRETER, HARNESS)):  # also where these lie below a forbidden folder
+        if path.startswith((*INTERPRETER, HARNESS)):  # also below a forbidden folder
             return "environment"
         if path.startswith(self._forbidden):
             return "outside"
         if file in self.loaded or path.startswith(self.installed):
             return "environment"
-        # The name may be a link in one of these, to where a package manager or an editable install keeps the file.
+        # The name may be a link in one of these folders, to a file of a package manager or an editable install.
         if path.startswith(self.importable) or file.startswith((*self.importable, *self.installed, *INTERPRETER)):
             return "given"
         if library and path.startswith(SYSTEM):
@@ -236,8 +232,8 @@ class Prover:
         return "given" if library and path.startswith(self.linkable) else "outside"
 
     def _modules(self) -> Iterator[tuple[str, str, str]]:
-        """(name, real path, standing) of every imported module except the workloads, and the script that started the worker
-        (multiprocessing knows it by a second name)."""
+        """(name, real path, standing) of every imported module, except the workloads and the script that started the worker
+        (in multiprocessing it has a second name)."""
         for name, module in sorted(sys.modules.items()):
             file = getattr(module, "__file__", None)
             # A relative file is made up: torch.ops has "_ops.py".
@@ -248,11 +244,11 @@ class Prover:
                 yield name, *self._known[file]
 
     def _installed_from(self, path: tuple[str, ...]) -> dict[str, str]:
-        """Real path of a file -> why its distribution is not environment: it was installed (also editable) from a folder
-        or archive below `mount.sources` and not below the side's own folders (PEP 610), or holds a copy of the package.
+        """Real path of a file -> its distribution and why that is not of the environment: it was installed (also editable) from
+        a folder or archive below `mount.sources` and not below the side's own folders (PEP 610), or is a copy of the package.
 
-        `path` is the import path, and the package's name below site-packages. What was imported when the worker started
-        is left out.
+        `path`: the import path, and the package's name below site-packages. Modules imported at the worker's start are
+        left out.
         """
         if self._installed[0] == path:
             return self._installed[1]
@@ -275,7 +271,7 @@ class Prover:
         return found
 
     def _hash(self, path: str) -> str:
-        """Empty for a file that is gone since it was loaded: an empty hash equals no other side's."""
+        """SHA-256 of the file; "" if the file is gone."""
         try:
             stat = os.stat(path)  # noqa: PTH116
             key = path, stat.st_mtime_ns, stat.st_size
@@ -288,7 +284,7 @@ class Prover:
 
 
 def _origin(distribution: metadata.Distribution) -> str:
-    """The folder or archive that this was installed from, with a slash at its end; "" for an index or another host."""
+    """The folder or archive that a distribution was installed from, with a slash at its end; "" for an index or another host."""
     try:
         url = urlsplit(json.loads(distribution.read_text("direct_url.json") or "{}")["url"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
