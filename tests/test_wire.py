@@ -18,7 +18,7 @@ COMPILED = wire.Compiled("k[0]", "k", "/k.cubin", "00", None, 4, 3, 1, 1024, {"B
 EXAMPLES: list[Any] = [
     wire.Start("cuda:GPU-1", "target", MOUNT, {"w": "/w.py"}, "/s", 3),
     wire.Start("cpu", "base"),
-    wire.Ready(7, "cpu", "a processor", "", 1 << 40, {"torch": "2.13"}, {"host": "h"}),
+    wire.Ready({"torch": "2.13"}, {"capability": "9.0"}),
     wire.Describe("w"),
     wire.Screen("w", [CASE, {}]),
     wire.Screened(["", "too large"], [1e9, None], [None, 4.0], ["", "fwd"]),
@@ -46,8 +46,7 @@ EXAMPLES: list[Any] = [
     wire.Phases("a", 5, 2, "w-1.base.json", 1000),
     wire.Phased({}, 2.0, wire.Census((wire.Launch("k", 2, 5.0),), 0.0), 3),
     wire.Close(),
-    wire.Closed(),
-    wire.Closed(1),
+    wire.Done(),
     wire.Prove(),
     wire.Proved(False, "elsewhere", [wire.Artefact("module", "k", "/k.py", "0")], 1, [COMPILED]),
     wire.Reach(),

@@ -160,13 +160,8 @@ class Start:
 
 @dataclass(frozen=True)
 class Ready:
-    pid: int
-    kind: str  # cpu, cuda
-    device: str  # the device's name
-    uuid: str = ""
-    memory_bytes: int = 0
-    versions: dict[str, str] = field(default_factory=dict)
-    facts: dict[str, str] = field(default_factory=dict)
+    versions: dict[str, str]  # of the interpreter, torch, Triton and CUDA
+    facts: dict[str, str]  # what else decides a build: prefix, base_prefix, soabi, capability
 
 
 @dataclass(frozen=True)
@@ -242,12 +237,12 @@ class Built:
 
 @dataclass(frozen=True)
 class Stop:
-    """Last request; the worker answers with Closed and exits."""
+    """The last request: the worker answers and exits."""
 
 
 @dataclass(frozen=True)
-class Closed:
-    peak_mem_bytes: int | None = None
+class Done:
+    """The request is done."""
 
 
 @dataclass(frozen=True)
@@ -427,13 +422,13 @@ VERBS: dict[str, tuple[type, type]] = {
     "open": (Open, Opened),
     "capture": (Capture, Captured),
     "check": (Check, Checked),
-    "hand": (Hand, Closed),
+    "hand": (Hand, Done),
     "examine": (Examine, CheckResult),
     "turn": (Turn, Turned),
     "phases": (Phases, Phased),
-    "close": (Close, Closed),
+    "close": (Close, Done),
     "prove": (Prove, Proved),
-    "stop": (Stop, Closed),
+    "stop": (Stop, Done),
 }
 NAMES = {args: verb for verb, (args, _) in VERBS.items()}
 

@@ -42,15 +42,14 @@ class Bench(Arms):
         self._prover = Prover(start.mount, benchmarks) if start.mount else None
 
     def ready(self) -> wire.Ready:
-        """Who this worker is."""
-        name, uuid, memory, facts = self.clock.identity()
-        facts |= {
-            "host": platform.node(),
+        """What decides a build for this worker."""
+        facts = {
+            "capability": self.clock.capability(),
             "prefix": os.path.realpath(sys.prefix),
             "base_prefix": os.path.realpath(sys.base_prefix),
             "soabi": str(sysconfig.get_config_var("SOABI") or ""),
         }
-        return wire.Ready(os.getpid(), self.clock.kind, name, uuid, memory, self._versions, facts)
+        return wire.Ready(self._versions, facts)
 
     def usable(self) -> bool:
         """Whether the device still answers this process."""
@@ -122,14 +121,13 @@ class Bench(Arms):
         launches = chosen(phased.census.launches, self.mounted.__name__)
         return dataclasses.replace(phased, census=dataclasses.replace(phased.census, launches=launches))
 
-    def close(self, _request: wire.Close) -> wire.Closed:
+    def close(self, _request: wire.Close) -> wire.Done:
         """Forget the cell's arms."""
-        peak = self.clock.peak_bytes()
         self.opened.clear()
         gc.collect()
         gc.freeze()  # what outlives a cell stays for good: walking torch's objects at every cell took 70 ms each time
         self.clock.reset_peak()
-        return wire.Closed(peak)
+        return wire.Done()
 
 
 @functools.cache

@@ -61,7 +61,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     return wire.Checked(*_fields(verdict), digest, base_max_abs, compared, facts)
 
 
-def hand(arms: Arms, request: wire.Hand) -> wire.Closed:
+def hand(arms: Arms, request: wire.Hand) -> wire.Done:
     """Write outputs on inputs of another seed to a file, for `examine` in another worker; then open the arm as before."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
@@ -76,7 +76,7 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Closed:
     del arm
     gc.collect()
     arms.reopen(opened, wall)
-    return wire.Closed()
+    return wire.Done()
 
 
 def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
-import platform
 import random
 import resource
 import statistics
@@ -89,13 +87,9 @@ class Clock:
     def reset_peak(self) -> None:
         """Reset the peak and release cached memory."""
 
-    def identity(self) -> tuple[str, str, int, dict[str, str]]:
-        """(name, uuid, bytes of memory, further facts)."""
-        facts = {"threads": str(torch.get_num_threads()), "capability": torch.backends.cpu.get_cpu_capability()}
-        with open("/proc/cpuinfo") as file:
-            models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-        name = models[0] if models else platform.processor() or platform.machine()
-        return name, "", os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), facts
+    def capability(self) -> str:
+        """The device's instruction set."""
+        return str(torch.backends.cpu.get_cpu_capability())
 
 
 def clock(device: str) -> Clock:
@@ -280,14 +274,8 @@ class CudaClock(Clock):
         torch.cuda.reset_peak_memory_stats(self.device)
         self._held = int(torch.cuda.memory_allocated(self.device))
 
-    def identity(self) -> tuple[str, str, int, dict[str, str]]:
-        p = self._properties
-        facts = {
-            "capability": f"{p.major}.{p.minor}",
-            "multiprocessors": str(p.multi_processor_count),
-            "l2_bytes": str(getattr(p, "L2_cache_size", 0)),
-        }
-        return p.name, f"GPU-{p.uuid}", int(p.total_memory), facts
+    def capability(self) -> str:
+        return f"{self._properties.major}.{self._properties.minor}"
 
 
 # ---------------------------------------------------------------- CUPTI's activity records (cupti-python)

@@ -92,7 +92,7 @@ def serve(source: int, sink: int) -> int:
             message = wire.load(line)
             verb, request = message["do"], wire.unpack(wire.VERBS[message["do"]][0], message["args"])
             try:
-                reply: Any = wire.Closed()
+                reply: Any = wire.Done()
                 if verb == "start":
                     bench = Bench(request)
                     reply = bench.ready()

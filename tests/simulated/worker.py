@@ -87,13 +87,7 @@ class Worker:
         self.clock = Clock(args.scratch, self.scenario.clock_ns)
         self.faults.note(os.getpid(), f"worker {args.side} {args.epoch}")
         print(f"simulated worker: {args.side}, epoch {args.epoch}", flush=True)
-        return wire.Ready(
-            pid=os.getpid(),
-            kind=self.scenario.kind,
-            device=self.scenario.device,
-            versions=self.scenario.versions,
-            facts=self.scenario.facts | _capability(args.device),
-        )
+        return wire.Ready(self.scenario.versions, self.scenario.facts | _capability(args.device))
 
     def describe(self, args: wire.Describe, faults: list[Fault]) -> wire.Described:
         workload = self._find(args.workload)
@@ -181,14 +175,14 @@ class Worker:
             base_max_abs=None if base is None else abs(output - base),
         )
 
-    def hand(self, args: wire.Hand, faults: list[Fault]) -> wire.Closed:
+    def hand(self, args: wire.Hand, faults: list[Fault]) -> wire.Done:
         """Outputs are the seeds that they follow: with the fault `kept` of the first call alone, with `packed` of what it
         was prepared on, with `wrong` of none."""
         words = {fault.word for fault in faults}
         old = "kept" in words or ("packed" in words and not args.anew)
         follows = [] if "wrong" in words else [args.seed] if old else [args.seed, args.again]
         self._scratch(args.outputs).write_text(json.dumps(follows))
-        return wire.Closed()
+        return wire.Done()
 
     def examine(self, args: wire.Examine, faults: list[Fault]) -> wire.CheckResult:
         found = json.loads(self._scratch(args.outputs).read_text())
@@ -230,9 +224,9 @@ class Worker:
         self._scratch(args.keep).write_text(text[:-5] if broken else text)
         return wire.Phased({}, arm.ns, wire.Census(launches))
 
-    def close(self, args: wire.Close, faults: list[Fault]) -> wire.Closed:
+    def close(self, args: wire.Close, faults: list[Fault]) -> wire.Done:
         self.cell, self.arms = "", {}
-        return wire.Closed(self.workload.peak_mem_bytes if self.workload else None)
+        return wire.Done()
 
     def prove(self, args: wire.Prove, faults: list[Fault]) -> wire.Proved:
         mount, foreign = self.start_.mount, [fault for fault in faults if fault.word == "foreign_path"]
@@ -246,8 +240,8 @@ class Worker:
         reason = f"loaded from outside its own tree: {', '.join(outside)}" if outside else ""
         return wire.Proved(ok=not outside, reason=reason, artefacts=artefacts, compiles=self.compiles)
 
-    def stop(self, args: wire.Stop, faults: list[Fault]) -> wire.Closed:
-        return wire.Closed()
+    def stop(self, args: wire.Stop, faults: list[Fault]) -> wire.Done:
+        return wire.Done()
 
     def own(self) -> dict[str, Any]:
         """What the mounted package says of itself in its file `simulated.json`: "factors" of times by a glob over cells, how

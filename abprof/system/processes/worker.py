@@ -32,8 +32,8 @@ from abprof.system.processes.children import (
 )
 from abprof.system.processes.forks import Forked, ForkServer
 
-ALIVE_EVERY = 0.2  # seconds between looks whether a silent child still lives
-START = 30.0  # seconds that a start may take, however short --timeout is
+ALIVE_EVERY = 0.2  # seconds between checks that a silent child lives
+START = 30.0  # seconds that a start may take, even if --timeout is shorter
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 REPLY_LIMIT = 64 << 20
 
@@ -54,28 +54,28 @@ class Worker:
         started: Callable[[int], None] | None = None,
         server: ForkServer | None = None,
     ) -> None:
-        """`walled`: the command is bubblewrap's (abprof/builds/sandbox.py), and the child is what that starts. `started` gets the
-        process id of whatever is started, as soon as it is known. A living `server` forks it in the place of `argv`."""
+        """`walled`: the command is bubblewrap's (abprof/builds/sandbox.py), which starts the child. `started` gets the id of
+        every process that is started, as soon as the id is known. A living `server` forks the child instead of `argv`."""
         self.name = name
         self._server = server
-        self._started = started
+        self._started = started or (lambda _: None)
         self.log = Log(log, on_line)
         self._argv, self._env, self._cwd, self._walled = tuple(argv), dict(env), cwd, walled
         self._launch()
 
     @property
     def program(self) -> str:
-        """The path of the program that was started; "" in a sandbox."""
+        """Path of the program; "" in a sandbox."""
         return "" if self._walled else self._argv[0]
 
     def restart(self) -> None:
-        """A new process in the place of this one, which is killed if it lives. Raises WorkerDied."""
+        """Kill the process if it lives, and start a new one. Raises WorkerDied."""
         self.kill()
         self._launch()
 
     def _launch(self) -> None:
         self._next = 0
-        self._inner: tuple[int, ...] = ()  # behind a wall: its first process, and the child
+        self._inner: tuple[int, ...] = ()  # in a sandbox: its first process, and the child
         self._buffer = bytearray()
         self._child: subprocess.Popen[bytes] | Forked
         to_child, self._out = os.pipe()
@@ -92,13 +92,13 @@ class Worker:
         finally:
             for fd in (to_child, from_child, stdout_write):
                 os.close(fd)
-        self._tell(self._child.pid)
+        self._started(self._child.pid)
         self._drainer = threading.Thread(target=self._drain, args=(stdout_read,), daemon=True)
         self._drainer.start()
 
     def _begin(self, source: int, sink: int, output: int) -> None:
         if self._server is not None and self._server.alive:
-            with contextlib.suppress(WorkerDied):  # then it starts afresh
+            with contextlib.suppress(WorkerDied):  # the command then starts a fresh process
                 self._mark = new_mark()
                 env = {**self._env, MARK: self._mark}
                 self._child = self._server.fork(env=env, cwd=self._cwd, source=source, sink=sink, output=output)
@@ -119,19 +119,16 @@ class Worker:
         return self._behind()[1] if len(self._behind()) > 1 else self._child.pid
 
     def _behind(self) -> tuple[int, ...]:
+        """The ids of a sandbox's first process and of the child, as far as they are known; () without a sandbox."""
         if self._walled and len(self._inner) < 2:
             self._inner = inside(self._child.pid) or self._inner
-            self._tell(*self._inner)
-        return self._inner
-
-    def _tell(self, *pids: int) -> None:
-        if self._started is not None:
-            for pid in pids:
+            for pid in self._inner:
                 self._started(pid)
+        return self._inner
 
     @property
     def alive(self) -> bool:
-        """Whether it can still answer."""
+        """Whether the child can answer."""
         return self._out >= 0 and self._child.poll() is None
 
     def call(self, request: Any, timeout: float) -> Any:
@@ -143,7 +140,7 @@ class Worker:
         return self.receive(request, timeout)
 
     def send(self, request: Any) -> None:
-        """Send without waiting, so that several workers can start up, open or check at the same time."""
+        """Send a request without waiting for its reply, so that several workers can work at the same time."""
         if self._out < 0:
             raise WorkerDied("has ended")
         self._next += 1
@@ -159,7 +156,7 @@ class Worker:
             raise self._died() from error
 
     def receive(self, request: Any, timeout: float) -> Any:
-        """The reply to the last request sent. A start may take `START` seconds: it imports torch, perhaps from a network's disk."""
+        """The reply to the last request. A start may take `START` seconds: torch may be on a network's disk."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
             message = msgspec.convert(untrusted(line), dict[str, Any])
@@ -183,7 +180,7 @@ class Worker:
                 self.kill()
                 raise WorkerDied("an answer of more than 64 MiB")
             left = deadline - time.monotonic()
-            if left <= -1:  # it dribbles: there is always something to read, and never a line
+            if left <= -1:  # bytes arrive all the time, but no line
                 raise self._hung(f"no answer for {timeout:.0f} s")
             if select.select([self._in], [], [], max(0.0, min(left, ALIVE_EVERY)))[0]:
                 chunk = os.read(self._in, 1 << 20)
@@ -191,15 +188,15 @@ class Worker:
                     raise self._died()
                 self._buffer += chunk
                 continue
-            self._behind()  # while it lives: one that dies of its first request has been on the device too
-            # A dead child's pipe stays open if a process that it forked holds it.
+            self._behind()  # while the child lives: a child that dies of its first request has used the device, too
+            # A dead child's pipe stays open while a forked process holds it.
             if self._child.poll() is not None and not select.select([self._in], [], [], 0)[0]:
                 raise self._died()
             if left <= 0:
                 raise self._hung(f"no answer for {timeout:.0f} s")
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
-        self._behind()  # once it has answered they are there; when it has died it is too late to ask
+        self._behind()
         return line
 
     def _hung(self, reason: str) -> WorkerHung:
@@ -212,42 +209,43 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.kill()
             return WorkerDied("closed its channel without ending")
-        self.kill()  # whatever it forked
+        self.kill()  # forked processes
         self._drainer.join(timeout=1)
         last = f": {self.log.last_line}" if self.log.last_line else ""
-        if self._walled and code > 128:  # how bubblewrap tells of a signal
+        if self._walled and code > 128:  # bubblewrap's code for a signal
             code = 128 - code
         return WorkerDied(f"{how_ended(code)}{last}")
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Ask it to end; kill the whole group in any case, for a child may have forked."""
+        """Ask the child to end, then kill its process group: the child may have forked."""
         with contextlib.suppress(WorkerDied, WorkerFault, subprocess.TimeoutExpired):
             self.call(wire.Stop(), timeout)
             self._await_end(timeout)
         self.kill()
 
     def end(self) -> None:
-        """Kill the process group. Called from another thread than the one that waits for an answer, which cleans up."""
+        """Kill the process group. Another thread may call this: the thread that waits for an answer then cleans up."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             behind = self._behind()
-            if behind and self._child.poll() is None:  # all behind the wall end with the first, and then bubblewrap
+            if behind and self._child.poll() is None:  # all of a sandbox ends with its first process
                 os.kill(behind[0], signal.SIGKILL)
             else:
                 os.killpg(self._child.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kill the process group and whatever left it. Safe to call twice."""
+        """Kill the process group and all processes that left the group. Safe to call twice."""
         end_all([self])
 
     def _await_end(self, seconds: float) -> None:
-        """Raises subprocess.TimeoutExpired, but not of a forked child: its server may be importing and reap it later."""
+        """Wait for the child's end. Raises subprocess.TimeoutExpired, except for a forked child: a server that imports reaps
+        the child later."""
         if isinstance(self._child, Forked):
             await_end(self._child.pid, seconds)
         else:
             self._child.wait(timeout=seconds)
 
     def _release(self) -> None:
-        with contextlib.suppress(subprocess.TimeoutExpired):  # one stuck in a driver's call cannot even be killed
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a process in a driver's call may survive SIGKILL
             self._await_end(10.0)
         if self._inner:
             await_end(self._inner[0], 5.0)
@@ -258,7 +256,7 @@ class Worker:
 
 
 def end_all(workers: Iterable[Worker]) -> None:
-    """Kill them and whatever they started, all at once: destroying a CUDA context takes time, and so does finding strays."""
+    """Kill these workers and all that they started, at the same time: the end of a CUDA context takes time."""
     living = [worker for worker in workers if worker._in >= 0]
     for worker in living:
         worker.end()
