@@ -21,8 +21,8 @@ def tracked(folder: str) -> list[Path]:
 
 
 def lines(folder: str) -> int:
-    """Lines of all files but archives, as `wc -l` counts them."""
-    return sum(file.read_bytes().count(b"\n") for file in tracked(folder) if file.suffix != ".xz")
+    """Lines of all files, as `wc -l` counts them."""
+    return sum(file.read_bytes().count(b"\n") for file in tracked(folder))
 
 
 def words(*folders: str, only: str = "") -> int:

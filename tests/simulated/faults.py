@@ -23,7 +23,8 @@ def gone(scenario: Path, device: str) -> Path:
 class Faults:
     """The scenario's faults as one worker process meets them."""
 
-    def __init__(self, faults: list[Fault], scenario: Path) -> None:
+    def __init__(self, faults: list[Fault], scenario: Path, parent: int) -> None:
+        self._parent = parent
         self._faults = faults
         self._seen = [0] * len(faults)
         self._scenario = scenario
@@ -77,7 +78,7 @@ class Faults:
         elif word in ("sigstop", "slow", "wait"):
             _pause(fault, self._scenario.parent)
         elif word in ("kill_parent", "stop_parent"):
-            os.kill(os.getppid(), signal.SIGKILL if word == "kill_parent" else signal.SIGSTOP)
+            os.kill(self._parent, signal.SIGKILL if word == "kill_parent" else signal.SIGSTOP)
         elif word == "print":
             _flood(int(fault.number(1 << 20)))
         elif word == "write":

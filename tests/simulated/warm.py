@@ -23,6 +23,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from abprof.builds.worker_factory import ForkServers
+from abprof.system.processes import ForkServer
 from tests.simulated.processes import show, told
 
 _LONGEST = 1 << 17  # bytes of a request
@@ -142,6 +144,18 @@ def _bury(options: int = os.WNOHANG) -> None:
             pass
 
 
+def fork_workers() -> None:
+    """Have the simulated workers of this process's runs forked as real workers are, from one server a run."""
+
+    def server(self: ForkServers, argv: Sequence[str], epoch: int) -> ForkServer | None:
+        key = (tuple(argv), 0)
+        if self._env is not None and not (key in self._servers and self._servers[key].alive):
+            self._servers[key] = ForkServer(argv, env=self._env, cwd=self._folder, log=self._log)
+        return None if self._env is None else self._servers[key]
+
+    ForkServers.server = server  # type: ignore[method-assign]
+
+
 if __name__ == "__main__":
     import abprof.cli
     import abprof.report.render
@@ -152,6 +166,7 @@ if __name__ == "__main__":
         import scipy.stats  # noqa: F401
         import typer._adapters  # noqa: F401 - newer typers import pydantic when the first option is read
     gc.freeze()  # what is imported stays for good: no forked process looks through it and copies its pages by that
+    fork_workers()
     serve(socket.socket(fileno=int(sys.argv[1])))
     from abprof.__main__ import main
 

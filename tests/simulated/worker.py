@@ -1,4 +1,5 @@
-"""The simulated worker's process: `python -P worker.py --in FD --out FD`, ABPROF_SIMULATED=/path/scenario.json.
+"""The simulated worker's process: `python -P worker.py --in FD --out FD`, ABPROF_SIMULATED=/path/scenario.json. With `--fork FD` it
+forks workers on request.
 
 It speaks abprof/wire like the real worker and imports neither torch nor anything of the kernel packages, whose
 files it only hashes. Standard output and error are the log.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import gc
 import hashlib
 import json
 import math
@@ -27,9 +29,11 @@ if __name__ == "__main__":  # as in a worker's bundle: the messages without the 
     records = sys.modules["abprof.records"] = types.ModuleType("abprof.records")
     records.__path__ = [str(ROOT / "abprof" / "records")]
 
+
 from abprof.records import messages as wire  # noqa: E402
 from tests.simulated.clock import Clock  # noqa: E402
 from tests.simulated.faults import Faults, Typed, line, write  # noqa: E402
+from tests.simulated.forking import fork_on_request  # noqa: E402
 from tests.simulated.scenario import Fault, Noise, Scenario, Workload, cell_id  # noqa: E402
 
 CHECKED = 1.0  # a sampled output's first value; wrong outputs have another
@@ -294,21 +298,32 @@ def answer(worker: Worker, out: int, text: bytes) -> bool:
     return verb != "stop"
 
 
-def main() -> int:
-    """Answer requests until `stop` or the end of the input: a worker never outlives its parent on purpose."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--in", dest="input", type=int, required=True)
-    parser.add_argument("--out", type=int, required=True)
-    options = parser.parse_args()
+def serve(requests: int, replies: int, parent: int = 0) -> int:
+    """Answer requests until `stop` or the end of the input: a worker never outlives its parent on purpose. `parent`: abprof's
+    process, if that is not the process that started this one."""
     _die_with_parent()
     path = Path(os.environ["ABPROF_SIMULATED"])
     scenario = Scenario.from_json(path.read_text())
-    worker = Worker(scenario, Faults(scenario.faults, path))
-    with os.fdopen(options.input, "rb") as requests:
-        for text in requests:
-            if not answer(worker, options.out, text):
-                return 0
+    worker = Worker(scenario, Faults(scenario.faults, path, parent or os.getppid()))
+    with os.fdopen(requests, "rb") as lines:
+        for text in lines:
+            if not answer(worker, replies, text):
+                break
     return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--in", dest="input", type=int)
+    parser.add_argument("--out", type=int)
+    parser.add_argument("--fork", type=int)
+    options = parser.parse_args()
+    if options.fork is None:
+        return serve(options.input, options.out)
+    _die_with_parent()
+    parent = os.getppid()
+    gc.freeze()
+    return fork_on_request(options.fork, lambda requests, replies: serve(requests, replies, parent))
 
 
 def _die_with_parent() -> None:
