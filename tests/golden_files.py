@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from abprof.extras.bot import Context, render
+from abprof.extras.bot import render
 from abprof.report import legacy, suite_csv
 
 from . import declared, notices, reports, runs
@@ -23,8 +23,8 @@ def rendered() -> dict[str, bytes]:
     made |= {f"suites/{name}": text for name, text in suite_csv.files(declared.run()).items()}
     made["run.md"] = reports.markdown(run, runs.blocks(run))
     made |= {f"comment/{kind}.md": render(notices.made(kind)) for kind in notices.KINDS}
-    moved_on = Context(head="5" * 40, link="https://ci.example/runs/7", replaces="6" * 40)
-    made["comment/outdated.md"] = render(notices.made("unchanged"), moved_on)
+    moved_on = {"head": "5" * 40, "link": "https://ci.example/runs/7", "replaces": "6" * 40}
+    made["comment/outdated.md"] = render(notices.made("unchanged"), **moved_on)
     return {name: text.encode() for name, text in made.items()}
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from abprof.cli import run_command_line
 from abprof.extras.bot import encode
-from abprof.extras.bot.command import parse
+from abprof.extras.bot.github import parse
 from abprof.records.errors import AbprofError
 from abprof.system.bundled import bundled
 from tests.simulated.lab import Lab
@@ -34,13 +34,15 @@ TEXT = (bundled("templates") / "github" / "abprof.yml").read_text()
 
 
 def test_a_command_is_a_commit_and_known_keys():
-    found = parse(f"/abprof {HEAD} preset=smoke only=direction=bwd kernels=ffa,wsattn workloads=dense budget=20m\r\n")
-    assert found.commit == HEAD
-    assert found.options == {
+    commit, options = parse(
+        f"/abprof {HEAD} preset=smoke only=direction=bwd kernels=ffa,wsattn workloads=dense budget=20m\r\n"
+    )
+    assert commit == HEAD
+    assert options == {
         "preset": "smoke", "only": "direction=bwd", "kernels": "ffa,wsattn", "workloads": "dense", "budget": "20m",
     }  # fmt: skip
-    assert parse(f"/abprof {HEAD}").options == {}
-    assert parse(f"/abprof {HEAD} only=dense/*seqlen=4096*").options == {"only": "dense/*seqlen=4096*"}
+    assert parse(f"/abprof {HEAD}")[1] == {}
+    assert parse(f"/abprof {HEAD} only=dense/*seqlen=4096*")[1] == {"only": "dense/*seqlen=4096*"}
 
 
 WORDS = ("preset", "preset=a preset=b", "python=/tmp/x", "--device=cuda", "preset=--quick", "preset=../x", "preset=$(id)",
@@ -113,7 +115,7 @@ BROKEN = ("schema = 2", "users = 'ada'", "cooldown_minutes = 10", "root = true",
         (event() | {"action": "edited"}, "", "only a new comment"),
         (event() | {"issue": {"number": 7}}, "", "only a new comment"),
         (event(user={"login": "ada", "type": "Bot"}), "", "a bot may not run commands"),
-        (event() | {"comment": None}, "", "neither a workflow_run nor"),
+        (event() | {"comment": None}, "", "not a workflow_run or pull_request event"),
         (event() | {"issue": []}, "", "only a new comment"),
         *((event(), text, "bot.toml") for text in BROKEN),
     ],

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from abprof.cli import run_command_line
-from abprof.extras.bot import Context, encode, make_notice, read_notice, render
+from abprof.extras.bot import encode, make_notice, read_notice, render
 from abprof.extras.bot.comment import MOST_BYTES as LONGEST
 from abprof.extras.bot.comment import title
 from abprof.extras.bot.notice import MOST_BYTES, Notice
@@ -92,7 +92,7 @@ def test_five_rows_stand_unfolded_each_with_its_cause():
 
 def test_a_run_without_a_verdict_has_nothing_to_post():
     run = runs.run()
-    with pytest.raises(AbprofError, match="nothing was timed in this run"):
+    with pytest.raises(AbprofError, match="a run without timings has no verdict"):
         make_notice(msgspec.structs.replace(run, options=msgspec.structs.replace(run.options, timed=False)))
     with pytest.raises(AbprofError, match="one branch has no verdict"):
         make_notice(runs.single())
@@ -212,7 +212,7 @@ def everywhere(value: Any, text: str) -> Any:
 def shown(kind: str, text: str, head: str = "") -> str:
     content = plain(kind) | {"lacking": "sides", "lacking_in": ["dense", "other"]}
     made = msgspec.json.decode(msgspec.json.encode(everywhere(content, text[:200])), type=Notice)
-    return render(made, Context(head=head))
+    return render(made, head=head)
 
 
 @pytest.mark.parametrize("text", [*ATTACKS, " ".join(ATTACKS)[:200]])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.extras.nightly import Query, history_page, read_history
+from abprof.extras.nightly import history_page, read_history
 from tests import runs
 from tests.nights import MACHINE, Nights, commit
 
@@ -32,7 +32,7 @@ def made(tmp_path: Path) -> Nights:
 
 
 def values(nights: Nights, **query: Any) -> list[tuple[int, str, float | None, float | None, str]]:
-    found = read_history(nights.runs_dir).values(Query(**query))
+    found = read_history(nights.runs_dir).values(**query)
     return [(n.number, v.cell, v.base, v.head, v.verdict) for n, v in found]
 
 
@@ -82,7 +82,7 @@ def test_identical_code_is_a_change_of_nothing(tmp_path: Path) -> None:
     folder = nights.add({CELL: (1.0, 1.0)})
     edit(folder, lambda run: run["comparisons"][0].update(pct=None, low_pct=None, reasons=["identical_code"]))
     edit(folder, lambda run: [seen.update(status="identical", metrics={}) for seen in run["observations"]])
-    ((_, value),) = read_history(nights.runs_dir).values(Query())
+    ((_, value),) = read_history(nights.runs_dir).values()
     assert (value.pct, value.base, value.head, value.head_status) == (0.0, None, None, "identical")
 
 

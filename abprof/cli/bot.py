@@ -31,7 +31,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
     The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md has the rules,
     and the two jobs, of which only the second has a token.
     """
-    from abprof.extras.bot import Context, make_notice, post_notice, read_notice, render
+    from abprof.extras.bot import make_notice, post_notice, read_notice, render
 
     artifact, event, link = values["artifact"], values["event"], values["url"]
     if bool(run) == bool(artifact):
@@ -42,7 +42,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
         from abprof import session
 
         notice = make_notice(session.judged(Path(run), warn)[0])
-    text = render(notice, Context(link=link))
+    text = render(notice, link=link)
     if values["dry_run"]:
         sys.stdout.write(text)
         return Exit.OK

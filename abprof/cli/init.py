@@ -106,7 +106,7 @@ def _made(
     if kernel and not name:
         where = there[0] if there else place(root)[0].name
         raise AbprofError("is there", where=where, advice="--workload NAME writes one for it")
-    found = maker.look(files, lambda path: maker.content(root / path))
+    found = maker.look(files, lambda path: (root / path).read_text(encoding="utf-8-sig"))
     more = f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
     notes = [f"no Python of this version, or no text: {', '.join(found.unread[:3])}{more}"] if found.unread else []
     some = maker.within(found, kernel or name, file) if name else maker.candidates(found)

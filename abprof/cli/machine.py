@@ -41,6 +41,8 @@ def selfcheck(**values: Any) -> int:
 
     Presets are quick, default and full; --budget is 5m by default.
     """
+    import msgspec
+
     from abprof.extras import selfcheck as check
 
     quick = values["quick"]
@@ -48,7 +50,8 @@ def selfcheck(**values: Any) -> int:
     own |= {"epochs": values["epochs"] or (4 if quick else 8), "budget": values["budget"] or 300.0, "peers": False}
     found, folder = check.run(options_from([], own), view_of(values))
     with while_read():
-        print(check.as_json(found, folder) if values["json"] else check.as_markdown(found, folder))
+        loose = {**msgspec.to_builtins(found), "run_dir": str(folder)}
+        print(msgspec.json.encode(loose).decode() if values["json"] else check.as_markdown(found, folder))
     return Exit.OK if found.cells else Exit.CANNOT_RUN
 
 

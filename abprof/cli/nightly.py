@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,14 @@ def _since(text: str, option: str) -> str:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC).isoformat(timespec="seconds")
 
 
+def _metric(text: str, option: str) -> str:
+    from abprof.extras.nightly import METRICS
+
+    if text not in METRICS:
+        raise AbprofError(f"unknown metric {text!r}", where=option, advice=f"use {', '.join(METRICS)}")
+    return text
+
+
 _CHOICE = (
     many("--cell", "ID|GLOB", "Only these cells."),
     text("--since", "DATE|30d", "Only nights from then on (UTC).", _since, default=""),
@@ -101,20 +109,20 @@ app.add_typer(verbs, name="history", short_help="Nights: query, changes.")
 
 @verbs.command("query")
 @takes(
-    text("--metric", "NAME", _METRICS, default=""),
+    text("--metric", "NAME", _METRICS, _metric, default=""),
     *_CHOICE,
 )
 def query(**values: Any) -> int:
     """Print what the nights measured, a row per night and cell, as CSV."""
-    from abprof.extras.nightly import COLUMNS, Query
+    from abprof.extras.nightly import COLUMNS
 
-    chosen = Query(values["cell"], values["metric"], values["series"], values["since"])
     history = _history(values)
     with while_read():
         writer = csv.writer(sys.stdout, lineterminator="\n")
         if not values["json"]:
             writer.writerow(COLUMNS)
-        for row in history.table(chosen):
+        chosen = {name: values[name] for name in ("series", "metric", "since")}
+        for row in history.table(cells=values["cell"], **chosen):
             if values["json"]:
                 print(json.dumps(dict(zip(COLUMNS, row, strict=True))))
             else:  # a text never ends its line, steers a terminal, or is a formula to a spreadsheet
@@ -126,13 +134,13 @@ def query(**values: Any) -> int:
 @takes(*_CHOICE)
 def changes(**values: Any) -> int:
     """List where cells changed, confirmed by three nights, and when the machine did."""
-    from abprof.extras.nightly import Query, history_changes
+    from abprof.extras.nightly import history_changes
 
-    chosen, silent = Query(values["cell"], since=values["since"]), True
+    silent = True
     history = _history(values)
     with while_read():
         for name in [values["series"]] if values["series"] else history.series():
-            found, shifts = history_changes(history, replace(chosen, series=name))
+            found, shifts = history_changes(history, name, values["cell"], values["since"])
             silent = silent and not found and not shifts
             if values["json"]:
                 lists = {"changes": [asdict(it) for it in found], "shifts": [asdict(it) for it in shifts]}

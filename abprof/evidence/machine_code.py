@@ -1,4 +1,4 @@
-"""After all timing: every kernel that the workers compiled or loaded, with what its machine code is made of."""
+"""Machine code of every kernel that the workers compiled or loaded, read after all timing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _replace = msgspec.structs.replace
 
 
 class Reading(Record, frozen=True, kw_only=True):
-    """One function. Resources are None on a processor."""
+    """A function. Registers and memory are None on a processor."""
 
     code: str  # hash of its instructions
     classes: dict[str, int]  # instructions by class, and loops
@@ -38,7 +38,7 @@ class Reading(Record, frozen=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """One file: hash of its code, its functions. `missing`: why the functions, or both, are not here."""
+    """A file: the hash of its code, and its functions. `missing`: why they were not read."""
 
     code: str = ""
     functions: dict[str, Reading] = {}
@@ -107,8 +107,8 @@ def _objects(run: Run) -> list[Kernel]:
 
 
 def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[str]:
-    """Functions of an object that are not the same in its counterparts on other sides: those of its name, or, with a hash in
-    the name, the only one of each side."""
+    """Names of functions that differ between an object and its counterparts on other sides: the objects of its name, or, if
+    names contain a hash, the only object of each side."""
     package = [(other, of) for other, of in pairs if other.kind == "object" and other.package == kernel.package]
     fellows = [(other, of) for other, of in package if other.key == kernel.key]
     if len({other.side for other, _ in fellows}) < 2 and len({other.side for other, _ in package}) == len(package):
@@ -120,7 +120,7 @@ def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[s
 
 # ---------------------------------------------------------------- one file
 
-_VERSION = 7  # of what is read from a disassembly: a change makes cached readings void
+_VERSION = 7  # of the readings: another number makes cached ones void
 _LARGEST = 256 << 20  # bytes of a file
 _MOST_NAMES = 2000  # per command line of c++filt
 _TIMEOUT = 120.0  # seconds per file
@@ -200,7 +200,7 @@ def elf_sections(data: bytes) -> tuple[str, list[tuple[str, bytes]]]:
 
 
 def _demangled(functions: dict[str, Reading]) -> dict[str, Reading]:
-    """By the names that a profiler shows; unchanged without c++filt."""
+    """The functions by the names that a profiler shows; unchanged without c++filt."""
     mangled = [name for name in functions if name.startswith("_Z")][:_MOST_NAMES]
     text = proc.output(["c++filt", *mangled]) if mangled else None
     plain = dict(zip(mangled, (text or "").splitlines(), strict=False))
@@ -208,11 +208,9 @@ def _demangled(functions: dict[str, Reading]) -> dict[str, Reading]:
 
 
 def _cuobjdump() -> str:
-    """Triton's own; else the toolkit's."""
     spec = importlib.util.find_spec("triton")
     folders = [f"{place}/backends/nvidia/bin" for place in (spec.submodule_search_locations or () if spec else ())]
-    folders += [os.environ.get("PATH", ""), f"{os.environ.get('CUDA_HOME') or '/usr/local/cuda'}/bin"]
-    return shutil.which("cuobjdump", path=os.pathsep.join(folders)) or ""
+    return shutil.which("cuobjdump", path=os.pathsep.join(folders)) or proc.cuda_tool("cuobjdump")
 
 
 # ---------------------------------------------------------------- GPU: `cuobjdump -sass -res-usage`

@@ -39,7 +39,7 @@ def run(folder: str, device: tuple[str, ...], view: View) -> tuple[Run, Path]:
 
 
 def config(path: Path, device: tuple[str, ...]) -> Options:
-    """The job on the demo repository: what a laptop's CPU does in seconds, or what a GPU takes easily."""
+    """The options of the comparison: on a CPU a matrix of some seconds."""
     on_cpu = devices.choose(device).kind == "cpu"
     return Options(
         specs=("main", "optimize_ffa"),
@@ -54,7 +54,7 @@ def config(path: Path, device: tuple[str, ...]) -> Options:
 
 
 def make(path: Path) -> Path:
-    """The repository. Raises AbprofError when the folder is not empty."""
+    """Make the repository. Raises AbprofError when the folder is not empty."""
     repository = NewRepository(path, "main")
     for kind in ("kernels", "workloads"):
         shutil.copytree(bundled(kind), path / kind, ignore=shutil.ignore_patterns("__pycache__", ".*"))

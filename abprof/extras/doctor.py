@@ -1,4 +1,4 @@
-"""`abprof doctor`: what this machine can measure, what is missing for it, and what to do about that."""
+"""`abprof doctor`: what this machine can measure, what is missing, and how to install it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ import msgspec
 from abprof import devices
 from abprof.builds import WorkerFactory, sandbox
 from abprof.evidence.ncu import capture
-from abprof.measure.run_context import nvcc
 from abprof.records.errors import AbprofError
 from abprof.records.messages import Start
 from abprof.records.options import File, Options
@@ -31,7 +30,7 @@ _NO_NCU = "abprof profile and abprof memory BASE TARGET cannot count; it comes w
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the examination."""
+    """One line of the output."""
 
     name: str
     state: Literal["ok", "missing", "problem"]
@@ -40,7 +39,7 @@ class Finding:
 
 
 def examine(python: str | None) -> Iterator[Finding]:
-    """Everything a run needs, in the order in which it needs it; in a repository with its abprof.toml."""
+    """Everything that a run needs, in the order of use; inside a repository its abprof.toml counts."""
     yield from tools()
     config = Options(python={"": python} if python else {})
     try:
@@ -75,7 +74,11 @@ def tools() -> Iterator[Finding]:
         ("git", "git", "install git"),
         ("C++ compiler", os.environ.get("CXX") or "c++", "kernels in C++ cannot be built; install g++ or clang++"),
         ("ninja", "ninja", "torch's extension builder needs it; pip install ninja"),
-        ("nvcc", nvcc(os.environ) or "nvcc", "kernels in CUDA C++ cannot be built; Triton kernels do not need it"),
+        (
+            "nvcc",
+            proc.cuda_tool("nvcc") or "nvcc",
+            "kernels in CUDA C++ cannot be built; Triton kernels do not need it",
+        ),
     ):
         beside = Path(sys.executable).parent / tool  # installed by pip; it need not be on PATH
         said = proc.output([str(beside) if beside.exists() else tool, "--version"])
@@ -95,7 +98,7 @@ def tools() -> Iterator[Finding]:
 
 
 def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
-    """Start a worker of each interpreter that abprof.toml or --python gives to a side: the only way to know that torch works."""
+    """Start a worker of each side's interpreter (abprof.toml, --python): nothing less shows that torch works."""
     known: set[tuple[str, ...]] = set()
     for side in ("base", *sorted((config.file or File()).python.keys() - {"all", "base"})):
         name = f"worker on {kind}" + (f" ({side})" if known else "")

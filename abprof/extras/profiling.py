@@ -21,7 +21,7 @@ from abprof.session import begin, finish, held, interruptible, new_record, start
 from abprof.store import RUN, Record, RunFolder
 from abprof.system.console import View
 
-_SUBJECT = "what ncu looks at"
+_SUBJECT = "what ncu profiles"
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
     """
     sandbox.refuse_foreground(config.contain, _SUBJECT)
     ncu, made = capture.find(), []
-    config = msgspec.structs.replace(config, all=True)  # cells of identical code, too
+    config = msgspec.structs.replace(config, all=True)  # also cells of identical code
     with begin(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
         options = msgspec.structs.replace(plan.run.options, timed=False)
@@ -58,7 +58,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
                 record.interrupted = True
                 finish(record)
             else:
-                (folder.path / RUN).unlink(missing_ok=True)  # the folder goes with it
+                (folder.path / RUN).unlink(missing_ok=True)  # so the folder is removed
             raise
         return Profiled(finish(record), folder.path, tuple(made), record.interrupted)
 
@@ -112,7 +112,7 @@ def _profiles(
     folder: Path,
     wanted: Collection[tuple[str, str]] | None = None,
 ) -> Iterator[Profile]:
-    """Build, and profile the wanted (cell, arm)s except controls, which are base again; a broken workload has one record."""
+    """Build, and profile the wanted (cell, arm) pairs without controls; a broken workload yields one record."""
     say = record.view.say
     for line in sandbox.foreground_notes(plan.factory.sandbox, _SUBJECT):
         say(line)

@@ -21,7 +21,7 @@ _SUBJECT = "the cell of run-cell"
 
 
 def run(options: Options, id: str, view: View, *, variant: str | None, peer: str | None, warmup: int, runs: int) -> str:
-    """Call a cell, in one variant or of one peer, in a process with this one's input and output. Returns a line about it.
+    """Call a cell, in one variant or of one peer, in a process that shares this terminal. Returns a line for the user.
 
     Raises AbprofError for an unknown cell, ref, variant or peer, and for a call that fails.
     """
@@ -74,7 +74,7 @@ def _cell(plan: Plan, id: str) -> Cell:
 
 
 def _arm(plan: Plan, build: Build, variant: str | None, peer: str | None) -> Arm:
-    """The arm of the peer or variant; without one, of the variant that reports name first."""
+    """The arm of the peer or variant; by default of the first variant, as reports list them."""
     if build.failure:
         raise AbprofError(f"{build.kernel}: {build.failure.status}: {build.failure.reason}")
     if peer:

@@ -1,11 +1,10 @@
 """`abprof BASE . --watch`: measure the chosen cells again at every save, one epoch of a fresh target, until ^C.
 
-No run folder is kept. The only place of watchfiles.
+No run folder is kept. Only this module imports watchfiles.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
 import os
@@ -21,7 +20,7 @@ from abprof import sides as repo
 from abprof.builds import in_use
 from abprof.measure import Plan, RunContext, build_kernels, epochs, look_around, make_plan
 from abprof.measure.discovery import content, workloads_folder
-from abprof.records import Checkout, Run, names
+from abprof.records import Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.report import sentences
@@ -41,8 +40,7 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
     place = look_around(msgspec.structs.replace(config, quick=True), view)
     if len(place.sides) != 2 or place.sides[1].kind != "worktree":
         specs = " ".join(side.spec for side in place.sides)
-        what = "only the working tree changes with a save"
-        raise AbprofError(what, where=f"{specs} --watch", advice="abprof BASE . --watch")
+        raise AbprofError("watches the working tree alone", where=f"{specs} --watch", advice="abprof BASE . --watch")
     with (
         tempfile.TemporaryDirectory() as folder,
         session.held(place, f"{place.id}-watch", view, wait=not config.no_wait) as (reserved, trees),
@@ -54,15 +52,15 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
         logs = Path(folder) / "logs"
         logs.mkdir()
         plan = make_plan(place, trees, logs, view)
-        judge = content(workloads_folder(place, trees))  # a copy of it is what the workers have
+        workloads = content(workloads_folder(place, trees))  # the workers have a copy
         for number in itertools.count(1):
             try:
-                with _target(place, plan, number) as target:
+                run_id, now = f"{place.id}-watch-{number}", place.sides[1:]  # the working tree as it was last saved
+                with repo.checkouts(place.repository, now, run=run_id, submodules=place.submodules) as (target,):
                     plan = dataclasses.replace(plan, checkouts={**plan.checkouts, "target": target})
-                    now = content(workloads_folder(place, (plan.checkouts["base"], target)))
-                    if now != judge:
+                    workloads, last = content(workloads_folder(place, (plan.checkouts["base"], target))), workloads
+                    if workloads != last:
                         view.warn("the workloads changed; those of the beginning still judge: start this again")
-                    judge = now
                     run = _measured(place, plan, number, Path(folder), view)
                 answer(_lines(run, before, time.monotonic() - began))
                 before = run
@@ -74,19 +72,8 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
             plan = dataclasses.replace(plan, run=msgspec.structs.replace(plan.run, sides=place.sides))
 
 
-@contextlib.contextmanager
-def _target(place: RunContext, plan: Plan, number: int) -> Iterator[Checkout]:
-    """The working tree as it was last saved; first, as the plan has it."""
-    if number == 1:
-        yield plan.checkouts["target"]
-        return
-    run = f"{place.id}-watch-{number}"
-    with repo.checkouts(place.repository, place.sides[1:], run=run, submodules=place.submodules) as (tree,):
-        yield tree
-
-
 def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
-    """One judged epoch."""
+    """A run of one epoch, judged."""
     quiet = View(quiet=True)
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = build_kernels(place, plan, view if view.verbose else quiet)
@@ -97,7 +84,7 @@ def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: Vi
 
 
 def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[float, RunContext]:
-    """The time of the next save that changes the working tree, and the context with its side."""
+    """The time of the next save that changes the working tree, and the run context with the changed side."""
     released = {side.spec: (side, ()) for side in place.sides if side.kind == "dist"}
     while True:
         saved = next(saves)
@@ -111,15 +98,14 @@ def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[f
 
 
 def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
-    """The time of each save under `root` (time.monotonic()), once nothing more is written for a moment; first, when watching begins.
+    """The time (time.monotonic()) at which watching begins, then of each save under `root`, once writing has paused.
 
-    Changes under `beside` are no saves. Raises AbprofError without watchfiles, or where the system cannot watch.
+    Changes under `beside` are left out. Raises AbprofError without watchfiles, or where the system cannot watch.
     """
     try:
         import watchfiles
     except ImportError:
-        advice = "pip install 'abprof[watch]'"
-        raise AbprofError("needs watchfiles, which is not installed", where="--watch", advice=advice) from None
+        raise AbprofError("needs watchfiles", where="--watch", advice="pip install 'abprof[watch]'") from None
     watching = False
     aside = tuple(os.path.join(path, "") for path in beside)  # noqa: PTH118 - with a slash at its end
     try:
@@ -135,15 +121,15 @@ def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
                 watching = True
                 yield time.monotonic()
     except OSError as error:
-        what, advice = f"cannot be watched: {error}", "raise fs.inotify.max_user_watches"
-        raise AbprofError(what, where=str(root), advice=advice) from error
+        advice = "raise fs.inotify.max_user_watches"
+        raise AbprofError(f"cannot be watched: {error}", where=str(root), advice=advice) from error
 
 
 # ---------------------------------------------------------------- the answer as text
 
 
 def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
-    """A line for each cell: its change in one epoch, and before the save; then how long the answer took."""
+    """A line for each cell, with its change in one epoch and the change before the save; then how long the answer took."""
     labels, was = names.short_labels(run.cells), _changes(before) if before else {}
     found = []
     for (cell, arm), change in _changes(run).items():

@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import os
 import re
-import shutil
 import signal
 import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -230,18 +229,12 @@ def toolchain(
     """
     chain = {**versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
     chain |= {"architecture": facts.get("capability", ""), "device": device}
-    compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": nvcc(env)}
+    compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": proc.cuda_tool("nvcc", env)}
     for name, command in compilers.items():
         version = proc.output([*command.split(), "--version"], env=env) if command else None
         if version:
             chain[name] = " ".join(version.split("\n")[:4]).strip()
     return {name: value for name, value in chain.items() if value}
-
-
-def nvcc(env: Mapping[str, str]) -> str:
-    """The nvcc that a build with these variables finds: on PATH, in $CUDA_HOME or in the usual place; "" for none."""
-    usual = f"{env.get('CUDA_HOME') or '/usr/local/cuda'}/bin/nvcc"
-    return shutil.which("nvcc", path=env.get("PATH")) or (usual if Path(usual).exists() else "")
 
 
 def sources(place: RunContext) -> tuple[str, ...]:

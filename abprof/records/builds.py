@@ -82,7 +82,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     registers: int | None = None  # a thread's
     stack_bytes: int | None = None  # a thread's
     constants: dict[str, Value] = {}
-    classes: dict[str, int] | None = None  # instructions of each class (abprof/evidence/disassembly.py)
+    classes: dict[str, int] | None = None  # instructions of each class (abprof/evidence/machine_code.py)
     functions: tuple[Function, ...] = ()  # of an object: those that are not the same on all sides
     compiler: str = ""  # in older runs, as `flags`
     flags: str = ""

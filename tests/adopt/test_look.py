@@ -18,7 +18,7 @@ def made(files: dict[str, str]) -> tuple[dict[str, Any], str]:
     """The only table of abprof.toml, {} without one, and the workload's text, after parsing both."""
     found = look(list(files), files.__getitem__)
     done = adopted(found, candidates(found)[0], None, "workloads")
-    workload = done.files[done.workload]
+    (workload,) = (text for path, text in done.files.items() if path != "abprof.toml")
     ast.parse(workload)
     if "abprof.toml" not in done.files:
         return {}, workload

@@ -128,7 +128,7 @@ def test_a_signal_that_another_thread_takes_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ("main fast --watch", "main fast --watch: only the working tree changes with a save (abprof BASE . --watch)"),
+        ("main fast --watch", "main fast --watch: watches the working tree alone (abprof BASE . --watch)"),
         ("main . --watch --epochs 4", "--epochs: --watch answers every save by one epoch"),
         ("main . --watch --json", "--json: --watch answers every save by one epoch"),
         ("main . --watch -- echo a,1", "--watch: goes with workloads, not with a command"),

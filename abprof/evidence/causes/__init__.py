@@ -19,7 +19,7 @@ MOST = 3  # causes per row
 
 
 def explained(run: Run) -> Run:
-    """The judged run with causes on the rows that changed between sides; None on a row without records to explain it by."""
+    """The judged run with the causes of rows that changed between sides; None on a row without the records that rules read."""
     seen = {(one.cell, one.arm): one for one in run.observations}
     packages, rows = {cell.id: cell.kernel for cell in run.cells}, list(run.comparisons)
     for place, row in enumerate(rows):
@@ -113,13 +113,13 @@ def _phase(sides: Sides) -> list[Cause]:
 
 # ---------------------------------------------------------------- a part of the package runs more often, by its ranges
 
-_MOST_PASSES = 2.0  # times the row's change that ranges may take: more, and they existed before without a mark
-_LOST = 0.5  # share of the ranges' time that unmarked time may have lost: more, and it has only been marked
+_MOST_PASSES = 2.0  # times the row's change that ranges may take; above it their code ran before without ranges
+_LOST = 0.5  # share of the ranges' time by which unmarked time may shrink; above it code only got ranges
 
 
 def _passes(sides: Sides) -> list[Cause]:
-    """The ranges that a call of the slower side passes more often, if their own share of its profiled call makes up the change.
-    None if other ranges went the other way (renamed, or replaced) and if the code was there before without a mark."""
+    """The ranges that a call of the slower side passes more often, if their share of its profiled call makes up the change.
+    Empty if other ranges became rarer (renamed, or replaced), or if the code was there before without a range."""
     few, many = (side.get("total") if side else None for side in (sides.phases if sides.slower else sides.phases[::-1]))
     if not few or not many or (sides.on_gpu and sides.same_launches):
         return []
@@ -144,7 +144,7 @@ def _passes(sides: Sides) -> list[Cause]:
 
 
 def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
-    """(on the faster side, on the slower) of the ranges whose counts differ; none if a side's are unknown."""
+    """Each range whose counts differ, as (faster side's, slower side's); nothing if a side's ranges are unknown."""
     fast, slow = _ranges(sides)
     if fast is None or slow is None:
         return
@@ -156,7 +156,7 @@ def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
 
 
 def _ranges(sides: Sides) -> list[tuple[Range, ...] | None]:
-    """The ranges of the faster side, and of the slower."""
+    """(the faster side's ranges, the slower side's)."""
     both = [census.ranges if census else None for census in sides.census]
     return both if sides.slower else both[::-1]
 

@@ -24,7 +24,7 @@ Functions = Mapping[Key, Function]
 
 
 def causes(sides: Sides) -> list[Cause]:
-    """What changed in the operations and the objects, the surest first."""
+    """The causes found in torch operations and shared objects, the surest first."""
     found = []
     moved = sorted(sides.recounted, key=lambda one: -abs(one[3]))  # torch's operations
     if sides.counted and moved and sides.carries(sum(spent for *_, spent in moved)):
@@ -44,7 +44,7 @@ def causes(sides: Sides) -> list[Cause]:
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """Objects and torch operations are equal. What Python calls in the objects, and how often, is not counted."""
+    """The cause where objects and torch operations are equal; how often Python calls into the objects is not counted."""
     same = all(one.code and one.code == two.code for one, two in sides.objects)
     if not (sides.objects and sides.matched and same and sides.same_launches):
         return []
@@ -53,7 +53,7 @@ def same_code(sides: Sides) -> list[Cause]:
 
 
 def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """Functions whose widest arithmetic became narrower (slower), or wider (faster)."""
+    """Functions whose widest arithmetic became narrower (slower) or wider (faster)."""
     moved = {key: _width(before[key]) - _width(after[key]) for key in before.keys() & after.keys()}
     if any(narrower and not sides.along(narrower) for narrower in moved.values()):
         return []
@@ -63,8 +63,8 @@ def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """A loop more over memory (slower), or one fewer (faster): in a function of equal vector width, or as a function of its
-    own that is shown to run. A renamed function is neither."""
+    """One loop over memory more (slower) or fewer (faster), in a function of equal vector width or as a new function that is
+    shown to run. A renamed function does not count."""
     few, many = (before, after) if sides.slower else (after, before)
     codes, names = {function.code for function in few.values()}, ("loops", "loads", "stores")
     lone = {key: f for key, f in many.items() if key not in few and f.code not in codes}
@@ -82,7 +82,7 @@ def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str]) -> list[Cause]:
-    """The cause, of the functions that perf saw take the time; without perf of all, with a note."""
+    """The cause, naming the functions in which perf saw the time; without perf all of them, with a note."""
     seen = _sampled(sides, found)
     samples = {key: (seen or {}).get(key, "") for key in found if seen is None or key in seen}
     if not samples:
@@ -122,8 +122,8 @@ def _reached(functions: Functions, other: Functions) -> set[Key]:
 
 
 def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
-    """Those of these functions of the slower side in which perf saw enough time to be the cause, in words; "" if perf cannot
-    tell overloads apart. None if perf did not sample both sides, or has no names for the objects."""
+    """Function -> the additional time that perf saw in it, in words, if enough to be the cause; "" for overloads, which perf
+    cannot tell apart. None if perf did not sample both sides, or has no names for the objects."""
     many = 1 if sides.slower else 0
     slow, fast = sides.sampled[many], sides.sampled[1 - many]
     if slow is None or fast is None or slow.samples < _ENOUGH:

@@ -14,13 +14,13 @@ from abprof.records.quantities import plural
 _SIZES = re.compile(r"(^|_)(BLOCK|TILE|CHUNK)|(BLOCK|TILE)$|^B[MNK]$", re.IGNORECASE)  # a program's share of the work
 _SPILLS = 4  # instructions of local memory: one or two are an array's and cost nothing
 _GROWN = 1.2  # a class of instructions that grew by less is not an additional pass
-_HIDDEN = 0.05  # of a call's kernel time: less that overlaps is nothing to lose
+_HIDDEN = 0.05  # share of a call's kernel time: less overlap does not count
 _ACCESSES = ("global loads", "global stores", "asynchronous copies", "atomics")
 _CODE = ("census", "kernels")
 
 
 def causes(sides: Sides) -> list[Cause]:
-    """What changed in what a call launches, the surest first."""
+    """The causes found in the launches and kernels of a call, the surest first."""
     found = [*_launches(sides), *_overlap(sides)]
     for pair in sides.pairs:
         if pair.same_code is not None or pair.moved or _settings(pair):
@@ -29,8 +29,8 @@ def causes(sides: Sides) -> list[Cause]:
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """No change of code explains the row: machine code and launches are equal. Kernels whose code was not read (a library's,
-    mostly) must not have changed by what would explain it."""
+    """The cause where machine code and launches are equal. Kernels without known code (mostly a library's) must not have
+    changed by enough to explain the row."""
     unread = [pair for pair in sides.pairs if pair.same_code is None]
     known = len(sides.pairs) > len(unread) and all(pair.same_code is not False for pair in sides.pairs)
     objects = sides.matched and all(one.code and one.code == two.code for one, two in sides.objects)
@@ -55,7 +55,7 @@ def clocked(sides: Sides) -> bool:
 
 
 def _launches(sides: Sides) -> Iterator[Cause]:
-    """Launches that were added or removed; a renamed kernel is neither."""
+    """Launches that were added or removed; a renamed kernel does not count."""
     moved = sides.recounted
     count = sum(after - before for _, before, after, _ in moved)
     if not moved or not sides.carries(sum(spent for *_, spent in moved)):
@@ -93,8 +93,8 @@ def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
 
 
 def _code(sides: Sides, pair: Pair) -> list[Cause]:
-    """Why a kernel's own time changed: the first rule that holds, or the kernel itself, which narrows the search. A constant
-    alone is the weakest cause, so the profiled call must show the kernel."""
+    """Why a kernel's own time changed: the first rule that holds; without one, the kernel's name. A changed constant is the
+    weakest cause, so the profiled call must show the kernel's change."""
     shown, name = sides.shown(pair), pair.after.name
     kind, text = next(_rules(sides, pair), ("", "")) if shown or sides.is_all(pair) else ("", "")
     if kind and (shown or kind != "constants"):
@@ -180,7 +180,7 @@ Kernels = tuple[KernelProfile, KernelProfile]
 
 
 def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
-    """What the counters of the row's arms show, the kernel that changed most first."""
+    """The causes found in the counters of the row's arms, the kernel that changed most first."""
     found = []
     for pair in sorted(_profiled(*profiles), key=lambda pair: -abs(_longer(pair))):
         # Under ncu, too, the kernel's time must have moved with the row's, by enough to matter.

@@ -1,4 +1,4 @@
-"""Both sides of a changed row beside each other: launches paired, with what is known of their code; numbers in few words."""
+"""Both sides of a changed row: launches in pairs, with what is known of their code; numbers as text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from functools import cached_property
 from abprof.records import Census, Comparison, Kernel, Launch, Sampled, Value
 
 SHARE = 0.25  # of a row's change that a cause must carry, if its own time is known
-_MOST = 2.0  # times a row's change that a kernel's own may be: more, and the profiled call shows something else
-# Of a kernel's own time: the profiled call reads most kernels up to 1 % apart on two sides of an H200 (docs/CAUSES.md).
+_MOST = 2.0  # times the row's change that a kernel's may be; above it the profiled call shows another change
+# Share of a kernel's own time that must change. The profiled call reads most kernels up to 1 % apart on two sides of an
+# H200 (docs/CAUSES.md).
 _FLOOR = 0.03
 _ALL = 0.8  # of a call's time: the verdict is then about this kernel, whatever a single profiled call reads
 _LISTED = 4  # items of a sentence
@@ -68,7 +69,7 @@ class Pair:
         return self.after.ns - self.before.ns
 
     def classes(self, *names: str) -> tuple[int, int] | None:
-        """Instructions of these classes on both sides, without names all; None if one was not read."""
+        """Instructions of these classes (by default of all) on both sides; None if a side was not read."""
         both = [part.kernel.classes if part.kernel else None for part in (self.before, self.after)]
         counts = [sum(n for name, n in of.items() if (name in names if names else name != "loops"))
                   for of in both if of]  # fmt: skip
@@ -102,7 +103,7 @@ class Sides:
         return all(census is not None and not census.missing for census in self.census)
 
     def along(self, change: float) -> bool:
-        """Whether this change would make the row what it is: an increase if it is slower, a decrease if it is faster."""
+        """Whether a change has the row's direction: an increase on a slower row, a decrease on a faster one."""
         return change > 0 if self.slower else change < 0
 
     def carries(self, ns: float) -> bool:
@@ -116,8 +117,8 @@ class Sides:
         return self.carries(pair.change_ns) and least <= abs(pair.change_ns) <= most
 
     def is_all(self, pair: Pair) -> bool:
-        """Whether this kernel is nearly all of the call and all that differs, and the change too small for one profiled call
-        to show: then the verdict of many turns is about this kernel."""
+        """Whether this kernel is nearly all of the call and alone differs, by too little for one profiled call to show: the
+        verdict of many turns is then about this kernel."""
         others = all(one.same_code and not one.moved for one in self.pairs if one is not pair)
         scatter = _FLOOR * pair.before.ns
         back = -pair.change_ns if self.slower else pair.change_ns  # against the row's direction
@@ -170,7 +171,7 @@ class Sides:
 
     @cached_property
     def objects(self) -> list[tuple[Kernel, Kernel]]:
-        """The sides' own shared objects, by name; a single one per side belongs together under any name."""
+        """Pairs of the sides' own shared objects, by name; if each side has one object, whatever their names."""
         before, after = ([k for k in kernels if k.kind == "object"] for kernels in self.kernels)
         named = {kernel.key: kernel for kernel in after}
         found = [(kernel, named[kernel.key]) for kernel in before if kernel.key in named]
@@ -212,7 +213,7 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """The first few, and how many more there are."""
+    """The first few items, and the number of others."""
     rest = len(items) - _LISTED
     return ", ".join(items[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 

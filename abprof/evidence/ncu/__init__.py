@@ -1,6 +1,6 @@
 """Nsight Compute: `capture` runs ncu on arms, `recording` has its metrics and reads its CSV files, `traffic` counts bytes.
 
-`capture` is imported where ncu runs: it starts processes, which a page or a comment does not need.
+Import `capture` itself only where ncu runs: it starts processes.
 """
 
 from abprof.evidence.ncu import recording, traffic

@@ -1,10 +1,9 @@
-"""Arms under Nsight Compute: each in a foreground worker of its own, alone, with the counters of its calls."""
+"""Arms under Nsight Compute: each runs alone in a foreground worker, and ncu records counters of its calls."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,9 +30,9 @@ PROFILE = Profile(cell="", arm="", purpose="profile", warmup=2, runs=3)  # what 
 def captured(
     plan: Plan, rows: Rows, order: Profile, folder: Path, ncu: Ncu, say: Callable[[str], None]
 ) -> Iterator[Profile]:
-    """The profile of each arm of these cells, with the reason of what failed. Raises Refused if no recording can succeed.
+    """The profile of each arm of these cells, or the reason why it failed. Raises Refused if no recording can succeed.
 
-    `order`: purpose and calls; bytes take one pass or two for each launch, all metrics a dozen.
+    `order`: purpose and number of calls. Bytes take one pass or two for each launch, all metrics a dozen.
     """
     sides = [side.id for side in plan.run.sides]
     for cell, arms in rows:
@@ -113,7 +112,7 @@ class Ncu:
     def record(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, metrics: Sequence[str], to: Path, log: Path
     ) -> tuple[int, str]:
-        """Run a program under ncu, its calls alone; the report goes to `to` (.ncu-rep), all output to `log`.
+        """Run a program under ncu, which records its calls alone: the report goes to `to` (.ncu-rep), all output to `log`.
 
         Returns the exit code, and ncu's first error that is not about the program, or "". A second attempt leaves out metrics
         that ncu does not know. Raises Refused if counters may not be read, WorkerDied if ncu cannot run.
@@ -138,11 +137,10 @@ class Ncu:
 
 def find() -> Ncu:
     """The ncu on PATH or in the CUDA toolkit. Raises Refused."""
-    toolkit = f"{os.environ.get('CUDA_HOME') or '/usr/local/cuda'}/bin"
-    path = shutil.which("ncu") or shutil.which("ncu", path=toolkit)
+    path = proc.cuda_tool("ncu")
     text = proc.output([path, "--version"], timeout=60.0, env={**os.environ, **_LOCALE}) or "" if path else ""
     version = re.search(r"Nsight Compute(?s:.*)[Vv]ersion\s+(\S+)", text)  # other tools have this name
     if not path or not version:
-        what = f"{path} is not Nsight Compute" if path else f"there is no ncu (Nsight Compute) on PATH or in {toolkit}"
+        what = f"{path} is not Nsight Compute" if path else "no ncu (Nsight Compute) on PATH or in $CUDA_HOME/bin"
         raise Refused(what, advice="install the CUDA toolkit or the package nsight-compute, or set CUDA_HOME")
     return Ncu(path, version[1])

@@ -133,7 +133,7 @@ def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
 
 
 def _rows(lines: Sequence[str], header: int) -> Iterator[tuple[dict[str, str], dict[str, str] | None]]:
-    """(column -> cell, column -> unit) of each row; on the details page, where rows have their own units, None."""
+    """(column -> cell, column -> unit) of each row; in place of units None on the details page, where each row has its unit."""
     columns = _cells(lines[header])
     details = {"Metric Name", "Metric Unit", "Metric Value"} <= set(columns)
     # Most rows of the details page lack the last columns, those of rules.

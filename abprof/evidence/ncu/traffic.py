@@ -35,7 +35,7 @@ _MOVES = re.compile(
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel, or a sum over kernels (`kernel` is "" and there is nothing per launch)."""
+    """A kernel, or a sum over kernels: `kernel` is "" and `per_launch` has no numbers."""
 
     kernel: str
     grid: str
@@ -93,8 +93,7 @@ def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ())
     for glob in kernels:
         if not any(_matches(launch.name[0], [glob]) for launch in launches):
             there = ", ".join(dict.fromkeys(launch.name[0] for launch in launches))
-            what = f"no launch of {glob!r}: a kernel that never runs moves nothing"
-            raise AbprofError(what, where=str(path), advice=f"launched: {there[:300]}")
+            raise AbprofError(f"no launch of {glob!r}", where=str(path), advice=f"launched: {there[:300]}")
     launches = [launch for launch in launches if not kernels or _matches(launch.name[0], kernels)]
     profile = Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs, csv=str(path))
     return table(*count(launches, profile, path))
@@ -133,7 +132,7 @@ def count(
 ) -> tuple[Profile, dict[Name, int]]:
     """The profile with its kernels and notes, warm-ups dropped, and the launches that belong to no call.
 
-    `whole`: there is nothing but calls. Raises AbprofError for launches that are not a whole number of calls.
+    `whole`: every launch belongs to a call. Raises AbprofError for launches that are not a whole number of calls.
     """
     calls, groups = of.warmup + of.runs, dict[Name, list[int]]()
     for place, launch in enumerate(launches):
@@ -153,10 +152,8 @@ def count(
             if whole or not inside or 2 * len(places) > calls or any(first < place < last for place in places)]  # fmt: skip
     advice = "" if whole else "are --warmup and --runs those of the recording? --kernel NAME counts some kernels alone"
     if torn:
-        more = f" and {len(torn) - 4} more" if len(torn) > 4 else ""
-        what = (
-            f"launches are no multiple of {calls} ({of.warmup} warm-up + {of.runs} runs): {'; '.join(torn[:4])}{more}"
-        )
+        names = "; ".join(torn[:4]) + (f" and {len(torn) - 4} more" if len(torn) > 4 else "")
+        what = f"launches are no multiple of {calls} ({of.warmup} warm-up + {of.runs} runs): {names}"
         raise AbprofError(what, where=str(where), advice=advice)
     notes = [f"{_short(name)}: {len(places)} launches are {len(places) // calls} a call in {calls} calls"
              for name, places in inside.items() if len(places) > calls]  # fmt: skip
@@ -209,7 +206,7 @@ def _short(name: Name) -> str:
 
 
 def beside(base: Table, target: Table | None = None) -> list[Pair]:
-    """The kernels of both tables, paired by name, grid and block, the rest by name, for a branch may change the grid; then
+    """The rows of both tables in pairs: kernels by name, grid and block, the rest by name (a branch may change the grid); then
     the sums."""
     partner: dict[int, Row] = {}  # index in base -> target's row
     left, right = [*base.rows, *base.sums], [*target.rows, *target.sums] if target else []

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -18,7 +17,7 @@ from markupsafe import Markup, escape
 
 from abprof import session, store
 from abprof.builds import folders
-from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, Steps, halvings, search, side
+from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, halvings, search, side
 from abprof.measure import RunContext, look_around, make_plan, run_context
 from abprof.measure.commands import NAME as COMMAND
 from abprof.measure.commands import prepare
@@ -40,19 +39,24 @@ from abprof.verdict import CellData, aggregate, headline, stats
 
 FILE = "bisect.json"
 SCHEMA = 3
-_WORKLOADS = "workloads"  # in the bisection's folder: one judge for all steps, whatever becomes of the working tree
+_WORKLOADS = "workloads"  # in the bisection's folder: every step has the same, also after the working tree changed
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """A cell in one variant: each row has a search of its own. None: every variant; a cell's are unknown before its first run."""
+    """A cell in one variant; each row has its own search. `variant` None: every variant, before the first run names them."""
 
     cell: str
     variant: str | None = None
 
     @property
     def label(self) -> str:
-        """The row for people."""
+        """The row's name in output."""
         return f"{self.cell} {self.variant or ''}".strip()
+
+    @property
+    def arms(self) -> tuple[str, str]:
+        """The ids of both arms."""
+        return arm_id("base", self.variant or ""), arm_id("target", self.variant or "")
 
 
 class RowAnswer(Record, frozen=True, kw_only=True):
@@ -64,7 +68,7 @@ class RowAnswer(Record, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Question and answer for people."""
+        """Question and answer in words."""
         one = self.answer
         answer = {"below": "no, ", "above": "yes, ", "unclear": f"unclear ({one.reason}), "}.get(one.result, "")
         answer += one.change if answer else f"cannot be measured there ({one.reason})"
@@ -120,11 +124,11 @@ class Bisection(Record, frozen=True, kw_only=True):
         return {kernel: len(it.turns(it.path(self.good, self.bad))) - 1 for kernel, it in histories.items()}
 
     def history(self, kernel: str) -> History:
-        """The commits, as far as this kernel package is concerned."""
+        """The commits with their content of this kernel package."""
         return History(self.good, {link.commit: link for link in self.links}, self.holds[kernel])
 
     def name(self, commit: str) -> str:
-        """A commit for people: its first digits, with the first line of its message or the ref that the user typed."""
+        """A commit in words: its first digits, with the first line of its message or the ref that the user typed."""
         known = next((link.subject for link in self.links if link.commit == commit), "") or self.labels.get(commit, "")
         return f"{commit[:10]} ({known})" if known and known != commit[:10] else commit[:10]
 
@@ -157,7 +161,7 @@ def read(folder: Path) -> Bisection:
             if link.commit in before or not before.issuperset(commits.intersection(link.parents)):
                 raise ValueError(f"commit {link.commit[:12]} stands before its parents")
             before.add(link.commit)
-        _replay(of)
+        _searches(of)
     except (*UNREADABLE, ValueError, KeyError) as error:
         raise AbprofError(f"not a bisection of this abprof: {error}", where=str(file), advice=advice) from None
     return of
@@ -166,52 +170,43 @@ def read(folder: Path) -> Bisection:
 # ---------------------------------------------------------------- from step to step
 
 
-@dataclass
-class _RowSearch:
-    """One row's search and its next question; None when it has ended."""
-
-    steps: Steps
-    ask: Ask | None = None
-    findings: tuple[Finding, ...] = ()
-
-    def send(self, answer: Answer | None) -> None:
-        try:
-            self.ask = self.steps.send(answer) if answer else next(self.steps)
-        except StopIteration as done:
-            self.ask, self.findings = None, done.value
-
-
-def _begin(of: Bisection, cell: str) -> _RowSearch:
-    """The search of a row of this cell at its first question; ended if both ends hold the same package."""
-    begun = _RowSearch(search(of.history(of.kernels[cell]), of.bad, stats.band(of.threshold[cell])[1]))
-    begun.send(None)
-    return begun
-
-
-def _replay(of: Bisection) -> dict[Row, _RowSearch]:
-    """Every row's search after its answers; before the first step a row for each cell. Raises ValueError where an answer does
-    not fit its question."""
-    if not of.steps:
-        searches = {Row(cell=cell): _begin(of, cell) for cell in of.threshold}
-        return {row: begun for row, begun in searches.items() if begun.ask}
-    searches = {}
-    for number, step in enumerate(of.steps, 1):
+def _searches(of: Bisection) -> dict[Row, Ask | tuple[Finding, ...]]:
+    """Row -> its next question, or its findings once its search has ended; before the first step a row for each cell whose
+    package changed. Raises ValueError for an answer that does not fit its question."""
+    answers: dict[Row, list[tuple[Step, Answer]]] = {}
+    for step in of.steps:
         for one in step.rows:
-            row = searches.get(one.row) or searches.setdefault(one.row, _begin(of, one.row.cell))
-            if row.ask is None or row.ask.place != (step.question, step.base, step.commit):
-                raise ValueError(f"step {number} does not answer the question of {one.row.label}")
-            row.send(one.answer)
-    return searches
+            answers.setdefault(one.row, []).append((step, one.answer))
+    if answers:
+        return {row: _searched(of, row, given) for row, given in answers.items()}
+    first = {row: _searched(of, row, ()) for row in (Row(cell=cell) for cell in of.threshold)}
+    return {row: next_ask for row, next_ask in first.items() if isinstance(next_ask, Ask)}
+
+
+def _searched(of: Bisection, row: Row, given: Iterable[tuple[Step, Answer]]) -> Ask | tuple[Finding, ...]:
+    steps = search(of.history(of.kernels[row.cell]), of.bad, stats.band(of.threshold[row.cell])[1])
+    rest = iter(given)
+    try:
+        ask = next(steps)
+        for step, answer in rest:
+            if ask.place != (step.question, step.base, step.commit):
+                raise ValueError(f"{step.run} does not answer the question of {row.label}")
+            ask = steps.send(answer)
+    except StopIteration as done:
+        if next(rest, None):
+            raise ValueError(f"more answers than questions of {row.label}") from None
+        return tuple(done.value)
+    return ask
 
 
 def finish(of: Bisection, folder: Path, view: View) -> Bisection:
     """Take every step that is left. bisect.json and the reports are written after each."""
     while True:
-        searches = _replay(of)
-        found = tuple(Found(row=row, findings=each.findings) for row, each in searches.items() if each.ask is None)
+        searches = _searches(of)
+        asks = {row: each for row, each in searches.items() if isinstance(each, Ask)}
+        found = tuple(Found(row=row, findings=each) for row, each in searches.items() if not isinstance(each, Ask))
         certain = {each.commits[0] for one in found for each in one.findings if each.kind == "culprit"}
         culprits = tuple(link.commit for link in of.links if link.commit in certain)
-        asks = {row: each.ask for row, each in searches.items() if each.ask}
         status: Literal["running", "complete"] = "running" if asks else "complete"
         of = msgspec.structs.replace(of, status=status, found=found, culprits=culprits)
         write(folder, of)
@@ -230,7 +225,8 @@ def finish(of: Bisection, folder: Path, view: View) -> Bisection:
 
 
 def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
-    """Measure what most rows ask for. Raises KeyboardInterrupt if the run was interrupted, AbprofError if no end runs."""
+    """Measure the question of most rows. Raises KeyboardInterrupt if the run was interrupted, AbprofError if an end does not
+    run."""
     places = [ask.place for ask in asks.values()]
     question, base, commit = chosen = max(places, key=places.count)
     asks = {row: ask for row, ask in asks.items() if ask.place == chosen}
@@ -267,7 +263,7 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
 
 
 def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run, Path, tuple[RowAnswer, ...]]:
-    """Run it in a folder under `options.runs_dir`, or continue the run there, until each question has its answer or the
+    """Run a step in a folder under `options.runs_dir`, or continue the run there, until each question has its answer or the
     budget is spent. Raises AbprofError."""
 
     def unanswered(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
@@ -296,36 +292,35 @@ def _asked(item: CellData, asks: Mapping[Row, Ask]) -> Iterator[tuple[Row, Ask]]
 
 def _open(item: CellData, row: Row, ask: Ask) -> bool:
     """Whether a row needs another epoch: both sides run, and more epochs can still answer."""
-    arms = arm_id("base", row.variant or ""), arm_id("target", row.variant or "")
-    states = [item.state(arm) for arm in arms]
+    states = [item.state(arm) for arm in row.arms]
     if item.cell.skip or item.attempts >= stats.MOST_ATTEMPTS:
         return False
     if any(state.proof_broken or (state.settled and not state.runs) for state in states):
         return False
     if not all(state.settled for state in states):
         return True
-    values = item.epoch_values(*arms)
+    values = item.epoch_values(*row.arms)
     identical = any(state.status == "identical" for state in states)
     return not identical and len(values) < stats.LOOKS[-1] and side(values, ask) is None
 
 
 def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
-    arms = arm_id("base", row.variant or ""), arm_id("target", row.variant or "")
+    states = [item.state(arm) for arm in row.arms]
     counts = run.header.counts if run.header else {}
     if counts.get("tampered"):
         return Answer(result="unclear", reason="tampered")
-    for prefix, state in zip(("base_", ""), map(item.state, arms), strict=True):
+    for prefix, state in zip(("base_", ""), states, strict=True):
         if state.proof_broken or not state.runs:
             return Answer(result="cannot", reason=f"{prefix}{'proof' if state.proof_broken else state.status}")
-    values = item.epoch_values(*arms)
+    values = item.epoch_values(*row.arms)
     if not values:
-        if any(item.state(arm).status == "identical" for arm in arms):
+        if any(state.status == "identical" for state in states):
             return Answer(result="below", theta=0.0, low=0.0, high=0.0)
         return Answer(result="unclear", reason="not_measured")
     interval = stats.repeated_interval(values, 2 * ask.error)
     numbers = {"theta": interval.theta, "low": interval.low, "high": interval.high} if interval else {}
     found = side(values, ask)
-    mine = (one for one in run.comparisons if (one.cell, one.from_, one.to) == (row.cell, *arms))
+    mine = (one for one in run.comparisons if (one.cell, one.from_, one.to) == (row.cell, *row.arms))
     doubt = "controls" if counts.get("controls_outside") else ""
     doubt = doubt or next((reason for one in mine for reason in one.reasons if reason in headline.WITHHELD), "")
     if not found:
@@ -381,7 +376,7 @@ def _sentence(of: Bisection, finding: Finding) -> str:
 def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     """The bisection before its first step, and its folder with the workloads in it; no folder with `--dry-run`.
 
-    Raises AbprofError for ends that are no good and bad end, and for all that a run would be refused for.
+    Raises AbprofError if the good end is not an ancestor of the bad one, and wherever a run would.
     """
     place = look_around(config, view)
     good, bad = _ends(place)
@@ -393,7 +388,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     ):
         if config.command:
             with run_context.alone(place, view, wait=not place.options.no_wait):
-                began = time.monotonic()  # the command runs once at both ends: that says what it measures
+                began = time.monotonic()  # one run of the command at both ends shows its cells
                 head = prepare(place, trees, Path(logs), view).head
                 epoch = time.monotonic() - began
         else:
@@ -419,11 +414,9 @@ def _ends(place: RunContext) -> tuple[Side, Side]:
     good, bad = place.sides
     for end in (good, bad):
         if end.kind != "commit":
-            what = "the working tree is no commit" if end.kind == "worktree" else "a release is no commit"
-            raise AbprofError(what, where=end.spec, advice="commit it, or name a ref")
+            raise AbprofError("not a commit", where=end.spec, advice="name a ref")
     if good.commit == bad.commit:
-        what = f"both are commit {good.commit[:10]}: nothing lies between them"
-        raise AbprofError(what, where=f"{good.spec} {bad.spec}")
+        raise AbprofError(f"both are commit {good.commit[:10]}", where=f"{good.spec} {bad.spec}")
     common = place.commits.merge_base(good.commit, bad.commit)
     if common != good.commit:
         advice = f"their merge base is: abprof bisect {common[:10]} {bad.spec}" if common else "git fetch --unshallow"
@@ -446,7 +439,7 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: fl
         packages = place.packages(list(dict.fromkeys(kernels.values())))
         inputs = {kernel: folders(package) for kernel, package in packages.items()}
     own = {"repo": str(place.root), "no_peers": True, "file": None, "rebuild": False, "dry_run": False}
-    chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # `cell` says it for each step
+    chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # each step chooses by `cell`
     return Bisection(
         began=datetime.now(UTC).isoformat(timespec="seconds"),
         options=msgspec.structs.replace(place.options, **own, **chosen),

@@ -1,7 +1,7 @@
 """The search for the commits that made one row slower (docs/BISECT.md has the method). Pure: no run is started here.
 
 `search` is a generator: it yields an Ask (one measurement), is sent the Answer, and returns the Findings. The same answers
-always lead to the same questions, so an interrupted bisection continues by replaying its answers.
+always lead to the same questions, so an interrupted bisection replays its answers to continue.
 
 An answer is certain once theta's repeated confidence interval lies on one side of the cut. A wrong answer is wrong on one side
 only, so the two-sided interval at level 1 - 2a errs with probability a at most. All steps between one pair of ends together
@@ -22,8 +22,8 @@ from abprof.verdict import stats
 
 ERROR = 0.05  # probability that any answer between one pair of ends is wrong
 Question = Literal["ends", "step", "parent"]
-# Where the next commit is taken from the open ones, by the number of those without an answer: commits that do not build
-# often stand side by side.
+# Place of the next commit among the open ones, by the number of commits that cannot be measured: these often stand side by
+# side.
 _PARTS = (1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8)
 
 
@@ -153,9 +153,8 @@ def search(history: History, bad: str, threshold: float) -> Steps:
     If the bad end is slower by more than the threshold, there is at least one finding.
     """
     findings = yield from _Between(history, history.good, bad, threshold).run()
-    found = {
-        finding.commits: finding for finding in reversed(findings)
-    }  # a branch that was merged twice is found twice
+    # A branch that was merged twice is found twice.
+    found = {finding.commits: finding for finding in reversed(findings)}
     place = {commit: number for number, commit in enumerate(history.links)}
     return tuple(sorted(found.values(), key=lambda finding: place.get(finding.commits[-1], -1)))
 
@@ -168,7 +167,7 @@ class _Between:
     old: str
     new: str
     threshold: float
-    spent: float = 0.0  # of ERROR
+    spent: float = 0.0  # part of ERROR
     cut: float = 0.0
     known: dict[str, Answer] = field(default_factory=dict)  # commit -> its answer against `old`
 
@@ -200,7 +199,7 @@ class _Between:
         return found
 
     def _halve(self, turns: Sequence[str]) -> Generator[Ask, Answer, tuple[str, tuple[str, ...]]]:
-        """The last commit that is not slow, and those after it up to the first slow one: one, if all had an answer."""
+        """(the last commit that is not slow, the commits after it up to the first slow one): one commit if all have an answer."""
         last = len(turns) - 1
         while True:
             low = max((i for i in range(1, last) if self._result(turns[i]) == "below"), default=0)
@@ -213,7 +212,7 @@ class _Between:
             self.known[commit] = yield self._ask("step", self.old, commit, halvings(len(todo) + 1) + 1)
 
     def _confirm(self, culprit: str, parent: str) -> Steps:
-        """The findings of a commit that halving led to: its own, or those of the branches that it merged."""
+        """The findings of the commit that halving found: its own, or those of the branches that it merged."""
         has = self.history.until(parent)
         tips = [tip for tip in self.history.links[culprit].parents if tip not in has]
         brought: tuple[Finding, ...] = ()
@@ -240,7 +239,7 @@ class _Between:
         return next((answer.result for other, answer in self.known.items() if self.history.same(commit, other)), "")
 
     def _ask(self, question: Question, base: str, commit: str, planned: int) -> Ask:
-        """`planned`: answers that the search still plans, including this one."""
+        """The question. `planned`: answers that the search still plans, including this one."""
         error = stats.tabled(2 * max(0.0, ERROR - self.spent) / planned) / 2  # rounded down to a level with a table row
         self.spent += error  # decided or not
         return Ask(base, commit, question, self.cut, error)

@@ -31,19 +31,6 @@ _NAMED = 5  # workloads named in the sentence about a weaker guarantee
 
 
 @dataclass(frozen=True)
-class Context:
-    """What the posting stage knows beside the notice, from its command line and from GitHub."""
-
-    head: str = ""  # the pull request's head commit now; "": unknown
-    link: str = ""  # of the full report: the one address in a comment
-    replaces: str = ""  # the commit whose result this comment replaces
-
-    def __post_init__(self) -> None:
-        if self.link and not re.fullmatch(r"https?://[A-Za-z0-9._~:/?#&+,;=%@-]{1,500}", self.link):
-            raise AbprofError("not a plain http address", where="--url")
-
-
-@dataclass(frozen=True)
 class _Room:
     """How much of a notice is shown."""
 
@@ -56,10 +43,16 @@ class _Room:
 _ROOMS = (_Room(200, 30, 300), _Room(60, 10, 160), _Room(25, 5, 120), _Room(5, 0, 80), _Room(0, 0, 40))
 
 
-def render(notice: Notice, context: Context = Context(), most: int = MOST_BYTES) -> str:
-    """The comment, in at most `most` bytes of UTF-8. It says what was left out."""
+def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = "", most: int = MOST_BYTES) -> str:
+    """The comment in at most `most` bytes of UTF-8; a last line counts the rows that were left out.
+
+    `link`: address of the full report. `head`: the pull request's head commit now, "" if unknown. `replaces`: the commit whose
+    result this comment replaces. Raises AbprofError for a malformed link.
+    """
+    if link and not re.fullmatch(r"https?://[A-Za-z0-9._~:/?#&+,;=%@-]{1,500}", link):
+        raise AbprofError("not a plain http address", where="--url")
     for room in _ROOMS:
-        text = _rendered(notice, context, room)
+        text = _rendered(notice, room, link=link, head=head or notice.head, replaces=replaces)
         if len(text.encode(errors="replace")) <= most:
             return text
     raise AssertionError(f"the smallest comment takes more than {most} bytes")
@@ -78,7 +71,7 @@ def _sentence(notice: Notice) -> str:
 
 
 def _weaker(notice: Notice, limit: int) -> Markup:
-    """What this run guarantees less, around the names of workloads; "" if nothing."""
+    """The sentence on a weaker guarantee, with the names of its workloads; "" without one."""
     if not notice.lacking:
         return Markup("")
     names = Markup(", ").join(_span(name, limit) for name in notice.lacking_in[:_NAMED])
@@ -116,7 +109,6 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
 
 
 def _controls(notice: Notice) -> str:
-    """What the same code against itself showed."""
     total, inside, outside = (notice.counts.get(f"controls{name}", 0) for name in ("", "_inside", "_outside"))
     if not total:
         return "No controls (the same code twice) were measured with an interval."
@@ -125,7 +117,6 @@ def _controls(notice: Notice) -> str:
 
 
 def _because(row: Row, limit: int) -> Markup:
-    """The causes of a row."""
     found = Markup("; ").join(code(cause, limit) for cause in row.causes or ())
     if row.status:
         status = escape(sentences.status(row.status))
@@ -135,7 +126,7 @@ def _because(row: Row, limit: int) -> Markup:
 
 
 def _span(text: str, limit: int = 120) -> Markup:
-    """A code span outside a table, where a bar needs no backslash."""
+    """A code span outside a table: a vertical bar has no backslash."""
     return Markup(code(text, limit).replace("\\|", "|"))  # noqa: S704
 
 
@@ -148,8 +139,8 @@ def _fenced(texts: Sequence[str]) -> Markup:
     return Markup("\n".join([fence, *lines, fence]))  # noqa: S704 - only the fence ends the block
 
 
-def _rendered(notice: Notice, context: Context, room: _Room) -> str:
-    outdated = bool(context.head) and context.head != notice.head
+def _rendered(notice: Notice, room: _Room, *, link: str, head: str, replaces: str) -> str:
+    outdated = head != notice.head
     rows = notice.rows[: room.rows]
     left_out = {
         "row": notice.rows_left_out + max(0, len(notice.rows) - room.rows),
@@ -158,7 +149,9 @@ def _rendered(notice: Notice, context: Context, room: _Room) -> str:
     }
     return _template().render(
         notice=notice,
-        context=context,
+        link=link,
+        head=head,
+        replaces=replaces,
         room=room,
         top=rows[:TOP],
         folded=rows[TOP:],
@@ -182,5 +175,5 @@ def _rendered(notice: Notice, context: Context, room: _Room) -> str:
 @cache
 def _template() -> Template:
     made = environment(escape)
-    made.filters |= {"code": code, "span": _span, "fenced": _fenced}
+    made.filters |= {"span": _span, "fenced": _fenced}
     return made.get_template("comment.md")

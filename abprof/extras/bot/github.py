@@ -1,8 +1,8 @@
-"""GitHub, through PyGithub with the token of the environment: who may start a run, and a notice as one comment.
+"""GitHub: its events, the command `/abprof COMMIT key=value ...`, who may start a run, and a notice as one comment.
 
 After a lost answer or a second poster, the next post leaves one comment with the newest result. The last line of a comment is
 hidden and names its run: `<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a
-line, but GitHub says who the author of a comment is.
+line, but GitHub says who the author of a comment is. Only this module imports PyGithub.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
-from urllib.parse import urlsplit
+from typing import TYPE_CHECKING, Any, Literal
 
-from abprof.extras.bot.command import WORD, Event, read_event
-from abprof.extras.bot.comment import Context, render
+import msgspec
+
+from abprof.extras.bot.comment import render
 from abprof.extras.bot.notice import Notice
-from abprof.records import Record
+from abprof.records import UNREADABLE, Record
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
 from abprof.records.visible import printable
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 _TIMEOUT = 20  # seconds per answer
 _RETRIES, _LONGEST_WAIT = 4, 60  # attempts, and seconds to wait for a rate limit: a waiting job costs a runner
-_LOCAL = ("127.0.0.1", "localhost", "::1")
+_SECURE = re.compile(r"(https://[\w.-]+|http://(127\.0\.0\.1|localhost|\[::1\]))(:\d+)?(/[!-~]*)?", re.ASCII)
 _RIGHTS = "check --repo, --pr and the token: it needs pull-requests: write; for a fork post from a workflow_run job"
 
 
@@ -53,15 +53,9 @@ def connect(name: str) -> Repository:
         raise AbprofError(f"{name!r} is not OWNER/NAME", where="the repository")
     token = os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN") or ""
     if not token:
-        advice = "set it (or GH_TOKEN) in the environment; --dry-run needs none"
-        raise AbprofError("no token", where="GITHUB_TOKEN", advice=advice)
+        raise AbprofError("no token", where="GITHUB_TOKEN", advice="set it, or GH_TOKEN; --dry-run needs none")
     url = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
-    try:
-        parts = urlsplit(url if url.isascii() and url.isprintable() else "")
-        secure = parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOCAL)
-    except ValueError:
-        secure = False
-    if not secure:
+    if not _SECURE.fullmatch(url):
         raise AbprofError(f"{url[:200]!r} is not an https address", where="GITHUB_API_URL")
     retry = github.GithubRetry(
         total=_RETRIES,
@@ -78,7 +72,7 @@ def connect(name: str) -> Repository:
         per_page=100,
         user_agent="abprof",
         seconds_between_requests=0,
-        seconds_between_writes=0.0 if parts.hostname in _LOCAL else 1.0,  # as GitHub asks
+        seconds_between_writes=1.0 if url.startswith("https:") else 0.0,  # as GitHub asks
         lazy=True,
     ).get_repo(name)
 
@@ -103,7 +97,87 @@ def refusals(where: str) -> Iterator[None]:
         raise AbprofError("the answer is not GitHub's", where=where, advice="check GITHUB_API_URL") from None
 
 
-# ---------------------------------------------------------------- who may start a run
+# ---------------------------------------------------------------- GitHub's events
+
+
+@dataclass(frozen=True)
+class Event:
+    """An event of `workflow_run`, `pull_request` or a new comment on a pull request. GitHub writes it, not the run."""
+
+    repo: str  # OWNER/NAME
+    head: str  # the commit that it is about
+    number: int = 0  # of the pull request; 0 if the event names none
+    branch: str = ""  # the head's branch, and the repository that it lies in
+    home: str = ""
+    author: str = ""  # of a comment
+    options: dict[str, str] | None = None  # of the command in it, as `abprof run` takes them; None: not a comment
+
+
+def read_event(path: Path) -> Event:
+    """The event in a file (`$GITHUB_EVENT_PATH`). Raises AbprofError for one of another kind, and for a comment that is not a
+    command by a person."""
+    where = f"--event {path}"
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST + 1)
+        event = msgspec.json.decode(data if len(data) <= _LARGEST else b"")
+    except OSError as error:
+        raise AbprofError(error.strerror or str(error), where=where) from None
+    except UNREADABLE as error:
+        raise AbprofError(f"not an event: {error}", where=where) from None
+
+    def at(*names: str) -> Any:
+        found = event
+        for name in names:
+            found = found.get(name) if isinstance(found, dict) else None
+        return found
+
+    def text(*names: str) -> str:
+        found = at(*names)
+        return found if isinstance(found, str) else ""
+
+    number = next((it for kind in ("pull_request", "issue") if type(it := at(kind, "number")) is int), 0)
+    repo, run = text("repository", "full_name"), "workflow_run"
+    if at("comment"):
+        if at("action") != "created" or not at("issue", "pull_request"):
+            raise AbprofError("only a new comment on a pull request counts", where=where)
+        if text("comment", "user", "type") != "User":
+            raise AbprofError("a bot may not run commands", where=where)
+        commit, options = parse(text("comment", "body"))
+        return Event(repo, commit, number, author=text("comment", "user", "login"), options=options)
+    head = text(run, "head_sha") or text("pull_request", "head", "sha")
+    if not re.fullmatch("[0-9a-f]{40}", head):
+        raise AbprofError("not a workflow_run or pull_request event", where=where, advice="see docs/BOT.md")
+    return Event(repo, head, number, text(run, "head_branch"), text(run, "head_repository", "full_name").lower())
+
+
+# ---------------------------------------------------------------- the command `/abprof COMMIT key=value ...` in a comment
+
+WORD = "/abprof"
+_COMMAND = re.compile(rf"{WORD} (?P<commit>[0-9a-f]{{40}})(?P<options>( [a-z]+=[!-~]+)*)")
+_LARGEST = 25 << 20  # bytes: GitHub cuts its events there
+_NAMES = r"[A-Za-z0-9][A-Za-z0-9_.,-]{0,200}"
+_VALUES = {
+    "preset": _NAMES,
+    "kernels": _NAMES,
+    "workloads": _NAMES,
+    "only": r"[A-Za-z0-9_*][A-Za-z0-9_.*/=,-]{0,120}",
+    "budget": r"[1-9][0-9]{0,3}(s|m|h)?",
+}
+
+
+def parse(text: str) -> tuple[str, dict[str, str]]:
+    """The commit and the options of the command in a comment. Raises AbprofError for any other text.
+
+    The commit is required: what runs is what the comment's author has read. No shell and no option can misread a value.
+    """
+    found = _COMMAND.fullmatch(text.strip(" \r\n"))
+    pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
+    options = {name: value for name, value in pairs if re.fullmatch(_VALUES.get(name, "(?!)"), value)}
+    if not found or len(options) != len(pairs):
+        advice = f"write {WORD} COMMIT (40 hex digits), then any of {', '.join(_VALUES)} as name=value, once each"
+        raise AbprofError("not a command", where=WORD, advice=advice)
+    return found["commit"], options
 
 
 class BotConfig(Record, frozen=True):
@@ -121,18 +195,16 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
     the commit that it names.
     """
     found = read_event(event)
-    if found.command is None:
+    if found.options is None:
         raise AbprofError("not an event of a comment", where=f"--event {event}")
     names = ", ".join(BotConfig.__struct_fields__)
     text = toml.read(allow)
     loose = toml.loads(text, str(allow))
     config = toml.converted(loose, BotConfig, where=str(allow), lines=toml.lines(text), advice=f"there are {names}")
-    command = found.command
-    if command.author.lower() not in {user.lower() for user in config.users}:
-        advice = "add the name to `users` in .github/abprof-bot.toml"
-        raise AbprofError("this user may not run it", where=WORD, advice=advice)
+    if found.author.lower() not in {user.lower() for user in config.users}:
+        raise AbprofError("this user may not run it", where=WORD, advice=f"add the name to `users` in {allow}")
     longest = seconds(config.longest_budget, "longest_budget")
-    if "budget" in command.options and seconds(command.options["budget"], "budget") > longest:
+    if "budget" in found.options and seconds(found.options["budget"], "budget") > longest:
         raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)
     repo, where = connect(found.repo), f"pull request {found.number} of {found.repo}"
     with refusals(where):
@@ -140,10 +212,10 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
         base, head, state = str(pull.base.sha), str(pull.head.sha), pull.state
     if state != "open":
         raise AbprofError("it is closed", where=where)
-    if head != command.commit:
-        what = f"the head of pull request {found.number} is {head[:10]}, not {command.commit[:10]}"
+    if head != found.head:
+        what = f"the head of pull request {found.number} is {head[:10]}, not {found.head[:10]}"
         raise AbprofError(what, where=WORD, advice="read it again, and name its commit")
-    return {"base": base, "target": command.commit, "pr": str(found.number), **command.options}
+    return {"base": base, "target": found.head, "pr": str(found.number), **found.options}
 
 
 # ---------------------------------------------------------------- posting
@@ -178,8 +250,7 @@ def post_notice(
     origin = read_event(event) if event else Event(repo, notice.head, pr)
     name, number = repo or origin.repo, pr or origin.number
     if not name or not (event or pr):
-        advice = "--repo OWNER/NAME and --pr N, or --event FILE"
-        raise AbprofError("no pull request to post on", where="abprof comment", advice=advice)
+        raise AbprofError("which pull request?", where="abprof comment", advice="--repo and --pr, or --event FILE")
     if origin.repo.lower() != name.lower():
         raise AbprofError(f"{repo}, but the event is of {origin.repo}", where="--repo", advice="leave it out")
     if origin.head != notice.head:
@@ -215,9 +286,8 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
     """Edit the comment if the answer is the same; post a new one and minimise the old one if it changed, so that people are
     notified. An older result never replaces a newer one."""
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
-    context = Context(head=head, link=link)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
-    mine |= {"run": _short(notice.run), "text": _short(render(notice, context, _MOST_BYTES))}
+    mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}
     live = [
         (fields, one) for fields, one in _ours(repo, list(issue.get_comments())) if fields.get("key") == mine["key"]
     ]
@@ -231,7 +301,7 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
         done = f"nothing: a newer result is there {best.html_url}"
     else:
         replaces = there["head"] if there and there["head"] != notice.head else ""
-        text = render(notice, replace(context, replaces=replaces), _MOST_BYTES)
+        text = render(notice, link=link, head=head, replaces=replaces, most=_MOST_BYTES)
         body = f"{text}\n<!-- abprof:v1 {' '.join(f'{name}={value}' for name, value in mine.items())} -->\n"
         if best and there["answer"] == mine["answer"]:
             best.edit(body)
@@ -248,7 +318,8 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
 
 
 def _ours(repo: Repository, comments: Sequence[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
-    """The comments with a hidden line, and its fields, that GitHub says the token's owner wrote and that are not minimised."""
+    """(fields of the hidden line, comment) of each comment that the token's owner wrote, by GitHub's word, and that is not
+    minimised."""
     lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in comments]
     marked = [(dict(field.split("=", 1) for field in line["fields"].split()), one) for line, one in lines if line]
     mine: set[str] = set()

@@ -156,13 +156,11 @@ def _decoded(data: bytes, where: str) -> Notice:
     try:
         return msgspec.json.decode(data, type=Notice)
     except UNREADABLE as error:
-        quoted = re.sub(r"`[^`]*[^`!-~][^`]*`", "`?`", str(error))  # it may quote a foreign key
-        raise AbprofError(f"not a notice of this abprof: {quoted[:300]}", where=where) from None
+        raise AbprofError(f"not a notice of this abprof: {error}"[:300], where=where) from None
 
 
 # ---------------------------------------------------------------- a run as a notice
 
-_NAME, _TEXT = 200, 600  # characters
 _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs", "discovery")
 
 
@@ -172,8 +170,7 @@ def make_notice(run: Run) -> Notice:
     Raises AbprofError for a run of one branch or without times: it has no verdict.
     """
     if not run.options.timed:
-        advice = "its report.md has the counters"
-        raise AbprofError("nothing was timed in this run, so it has no verdict to post", where=run.id, advice=advice)
+        raise AbprofError("a run without timings has no verdict", where=run.id, advice="report.md has the counters")
     if len(run.sides) < 2:
         raise AbprofError("a run of one branch has no verdict to post", where=run.id, advice="compare two refs")
     groups = tables.groups(run)
@@ -185,7 +182,7 @@ def make_notice(run: Run) -> Notice:
     return Notice(
         schema=3,
         abprof=__version__,
-        run=_name(run.id),
+        run=clean(run.id, 200),
         status=run.status,
         began=run.began,
         base=_ref(run.sides[0]),
@@ -195,30 +192,22 @@ def make_notice(run: Run) -> Notice:
         counts={name: min(count, 10**6) for name, count in (run.header.counts if run.header else {}).items()},
         threshold=run.options.threshold,
         margin=run.options.margin,
-        device=_name(pages.where(run)),
+        device=clean(pages.where(run), 200),
         lacking=lack,
-        lacking_in=tuple(map(_name, names[:MOST_ROWS])),
+        lacking_in=tuple(clean(name, 200) for name in names[:MOST_ROWS]),
         rows=tuple(rows[:MOST_ROWS]),
         rows_left_out=max(0, len(rows) - MOST_ROWS),
         troubles=tuple(troubles[:MOST_FAILURES]),
         troubles_left_out=max(0, len(troubles) - MOST_FAILURES),
-        warnings=tuple(_text(": ".join(filter(None, (one.text, one.advice)))) for one in run.warnings[:20]),
-        notes=tuple(map(_text, notes[:20])),
-        environment=tuple((_name(k), _text(v)) for k, v in pages.machine(run))[:MOST_FACTS],
+        warnings=tuple(clean(": ".join(filter(None, (one.text, one.advice))), 600) for one in run.warnings[:20]),
+        notes=tuple(clean(note, 600) for note in notes[:20]),
+        environment=tuple((clean(name, 200), clean(text, 600)) for name, text in pages.machine(run))[:MOST_FACTS],
         command=_command(run),
     )
 
 
-def _name(text: str) -> str:
-    return clean(text, _NAME)
-
-
-def _text(text: str) -> str:
-    return clean(text, _TEXT)
-
-
 def _ref(side: Side) -> Ref:
-    return Ref(label=_name(side.label), commit=side.commit, uncommitted=side.kind == "worktree")
+    return Ref(label=clean(side.label, 200), commit=side.commit, uncommitted=side.kind == "worktree")
 
 
 def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
@@ -234,13 +223,13 @@ def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
             if failed and not causes:
                 causes = [failed[-1].reason] if failed[-1].reason else []
             yield Row(
-                case=_name(group.full_name(row.cell, row.variant) + several),
+                case=clean(group.full_name(row.cell, row.variant) + several, 200),
                 status=failed[-1].status if failed else "",
                 reasons=tuple(re.sub("[^a-z0-9_]", "", code)[:40] for code in judged.reasons[:10]),
                 **{name: getattr(judged, name) for name in _SHARED},
                 base_ns=row.ns(row.base),
                 target_ns=row.ns(row.target),
-                causes=None if causes is None else tuple(map(_text, causes[:8])),
+                causes=None if causes is None else tuple(clean(cause, 600) for cause in causes[:8]),
             )
 
 
@@ -249,13 +238,13 @@ def _troubles(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Trouble]:
     for one in sorted(tables.all_failures(run, groups), key=lambda one: one.seen[0].status != "build_failed"):
         seen = one.seen[0]
         yield Trouble(
-            arm=_name(one.arm),
-            what=_name(one.what),
+            arm=clean(one.arm, 200),
+            what=clean(one.what, 200),
             status=seen.status,
-            reason=_text(one.reason),
+            reason=clean(one.reason, 600),
             on_base=tables.arm(run, seen.arm).side == "base" and not seen.cell.endswith("/"),
             workload=bool(seen.at),
-            log=_name(one.log),
+            log=clean(one.log, 200),
         )
 
 
@@ -266,4 +255,4 @@ def _command(run: Run) -> tuple[str, ...]:
     end = words.index("--") if "--" in words else len(words)  # a command behind `--` has options of its own
     seed = () if "--seed" in words[:end] or words[:1] == ("demo",) else ("--seed", str(run.options.seed))
     command = ("abprof", *words[:end], *seed, *words[end:])
-    return command if len(command) <= 100 and all(_text(word) == word for word in command) else ()
+    return command if len(command) <= 100 and all(clean(word, 600) == word for word in command) else ()

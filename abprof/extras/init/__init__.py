@@ -5,6 +5,6 @@ to write (`adopted`). What is not certain is marked GUESSED.
 """
 
 from abprof.extras.init.propose import Made, adopted, begun, plain_name, within
-from abprof.extras.init.source import Found, Function, candidates, content, look
+from abprof.extras.init.source import Found, Function, candidates, look
 
-__all__ = ["Found", "Function", "Made", "adopted", "begun", "candidates", "content", "look", "plain_name", "within"]
+__all__ = ["Found", "Function", "Made", "adopted", "begun", "candidates", "look", "plain_name", "within"]

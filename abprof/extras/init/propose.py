@@ -6,7 +6,6 @@ The frames of the files are in templates/adopt/.
 from __future__ import annotations
 
 import json
-import keyword
 import re
 import textwrap
 from collections.abc import Mapping, Sequence
@@ -26,7 +25,6 @@ class Made:
     """Files to be written, path -> text, relative to the repository's root."""
 
     function: Function  # what the workload calls
-    workload: str  # path of the workload
     files: dict[str, str]
     missing: tuple[str, ...] = ()  # lines that the existing configuration lacks
 
@@ -38,19 +36,18 @@ def adopted(
 
     `under`: the tables above abprof's keys, in pyproject.toml.
     """
-    package = _package_of(found, one)
-    place = f"{folder}/{name or one.name.removesuffix('.apply').strip('_')}.py"
-    entry = package.entry
+    kernel, access, entry = _package_of(found, one)
     for known, there in (file.kernels if file else {}).items():
         if entry and (there.path.rstrip("/"), there.module) == (entry.path, entry.module):
-            package, entry = replace(package, kernel=known), None
-    table = _table(package.kernel, entry, package.why, under) if entry else []
-    files = {place: _workload(one, package)}
+            kernel, entry = known, None
+    table = _table(kernel, entry, under) if entry else []
+    path = f"{folder}/{name or one.name.removesuffix('.apply').strip('_')}.py"
+    files = {path: _workload(one, kernel, access)}
     if file is None and (table or folder != "workloads"):
         head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
         head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
         files = {"abprof.toml": "\n".join([*head, *table, ""]), **files}
-    return Made(one, place, files, missing=tuple(table) if file else ())
+    return Made(one, files, missing=tuple(table) if file else ())
 
 
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
@@ -70,7 +67,7 @@ def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]
         one for one in candidates(found) if one.path.startswith((f"{folder}/", f"{folder}.py")) or one.path == folder
     )
     if not some:
-        advice = f"abprof init --kernel {kernel} begins a package; docs/WRITING.md says how a workload is written"
+        advice = f"abprof init --kernel {kernel} begins a package"
         raise AbprofError(f"no function of tensors in a kernel package {kernel}", where=folder, advice=advice)
     return some
 
@@ -85,7 +82,7 @@ def plain_name(name: str, option: str) -> str:
 # ---------------------------------------------------------------- the call
 
 _OURS = {"case", "compare", "import_module", "inputs", "kernel", "Op", "torch", "variant"}  # names that a workload uses
-_RESERVED = {"dtype", "direction", "arm", "case", "device"}  # no names of axes
+_RESERVED = {"dtype", "direction", "arm", "case", "device"}  # not allowed as names of axes
 _SCALARS = (  # a parameter's name -> a value that is likely to be accepted
     (r"(variance_)?eps(ilon)?", "1e-6"),
     (r"(dim|axis)", "-1"),
@@ -105,7 +102,7 @@ _GENERIC = ("batch", "heads", "rows", "width")
 
 @dataclass(frozen=True)
 class _Known:
-    """`text` computes the function of tensors {0}, {1}, ... and of named scalars."""
+    """A function known by its names. `text`: its result from tensors {0}, {1}, ... and named scalars, in plain torch."""
 
     names: str
     text: str
@@ -149,7 +146,7 @@ _KNOWN = (
 
 
 def _known(called: str) -> tuple[_Known | None, str]:
-    """What the function computes by its name, and that name without the words around it."""
+    """The known function of this name, and the name without prefixes and suffixes such as `triton_` and `_kernel`."""
     plain = re.sub(r"function$", "", called.lower().removesuffix(".apply"))
     bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", plain)
     word = bare[1] if bare else plain
@@ -158,21 +155,21 @@ def _known(called: str) -> tuple[_Known | None, str]:
 
 @dataclass(frozen=True)
 class _Argument:
-    """One argument of the call."""
-
     name: str
-    local: str  # variable of the reference
-    value: str = ""  # of one that is no tensor
+    value: str = ""  # of an argument that is not a tensor
     shape: tuple[str, ...] = ()  # a tensor's axes, digits for a fixed extent
     index: bool = False  # integers below the first tensor's last extent
     guessed: str = ""
     keyword: bool = False
 
+    @property
+    def local(self) -> str:
+        """The variable in the reference."""
+        return f"{self.name}_" if self.name in _OURS else self.name
+
 
 @dataclass(frozen=True)
 class _Call:
-    """A whole call."""
-
     arguments: tuple[_Argument, ...]
     reference: str  # in plain torch, of the tensors' locals; "" if the name has no known meaning
     left_out: tuple[str, ...]  # parameters that keep their defaults
@@ -184,7 +181,7 @@ class _Call:
 
 
 def _call_of(one: Function) -> _Call:
-    """Guess the call: parameters without a default, and optional tensors that the function's meaning needs."""
+    """The call, guessed: parameters without a default, and the optional tensors of a known function."""
     meaning, word = _known(one.name)
     required = [p for p in one.parameters if p.default is None]
     tensors = [p for p in required if _is_tensor(one, p, first=p is required[0])]
@@ -196,16 +193,15 @@ def _call_of(one: Function) -> _Call:
     arguments, left_out, gap = [], [], False
     for p in one.parameters:
         gap |= p.keyword_only
-        local = f"{p.name}_" if p.name in _OURS else p.name
         if p in tensors:
             doubts = [] if p.tensor or p.name in one.tensors else ["that it is a tensor"]
             doubts += [] if p.name in one.shapes else ["its shape"] if doubts else ["the shape"]
             index, guessed = bool(_INDEX.fullmatch(p.name)), ", and ".join(doubts)
-            arguments.append(_Argument(p.name, local, "", shapes[p.name], index, guessed, gap))
+            arguments.append(_Argument(p.name, "", shapes[p.name], index, guessed, gap))
         elif p in required:
             value = next((value for pattern, value in _SCALARS if re.fullmatch(pattern, p.name)), None)
             value = value or _BY_ANNOTATION.get(p.annotation, "None")
-            arguments.append(_Argument(p.name, local, value, keyword=gap))
+            arguments.append(_Argument(p.name, value, keyword=gap))
         else:
             gap = True
             left_out.append(f"{p.name}={p.default}")
@@ -223,7 +219,7 @@ def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
 
 
 def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_Argument]) -> str:
-    """The meaning's text with this call's names; its scalars as they are passed, or by default."""
+    """The known function's text with the variables of this call; scalars as passed, or their defaults."""
     passed = {a.name: a.value for a in arguments if not a.shape}
     passed = {p.name: passed.get(p.name) or p.default or "" for p in one.parameters}
     scalars = {}
@@ -234,7 +230,7 @@ def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_A
 
 
 def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None) -> dict[str, tuple[str, ...]]:
-    """Tensor -> its axes: by the code, by the function's meaning with the code's names, or like the first tensor's."""
+    """Tensor -> its axes: as the code names them, else as a known function has them, else those of the first tensor."""
     made: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}  # the meaning's name of a dimension -> the code's
     for at, p in enumerate(tensors):
@@ -260,7 +256,7 @@ def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None)
 
 
 def _axis(name: str) -> str:
-    return f"{name}_" if keyword.iskeyword(name) or name in _RESERVED else name
+    return f"{name}_" if name in _RESERVED else name
 
 
 # ---------------------------------------------------------------- the package
@@ -269,18 +265,16 @@ _BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in")
 _NATIVE = ("csrc", "include", "cpp", "cuda", "src/csrc")
 
 
-@dataclass(frozen=True)
-class _Package:
-    """The kernel package that a function belongs to."""
-
-    kernel: str  # its name
-    access: str  # module to import the function from, relative to the package: ".rows"; "" for the package itself
-    entry: PackageTable | None  # its table in abprof.toml; None for kernels/NAME, which needs none
-    why: Mapping[str, str]  # key of the table -> why it has that value, where it is a guess
+_WHY = {  # key of a proposed table -> why it has its value, where that is a guess
+    "inputs": "what decides a rebuild, and all that a build is given: add what else it reads",
+    "build": "setup.py makes an extension: it is compiled once for each content of `inputs`",
+    "env": "the extension is imported from the top, not from inside the package",
+}
 
 
-def _package_of(found: Found, one: Function) -> _Package:
-    """Guess a function's package: the highest folder with an __init__.py."""
+def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | None]:
+    """The kernel package of a function, guessed as the highest folder with an __init__.py: its name; the module to import the
+    function from, relative to the package (".rows", "" for the package itself); its table, None for kernels/NAME."""
     path = PurePosixPath(one.path)
     home = path
     for folder in path.parents:
@@ -291,48 +285,38 @@ def _package_of(found: Found, one: Function) -> _Package:
     access = "".join(f".{part}" for part in inner).removesuffix(".__init__")
     if one.name.partition(".")[0] in found.fronts.get(f"{home}/__init__.py", ()):
         access = ""
+    kernel = home.name.removesuffix(".py")
     if home.parts[:-1] == ("kernels",):
-        return _Package(home.name.removesuffix(".py"), access, None, {})
+        return kernel, access, None
     # A folder without __init__.py below src/ is a namespace.
     parts = home.parts[1:] if home.parts[0] == "src" else home.parts[-1:]
-    entry, why = _entry(found, str(home), "" if home == path else ".".join(parts))
-    return _Package(re.sub(r"[^\w-]", "_", home.name.removesuffix(".py")), access, entry, why)
-
-
-def _entry(found: Found, home: str, module: str) -> tuple[PackageTable, dict[str, str]]:
-    inputs = [f"{home}/**" if module else home]
-    why = {"inputs": "what decides a rebuild, and all that a build is given: add what else it reads"}
-    built = "Extension(" in found.setup
+    module = "" if home == path else ".".join(parts)
+    inputs, built = [f"{home}/**" if module else str(home)], "Extension(" in found.setup
     if built:
         inputs += [name for name in _BUILD_FILES if name in found.files]
         inputs += [name for name in found.files if "/" not in name and f'"{name}"' in found.setup]
-        why["build"] = "setup.py makes an extension: it is compiled once for each content of `inputs`"
-        why["env"] = "the extension is imported from the top, not from inside the package"
     inputs += [f"{folder}/**" for folder in _NATIVE if any(name.startswith(f"{folder}/") for name in found.files)]
     entry = PackageTable(
-        path=home,
+        path=str(home),
         module=module,
         inputs=tuple(dict.fromkeys(inputs)),
         build=("python", "setup.py", "build_ext", "--inplace") if built else (),
         env={"PYTHONPATH": "{worktree}"} if built else {},
         submodules=built and ".gitmodules" in found.files,
     )
-    return entry, why
+    return re.sub(r"[^\w-]", "_", kernel), access, entry
 
 
-# ---------------------------------------------------------------- abprof.toml
-
-
-def _table(name: str, entry: PackageTable, why: Mapping[str, str], under: Sequence[str]) -> list[str]:
-    values = {"path": entry.path, "import": entry.module, "inputs": entry.inputs, "build": entry.build}
+def _table(name: str, entry: PackageTable, under: Sequence[str]) -> list[str]:
+    env = ", ".join(f"{key} = {_quoted(value)}" for key, value in entry.env.items())
+    values = {key: _quoted(getattr(entry, field)) for key, field in
+              (("path", "path"), ("import", "module"), ("inputs", "inputs"), ("build", "build"))
+              if getattr(entry, field)}  # fmt: skip
+    values |= {"env": f"{{ {env} }}"} if env else {}
     lines = [f"[{'.'.join((*under, 'kernels', name if name.isascii() else _quoted(name)))}]"]
-    for key, value in values.items():
-        if value:
-            lines += [f"# GUESSED: {why[key]}"] if key in why else []
-            lines.append(f"{key} = {_quoted(value)}")
-    if entry.env:
-        pairs = ", ".join(f"{key} = {_quoted(value)}" for key, value in entry.env.items())
-        lines += [f"# GUESSED: {why['env']}", f"env = {{ {pairs} }}"]
+    for key, text in values.items():
+        lines += [f"# GUESSED: {_WHY[key]}"] if key in _WHY else []
+        lines.append(f"{key} = {text}")
     return [*lines, "submodules = true"] if entry.submodules else lines
 
 
@@ -353,16 +337,16 @@ _SIZES = (  # what an axis is called -> smoke, default; the first that fits
     (r"width|n_?cols?|hidden\w*|d_?model|dim|c|d|[mnk]", 256, 4096),
     (r".*", 64, 512),
 )
-_VECTOR = (65536, 1 << 24)  # sizes of the only axis of all tensors
-_STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the axis of which the presets have several values
+_VECTOR = (65536, 1 << 24)  # sizes where all tensors have one axis in common
+_STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the first axis that fits has several values in a preset
 _NO_REFERENCE = """
 
 # WRITE: reference(case, inputs), what it computes in plain torch and higher precision, and check(case, outputs, expected),
-# which compares. Without them only this is checked: that the sides' outputs agree.
+# which compares. Without them abprof checks only that the sides' outputs agree.
 """
 
 
-def _workload(one: Function, package: _Package) -> str:
+def _workload(one: Function, kernel: str, access: str) -> str:
     call = _call_of(one)
     tensors = [a for a in call.arguments if a.shape]
     front, _, method = one.name.partition(".")
@@ -371,8 +355,8 @@ def _workload(one: Function, package: _Package) -> str:
     if call.left_out:
         prepare += [f"# {line}" for line in textwrap.wrap(f"Not given: {', '.join(call.left_out)}", 110)]
     target = f"kernel.{front}"
-    if package.access:  # each side's own module
-        prepare.append(f"{front}_ = import_module({_quoted(package.access)}, kernel.__name__).{front}")
+    if access:  # each side's own module
+        prepare.append(f"{front}_ = import_module({_quoted(access)}, kernel.__name__).{front}")
         target = f"{front}_"
     passed = (a.value if not a.shape else f'inputs["{a.name}"]' for a in call.arguments)
     given = ", ".join(f"{a.name}={text}" if a.keyword else text for a, text in zip(call.arguments, passed, strict=True))
@@ -380,9 +364,9 @@ def _workload(one: Function, package: _Package) -> str:
     frame = Template((bundled("templates") / "adopt" / "workload.txt").read_text(encoding="utf-8"))
     return frame.substitute(
         title=f"{one.name}, as `abprof init` found it: look at what is GUESSED.",
-        imports="from importlib import import_module\n\n" if package.access else "",
+        imports="from importlib import import_module\n\n" if access else "",
         helpers="Op, compare" if call.reference else "Op",
-        kernel=_quoted(package.kernel),
+        kernel=_quoted(kernel),
         presets="\n".join(_presets(call, triton=bool(one.kernels))),
         tensors="\n".join(f"        {line}" for line in _tensors(tensors)),
         prepare="\n".join(f"    {line}" for line in prepare),
@@ -405,12 +389,9 @@ def _presets(call: _Call, *, triton: bool) -> list[str]:
         ("default", large, 1, (2, 1)),
         ("full", large, 1, (4, 2, 1)),
     ):
-        axes = {
-            axis: [size[at] // step for step in (steps if axis == stepped else (1,))] for axis, size in sizes.items()
-        }
-        lines += textwrap.wrap(
-            f'    "{name}": {json.dumps({**axes, "dtype": [dtype]})},', 118, subsequent_indent=" " * 8
-        )
+        axes = {axis: [n[at] // step for step in (steps if axis == stepped else (1,))] for axis, n in sizes.items()}
+        line = f'    "{name}": {json.dumps({**axes, "dtype": [dtype]})},'
+        lines += textwrap.wrap(line, 118, subsequent_indent=" " * 8)
     return lines
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-import tokenize
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 
 _LARGEST = 1 << 20  # characters of a Python file that a person wrote
-_DEPTH = 3  # of calls followed to learn a parameter's shape
+_DEPTH = 4  # of calls followed to learn shapes and kernels
 _JIT = re.compile(r"(.*\b(triton|gluon)\.)?jit")
 # Folders whose files are measured only if there are no others.
 _ASIDE = re.compile(
@@ -25,7 +24,7 @@ _OF_TENSORS = re.compile(r"shape|size|stride|device|dtype|numel|n?dim|(is_)?cont
 _LIKE = {"empty_like", "zeros_like", "ones_like"}
 _SAME_SHAPE = {"contiguous", "detach", "to", "float", "half", "clone", "cuda", "type_as"}
 # "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]"
-_TOLD = (
+_DOCUMENTED = (
     r"^[ \t]*`*{name}`*[ \t]*(?:\([^()\n]*\))?[ \t]*[:=-][ \t]*"
     r"(?:[^\n]*?\b(?:[Ss]hape|Tensor)\b[ \t:=`]*)?`*[\[(]([\w ]+(?:,[\w ]+)+,?|\w+,)[\])]"
 )
@@ -59,7 +58,7 @@ class Function:
     calls: list[tuple[str, dict[int | str, str]]]  # what it calls, with position or keyword -> own parameter
     tensors: set[str]  # parameters that it uses as tensors
     shapes: dict[str, tuple[str, ...]]  # parameter -> names of its dimensions, "_" for one without a name
-    kernels: list[str] = field(default_factory=list)  # Triton kernels that it launches, also through others
+    kernels: set[str] = field(default_factory=set)  # Triton kernels that it launches, also through others
 
 
 @dataclass
@@ -81,16 +80,8 @@ class Found:
                 yield next((one for one in there if one.path == function.path), there[0]), places
 
 
-def content(path: Path) -> str:
-    """The text of a file, in the encoding that a Python file declares. Raises OSError, ValueError or SyntaxError."""
-    if path.suffix != ".py":
-        return path.read_text(encoding="utf-8")
-    with tokenize.open(path) as file:
-        return file.read()
-
-
 def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
-    """Parse a repository's Python files. `text` returns a file's content, or raises OSError, ValueError or SyntaxError."""
+    """Parse a repository's Python files. `text` returns a file's content, or raises OSError or ValueError."""
     found = Found(files)
     for path in (path for path in files if path.endswith(".py") and path.isprintable()):
         try:
@@ -101,9 +92,7 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
         except (OSError, SyntaxError, ValueError, RecursionError):
             found.unread.append(path)
     for function in chain(*found.functions.values()):
-        function.kernels = sorted(_launched(found, function))
-    for function in chain(*found.functions.values()):
-        _learn_shapes(found, function, _DEPTH)
+        _learn(found, function, _DEPTH)
     return found
 
 
@@ -116,10 +105,8 @@ def candidates(found: Found) -> tuple[Function, ...]:
     def rank(one: Function) -> tuple[bool, bool, int, str, int]:
         name = one.name.lower()
         unknown = [p for p in one.parameters if p.default is None and not p.annotation and p.name not in one.tensors]
-        score = (
-            2 * (one.name in exported) - 4 * len(unknown) - 2 * (one.name in inner) - 2 * one.name.endswith(".apply")
-        )
-        score -= 6 * bool(_BACKWARD.search(name)) + 2 * bool(_INTERNAL.search(name))
+        score = 2 * (one.name in exported) - 2 * (one.name in inner) - 2 * one.name.endswith(".apply")
+        score -= 4 * len(unknown) + 6 * bool(_BACKWARD.search(name)) + 2 * bool(_INTERNAL.search(name))
         return bool(_ASIDE.fullmatch(one.path)), not one.kernels, -score, one.path, one.line
 
     return tuple(sorted(every, key=rank))
@@ -131,21 +118,12 @@ def _measurable(one: Function) -> bool:
     return tensors and not private and bool(one.kernels or "torch" in one.names)
 
 
-def _launched(found: Found, function: Function) -> set[str]:
-    todo, seen, kernels = [function], set[Function](), set[str]()
-    while todo:
-        one = todo.pop()
-        if one not in seen:
-            seen.add(one)
-            kernels |= one.names & found.kernels
-            todo += [callee for callee, _ in found.callees(one)]
-    return kernels
-
-
-def _learn_shapes(found: Found, function: Function, depth: int) -> None:
-    """Add what the functions that it hands its parameters to say about them."""
+def _learn(found: Found, function: Function, depth: int) -> None:
+    """Add what the functions that it calls know: the kernels they launch, and the shapes of the parameters handed to them."""
+    function.kernels |= function.names & found.kernels
     for callee, places in found.callees(function) if depth else ():
-        _learn_shapes(found, callee, depth - 1)
+        _learn(found, callee, depth - 1)
+        function.kernels |= callee.kernels
         names = [p.name for p in callee.parameters]
         for at, mine in places.items():
             theirs = names[at] if isinstance(at, int) and at < len(names) else at
@@ -206,7 +184,7 @@ def _function(path: str, name: str, node: ast.FunctionDef, drop: int = 0) -> Fun
     parameters = _parameters(node.args)[drop:]
     mine = {p.name for p in parameters}
     nodes = list(ast.walk(node))
-    shapes = dict(reversed([*_unpacked(nodes, mine)])) | _told(ast.get_docstring(node) or "", mine)
+    shapes = dict(reversed([*_unpacked(nodes, mine)])) | _documented(ast.get_docstring(node) or "", mine)
     tensors = {*shapes, *_tensors(nodes, mine)}
     read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - mine
     return Function(name, path, node.lineno, parameters, read, list(_calls(nodes, mine)), tensors, shapes)
@@ -242,11 +220,11 @@ def _handed(value: ast.expr) -> str:
     return value.id if isinstance(value, ast.Name) else ""
 
 
-def _told(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
+def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
     """Shapes that a docstring gives beside a parameter's name."""
     found = {}
     for name in names:
-        told = re.search(_TOLD.format(name=re.escape(name)), text, re.MULTILINE)
+        told = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
         parts = [part.strip() for part in told[1].split(",") if part.strip()] if told else []
         if parts and all(p.isidentifier() or p.isdigit() for p in parts) and not _TYPES & {p.lower() for p in parts}:
             found[name] = tuple(parts)

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from abprof.extras.nightly.history import History, NightRow, Query, Value
+from abprof.extras.nightly.history import History, NightRow, Value
 
 FLOOR = math.log(1.03)  # smaller changes are never confirmed
 CONFIRM = 3  # nights that must each show the change
@@ -106,12 +106,14 @@ def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
     return sorted(changes, key=lambda change: (change.found, change.trend)), shifts
 
 
-def history_changes(history: History, query: Query) -> tuple[list[Change], list[Shift]]:
+def history_changes(
+    history: History, series: str, cells: Sequence[str] = (), since: str = ""
+) -> tuple[list[Change], list[Shift]]:
     """The changes of the selected cells of one series, and the machine's shifts, since the given date. All cells and nights
     are searched: shifts show in all cells together, and changes against earlier nights."""
-    changes, shifts = find_changes(list(trends(history.values(replace(query, cells=(), since="")))))
-    names = {trend.name for trend in trends(history.values(replace(query, since="")))}
-    late = {night.number for night in history.nights(query.series) if night.began >= query.since}
+    changes, shifts = find_changes(list(trends(history.values(series))))
+    names = {trend.name for trend in trends(history.values(series, cells))}
+    late = {night.number for night in history.nights(series) if night.began >= since}
     changes = [change for change in changes if change.trend in names and change.found in late]
     return changes, [shift for shift in shifts if shift.night in late]
 
@@ -210,8 +212,8 @@ def _spread(sizes: Floats) -> float:
 
 
 def _hit(series: _Series, start: int) -> Iterator[tuple[int, int]]:
-    """The first night whose last nights stand apart from an earlier stretch, if any: index at which the search begins, and
-    index of that night."""
+    """(index at which the search begins, index of the night) of the first night whose last nights differ from an earlier
+    stretch; nothing without one."""
     first = bisect_left(series.places, start)
     x, sigma = series.values[first:], series.sigma[first:]
     total = np.concatenate([[0.0], np.cumsum(x)])

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
-from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Night
+from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Comparison, Header, Night, Side
 from abprof.records.errors import AbprofError, Exit
 from abprof.store import RUN
 
@@ -40,7 +40,7 @@ class NightRow:
     exit_code: int  # 0 on a first night that measured anything
     sentence: str
     heads: int  # cells and variants whose head ran, or whose code was the base's
-    settled: bool = True  # False: nothing could run, not because of the head, or files changed meanwhile
+    settled: bool = True  # False: nothing ran for a reason outside the head, or files changed meanwhile
 
 
 class Value(NamedTuple):
@@ -61,20 +61,6 @@ class Value(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Query:
-    """Which values to select; "" and () select all. Raises AbprofError for an unknown metric."""
-
-    cells: tuple[str, ...] = ()  # globs over cell ids; any of them
-    metric: str = ""  # "": the judged one
-    series: str = ""
-    since: str = ""  # ISO 8601 date or time, UTC
-
-    def __post_init__(self) -> None:
-        if self.metric not in ("", *METRICS):
-            raise AbprofError(f"unknown metric {self.metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
-
-
-@dataclass(frozen=True)
 class History:
     """The nights of a runs folder, ordered by series and number, each with its values. `notes`: folders left out, and why."""
 
@@ -85,21 +71,29 @@ class History:
         """All nights, or those of one series."""
         return [night for night, _ in self.found if series in ("", night.series)]
 
-    def values(self, query: Query) -> list[tuple[NightRow, Value]]:
-        """The selected values, cell by cell and each cell's in the order of its nights."""
-        nights = [pair for pair in self.found if query.series in ("", pair[0].series) and pair[0].began >= query.since]
-        cells = set(self.cells(query.cells or ("*",)))
+    def values(
+        self, series: str = "", cells: Sequence[str] = (), metric: str = "", since: str = ""
+    ) -> list[tuple[NightRow, Value]]:
+        """The selected values, cell by cell and each cell's in the order of its nights; "" and () select all.
+
+        `cells`: globs. `metric` "": the judged one. `since`: ISO 8601 date or time, UTC.
+        """
+        nights = [pair for pair in self.found if series in ("", pair[0].series) and pair[0].began >= since]
+        known = set(self.cells(cells or ("*",)))
         chosen = [
             (night, value)
             for night, values in nights
             for value in values
-            if value.cell in cells and (value.metric == query.metric if query.metric else value.judged)
+            if value.cell in known and (value.metric == metric if metric else value.judged)
         ]
         return sorted(chosen, key=lambda pair: pair[1][:3])
 
-    def table(self, query: Query) -> Iterator[tuple[str | float | None, ...]]:
-        """Rows of `abprof history query`, by COLUMNS: times in ns, memory in bytes, None if not recorded."""
-        for night, it in self.values(query):
+    def table(self, **selected: Any) -> Iterator[tuple[str | float | None, ...]]:
+        """Rows of `abprof history query`, by COLUMNS: times in ns, memory in bytes, None if not recorded.
+
+        `selected`: the arguments of `values`.
+        """
+        for night, it in self.values(**selected):
             unit = "bytes" if it.metric == "peak_mem_bytes" else "ns"
             about = (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject)
             judged = (it.verdict, it.pct, it.low_pct, it.high_pct)
@@ -119,28 +113,20 @@ class History:
 def read_history(runs_dir: Path) -> History:
     """Every finished night below a runs folder. Raises AbprofError if there is no such folder."""
     if not runs_dir.is_dir():
-        advice = "--runs-dir names the folder that holds the runs"
-        raise AbprofError("no such folder", where=str(runs_dir), advice=advice)
+        raise AbprofError("no such folder", where=str(runs_dir), advice="name the runs' folder with --runs-dir")
     found, notes = list[tuple[NightRow, list[Value]]](), list[str]()
     for file in sorted(runs_dir.glob(f"*/{RUN}")):
         try:
             if night := read_night(file):
                 found.append(night)
         except (OSError, ValueError, *UNREADABLE) as error:
-            notes.append(
-                f"{file.parent.name}: not a run of this abprof: {' '.join(str(error).split())[:300]}; left out"
-            )
+            why = " ".join(str(error).split())[:300]
+            notes.append(f"{file.parent.name}: not a run of this abprof: {why}; left out")
     found.sort(key=lambda pair: (pair[0].series, pair[0].number))
     return History(found, tuple(notes))
 
 
 # ---------------------------------------------------------------- reading run.json
-
-
-class _Side(msgspec.Struct):
-    id: str
-    commit: str
-    subject: str = ""
 
 
 class _Metric(msgspec.Struct):
@@ -154,34 +140,16 @@ class _Observation(msgspec.Struct):
     metrics: dict[str, _Metric] = {}
 
 
-class _Comparison(msgspec.Struct, rename={"from_": "from"}):
-    cell: str
-    from_: str
-    to: str
-    metric: str
-    verdict: str
-    pct: float | None = None
-    low_pct: float | None = None
-    high_pct: float | None = None
-    reasons: tuple[str, ...] = ()
-
-
-class _Header(msgspec.Struct):
-    sentence: str = ""
-    exit_code: int = 0
-    counts: dict[str, int] = {}
-
-
 class _Run(msgspec.Struct):
     """The part of run.json that trends need, so that a thousand nights are read in seconds."""
 
     status: str
     began: str
-    sides: tuple[_Side, ...]
+    sides: tuple[Side, ...]
     night: Night | None = None
-    header: _Header | None = None
+    header: Header | None = None
     observations: tuple[_Observation, ...] = ()
-    comparisons: tuple[_Comparison, ...] = ()
+    comparisons: tuple[Comparison, ...] = ()
 
 
 _DECODER = msgspec.json.Decoder(_Run)
@@ -190,11 +158,11 @@ _DECODER = msgspec.json.Decoder(_Run)
 def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
     """The night in a run.json; None if the run is not a night, or did not finish. Raises OSError, UNREADABLE or ValueError."""
     run = _DECODER.decode(file.read_bytes())
-    if run.night is None or run.status != "complete" or run.night.kind not in ("first", "step"):
+    if run.night is None or run.header is None or run.status != "complete" or run.night.kind == "against":
         return None
     if not run.sides:
         raise ValueError("a night without a side")
-    about, header, head = run.night, run.header or _Header(), run.sides[-1]
+    about, header, head = run.night, run.header, run.sides[-1]
     tampered = header.counts.get("tampered", 0) > 0
     values = [] if tampered else list(_values(run))
     heads = sum(value.judged and value.head_status in ("ok", "identical") for value in values)
@@ -226,21 +194,25 @@ def _values(run: _Run) -> Iterator[Value]:
         for (cell, arm), item in seen.items():
             if Arm.of(arm).side == "base" and not Arm.of(arm).peer:
                 judged = next((name for name in METRICS[:4] if name in item.metrics), "wall")
-                yield from _metrics(_Comparison(cell, "", arm, judged, ""), None, item)
+                yield from _metrics(cell, arm, judged, ("", None, None, None), (None, item))
     for row in run.comparisons:
         if row.from_.startswith("base") and Arm.of(row.to).side == "target":
-            yield from _metrics(row, seen.get((row.cell, row.from_)), seen.get((row.cell, row.to)))
-
-
-def _metrics(row: _Comparison, before: _Observation | None, after: _Observation | None) -> Iterator[Value]:
-    statuses = (before.status if before else "", after.status if after else "")
-    for metric in METRICS:
-        base, head = (it.metrics[metric].value if it and metric in it.metrics else None for it in (before, after))
-        if metric == row.metric:
             pct = 0.0 if row.pct is None and "identical_code" in row.reasons else row.pct
-            judged = (True, row.verdict, pct, row.low_pct, row.high_pct)
-        elif base is None and head is None:
-            continue
-        else:
-            judged = (False, "", (head / base - 1) * 100 if base and head else None, None, None)
-        yield Value(row.cell, Arm.of(row.to).variant, metric, *judged, base, head, *statuses)
+            both = seen.get((row.cell, row.from_)), seen.get((row.cell, row.to))
+            yield from _metrics(row.cell, row.to, row.metric, (row.verdict, pct, row.low_pct, row.high_pct), both)
+
+
+def _metrics(
+    cell: str,
+    arm: str,
+    judged: str,
+    verdict: tuple[str, float | None, float | None, float | None],
+    both: tuple[_Observation | None, _Observation | None],
+) -> Iterator[Value]:
+    statuses = [side.status if side else "" for side in both]
+    for metric in METRICS:
+        base, head = (it.metrics[metric].value if it and metric in it.metrics else None for it in both)
+        pct = (head / base - 1) * 100 if base and head else None
+        if metric == judged or base is not None or head is not None:
+            known = (True, *verdict) if metric == judged else (False, "", pct, None, None)
+            yield Value(cell, Arm.of(arm).variant, metric, *known, base, head, *statuses)

@@ -1,4 +1,4 @@
-"""One night: what is new is measured by `session.run`, all nights are searched for changes, and the night is reported.
+"""One night: measure what is new, search all nights for changes, report.
 
 The run folders are the only memory: a night that was killed leaves nothing to repair, because its run did not finish and is
 repeated.
@@ -24,7 +24,7 @@ from abprof.builds import interpreter
 from abprof.devices import lease
 from abprof.extras.nightly import page
 from abprof.extras.nightly.changes import Change, Shift, find_changes, trends
-from abprof.extras.nightly.history import NightRow, Query, read_history, read_night
+from abprof.extras.nightly.history import NightRow, read_history, read_night
 from abprof.measure import RunContext, look_around
 from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
@@ -82,8 +82,7 @@ def run_night(options: Options, series: str, view: View, report: Callable[[Night
         try:
             held.enter_context(lease(place.state, name, wait=False, label=label, say=lambda _: None))
         except AbprofError as busy:
-            advice = "nothing is lost: the next one continues from the same commit"
-            what = f"another nightly job is at work: {busy.what}"
+            what, advice = f"another nightly job is at work: {busy.what}", "the next one continues from the same commit"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
         series = series or place.sides[0].label
         beat = held.enter_context(heartbeat.beating(place.state, str(place.root), series))
@@ -113,7 +112,7 @@ def _measure(place: RunContext, series: str, view: View) -> NightReport:
     if run.status == "interrupted":
         raise KeyboardInterrupt
     history, tonight = read_history(place.runs_dir), read_night(folder / RUN)
-    recent = [it for it in history.values(Query(series=series)) if it[0].number > number - _LOOK_BACK]
+    recent = [it for it in history.values(series) if it[0].number > number - _LOOK_BACK]
     found, shifts = find_changes(list(trends(recent)))
     put(place.runs_dir / page.FILE, page.history_page(history, series).encode())
     changes = tuple(change for change in found if change.found == number)

@@ -12,7 +12,7 @@ import numpy as np
 from markupsafe import Markup, escape
 
 from abprof.extras.nightly.changes import Change, Floats, Shift, Trend, find_changes, trends
-from abprof.extras.nightly.history import History, Query
+from abprof.extras.nightly.history import History
 from abprof.records.visible import visible
 from abprof.report.render import asset, environment
 
@@ -23,7 +23,7 @@ _LEAST = 3.0  # per cent up and down: a smaller axis would show noise alone
 
 def history_page(history: History, series: str) -> str:
     """The page of one series as HTML. Cells that changed last come first."""
-    nights, found = history.nights(series), list(trends(history.values(Query(series=series))))
+    nights, found = history.nights(series), list(trends(history.values(series)))
     changes, shifts = find_changes(found)
     step = (_WIDTH - 2 * _PAD) / max(len(nights) - 1, 1)
     at = {night.number: _PAD + step * place for place, night in enumerate(nights)}
@@ -37,20 +37,17 @@ def history_page(history: History, series: str) -> str:
         by_trend.setdefault(change.trend, []).append(change)
     last = {name: max(change.found for change in of_trend) for name, of_trend in by_trend.items()}
     ordered = sorted(found, key=lambda trend: (-last.get(trend.name, 0), trend.name))
-    return (
-        environment(escape)
-        .get_template("history.html")
-        .render(
-            series=series,
-            nights=nights,
-            lines=[_line(trend, by_trend.get(trend.name, []), shifts, machines, at) for trend in ordered],
-            changes=sorted(changes, key=lambda change: (-change.found, change.trend)),
-            shifts=list(reversed(shifts)),
-            machines=list(reversed(machines.items())),
-            began={night.number: night.began[:10] for night in nights},
-            head={night.number: night.head[:10] for night in nights},
-            style=Markup(asset("report.css") + asset("history.css")),  # noqa: S704 - abprof's own
-        )
+    template = environment(escape).get_template("history.html")
+    return template.render(
+        series=series,
+        nights=nights,
+        lines=[_line(trend, by_trend.get(trend.name, []), shifts, machines, at) for trend in ordered],
+        changes=sorted(changes, key=lambda change: (-change.found, change.trend)),
+        shifts=list(reversed(shifts)),
+        machines=list(reversed(machines.items())),
+        began={night.number: night.began[:10] for night in nights},
+        head={night.number: night.head[:10] for night in nights},
+        style=Markup(asset("report.css") + asset("history.css")),  # noqa: S704 - abprof's own
     )
 
 

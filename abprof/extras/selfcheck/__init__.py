@@ -26,7 +26,7 @@ from abprof.sides import NewRepository
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, decide, stats
 
-__all__ = ["CLASSES", "GROUP", "Selfcheck", "as_json", "as_markdown", "examine", "make", "read", "run"]
+__all__ = ["CLASSES", "GROUP", "Selfcheck", "as_markdown", "examine", "make", "read", "run"]
 
 _TREE = Path(__file__).parent / "tree"
 _SHARED = "kernels/meter/__init__.py"
@@ -62,11 +62,6 @@ def make(path: Path) -> None:
     source = (path / _SHARED).read_text()
     repository.commit("Do the injected work", {_SHARED: source.replace("SHARE = 0.0", "SHARE = 1.0")})
     repository.switch("main")
-
-
-def as_json(found: Selfcheck, folder: Path) -> str:
-    """selfcheck.json's content plus `run_dir`."""
-    return msgspec.json.encode({**msgspec.to_builtins(found), "run_dir": str(folder)}).decode()
 
 
 def as_markdown(found: Selfcheck, folder: Path) -> str:
@@ -172,7 +167,7 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
-    """Every pair of sides. The branch (`target`) does the injected work; base, and base again (`target2`), do not."""
+    """Every pair of sides. Only the branch (`target`) does the injected work; base and `target2`, base again, do not."""
     inject = float(item.cell.params["inject"])
     times = item.epoch_medians("base")
     for before, after in (("base", "target"), ("target2", "target"), ("base", "target2")):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -30,6 +32,12 @@ def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str]
     """Standard output of a short command (a compiler's --version); None if it fails."""
     answered, text = tried(argv, timeout=timeout, env=env)
     return text if answered else None
+
+
+def cuda_tool(name: str, env: Mapping[str, str] = os.environ) -> str:
+    """The path of a program of the CUDA toolkit: on PATH, in $CUDA_HOME or in the usual place; "" for none."""
+    folders = env.get("PATH", os.defpath), f"{env.get('CUDA_HOME') or '/usr/local/cuda'}/bin"
+    return shutil.which(name, path=os.pathsep.join(folders)) or ""
 
 
 def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int:

@@ -62,9 +62,7 @@ def prepare(kernel, variant, case, inputs):
 
 def reference(case, inputs):
     found = _sampled(case, inputs[0])
-    return (
-        found if case["op"] == "copy" else torch.ones_like(found)
-    )  # a chain reaches 1 exactly after some thirty steps
+    return found if case["op"] == "copy" else torch.ones_like(found)  # some thirty steps of a chain reach 1 exactly
 
 
 def _sampled(case, output):
