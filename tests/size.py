@@ -55,7 +55,7 @@ def counted() -> dict[str, int]:
         "import cycles": cycles(graph),
         "modules with one importer": importers.count(1),
         "option declarations": len(
-            re.findall(r"typer.(?:Option|Argument)\(|\b(?:flag|text|many|Option)\(\s*\"--", sources)
+            re.findall(r"typer.(?:Option|Argument)\(|\b(?:flag|text|number|many|Option)\(\s*\"--", sources)
         ),
         "lines in tests/": lines("tests"),
         "words in docs/": sum(len(f.read_text().split()) for f in tracked("docs") if f.suffix == ".md"),

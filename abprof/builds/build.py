@@ -120,7 +120,7 @@ def missing(tree: Path, package: Package) -> str:
 
 
 def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
-    """Return one package of one side, from the cache or built now."""
+    """The build of a job, from the cache or made now."""
     side, tree = job.checkout.side.id, Path(job.checkout.path)
     fresh = Build(side=side, kernel=job.package.name, key="")
     if why := missing(tree, job.package):
@@ -218,7 +218,7 @@ def _new_generation(home: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Builder:
-    """One job's process: imports the package, builds it, and calls cases so that what compiles lazily compiles now."""
+    """The process of a job: imports the package, builds it, and calls cases so that lazily compiled kernels compile now."""
 
     factory: WorkerFactory
     job: Job
@@ -274,7 +274,7 @@ class _Builder:
         return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)
 
     def _built(self, worker: Worker) -> wire.Built:
-        """The recipe and the package's own build()."""
+        """Run the recipe and the package's own build()."""
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
         mount = factory.mount(self.job.checkout, self.job.package, place)
         start = wire.Start(factory.device, id, mount, dict(factory.workloads), str(factory.scratch))
@@ -288,7 +288,7 @@ class _Builder:
         return built
 
     def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
-        """Call a case; whether the process survived."""
+        """Call a case; returns whether the process survived."""
         try:
             worker.call(wire.Open(cell.workload, dict(cell.params), "build", variant), self.factory.timeout)
             worker.call(wire.Close(), self.factory.timeout)

@@ -37,7 +37,7 @@ _SERVICES = (
     "/run/podman", "/run/buildkit", "/run/libvirt", "/run/secrets", "/var/lib/lxd/unix.socket",
     "/var/snap/lxd/common/lxd/unix.socket", "/var/lib/incus/unix.socket",
 )  # fmt: skip
-# Variables with the path of a key or a socket, which is hidden, and others that name a session: none is passed on.
+# Variables with the path of a key or socket, which is hidden, or of a session: all are withheld.
 _KEY_PATHS = ("XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY")
 _SESSION = (
     *_KEY_PATHS, "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "SSH_AGENT_PID", "GPG_AGENT_INFO", "TMUX",
@@ -58,7 +58,7 @@ class Sandbox:
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command and environment that start `argv` in the sandbox.
 
-        It may write to `own` (created if need be) and `writable`. Temporary files lie in `own`/caches/tmp, seen under a name short
+        The process may write to `own` (created if need be) and `writable`. Temporary files lie in `own`/caches/tmp, seen under a name short
         enough for sockets if possible.
         """
         temporary = own / "caches" / "tmp"

@@ -21,8 +21,6 @@ from abprof.records import Build, Checkout, Package, Touched
 from abprof.system import paths
 from abprof.system.trees import tree_hash
 
-_MOST = 100_000  # files that are watched; further ones are not
-_MOST_ELSEWHERE = 2_000
 _MOST_REPORTED = 50  # findings of a run
 # Files that are loaded from a cache of compiled code. Its locks, indexes and logs change with every use.
 _CODE = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx", ".json")
@@ -134,8 +132,6 @@ class Watch:
                 for path in (f"{folder}/{name}" for name in names if name != ".git"):
                     if path in self._hashes or path.endswith(_SEEN.get(kind, "")):
                         _add(found, path)
-                    if len(found) >= _MOST:
-                        return found
         return found
 
     def _prints_elsewhere(self) -> dict[str, Print]:
@@ -145,8 +141,7 @@ class Watch:
             with contextlib.suppress(OSError):
                 inside = place.iterdir() if place.is_dir() else [place]
                 for path in (path for path in inside if not path.is_dir() or path.is_symlink()):
-                    if len(found) < _MOST_ELSEWHERE:
-                        _add(found, str(path))
+                    _add(found, str(path))
         return found
 
 

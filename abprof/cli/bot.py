@@ -55,7 +55,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
 
 
 def _append(path: str | None, text: str, option: str) -> None:
-    """Add text to a file if one is named. Raises AbprofError naming the option."""
+    """Append text to the file `path`, if given. Raises AbprofError naming the option."""
     if not path:
         return
     try:

@@ -119,7 +119,7 @@ def _made(
 
 
 def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
-    """What is to be measured first, the likeliest or --function, and a note that names others."""
+    """The function to measure, --function or the likeliest, and a note with the others."""
     file, _, name = wanted.rpartition(":")
     fitting = [one for one in some if not wanted or (one.name == name and one.path.endswith(file))]
     names = ", ".join([f"{one.path}:{one.name}" for one in some if one not in fitting[:1]][:_NAMED])
@@ -148,7 +148,7 @@ def _what_next(root: Path, made: Made, *, begun: bool) -> None:
 
     one = made.function
     guessed = sum(text.count("GUESSED") + text.count("# WRITE") for text in made.files.values()) - 1
-    print(f"It calls {one.name} ({one.path}:{one.line}); {guessed} marks GUESSED or WRITE say what to look at.")
+    print(f"The workload calls {one.name} ({one.path}:{one.line}); check its {guessed} marks GUESSED or WRITE.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
     on_cpu = devices.choose(()).kind == "cpu"
     if not begun:

@@ -57,7 +57,7 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
 
 
 def _show_profiles(looked: Profiled, *, json: bool) -> None:
-    """The tables of the arms of this invocation alone: others were shown by theirs."""
+    """Print the tables of the arms that this invocation profiled."""
     import msgspec
 
     from abprof.records.quantities import plural

@@ -78,7 +78,7 @@ def _named(name: str) -> Device:
 
 @contextlib.contextmanager
 def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold `device` ("cpu" or a GPU's UUID) while the block runs; waits for a busy one, and says who holds it (its `label`).
+    """Hold `device` ("cpu" or a GPU's UUID) while the block runs. Waits for a busy device, and prints its holder's `label`.
 
     Raises AbprofError when it is busy and `wait` is False. The lock ends with the process, however that ends.
     """

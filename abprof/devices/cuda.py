@@ -17,7 +17,7 @@ from abprof.devices.device import Device
 from abprof.records import Machine, MachineState
 from abprof.records.errors import AbprofError
 
-_PERIOD = 0.1  # seconds between samples; one costs about a millisecond of one core
+_PERIOD = 0.1  # seconds between samples; a sample costs about a millisecond of a core
 # nvml.h, nvmlClocksEventReasons: a hardware slowdown voids a round, the power cap is the machine's normal state.
 _REASONS = {
     0x4: "software power cap",

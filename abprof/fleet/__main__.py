@@ -85,7 +85,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     blocks, proofs, measured = list(shard.blocks), list[Proof](), set[tuple[str, int]]()
 
     def wanted() -> set[str]:
-        """Cells without a verdict, and those that the coordinator wants more of."""
+        """Ids of cells without a verdict, and of cells with fewer epochs than the coordinator wants."""
         few = {cell for cell, least in shard.least.items() if sum(cell == one for one, _ in measured) < least}
         return undecided(head, blocks, proofs) | few
 

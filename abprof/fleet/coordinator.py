@@ -26,10 +26,10 @@ from abprof.records.errors import AbprofError
 from abprof.store import Record
 from abprof.verdict import epochs_counted, stats
 
-_MOST_SECONDS = 900.0  # of a shard of several cells: what one lost shard may cost
+_MOST_SECONDS = 900.0  # seconds of a shard of several cells: the most that a lost shard costs
 _PART = 0.7  # of a slot's fair share that a shard fills, unless the rest would not be worth a start-up
 _CONTROLS = 2  # cells of each device that get a control, at least
-_LISTEN = 1.0  # seconds that one look for news waits
+_LISTEN = 1.0  # seconds to wait for news
 _LOSSES_IN_A_ROW = 2  # a slot with so many gets no further shard while there is another slot
 
 
@@ -52,7 +52,9 @@ class Queue:
         self._start_up = start_up
         self.fresh: list[Task] = []
         self.own: dict[str, list[Task]] = {}  # slot -> cells whose blocks are of its device
-        self.lost: list[tuple[str, Task]] = []  # slot that lost it, cell: another slot takes it while there is one
+        self.lost: list[
+            tuple[str, Task]
+        ] = []  # (slot that lost the cell, cell): taken by another slot, if there is one
 
     def take(self, slot: str) -> tuple[Task, ...]:
         """Remove and return the slot's next shard; () if there is nothing for it."""
@@ -113,7 +115,7 @@ class _Live:
 
 
 class _Coordinator:
-    """State of one spread run."""
+    """State of a run that is spread over slots."""
 
     def __init__(self, plan: Plan, record: Record, executor: Executor, place: RunContext) -> None:
         self._plan, self._record, self._executor, self._place = plan, record, executor, place
@@ -140,7 +142,7 @@ class _Coordinator:
         restarts = (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
         self._queue = Queue(self._left, estimate.PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + restarts)
         owing = self._owed()
-        if not executor.lasting:  # these are measured anew: so only those whose sustained slices broke off
+        if not executor.lasting:  # such cells are measured anew: only follow-ups that broke off are owed
             owing &= {block.cell for block in record.blocks if block.metric == SUSTAINED}
         todo = (record.wanted() | owing) & self._tasks.keys()
         self._void_foreign(todo)
@@ -151,7 +153,7 @@ class _Coordinator:
             )
 
     def submit(self) -> bool:
-        """Give every free slot a shard. Returns False when nothing is out and nothing is left."""
+        """Give every free slot a shard. Returns False when no shard is live and no cell is left."""
         busy = {live.slot for live in self._live.values()}
         for slot in [slot for slot in self._queue.slots if slot not in busy]:
             least: dict[str, int] = {}
@@ -207,11 +209,11 @@ class _Coordinator:
     # ---------------------------------------------------------------- what is measured again
 
     def _homes(self) -> dict[str, str]:
-        """Cell -> the slot whose device measured its blocks."""
+        """Cell -> the slot whose device measured the cell's blocks."""
         return {block.cell: block.device for block in self._record.blocks if block.device in self._left}
 
     def _void_foreign(self, todo: set[str]) -> None:
-        """Void blocks measured on a device that this run may not get again: those cells are measured anew.
+        """Void blocks measured on a device that this run may not get again: their cells are measured anew.
 
         Raises AbprofError if such blocks are of an earlier invocation, which nothing voids.
         """
@@ -240,7 +242,7 @@ class _Coordinator:
         return {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in grown}
 
     def _owed(self) -> set[str]:
-        """Cells with rounds that lack a follow-up measurement."""
+        """Ids of measured cells that lack a follow-up measurement."""
         begun = {block.cell for block in self._record.blocks if block.metric}
         return begun & owed(self._plan, self._record.blocks) if begun else set()
 

@@ -37,7 +37,7 @@ _CLEANUP = 15.0  # seconds that shard workers have to clean up
 class SlurmOptions(Record, frozen=True, kw_only=True):
     """What each Slurm job requests. "" and None leave it to the site's defaults."""
 
-    gres: str = "gpu:1"  # one whole GPU a shard; "" on machines without
+    gres: str = "gpu:1"  # GPUs of a shard; "" for machines without GPUs
     constraint: str = ""  # features of a node: "h200", "h100|h200"
     partition: str = ""
     account: str = ""
@@ -53,7 +53,7 @@ class SlurmOptions(Record, frozen=True, kw_only=True):
 
 
 class RayOptions(Record, frozen=True, kw_only=True):
-    """Which nodes of a Ray cluster to use, and how much of one a shard takes besides its GPU."""
+    """Nodes of a Ray cluster to use, and what a shard takes of its node besides a GPU."""
 
     gpu: str = ""  # the model, as in the label ray.io/accelerator-type
     cpus: float = 1.0
@@ -231,22 +231,21 @@ class LocalExecutor(Executor):
         self._programs[shard.number] = Program([*argv, "--with", str(os.getpid())], env=os.environ, log=log)
 
     def gone(self) -> dict[int, str]:
-        """Also shards without news for as long as a build and ten answers may take: a stopped worker never ends."""
+        """As above, and shards without news for as long as a build and ten answers may take: a stopped worker never ends."""
         limit, found = self.place.options.build_timeout + 10 * self.place.options.timeout, {}
         for number, program in list(self._programs.items()):
             file, now = self.folder / f"{number}.jsonl", time.monotonic()
             size = file.stat().st_size if file.exists() else 0
-            before, since = self._news.get(number, (-1, now))
-            self._news[number] = (size, since if size == before else now)
-            if how := program.gone or (now - since > limit and size == before and f"no news for {now - since:.0f} s"):
+            if self._news.get(number, (-1, now))[0] != size:
+                self._news[number] = (size, now)
+            silent = now - self._news[number][1]
+            if how := program.gone or (f"no news for {silent:.0f} s" if silent > limit else ""):
                 found[number] = how
                 self._programs.pop(number).end()
         return found
 
     def end(self) -> None:
-        for program in self._programs.values():
-            program.ask_to_end()
-        until = time.monotonic() + _CLEANUP
+        until = time.monotonic() + _CLEANUP  # without the file ALIVE they end by themselves
         while self._programs:
             self._programs.popitem()[1].end(max(0.0, until - time.monotonic()))
 

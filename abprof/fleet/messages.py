@@ -34,7 +34,7 @@ class Shard(Record, frozen=True, kw_only=True):
     budget: float  # seconds of measuring
     device: str = ""  # the lease's name, a GPU's UUID; "": the device that the machine gives
     held: bool = False  # the process that started the shard worker holds the lease
-    cpus: tuple[int, ...] = ()  # its own processors, if others measure beside it; (): all
+    cpus: tuple[int, ...] = ()  # processors of this shard, if other shards measure on the same host; (): all
     repository: str
     logs: str  # a folder
 

@@ -110,7 +110,7 @@ def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Si
 def _snapshot(repository: Repository) -> tuple[str, list[str]]:
     """Write the working tree's content, tracked and unignored files, as a tree of abprof's clone; with notes on what it lacks.
 
-    It is made as `git add --all` would make it, on a copy of the index: the user's index, refs, stash and objects stay untouched.
+    The tree is that of `git add --all` on a copy of the index: the user's index, refs, stash and objects stay untouched.
     Raises AbprofError if git cannot read a file.
     """
     folder = repository.cache / "index" / secrets.token_hex(6)
@@ -128,7 +128,7 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
         ]
         if hidden:
             advice = "git update-index --no-assume-unchanged --no-skip-worktree FILE"
-            raise AbprofError("git was told to overlook changes of this file", where=hidden[0], advice=advice)
+            raise AbprofError("git is set to ignore changes of this file", where=hidden[0], advice=advice)
         git.raw("add", "--all")
         return _without_nested(git)
     except (GitError, OSError) as error:

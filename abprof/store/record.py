@@ -178,7 +178,7 @@ class Record:
         with contextlib.suppress(AbprofError):
             cells = {cell.id for cell in self.head.cells}
             journal = (block for block in runfolder.blocks(self.folder.path, []) if block.cell in cells)
-            # One by one: all of them at once would take their memory twice.
+            # Block by block: all blocks at once would take their memory twice.
             for there, kept in zip_longest(runfolder.standing(self.head, journal), tuple(self.blocks)):
                 if kept is None and there is not None and there == self._writing:
                     self._writing = None

@@ -128,8 +128,8 @@ def _claim(path: Path) -> bool:
 def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _: True) -> RunFolder:
     """Make `runs_dir/run_id`, or with `-2`, `-3`, ... if it exists or `claim(path)` is false.
 
-    A runs folder made here gets a `.gitignore`, so that runs never show in `git status`; in one that holds other files
-    the run folder gets it. Raises AbprofError if the folder cannot be made.
+    A new runs folder gets a `.gitignore`, so that runs never show in `git status`; in a folder with other files the run
+    folder gets it. Raises AbprofError if the folder cannot be made.
     """
     with refusals(runs_dir, "choose another place with --runs-dir"):
         runs_dir.mkdir(parents=True, exist_ok=True)

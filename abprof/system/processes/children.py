@@ -100,9 +100,8 @@ def kill_strays(*marks: str) -> None:
 
 def end_tree(child: subprocess.Popen[bytes], mark: str) -> None:
     """Kill a child with its process group, its descendants, and every process with its mark."""
-    own = (
-        _descendants(child.pid) if child.poll() is None else []
-    )  # asked first: once the child is gone they have another parent
+    # Descendants first: once the child is gone they have another parent.
+    own = _descendants(child.pid) if child.poll() is None else []
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)  # a child in the foreground has no group
     child.kill()

@@ -134,11 +134,6 @@ class Program:
         code = self._child.poll()
         return None if code is None else how_ended(code)
 
-    def ask_to_end(self) -> None:
-        """Send SIGTERM, at which the program cleans up."""
-        with contextlib.suppress(ProcessLookupError):
-            self._child.terminate()
-
     def end(self, grace: float = 0.0) -> None:
         """Wait `grace` seconds for the program's end, then kill it and all that it started. Safe to call twice."""
         with contextlib.suppress(subprocess.TimeoutExpired):
