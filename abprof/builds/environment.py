@@ -1,8 +1,8 @@
 """The environment of builders and workers: the user's without secrets, or an allow-list, with private caches.
 
-A worker can also read what it was not given in its parent: /proc/PID/environ shows the memory in which a process received its
-variables, and /proc/PID/mem all of it. So `scrub_secrets` wipes those values in this process, and tells the kernel that only root
-may look into it (no core dumps and no debugger either, then). A shell or a timer that started this process keeps its own copy.
+A worker could also read withheld variables in its parent: /proc/PID/environ shows the memory in which a process received its
+variables, and /proc/PID/mem all of its memory. So `scrub_secrets` wipes those values in this process, and makes the kernel deny access
+to it to all but root (core dumps and debuggers included). A shell or a timer that started this process keeps its own copy.
 """
 
 from __future__ import annotations

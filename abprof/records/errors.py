@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import IntEnum
 
 from abprof.records.visible import visible
@@ -16,6 +17,15 @@ class Exit(IntEnum):
     BUG = 3
     UNTRUSTED = 4
     INTERRUPTED = 130
+
+
+def place_of(key: str, file: str, lines: Mapping[str, int]) -> str:
+    """A key's place in a file, for messages: `abprof.toml:3, defaults.preset`. A key within an inline table has the table's line."""
+    above = key
+    while above and above not in lines:
+        above = above.rpartition(".")[0]
+    where = f"{file}:{lines[above]}" if above else file
+    return f"{where}, {key}" if key else where
 
 
 _LONGEST = 2000  # letters of what is wrong: it may quote what stands in a file of anybody's

@@ -11,7 +11,7 @@ import msgspec
 
 from abprof.records.base import UNREADABLE, Judge, Record, Timer
 from abprof.records.cells import Package, PackageTable
-from abprof.records.errors import AbprofError
+from abprof.records.errors import AbprofError, place_of
 from abprof.records.quantities import seconds
 
 GPU_THRESHOLD, GPU_MARGIN, CPU_THRESHOLD, CPU_MARGIN = 1.5, 0.5, 5.0, 5.0  # per cent (docs/MEASUREMENT.md)
@@ -72,10 +72,7 @@ class File(Tables, frozen=True):
 
     def at(self, key: str) -> str:
         """A key's place for messages: `abprof.toml:3, defaults.preset`."""
-        above = key
-        while above and above not in self.lines:  # a key within an inline table has the table's line
-            above = above.rpartition(".")[0]
-        return f"{self.name}:{self.lines[above]}, {key}" if above else f"{self.name}, {key}"
+        return place_of(key, self.name, self.lines)
 
     def of(self, root: Path) -> Self:
         """The same with relative interpreter paths resolved against `root`, the repository's working tree."""

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from abprof.records.errors import AbprofError
+from abprof.records.errors import AbprofError, place_of
 
 _T = TypeVar("_T")
 _HEAD = re.compile(r"\s*(\[\[?)([^\[\]]+)\]")
@@ -78,23 +78,12 @@ def _parts(key: str) -> list[str]:
     return [part.strip(" \t\"'") for part in key.split(".")]
 
 
-def place(where: str, lines: Mapping[str, int], key: str) -> str:
-    """A key's place for messages: `abprof.toml:3, defaults.preset`. A key within an inline table has the table's line."""
-    above = key
-    while above and above not in lines:
-        above = above.rpartition(".")[0]
-    file = f"{where}:{lines[above]}" if above else where
-    return f"{file}, {key}" if key else file
-
-
 def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mapping[str, int], advice: str) -> _T:
     """A table as a struct of this kind, whose tables are the structs `inner`. Raises AbprofError with line and key."""
     values = dict(_values(loose))
-    nul = next(
-        (key for key, value in values.items() if "\0" in key or (isinstance(value, str) and "\0" in value)), None
-    )
-    if nul is not None:
-        raise AbprofError("a text with a NUL character", where=place(where, lines, nul))
+    for key, value in values.items():
+        if "\0" in f"{key}{value}":
+            raise AbprofError("a text with a NUL character", where=place_of(key, where, lines))
     try:
         return msgspec.convert(loose, kind)
     except msgspec.ValidationError as error:
@@ -110,7 +99,7 @@ def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mappi
         got = re.search(r"got `([^`]+)`", what)
         fits = [key for key in values if fnmatchcase(key, pattern.removeprefix("."))]
         meant = [key for key in fits if got and _kind(values[key]) == got[1]]
-        raise AbprofError(what, where=place(where, lines, next(iter(meant or fits), "")), advice=advice) from error
+        raise AbprofError(what, where=place_of(next(iter(meant or fits), ""), where, lines), advice=advice) from error
 
 
 def _kind(value: Any) -> str:

@@ -6,7 +6,7 @@ import datetime
 import json
 
 from abprof.records import Record, Waiver
-from abprof.records.errors import AbprofError
+from abprof.records.errors import AbprofError, place_of
 from abprof.system import toml
 
 _HEAD = "# Accepted slow-downs. abprof reads this file from the commit that a branch is compared with.\nschema = 1\n"
@@ -38,7 +38,7 @@ def parse(text: str, where: str) -> tuple[Waiver, ...]:
         checks += [(f"waiver.{number}.{name}", bool(text.strip()), f"{name} is empty") for name, text in texts]
     for key, good, what in checks:
         if not good:
-            raise AbprofError(what, where=toml.place(where, lines, key))
+            raise AbprofError(what, where=place_of(key, where, lines))
     return tuple(
         Waiver(cells=e.cells, most_pct=e.most_percent, reason=e.reason, owner=e.owner, expires=e.expires.isoformat())
         for e in file.waiver
