@@ -6,6 +6,7 @@ observations say, blocks scatter around their observation's value.
 
 from __future__ import annotations
 
+import dataclasses
 import random
 import sys
 from collections import Counter
@@ -472,7 +473,8 @@ def changed(record: Any, **changes: object) -> Any:
     """The record with some fields changed; of a run also `arguments`, which stand in its options."""
     if isinstance(record, Run) and (own := {name: changes.pop(name) for name in ("arguments",) if name in changes}):
         changes["options"] = msgspec.structs.replace(record.options, **own)
-    return msgspec.structs.replace(record, **changes)
+    replace = dataclasses.replace if dataclasses.is_dataclass(record) else msgspec.structs.replace
+    return replace(record, **changes)
 
 
 def write(folder: Path, of: Run) -> Path:

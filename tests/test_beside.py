@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import msgspec
 import pytest
 
@@ -22,7 +24,7 @@ STEPS = ("plain", "fast", "even", "wild")
 def ladder(*, sides: tuple[str, ...] = ("base",), steps: tuple[str, ...] = STEPS, **fields: object) -> Run:
     """A run of a workload whose variants are a ladder."""
     run = head(variants=STEPS, sides=[side(name) for name in sides], **fields)
-    return msgspec.structs.replace(run, workloads=(msgspec.structs.replace(run.workloads[0], ladder=steps),))
+    return msgspec.structs.replace(run, workloads=(dataclasses.replace(run.workloads[0], ladder=steps),))
 
 
 def climbed(sides: tuple[str, ...] = ("base",), count: int = 4) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from typing import get_args
 
@@ -155,7 +156,7 @@ def test_what_is_known_without_measuring_gives_way_to_measuring() -> None:
 def test_variants_come_from_the_builds_when_the_workload_names_none() -> None:
     named = head(variants=("triton",))
     built = tuple(Build(side=s, kernel="ffa", key="k", variants=("triton",)) for s in ("base", "target"))
-    workload = msgspec.structs.replace(named.workloads[0], variants=())
+    workload = dataclasses.replace(named.workloads[0], variants=())
     run = msgspec.structs.replace(named, workloads=(workload,), builds=built)
     assert [(row.from_, row.to) for row in judge(run, []).comparisons] == [("base:triton", "target:triton")]
 

@@ -88,15 +88,15 @@ def test_every_verb_answers_with_its_record(spawn: Spawn, tmp_path: Path) -> Non
     ready = client.ask(wire.Start(device="cpu", side="target", scratch=scratch, epoch=1))
     assert isinstance(ready, wire.Ready)
     described = client.ask(wire.Describe("w"))
-    assert (described.kernel, described.variants, described.peers) == ("k", ["v1"], ["lib"])
+    assert (described.kernel, described.variants, described.peers) == ("k", ("v1",), ("lib",))
     assert described.presets == {
         "default": [(["n"], [[1], [2]]), (["mask"], [["full"]])],
         "zipped": [(["a", "b"], [[1, 2], [3, 4]])],
     }
-    assert described.phases == [
+    assert described.phases == (
         wire.Phase("run", "k.run", "the kernel itself"),
         wire.Phase("cast", "k.cast", "never runs"),
-    ]
+    )
     screened = client.ask(wire.Screen("w", [CASE, {**CASE, "n": 2}]))
     assert screened == wire.Screened(["", "too large here"], [1e9, 1e9], [1e6, 1e6], ["simulated", "simulated"])
     assert client.ask(wire.Build()) == wire.Built(has_build=True, seconds=0.0)

@@ -56,8 +56,9 @@ EXAMPLES: list[Any] = [
     wire.Stop(),
     wire.Fault("crash", "ValueError: x"),
     wire.Described(
-        "k", "dense", "Text.", "gpu", {"full": [(["n"], [[1], [2]]), (["a", "b"], [[64, 64]])]}, ["v"], ["p"],
-        [wire.Phase("run", "k.run", "the kernel")], ["n"], "n", ["v", "w"], wire.Sweep(("a",), (wire.Band((0.0, 0.5), (1.5, 2.0)),))
+        "w", "k", "dense", ("n",), "gpu", ("v",), ("p",), (wire.Phase("run", "k.run", "the kernel"),), ("n",), "n", ("v", "w"),
+        wire.Sweep(("a",), (wire.Band((0.0, 0.5), (1.5, 2.0)),)), "sides", "00", "Text.",
+        {"full": [(["n"], [[1], [2]]), (["a", "b"], [[64, 64]])]}, "gpu", ["p"],
     ),
 ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from pathlib import Path
 
@@ -37,7 +38,7 @@ def epoch(number: int, claimed: float, true: float, *, told: bool = True, metric
 
 def judged(claimed: float, true: float, **fields: object) -> Run:
     run = head()
-    judges = [msgspec.structs.replace(load, judge="gpu") for load in run.workloads]
+    judges = [dataclasses.replace(load, judge="gpu") for load in run.workloads]
     if fields.get("metric") == "gpu_span":
         run = msgspec.structs.replace(run, workloads=tuple(judges))
     return judge(run, [epoch(number, claimed, true, **fields) for number in EPOCHS])  # type: ignore[arg-type]

@@ -178,8 +178,7 @@ def survey(
         axes = matrix.set_axes(axes, config.set) if axes or not broken else axes
         cases = {name: matrix.cases(each) for name, each in axes.items()}
     loads = tuple(
-        matrix.workload(name, one, _sha256(files[name]), kind, config.peer, config.by_timer)
-        for name, one in wanted.items()
+        matrix.workload(one, _sha256(files[name]), kind, config.peer, config.by_timer) for name, one in wanted.items()
     )
     cells: list[Cell] = []
     for load in loads:

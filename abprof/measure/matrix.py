@@ -7,6 +7,7 @@ import fnmatch
 import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import fields
 from typing import Any
 
 from abprof.records import Arm, Build, Cell, Judge, Side, Timer, Value, Workload, arm_id
@@ -26,27 +27,14 @@ def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
 
 
 def workload(
-    name: str, described: wire.Described, sha256: str, kind: str, peers: Sequence[str] = (), timer: Timer = "auto"
+    described: wire.Described, sha256: str, kind: str, peers: Sequence[str] = (), timer: Timer = "auto"
 ) -> Workload:
-    """A workload's declarations as a record; of its peers those of --peer, or those that it measures by default."""
+    """A workload's declarations as a run keeps them; its peers are those of --peer, or those that it measures by default."""
     default = described.peers if described.default_peers is None else described.default_peers
-    return Workload(
-        name=name,
-        kernel=described.kernel,
-        suite=described.suite,
-        axes=tuple(dict.fromkeys(a for rows in described.presets.values() for names, _ in rows for a in names)),
-        judge=judge(timer, kind, described.judge),
-        variants=tuple(described.variants),
-        peers=tuple(peer for peer in described.peers if peer in (peers or default) or "all" in peers),
-        phases=tuple(described.phases),
-        seed_columns=tuple(described.seed_columns),
-        scaled=described.scaled,
-        ladder=tuple(described.ladder),
-        sweep=described.sweep,
-        checked="sides" if described.checked == "sides" else "reference",
-        sha256=sha256,
-        text=described.text,
-    )
+    chosen = tuple(peer for peer in described.peers if peer in (peers or default) or "all" in peers)
+    clock = judge(timer, kind, described.declared_judge)
+    kept = {field.name: getattr(described, field.name) for field in fields(Workload)}
+    return Workload(**kept | {"judge": clock, "peers": chosen, "sha256": sha256})
 
 
 def known_peers(matrix: Iterable[wire.Described], peers: Sequence[str]) -> None:

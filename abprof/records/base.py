@@ -6,12 +6,12 @@ from typing import Any, Literal
 
 import msgspec
 
+from abprof.records.messages import Judge
+
 SCHEMA = 2  # of run.json
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
 Value = str | int | float | bool
-# Whose clock is judged: the device's, by events, by graphs or by kernels; the host's; that of the command under test itself.
-Judge = Literal["gpu", "graph", "kernels", "wall", "reported"]
 Timer = Literal["auto", "events", "graph", "cupti", "cpu"]  # as requested; auto: by rules (abprof/measure/turns.py)
 
 # What msgspec raises for a file that is not what it should be: with too many brackets within brackets, or no text, too.

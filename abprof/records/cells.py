@@ -5,8 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from abprof.records.base import Judge, Record, Value
-from abprof.records.messages import Phase, Sweep
+from abprof.records.base import Record, Value
 
 
 class Side(Record, frozen=True, kw_only=True):
@@ -54,26 +53,6 @@ class Package(PackageTable, frozen=True, kw_only=True):
         if side.kind != "dist":
             return self
         return Package(name=self.name, module=self.module or self.name, env=self.env)
-
-
-class Workload(Record, frozen=True, kw_only=True):
-    """What a workload module says of itself (the worker's `describe`)."""
-
-    name: str
-    kernel: str
-    suite: str
-    axes: tuple[str, ...]
-    judge: Judge
-    variants: tuple[str, ...] = ()
-    peers: tuple[str, ...] = ()
-    phases: tuple[Phase, ...] = ()
-    seed_columns: tuple[str, ...] = ()  # axes that are columns of profile_SUITE_BRANCH.csv, in order; () for no file
-    scaled: str = ""  # the axis along which reports show how time grows
-    ladder: tuple[str, ...] = ()  # variants that are steps of one optimisation, in order; the first is the baseline
-    sweep: Sweep | None = None
-    checked: Literal["reference", "sides"] = "reference"  # `sides`: outputs are compared with base's, and nothing else
-    sha256: str = ""
-    text: str = ""
 
 
 class Command(Record, frozen=True, kw_only=True):

@@ -18,8 +18,22 @@ LONG_CALL = 5e7  # ns: a call that takes so long is made no more often than need
 MIDDLE_CALL = 1e7  # ns: on a GPU such a call needs few others to be warm, and to be timed
 WRAPPED = "_repository"  # in a copy of the workloads: the repository's benchmarks that they wrap
 # In abprof.records too: parts of a run's records.
-__all__ = ["Artefact", "Band", "Ceilings", "Census", "CheckResult", "Launch", "Phase", "Range", "Sweep"]
+__all__ = [
+    "Artefact",
+    "Band",
+    "Ceilings",
+    "Census",
+    "CheckResult",
+    "Judge",
+    "Launch",
+    "Phase",
+    "Range",
+    "Sweep",
+    "Workload",
+]
 Value = str | int | float | bool
+# Whose clock is judged: the device's, by events, by graphs or by kernels; the host's; that of the command under test.
+Judge = Literal["gpu", "graph", "kernels", "wall", "reported"]
 Failed = Literal["unsupported", "missing", "oom", "crash"]  # how a request may fail
 
 
@@ -61,6 +75,27 @@ class Sweep:
     bands: tuple[Band, ...] = ()
     density: str = "density"  # the fact or axis that holds it
     against: str = ""  # the variant that the speed-up is counted from; "": the densest case of the same arm
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run keeps of a workload module's declarations."""
+
+    name: str
+    kernel: str
+    suite: str
+    axes: tuple[str, ...]
+    judge: Judge = "wall"  # the parent's choice
+    variants: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    phases: tuple[Phase, ...] = ()
+    seed_columns: tuple[str, ...] = ()  # axes that are columns of profile_SUITE_BRANCH.csv, in order; () for no file
+    scaled: str = ""  # the axis along which reports show how time grows
+    ladder: tuple[str, ...] = ()  # variants that are steps of one optimisation, in order; the first is the baseline
+    sweep: Sweep | None = None
+    checked: Literal["reference", "sides"] = "reference"  # `sides`: outputs are compared with base's only
+    sha256: str = ""
+    text: str = ""
 
 
 @dataclass(frozen=True)
@@ -170,23 +205,12 @@ class Describe:
 
 
 @dataclass(frozen=True)
-class Described:
-    """A workload module's declarations. `presets[NAME]` is a list of (axis or zipped axes, values) in file order."""
+class Described(Workload):
+    """All declarations of a workload module. `presets[NAME]` is a list of (axis or zipped axes, values) in file order."""
 
-    kernel: str
-    suite: str
-    text: str
-    judge: str  # "" when the workload leaves it to the device
-    presets: dict[str, list[tuple[list[str], list[Any]]]]
-    variants: list[str]
-    peers: list[str]
-    phases: list[Phase]
-    seed_columns: list[str]
-    scaled: str = ""
-    ladder: list[str] = field(default_factory=list)
-    sweep: Sweep | None = None
+    presets: dict[str, list[tuple[list[str], list[Any]]]] = field(default_factory=dict)
+    declared_judge: str = ""  # JUDGE; "": left to the device
     default_peers: list[str] | None = None  # peers measured without --peer; None: all
-    checked: str = "reference"  # what outputs are compared with: reference, or only the other sides' (`sides`)
 
 
 @dataclass(frozen=True)

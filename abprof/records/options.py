@@ -9,9 +9,10 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from abprof.records.base import UNREADABLE, Judge, Record, Timer
+from abprof.records.base import UNREADABLE, Record, Timer
 from abprof.records.cells import Package, PackageTable
 from abprof.records.errors import AbprofError, place_of
+from abprof.records.messages import Judge
 from abprof.records.quantities import seconds
 
 GPU_THRESHOLD, GPU_MARGIN, CPU_THRESHOLD, CPU_MARGIN = 1.5, 0.5, 5.0, 5.0  # per cent (docs/MEASUREMENT.md)

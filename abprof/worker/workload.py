@@ -41,31 +41,33 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
         raise ValueError(f"API is {api!r}; this abprof reads API = 1")
     kernel = module.KERNEL
     presets = {key: _preset(axes, kind) for key, axes in module.PRESETS.items()}
-    peers, default_peers = list(getattr(module, "PEERS", {})), getattr(module, "DEFAULT_PEERS", None)
+    peers, default_peers = tuple(getattr(module, "PEERS", {})), getattr(module, "DEFAULT_PEERS", None)
     if lacking := [peer for peer in default_peers or () if peer not in peers]:
         raise ValueError(f"DEFAULT_PEERS: {lacking[0]!r} is not in PEERS")
-    ladder = list(getattr(module, "LADDER", ()))
+    ladder = tuple(getattr(module, "LADDER", ()))
     if ladder and (len(ladder) < 2 or len(set(ladder)) < len(ladder)):
-        raise ValueError(f"LADDER: {ladder} must be two different variants or more")
+        raise ValueError(f"LADDER: {[*ladder]} must be two different variants or more")
     if lacking := [step for step in ladder if step not in getattr(module, "VARIANTS", ladder)]:
         raise ValueError(f"LADDER: {lacking[0]!r} is not in VARIANTS")
     scaled = getattr(module, "SCALED", "")
     _known("SCALED", [scaled] if scaled else [], presets)
     return wire.Described(
+        name=name,
         kernel=kernel,
         suite=getattr(module, "SUITE", name),
-        text=(inspect.getdoc(module) or "").split("\n")[0],
-        judge=getattr(module, "JUDGE", ""),
-        presets=presets,
-        variants=list(getattr(module, "VARIANTS", None) or ()),
+        axes=tuple(dict.fromkeys(axis for rows in presets.values() for names, _ in rows for axis in names)),
+        variants=tuple(getattr(module, "VARIANTS", None) or ()),
         peers=peers,
-        phases=[wire.Phase(key, *spec) for key, spec in getattr(module, "PHASES", {}).items()],
-        seed_columns=list(getattr(module, "SEED_COLUMNS", ())),
+        phases=tuple(wire.Phase(key, *spec) for key, spec in getattr(module, "PHASES", {}).items()),
+        seed_columns=tuple(getattr(module, "SEED_COLUMNS", ())),
         scaled=str(scaled),
         ladder=ladder,
         sweep=_sweep(module, presets),
-        default_peers=None if default_peers is None else list(default_peers),
         checked="reference" if hasattr(module, "reference") else "sides",
+        text=(inspect.getdoc(module) or "").split("\n")[0],
+        presets=presets,
+        declared_judge=getattr(module, "JUDGE", ""),
+        default_peers=None if default_peers is None else list(default_peers),
     )
 
 

@@ -95,19 +95,22 @@ class Worker:
 
     def describe(self, args: wire.Describe, faults: list[Fault]) -> wire.Described:
         workload = self._find(args.workload)
+        presets = workload.axes()
         return wire.Described(
+            name=args.workload,
             kernel=workload.kernel,
             suite=workload.suite,
+            axes=tuple(dict.fromkeys(axis for rows in presets.values() for names, _ in rows for axis in names)),
+            variants=tuple(workload.variants),
+            peers=tuple(workload.peers),
+            phases=tuple(wire.Phase(name, span, text) for name, span, text, _ in workload.phases),
+            seed_columns=tuple(workload.seed_columns),
+            ladder=tuple(workload.ladder),
+            checked="sides" if workload.checked == "sides" else "reference",
             text=workload.text,
-            judge=workload.judge,
-            presets=workload.axes(),
-            variants=workload.variants,
-            peers=workload.peers,
-            phases=[wire.Phase(name, span, text) for name, span, text, _ in workload.phases],
-            seed_columns=workload.seed_columns,
-            ladder=workload.ladder,
+            presets=presets,
+            declared_judge=workload.judge,
             default_peers=workload.default_peers,
-            checked=workload.checked,
         )
 
     def screen(self, args: wire.Screen, faults: list[Fault]) -> wire.Screened:

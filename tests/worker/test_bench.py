@@ -149,22 +149,19 @@ def opened(worker: Side, arm: str = "base", **more: Any) -> wire.Opened:
 
 def test_a_workload_describes_itself(worker: Side) -> None:
     result = worker.ask(wire.Describe("good"))
-    assert (result.kernel, result.suite, result.text, result.judge) == ("tiny", "good", "Doubling.", "wall")
+    assert (result.kernel, result.suite, result.text, result.declared_judge) == ("tiny", "good", "Doubling.", "wall")
     assert result.presets == {
         "default": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])],
         "requested": [(["n"], [[1]])],
     }
-    assert (result.phases, result.peers, result.seed_columns) == (
-        [wire.Phase("run", "tiny.run", "the kernel")],
-        ["torch"],
-        ["n"],
-    )
-    assert (result.scaled, result.ladder) == ("n", ["plain", "other"])
+    phases = (wire.Phase("run", "tiny.run", "the kernel"),)
+    assert (result.phases, result.peers, result.seed_columns) == (phases, ("torch",), ("n",))
+    assert (result.scaled, result.ladder) == ("n", ("plain", "other"))
     assert result.sweep == wire.Sweep(("a", "b"), (wire.Band((0.0, 0.5), (1.5, 2.0)),), against="plain")
     bare = worker.ask(wire.Describe("bare"))
-    assert (bare.scaled, bare.ladder, bare.sweep) == ("", [], None)
+    assert (bare.scaled, bare.ladder, bare.sweep) == ("", (), None)
     assert (result.default_peers, bare.default_peers) == ([], None)
-    assert (bare.suite, bare.text, bare.judge, bare.phases, bare.peers) == ("bare", "", "", [], [])
+    assert (bare.suite, bare.text, bare.declared_judge, bare.phases, bare.peers) == ("bare", "", "", (), ())
 
 
 @pytest.mark.parametrize(
