@@ -6,7 +6,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from abprof.records import Advice, Arm, Block, Comparison, Header, Run
 from abprof.records.errors import Exit
@@ -242,133 +244,130 @@ def _rest(counts: Counts) -> str:
 # ---------------------------------------------------------------- warnings
 
 
+# Kind -> what was found, what to do. `_warning` fills the braces; `{n}` is the number of rows, blocks or cells.
+_WARNINGS = {
+    "untrusted": (
+        "the same code against itself differs beyond the margin in {controls}, by up to {worst:.2f} %",
+        "something on this machine favours one worker; find it before reading any verdict of this run",
+    ),
+    "proof": (
+        "a worker loaded code from outside its own side",
+        "no number is shown; look for an editable install or a path that points elsewhere",
+    ),
+    "wrong_shown": (
+        "wrong answers, and their times are shown because of --allow-wrong",
+        "do not use these times",
+    ),
+    "suspect": (
+        "{n} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
+        "their intervals stand; `abprof rerun RUN` gives them fresh epochs",
+    ),
+    "clock": (
+        "the device's clock differed between the sides by up to {most:.2g} %: at one clock they compare otherwise",
+        "`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) decide",
+    ),
+    "power": (
+        "{cell}: {turns:+.2f} % of time in turns, {sustained:+.2f} % without a pause at the power limit",
+        "which of them counts depends on how the kernel is used: short bursts, or for seconds on end",
+    ),
+    "timer": (
+        "the clock outside the worker does not confirm the worker's timer for these cells",
+        "code under test may have patched its timer, or moved its time to where no timer looks (the host, a reset)",
+    ),
+    "roofline": (
+        "faster than the best matrix products of plain torch on this device",
+        "a result kept from an earlier call, another data type, or a workload that counts too much work",
+    ),
+    "tail": (
+        "more calls of the target are slow: the slowest tenth by up to {most:+.1f} %, while the median is not",
+        "the verdict rests on the median; look at both distributions in the cell's detail",
+    ),
+    "dependent": (
+        "successive epochs depend on each other (autocorrelation {lag:+.2f}): intervals are too narrow",
+        "a load or a temperature that changes over minutes does that; run again when the machine is quiet",
+    ),
+    "flaky": (
+        "failed in one epoch and not in the others",
+        "it counts as ok; if it comes back, it is a bug",
+    ),
+    "rejected": (
+        "{n} epoch blocks lost every round ({why})",
+        "the machine was too busy to measure on; run again when it is quiet",
+    ),
+    "one_at_a_time": (
+        "the sides do not fit into memory together: they were measured one after the other, in two visits each",
+        "their intervals are wider for it; on a device with more memory they take turns call by call",
+    ),
+    "foreign": (
+        "other processes used the device: {names}",
+        "end them or wait, then run again",
+    ),
+}
+
+
 def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Advice]:
     """All warnings of a run, the gravest first."""
-    blocks = [block for data in cells.values() for block in data.blocks]
-
-    def with_reason(reason: str) -> Rows:
-        return [row for row in rows if reason in row.reasons]
-
     yield from _touched(run, falsifies=True)
     out = beyond_margin(run, cells, trust_panel(rows, controls))
     worst = max((abs(row.pct or 0.0) for row in out), default=0.0)
-    yield from _rows(
-        "untrusted",
-        out,
-        f"the same code against itself differs beyond the margin in {plural(len(out), 'control')}, by up to {worst:.2f} %",
-        "something on this machine favours one worker; find it before reading any verdict of this run",
-    )
-    yield from _arms(
-        "proof",
-        cells,
-        lambda state: state.proof_broken,
-        "a worker loaded code from outside its own side",
-        "no number is shown; look for an editable install or a path that points elsewhere",
-    )
+    yield from _rows("untrusted", out, controls=plural(len(out), "control"), worst=worst)
+    yield from _arms("proof", cells, lambda state: state.proof_broken)
     broken = [row for row in rows if row.verdict == "broken" and not {"proof", "base_proof"} & set(row.reasons)]
     yield from _failed("broken", cells, broken, "broken")
     base = [row for row in rows if base_not_ok(row)]
     yield from _failed("base_not_ok", cells, base, "not ok on the base: nothing to compare the target with")
-    yield from _arms(
-        "wrong_shown",
-        cells,
-        lambda state: run.options.allow_wrong and state.status == "wrong",
-        "wrong answers, and their times are shown because of --allow-wrong",
-        "do not use these times",
-    )
-    suspects = [row for row in rows if row.verdict in {"slower", "faster"} and not row.discovery]
-    yield from _rows(
-        "suspect",
-        suspects,
-        f"{len(suspects)} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
-        "their intervals stand; `abprof rerun RUN` gives them fresh epochs",
-    )
-    clock = max((abs(row.clock_pct or 0.0) for row in with_reason("clock")), default=0.0)
-    yield from _rows(
-        "clock",
-        with_reason("clock"),
-        f"the device's clock differed between the sides by up to {clock:.2g} %: at one clock they compare otherwise",
-        "`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) decide",
-    )
-    for row in with_reason("power")[:1]:
-        turns, slices = f"{row.pct:+.2f} % of time in turns", f"{row.sustained_pct:+.2f} % without a pause"
-        yield from _rows(
-            "power",
-            with_reason("power"),
-            f"{row.cell}: {turns}, {slices} at the power limit",
-            "which of them counts depends on how the kernel is used: short bursts, or for seconds on end",
-        )
-    yield from _rows(
-        "timer",
-        with_reason("timer"),
-        "the clock outside the worker does not confirm the worker's timer for these cells",
-        "code under test may have patched its timer, or moved its time to where no timer looks (the host, a reset)",
-    )
-    yield from _rows(
-        "roofline",
-        [row for row in rows if row.verdict == "faster" and _too_fast(run, cells[row.cell], row)],
-        "faster than the best matrix products of plain torch on this device",
-        "a result kept from an earlier call, another data type, or a workload that counts too much work",
-    )
-    worst = max((row.tail_pct or 0.0 for row in with_reason("tail")), default=0.0)
-    yield from _rows(
-        "tail",
-        with_reason("tail"),
-        f"more calls of the target are slow: the slowest tenth by up to {worst:+.1f} %, while the median is not",
-        "the verdict rests on the median; look at both distributions in the cell's detail",
-    )
-    dependence = stats.lag_one([data.epoch_values(row.from_, row.to) for row in rows for data in [cells[row.cell]]])
-    if dependence is not None:
-        yield Advice(
-            kind="dependent",
-            text=f"successive epochs depend on each other (autocorrelation {dependence:+.2f}): intervals are too narrow",
-            advice="a load or a temperature that changes over minutes does that; run again when the machine is quiet",
-        )
+    yield from _arms("wrong_shown", cells, lambda state: run.options.allow_wrong and state.status == "wrong")
+    yield from _doubts(run, cells, rows)
     yield from _undecided(run, rows)
-    yield from _arms(
-        "flaky",
-        cells,
-        lambda state: state.flaky,
-        "failed in one epoch and not in the others",
-        "it counts as ok; if it comes back, it is a bug",
-    )
-    lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
-    yield from _rows(
-        "rejected",
-        lost,
-        f"{len(lost)} epoch blocks lost every round ({', '.join({block.rejected_why: 0 for block in lost})})",
-        "the machine was too busy to measure on; run again when it is quiet",
-    )
-    yield from _rows(
-        "one_at_a_time",
-        [block for block in blocks if block.alone],
-        "the sides do not fit into memory together: they were measured one after the other, in two visits each",
-        "their intervals are wider for it; on a device with more memory they take turns call by call",
-    )
-    names = sorted({name for block in blocks for name in block.state.foreign})
-    yield from _rows(
-        "foreign",
-        [block for block in blocks if block.state.foreign],
-        f"other processes used the device: {', '.join(names[:5])}",
-        "end them or wait, then run again",
-    )
+    yield from _arms("flaky", cells, lambda state: state.flaky)
+    yield from _conditions([block for data in cells.values() for block in data.blocks])
     yield from _touched(run, falsifies=False)
     yield from waivers.advice(run, rows)
 
 
-def _rows(kind: str, rows: Rows | Sequence[Block], text: str, advice: str) -> Iterator[Advice]:
+def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
+    """Verdicts that chance, another reading or dependent epochs may explain."""
+    because = {code: [row for row in rows if code in row.reasons] for code in ("clock", "power", "timer", "tail")}
+    yield from _rows("suspect", [r for r in rows if r.verdict in {"slower", "faster"} and not r.discovery])
+    yield from _rows(
+        "clock", because["clock"], most=max((abs(r.clock_pct or 0.0) for r in because["clock"]), default=0.0)
+    )
+    for row in because["power"][:1]:
+        yield from _rows("power", because["power"], cell=row.cell, turns=row.pct, sustained=row.sustained_pct)
+    yield from _rows("timer", because["timer"])
+    fast = [row for row in rows if row.verdict == "faster" and _too_fast(run, cells[row.cell], row)]
+    yield from _rows("roofline", fast)
+    yield from _rows("tail", because["tail"], most=max((r.tail_pct or 0.0 for r in because["tail"]), default=0.0))
+    dependence = stats.lag_one([cells[row.cell].epoch_values(row.from_, row.to) for row in rows])
+    if dependence is not None:
+        yield _warning("dependent", lag=dependence)
+
+
+def _conditions(blocks: Sequence[Block]) -> Iterator[Advice]:
+    """What disturbed the measurement: a busy machine, too little memory for both sides, other processes."""
+    lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
+    yield from _rows("rejected", lost, why=", ".join({block.rejected_why: 0 for block in lost}))
+    yield from _rows("one_at_a_time", [block for block in blocks if block.alone])
+    names = sorted({name for block in blocks for name in block.state.foreign})
+    yield from _rows("foreign", [block for block in blocks if block.state.foreign], names=", ".join(names[:5]))
+
+
+def _warning(kind: str, cells: Sequence[str] = (), **values: Any) -> Advice:
+    text, advice = _WARNINGS[kind]
+    return Advice(kind=kind, text=text.format(**values), advice=advice, cells=tuple(dict.fromkeys(cells)))
+
+
+def _rows(kind: str, rows: Rows | Sequence[Block], **values: Any) -> Iterator[Advice]:
     if rows:
-        yield Advice(kind=kind, text=text, advice=advice, cells=tuple(dict.fromkeys(row.cell for row in rows)))
+        yield _warning(kind, [row.cell for row in rows], n=len(rows), **values)
 
 
-def _arms(kind: str, cells: Cells, test: Callable[[ArmState], bool], what: str, advice: str) -> Iterator[Advice]:
+def _arms(kind: str, cells: Cells, test: Callable[[ArmState], bool]) -> Iterator[Advice]:
     hits = [(cell, arm, state) for cell, data in cells.items() for arm, state in data.states.items() if test(state)]
     for cell, arm, state in hits[:1]:
-        found = tuple(dict.fromkeys(hit[0] for hit in hits))
+        one = _warning(kind, [hit[0] for hit in hits])
         first = f"{cell}, {arm}{f', {state.reason}' if state.reason else ''}"
-        yield Advice(
-            kind=kind, text=f"{plural(len(found), 'cell')}: {what} (first: {first})", advice=advice, cells=found
-        )
+        yield msgspec.structs.replace(one, text=f"{plural(len(one.cells), 'cell')}: {one.text} (first: {first})")
 
 
 def _failed(kind: str, cells: Cells, rows: Rows, what: str) -> Iterator[Advice]:
@@ -382,7 +381,8 @@ def _failed(kind: str, cells: Cells, rows: Rows, what: str) -> Iterator[Advice]:
             advice = f"fix {state.at}, or what this arm returns to it; the traceback is in {log}"
         elif kind == "base_not_ok":
             advice = "fix the base, or compare with another ref"
-        yield from _rows(kind, rows, f"{plural(number, 'cell')} {what} (first: {row.cell}, {why})", advice)
+        text = f"{plural(number, 'cell')} {what} (first: {row.cell}, {why})"
+        yield Advice(kind=kind, text=text, advice=advice, cells=tuple(dict.fromkeys(each.cell for each in rows)))
 
 
 def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:
@@ -421,4 +421,6 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
         advice = "--resume with its folder goes on"
     elif all("epochs" in row.reasons for row in out):
         advice = f"larger --epochs, up to {stats.LOOKS[-1]}, a quieter machine, or a wider --margin"
-    yield from _rows(kind, out, f"{len(out)} of {len(rows)} rows {text}", advice)
+    if out:
+        found = tuple(dict.fromkeys(row.cell for row in out))
+        yield Advice(kind=kind, text=f"{len(out)} of {len(rows)} rows {text}", advice=advice, cells=found)
