@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abprof.extras.bot import Notice, make_notice
-from abprof.records import Header, Run
+from abprof.records import Command, Header, Run
 from abprof.verdict.headline import count
 
 from . import runs
@@ -73,7 +73,9 @@ def hostile() -> Run:
 
 def command(verdicts: str = "same") -> Run:
     """Of a command that times itself."""
-    return runs.changed(counted(runs.changed(only(*verdicts.split()), warnings=())), command=("python", "bench.py"))
+    return runs.changed(
+        counted(runs.changed(only(*verdicts.split()), warnings=())), command=Command(argv=("python", "bench.py"))
+    )
 
 
 def without_reference(*names: str) -> Run:

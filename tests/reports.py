@@ -9,8 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from abprof.records import Block, Run
-from abprof.report import rendered, rows, suite_csv, terminal
-from abprof.report.page import page
+from abprof.report import page, rendered, suite_csv, terminal
 
 
 def html(run: Run, blocks: Sequence[Block] = ()) -> str:
@@ -23,7 +22,7 @@ def markdown(run: Run, blocks: Sequence[Block] = ()) -> str:
 
 def footer(run: Run, log: str = "") -> str:
     """output.txt with this log before it."""
-    return suite_csv.with_footer(log, run, rows.groups(run))
+    return suite_csv.with_footer(log, page(run, ()))
 
 
 def shown(run: Run, width: int = 150, *, everything: bool = False) -> str:

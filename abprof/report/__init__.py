@@ -1,58 +1,28 @@
 """Everything that is made from a judged run: a run and its blocks in; tables, pages, the end of the log and of the terminal out.
 
-`write_all` writes every file of a run folder anew; `rendered` is one format as bytes; `print_run` prints the run on standard
-output. All three print one model (page.py), whose wording comes from sentences.py. Heavy imports wait until they are used.
+`write_all` writes every file of a run folder anew, `rendered` gives one format as bytes, `print_run` prints the run on
+standard output. All three print one model, a `Page`, which `page` makes. `environment` and `asset` give templates/ to other pages.
+
+The modules `sentences` (wording) and `text` (numbers and foreign text) belong to the face. `legacy`, `probes`, `scripts`,
+`suite_csv` and `terminal` serve one command each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from abprof.records import Block, Run
-from abprof.system import files as disk
+if TYPE_CHECKING:
+    from abprof.report.model import Page, page
+    from abprof.report.render import FORMATS, asset, environment, rendered, write_all
+    from abprof.report.terminal import print_run
 
-LOG = "output.txt"
-FORMATS = ("html", "md", "csv", "json", "png", "junit")
-
-
-def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
-    """The run in one of FORMATS; nothing is written."""
-    from abprof.report import render
-    from abprof.report.page import page
-
-    made = render.FORMATS[format](page(run, blocks))
-    return made.encode(errors="replace") if isinstance(made, str) else made
+__all__ = ["FORMATS", "Page", "asset", "environment", "page", "print_run", "rendered", "write_all"]
+_MODULES = {"Page": "model", "page": "model", "print_run": "terminal"}  # all others are in `render`
 
 
-def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
-    """The run on standard output: the rows that need a person, headline, trust, the report's path. `everything`: all rows."""
-    from abprof.report import terminal
-
-    terminal.print_run(run, folder, everything=everything)
-
-
-def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
-    """Write (again) cells.csv, the suites' CSVs, memory.csv, the end of output.txt, report.md and report.html,
-    of a run in any state.
-
-    Raises AbprofError when the disk refuses.
-    """
-    from abprof.report import csv_files, page, probes, render, rows, suite_csv
-
-    written: list[Path] = []
-
-    def put(name: str, text: str) -> None:
-        written.append(disk.replace(folder / name, text.encode(errors="replace")))
-
-    put("cells.csv", csv_files.cells_csv(run))
-    for name, text in (suite_csv.files(run) | probes.files(run)).items():
-        put(name, text)
-    groups = rows.groups(run)
-    with disk.refusals(folder / LOG):
-        log = (folder / LOG).read_bytes().decode(errors="replace") if (folder / LOG).exists() else ""
-    put(LOG, suite_csv.with_footer(log, run, groups))
-    model = page.page(run, blocks, groups)
-    put("report.md", render.markdown(model))
-    put("report.html", render.html(model))
-    return written
+def __getattr__(name: str) -> Any:
+    """Load on first use: jinja2 and rich cost more than a short command."""
+    if name in __all__:
+        return getattr(import_module(f"abprof.report.{_MODULES.get(name, 'render')}"), name)
+    raise AttributeError(name)

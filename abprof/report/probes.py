@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from abprof.evidence.ncu import recording, traffic
-from abprof.records import KernelProfile, Profile, Run, Sampled, Trace
+from abprof.records import Arm, KernelProfile, Profile, Run, Sampled, Trace
 from abprof.records.quantities import plural
 from abprof.report.csv_files import Line, csv_text
-from abprof.report.rows import Block, Section, Table, arm
+from abprof.report.rows import Block, Section, Table
 from abprof.report.text import NOT_RECORDED, clean, duration, size
 
 ROWS_UP_TO = 30  # of a table of launches or samples; the CSV files have all
@@ -51,14 +51,14 @@ def _groups(run: Run, of: Iterable[_Seen]) -> list[list[_Seen]]:
     order = {side.id: place for place, side in enumerate(run.sides)}
     found: dict[tuple[str, ...], list[_Seen]] = {}
     for one in of:
-        where = arm(run, one.arm)
+        where = Arm.of(one.arm)
         found.setdefault((getattr(one, "by", ""), one.cell, where.variant, where.peer), []).append(one)
-    return [sorted(group, key=lambda one: order.get(arm(run, one.arm).side, len(order))) for group in found.values()]
+    return [sorted(group, key=lambda one: order.get(Arm.of(one.arm).side, len(order))) for group in found.values()]
 
 
-def _pairs(run: Run, group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
+def _pairs(group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
     """Base with each other side; each alone where base is not there."""
-    if len(group) > 1 and arm(run, group[0].arm).side == "base":
+    if len(group) > 1 and Arm.of(group[0].arm).side == "base":
         return [(group[0], other) for other in group[1:]]
     return [(one, None) for one in group]
 
@@ -68,10 +68,10 @@ def _pairs(run: Run, group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]
 
 def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Block]:
     """A block for each pair of sides: what each launched or was found in, with the files that hold more."""
-    for before, after in [pair for group in _groups(run, [*of]) for pair in _pairs(run, group)]:
+    for before, after in [pair for group in _groups(run, [*of]) for pair in _pairs(group)]:
         seen = [one for one in (before, after) if one]
-        sides = [arm(run, one.arm).side for one in seen]
-        title = clean(" ".join(filter(None, (before.cell, arm(run, before.arm).variant))))
+        sides = [Arm.of(one.arm).side for one in seen]
+        title = clean(" ".join(filter(None, (before.cell, Arm.of(before.arm).variant))))
         title += f", {' and '.join(sides)}" if after else ""
         title += ", by proton" if isinstance(before, Trace) and before.by == "proton" else ""
         notes, kept = [], []
@@ -130,9 +130,9 @@ def _table(before: Trace | Sampled, after: Trace | Sampled | None, sides: Sequen
 def counters(run: Run) -> Iterator[Block]:
     """A block for each row under Nsight Compute: traffic alone where only bytes were recorded, else every metric."""
     for row in _groups(run, run.profiles):
-        compared = _pairs(run, [one for one in row if one.status == "ok"])
+        compared = _pairs([one for one in row if one.status == "ok"])
         if all(one.purpose == "memory" for one in row):
-            tables = [table for group in _of_row(run, row) for table in traffic_tables(group)]
+            tables = [table for group in _of_row(row) for table in traffic_tables(group)]
         else:
             tables = [t for one, two in compared for t in _kernel_tables(one, two, named=len(compared) > 1)]
         notes = [clean(f"{one.arm}: {one.status}: {one.reason}", 400) for one in row if one.status != "ok"]
@@ -200,12 +200,12 @@ _MEMORY = (
 
 def memory_tables(run: Run) -> list[list[traffic.Table]]:
     """For each row of the run the traffic of its sides, base first; peers alone. A failed arm's table has no rows."""
-    return [tables for row in _groups(run, run.profiles) for tables in _of_row(run, row)]
+    return [tables for row in _groups(run, run.profiles) for tables in _of_row(row)]
 
 
-def _of_row(run: Run, row: Sequence[Profile]) -> list[list[traffic.Table]]:
+def _of_row(row: Sequence[Profile]) -> list[list[traffic.Table]]:
     tables = [traffic.table(one) for one in sorted(row, key=lambda one: one.status != "ok")]
-    beside_base = arm(run, tables[0].of.arm).side == "base"
+    beside_base = Arm.of(tables[0].of.arm).side == "base"
     return [tables] if beside_base else [[one] for one in tables]
 
 

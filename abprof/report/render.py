@@ -6,7 +6,8 @@ import hashlib
 import json
 import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -14,12 +15,13 @@ import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from abprof.records import Block, Run
 from abprof.records.quantities import plural
-from abprof.report import page as pages
-from abprof.report import sentences, text
+from abprof.report import probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
-from abprof.report.page import Page, Workload
+from abprof.report.model import Page, Workload, folded_title, page
 from abprof.report.rows import Row
+from abprof.system import files as disk
 from abprof.system.bundled import bundled
 
 
@@ -44,7 +46,7 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
         keep_trailing_newline=True,
     )
     made.filters |= {"plural": plural, "clean": text.clean, "code": text.code, "log": text.log_link}
-    made.filters |= {"warning": sentences.warning, "folded_title": pages.folded_title}
+    made.filters |= {"warning": sentences.warning, "folded_title": folded_title}
     return made
 
 
@@ -113,3 +115,24 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
     ),
     "junit": _junit,
 }
+
+
+def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
+    """The run in one of FORMATS; nothing is written."""
+    made = FORMATS[format](page(run, blocks))
+    return made.encode(errors="replace") if isinstance(made, str) else made
+
+
+def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
+    """Write every report of a run in any state, and return the files: cells.csv, the suites' CSVs, memory.csv, the end of
+    output.txt, report.md and report.html.
+
+    Raises AbprofError when the disk refuses.
+    """
+    model, output = page(run, blocks), folder / "output.txt"
+    with disk.refusals(output):
+        log = output.read_bytes().decode(errors="replace") if output.exists() else ""
+    made = {"cells.csv": cells_csv(run)} | suite_csv.files(run) | probes.files(run)
+    made[output.name] = suite_csv.with_footer(log, model)
+    made |= {"report.md": markdown(model), "report.html": html(model)}
+    return [disk.replace(folder / name, content.encode(errors="replace")) for name, content in made.items()]

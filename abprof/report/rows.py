@@ -58,6 +58,12 @@ class Row:
         """Whether the row needs no action: the same, or supported on neither side."""
         return self.verdict == "same" or bool(self.apart)
 
+    @property
+    def failing(self) -> list[Observation]:
+        """The arms that failed or were wrong; an unsupported arm counts where the other side ran."""
+        fine = ("ok", "identical") if self.comparison and not self.apart else ("ok", "identical", "unsupported")
+        return [seen for seen in (self.base, self.target) if seen and not self.apart and seen.status not in fine]
+
     def ns(self, seen: Observation | None) -> float | None:
         """This row's judged time of an arm, in ns a call."""
         return value(seen, self.metric)
@@ -138,17 +144,17 @@ def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell])
             rows.append(Row(cell, variant, metric, base, seen.get((cell.id, key[2])) if target else None, comparison))
     rows.sort(key=lambda row: len(ORDER) if row.apart else ORDER.index(row.verdict))
     names = {cell.id: cell for cell in cells}
-    peers = [(names[o.cell], arm(run, o.arm), o) for o in run.observations if o.cell in names and o.arm[:5] == "peer:"]
+    peers = [(names[o.cell], Arm.of(o.arm), o) for o in run.observations if o.cell in names and o.arm[:5] == "peer:"]
     sides = {target.id, "base"} if target else {"base"}
     others = [c for k, c in judged.items() if k not in used] + list(run.within)
-    others = [c for c in others if c.cell in names and arm(run, c.to).side in sides]
+    others = [c for c in others if c.cell in names and Arm.of(c.to).side in sides]
     return Group(workload, target, axes, constants, tuple(rows), tuple(peers), tuple(others))
 
 
 def _variants(run: Run, workload: Workload, cells: list[Cell]) -> dict[str, list[str]]:
     """Cell -> variants that either side ran or should have run; [""] when the package has none."""
     sides = {side.id for side in run.sides}
-    arms = {one: arm(run, one) for one in {o.arm for o in run.observations}}
+    arms = {one: Arm.of(one) for one in {o.arm for o in run.observations}}
     ran: dict[str, list[Arm]] = {cell.id: [] for cell in cells}
     for seen in run.observations:
         if seen.cell in ran and arms[seen.arm].side in sides:  # a control stands in no row
@@ -195,7 +201,7 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
 
 
 def arm(run: Run, id: str) -> Arm:
-    """The arm with this id; one that the run does not list is read from the id."""
+    """The run's arm with this id: a control's variant is not part of the id."""
     return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
 
 
@@ -392,24 +398,18 @@ class Failed:
         return f"{self.arm}, {self.what}: {self.status}: {text.clean(self.reason, 160)}{log}"
 
 
-def failing(row: Row) -> list[Observation]:
-    """The arms of a row that should have run and did not, or were wrong; unsupported ones where the other side ran."""
-    fine = ("ok", "identical") if row.comparison and not row.apart else ("ok", "identical", "unsupported")
-    return [seen for seen in (row.base, row.target) if seen and not row.apart and seen.status not in fine]
-
-
 def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
     """Every reason of the run once: of all rows, then of the peers. Rows that neither side supports count only where the run
     has nothing else."""
     every = list(every)
     nothing = all(row.apart for group in every for row in group.rows)
     found = [(seen, group.full_name(row.cell, row.variant)) for group in every for row in group.rows
-             for seen in ((row.base, row.target) if nothing else failing(row)) if seen]  # fmt: skip
+             for seen in ((row.base, row.target) if nothing else row.failing) if seen]  # fmt: skip
     fine = ("ok", "identical", "unsupported", "missing")
     found += [(s, group.full_name(cell)) for group in every for cell, _, s in group.peers if s.status not in fine]
     merged: dict[tuple[str, str, str], list[tuple[Observation, str]]] = {}
     for seen, case in found:
-        whose = arm(run, seen.arm).side if seen.status == "build_failed" else seen.arm  # of all variants and peers
+        whose = Arm.of(seen.arm).side if seen.status == "build_failed" else seen.arm  # of all variants and peers
         merged.setdefault((whose, seen.status, seen.reason), []).append((seen, case))
     return [
         Failed(

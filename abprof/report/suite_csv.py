@@ -24,7 +24,8 @@ from abprof.records.visible import is_number, visible
 from abprof.report import sentences
 from abprof.report import tables as gains
 from abprof.report.csv_files import Line, csv_text, ms, read
-from abprof.report.rows import Group, Row, all_failures, breakdown, gbps, groups, metric, tflops, value
+from abprof.report.model import Page
+from abprof.report.rows import Group, Row, breakdown, gbps, groups, metric, tflops, value
 from abprof.report.text import NOT_RECORDED, clean
 from abprof.system import files as disk
 
@@ -435,12 +436,13 @@ _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
 _WIDE = "=" * 80
 
 
-def with_footer(log: str, run: Run, of: Sequence[Group]) -> str:
+def with_footer(log: str, page: Page) -> str:
     """The log with its footer: a former one of the same run is replaced, so that a report can be made again."""
+    run, of = page.run, [workload.group for workload in page.workloads]
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
     kept = body if found else "" if log.startswith(marker) else log.rstrip("\n")
-    footer = (marker, *_cases(run, of), *_findings(run, of), *_fluctuations(run, of))
+    footer = (marker, *_cases(run, of), *_findings(page), *_fluctuations(run, of))
     return (f"{kept}\n" if kept else "") + "".join(f"{visible(line)}\n" for line in footer)
 
 
@@ -490,12 +492,12 @@ def _case(group: Group, row: Row) -> dict[str, object]:
     return shown | ({"variant": row.variant} if row.variant else {})
 
 
-def _findings(run: Run, of: Sequence[Group]) -> Iterator[str]:
+def _findings(page: Page) -> Iterator[str]:
     """The run's headline, what did not run, and its warnings."""
-    yield from ("", sentences.headline(run), *sentences.weaker(run), *sentences.unfinished(run))
-    if failed := all_failures(run, of):
-        yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in failed), "")
-    yield from (f"⚠️  {sentences.warning(one)}" for one in run.warnings)
+    yield from ("", page.headline, *page.weaker, *sentences.unfinished(page.run))
+    if page.failed:
+        yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in page.failed), "")
+    yield from (f"⚠️  {sentences.warning(one)}" for one in page.run.warnings)
 
 
 def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:

@@ -16,9 +16,8 @@ from rich.text import Text
 
 from abprof.records import Run
 from abprof.records.quantities import plural
-from abprof.report import page as pages
 from abprof.report import rows, sentences
-from abprof.report.page import Page, Workload, folded_title
+from abprof.report.model import Page, Workload, folded_title, page
 from abprof.report.text import clean
 
 WRAPS = 120  # columns from which on verdicts stand in a table whose texts wrap
@@ -27,8 +26,8 @@ _STYLES = {"broken": "bold red", "slower": "bold dark_orange", "faster": "bold d
 
 
 def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
-    """Print the run on standard output."""
-    show(pages.page(run, ()), _console(), folder, everything=everything)
+    """Print the run on standard output: the rows that need a person (all with `everything`), headline, trust, the report's path."""
+    show(page(run, ()), _console(), folder, everything=everything)
 
 
 def print_tables(tables: Sequence[rows.Table], notes: Sequence[str], sentence: str) -> None:
@@ -49,19 +48,19 @@ def _console() -> Console:
     return Console(width=200 if piped else None, highlight=False)
 
 
-def show(page: Page, console: Console, folder: Path, *, everything: bool = False) -> None:
+def show(of: Page, console: Console, folder: Path, *, everything: bool = False) -> None:
     """Failures and warnings, a table per workload, and the last lines: headline, trust, the report's path."""
-    for failed in page.failed:
+    for failed in of.failed:
         _say(console, failed.line(), "red")
-    for one in page.run.warnings:
+    for one in of.run.warnings:
         _say(console, f"warning: {sentences.warning(one)}", "yellow")
-    for line in page.weaker:
+    for line in of.weaker:
         _say(console, line, "yellow")
-    for workload in page.workloads:
+    for workload in of.workloads:
         _workload(workload, console, everything)
-    for line in (*sentences.unfinished(page.run), page.headline):
+    for line in (*sentences.unfinished(of.run), of.headline):
         _say(console, line, "bold")
-    _say(console, page.trusted[:1].upper() + page.trusted[1:], "")
+    _say(console, of.trusted[:1].upper() + of.trusted[1:], "")
     _say(console, f"Report: {folder / 'report.html'}", "")
 
 

@@ -27,8 +27,7 @@ from abprof.measure.matrix import id_parts
 from abprof.records import UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.report import sentences
-from abprof.report.render import asset, environment
+from abprof.report import asset, environment, sentences
 from abprof.report.text import code, markdown
 from abprof.sides import Link
 from abprof.store import RUN

@@ -17,8 +17,7 @@ from markupsafe import Markup
 from abprof.extras.bot.notice import Notice, Row
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import plural
-from abprof.report import sentences
-from abprof.report.render import environment
+from abprof.report import environment, sentences
 from abprof.report.sentences import change_text, guarantee
 from abprof.report.sentences import note as qualified
 from abprof.report.text import clean, code, duration

@@ -16,11 +16,10 @@ import msgspec
 from msgspec import Meta
 
 from abprof import __version__
-from abprof.records import UNREADABLE, Comparison, Record, Run, Side, Verdict
+from abprof.records import UNREADABLE, Arm, Comparison, Record, Run, Side, Verdict
 from abprof.records.errors import AbprofError
-from abprof.report import page as pages
-from abprof.report import rows as tables
-from abprof.report.sentences import Lacking, lacking
+from abprof.report import Page, page
+from abprof.report.sentences import VERDICTS, Lacking, lacking
 from abprof.report.text import clean
 from abprof.verdict import headline, waivers
 
@@ -173,10 +172,10 @@ def make_notice(run: Run) -> Notice:
         raise AbprofError("a run without timings has no verdict", where=run.id, advice="report.md has the counters")
     if len(run.sides) < 2:
         raise AbprofError("a run of one branch has no verdict to post", where=run.id, advice="compare two refs")
-    groups = tables.groups(run)
+    shown, order = page(run, ()), [*VERDICTS]
     between_sides = [one for one in run.comparisons if not one.with_peer]
-    rows = sorted(_rows(run, groups), key=lambda row: (tables.ORDER.index(row.verdict), -abs(row.pct or 0.0)))
-    troubles = list(_troubles(run, groups))
+    rows = sorted(_rows(run, shown), key=lambda row: (order.index(row.verdict), -abs(row.pct or 0.0)))
+    troubles = list(_troubles(shown))
     lack, names = lacking(run)
     notes = (*run.notes, *(f"waiver: {waivers.describe(one)}" for one in waivers.in_force(run)))
     return Notice(
@@ -192,7 +191,7 @@ def make_notice(run: Run) -> Notice:
         counts={name: min(count, 10**6) for name, count in (run.header.counts if run.header else {}).items()},
         threshold=run.options.threshold,
         margin=run.options.margin,
-        device=clean(pages.where(run), 200),
+        device=clean(shown.where, 200),
         lacking=lack,
         lacking_in=tuple(clean(name, 200) for name in names[:MOST_ROWS]),
         rows=tuple(rows[:MOST_ROWS]),
@@ -201,7 +200,7 @@ def make_notice(run: Run) -> Notice:
         troubles_left_out=max(0, len(troubles) - MOST_FAILURES),
         warnings=tuple(clean(": ".join(filter(None, (one.text, one.advice))), 600) for one in run.warnings[:20]),
         notes=tuple(clean(note, 600) for note in notes[:20]),
-        environment=tuple((clean(name, 200), clean(text, 600)) for name, text in pages.machine(run))[:MOST_FACTS],
+        environment=tuple((clean(name, 200), clean(text, 600)) for name, text in shown.machine)[:MOST_FACTS],
         command=_command(run),
     )
 
@@ -210,15 +209,15 @@ def _ref(side: Side) -> Ref:
     return Ref(label=clean(side.label, 200), commit=side.commit, uncommitted=side.kind == "worktree")
 
 
-def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
+def _rows(run: Run, shown: Page) -> Iterator[Row]:
     """The rows that are not the same, without those left out on both sides."""
-    for group in groups:
+    for group in (workload.group for workload in shown.workloads):
         several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
         for row in group.rows:
             judged = row.comparison
             if not judged or row.verdict == "same" or row.apart:
                 continue
-            failed = tables.failing(row)
+            failed = row.failing
             causes = [cause.text for cause in judged.causes] if judged.causes is not None else None
             if failed and not causes:
                 causes = [failed[-1].reason] if failed[-1].reason else []
@@ -233,16 +232,16 @@ def _rows(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Row]:
             )
 
 
-def _troubles(run: Run, groups: tuple[tables.Group, ...]) -> Iterator[Trouble]:
+def _troubles(shown: Page) -> Iterator[Trouble]:
     """What failed; builds first, since they cost the most cells."""
-    for one in sorted(tables.all_failures(run, groups), key=lambda one: one.seen[0].status != "build_failed"):
+    for one in sorted(shown.failed, key=lambda one: one.seen[0].status != "build_failed"):
         seen = one.seen[0]
         yield Trouble(
             arm=clean(one.arm, 200),
             what=clean(one.what, 200),
             status=seen.status,
             reason=clean(one.reason, 600),
-            on_base=tables.arm(run, seen.arm).side == "base" and not seen.cell.endswith("/"),
+            on_base=Arm.of(seen.arm).side == "base" and not seen.cell.endswith("/"),
             workload=bool(seen.at),
             log=clean(one.log, 200),
         )

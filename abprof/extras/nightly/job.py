@@ -29,8 +29,7 @@ from abprof.measure import RunContext, look_around
 from abprof.records import Night
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import File, Options
-from abprof.report import sentences
-from abprof.report.render import environment
+from abprof.report import environment, sentences
 from abprof.report.text import code, markdown
 from abprof.store import RUN
 from abprof.system import heartbeat

@@ -14,7 +14,7 @@ from markupsafe import Markup, escape
 from abprof.extras.nightly.changes import Change, Floats, Shift, Trend, find_changes, trends
 from abprof.extras.nightly.history import History
 from abprof.records.visible import visible
-from abprof.report.render import asset, environment
+from abprof.report import asset, environment
 
 FILE = "history.html"
 _WIDTH, _HEIGHT, _PAD = 720.0, 96.0, 8.0

@@ -19,7 +19,7 @@ import msgspec
 from abprof import session, store
 from abprof.records import Block, Machine, Record, Run
 from abprof.records.options import Options
-from abprof.report.render import environment
+from abprof.report import environment
 from abprof.report.text import code
 from abprof.report.text import markdown as escape
 from abprof.sides import NewRepository

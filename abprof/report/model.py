@@ -61,6 +61,7 @@ class Page:
     run: Run
     headline: str
     where: str
+    machine: Facts
     alerts: tuple[tuple[str, str], ...]  # what forbids to act on the run, and why
     counts: Sequence[tuple[str, int]]
     weaker: tuple[str, ...]  # weaker guarantees
@@ -74,9 +75,9 @@ class Page:
     about: tuple[Section, ...]  # machine, builds, environments; method and words
 
 
-def page(run: Run, blocks: Sequence[Measured], groups: Sequence[Group] = ()) -> Page:
+def page(run: Run, blocks: Sequence[Measured]) -> Page:
     """The model of a judged run and its blocks."""
-    groups = groups or rows.groups(run)
+    groups = rows.groups(run)
     lines = [rows.lines(group) for group in groups]
     every = sorted((line for of in lines for line in of), key=lambda line: line.row.folded)
     for number, line in enumerate(every[:DETAILS_UP_TO], 1):
@@ -87,12 +88,13 @@ def page(run: Run, blocks: Sequence[Measured], groups: Sequence[Group] = ()) -> 
     return Page(
         run=run,
         headline=sentences.headline(run),
-        where=where(run),
+        where=_where(run),
+        machine=_machine(run),
         alerts=tuple(_alerts(run)),
-        counts=counts(run),
+        counts=_counts(run),
         weaker=sentences.weaker(run),
-        trust=trust(run, blocks),
-        trusted=trusted(run),
+        trust=_trust(run, blocks),
+        trusted=_trusted(run),
         strip=charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options),
         workloads=tuple(_workload(run, *of) for of in zip(groups, lines, strict=True)),
         left_out=left_out if len(every) > DETAILS_UP_TO else "",
@@ -106,7 +108,7 @@ def _alerts(run: Run) -> Iterator[tuple[str, str]]:
     if run.status != "complete":
         yield f"This run is {run.status}", "what is missing was not measured"
     if run.header and not run.header.trusted:
-        yield "This run cannot be trusted", trusted(run).removeprefix("not trusted: ")
+        yield "This run cannot be trusted", _trusted(run).removeprefix("not trusted: ")
     if run.options.allow_wrong:
         yield "Wrong outputs were timed too (--allow-wrong)", "the time of a wrong answer says nothing about speed"
 
@@ -122,15 +124,15 @@ def _workload(run: Run, group: Group, lines: Sequence[Line]) -> Workload:
 
 
 def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
-    found = [Block(facts=machine(run))]
-    if differing := differences(run):
+    found = [Block(facts=_machine(run))]
+    if differing := _differences(run):
         found.append(Block("Toolchains that differ between the sides", facts=differing))
-    if made := builds(run):
+    if made := _builds(run):
         found.append(Block("Builds", facts=made))
     if run.withheld:
         found.append(Block(facts=[("variables withheld from workers", ", ".join(map(clean, run.withheld)))]))
     yield Section("Machine and builds", tuple(found))
-    found = [Block(facts=method(run, blocks))]
+    found = [Block(facts=_method(run, blocks))]
     if len(run.sides) > 1 or run.comparisons or run.within:
         found.append(Block("The verdicts", facts=[*sentences.VERDICTS.items()]))
     yield Section("How it was measured", tuple(found))
@@ -200,13 +202,13 @@ def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
 # ---------------------------------------------------------------- facts: trust, method, machine, builds
 
 
-def counts(run: Run) -> list[tuple[str, int]]:
+def _counts(run: Run) -> list[tuple[str, int]]:
     """The verdicts and how many rows have each, with unsupported and missing apart."""
     found = run.header.counts if run.header else {}
     return [(name, found[name]) for name in (*sentences.VERDICTS, "unsupported", "missing") if found.get(name)]
 
 
-def trusted(run: Run) -> str:
+def _trusted(run: Run) -> str:
     """Whether the run may be trusted and why, in one line; "" for one side without controls."""
     if any(one.falsifies for one in run.touched):
         return "not trusted: files that the run rests on changed while it ran (see the warnings)"
@@ -226,10 +228,10 @@ def trusted(run: Run) -> str:
     return f"{'trusted' if inside else 'not contradicted'}: {sentence}{proofs}"
 
 
-def trust(run: Run, blocks: Sequence[Measured]) -> Facts:
+def _trust(run: Run, blocks: Sequence[Measured]) -> Facts:
     """Why this run may be believed, or may not."""
     found: Facts = [("guarantee", text) for text in sentences.weaker(run)]
-    if sentence := trusted(run):
+    if sentence := _trusted(run):
         found.append(("trust", sentence))
     return [*found, ("proofs", _proofs(run)), ("epochs", _epochs(blocks))]
 
@@ -259,7 +261,7 @@ def _epochs(every: Sequence[Measured]) -> str:
     )
 
 
-def method(run: Run, blocks: Sequence[Measured]) -> Facts:
+def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
     """How the numbers were made, and the rules that judged them."""
     settings = run.options
     measured = {block.metric for block in blocks if block.rounds and block.judged}
@@ -280,16 +282,16 @@ def method(run: Run, blocks: Sequence[Measured]) -> Facts:
     return [*found, ("workloads from", clean(run.workloads_from) or NOT_RECORDED)]
 
 
-def where(run: Run) -> str:
+def _where(run: Run) -> str:
     """`NVIDIA H200`, `4 x NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
     counted = Counter(machine.device for machine in run.machines.values()) or Counter([run.machine.device])
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted.items())
 
 
-def machine(run: Run) -> Facts:
+def _machine(run: Run) -> Facts:
     """The machine and its devices, their peak rates, and the versions of what ran."""
     of = run.machine
-    found = [("device", clean(where(run))), ("kind", of.kind), ("host", clean(of.host)), ("uuid", clean(of.uuid)),
+    found = [("device", clean(_where(run))), ("kind", of.kind), ("host", clean(of.host)), ("uuid", clean(of.uuid)),
              ("processors", str(of.cpus or "")), ("memory", size(of.memory_bytes) if of.memory_bytes else "")]  # fmt: skip
     found += [(clean(name, 80), clean(value)) for name, value in (*of.facts.items(), *run.versions.items())]
     cells = Counter(seen.device for seen in {seen.cell: seen for seen in run.observations if seen.device}.values())
@@ -301,7 +303,7 @@ def machine(run: Run) -> Facts:
     return [(label, text) for label, text in found if text]
 
 
-def builds(run: Run) -> Facts:
+def _builds(run: Run) -> Facts:
     """One line per kernel package and side."""
     found: Facts = []
     apart = [(build, f" on {machine.device}") for machine in run.machines.values() for build in machine.builds]
@@ -319,7 +321,7 @@ def builds(run: Run) -> Facts:
     return found
 
 
-def differences(run: Run) -> Facts:
+def _differences(run: Run) -> Facts:
     """The interpreters, compilers and packages that are not the same on all sides."""
     of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
     found: Facts = []
