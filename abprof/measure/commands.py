@@ -10,6 +10,7 @@ import math
 import os
 import re
 import shlex
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -287,27 +288,29 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
     if side.unbuilt:
         return _Ended("build_failed", side.unbuilt, began, began)
     _append(side.log, f"== {heading}\n")
-    out = side.log.with_suffix(".out")
-    out.unlink(missing_ok=True)
-    began = time.monotonic_ns()
-    try:
-        argv, env = side.started(side.argv, network=False)
-        code, last = proc.printing(argv, env=env, cwd=side.cwd, out=out, log=side.log, timeout=timeout)
-        ended = time.monotonic_ns()
-    except WorkerDied as died:
-        status: Status = "timeout" if isinstance(died, WorkerHung) else "crash"
-        return _Ended(status, died.reason, began, time.monotonic_ns())
-    finally:
-        printed = out.read_bytes().decode(errors="replace") if out.exists() else ""
-        _append(side.log, printed)
-        out.unlink(missing_ok=True)
+    before = side.log.stat().st_size
+    argv, env = side.started(side.argv, network=False)
+    with tempfile.TemporaryFile(dir=side.log.parent) as out:
+        began = time.monotonic_ns()
+        try:
+            code = proc.logged(argv, env=env, cwd=side.cwd, log=side.log, timeout=timeout, out=out)
+            ended = time.monotonic_ns()
+        except WorkerDied as died:
+            status: Status = "timeout" if isinstance(died, WorkerHung) else "crash"
+            return _Ended(status, died.reason, began, time.monotonic_ns())
+        finally:
+            errors = side.log.read_bytes()[before:].decode(errors="replace")
+            out.seek(0)
+            printed = out.read(proc.LOG_LIMIT).decode(errors="replace")
+            _append(side.log, printed)
     if side.sandbox is not None and code > 128:  # how bubblewrap reports a signal
         code = 128 - code
     if code:
         how = how_ended(code).removeprefix("ended with ")
-        return _Ended("crash", f"{how}{f': {last}' if last else ''}", began, ended)
+        last = (errors.strip() or printed.strip()).splitlines()[-1:]
+        return _Ended("crash", ": ".join([how, *(line[-400:] for line in last)]), began, ended)
     try:
-        if len(printed.encode()) >= proc.LOG_LIMIT:  # bytes, as the log that cut it counts
+        if len(printed.encode()) >= proc.LOG_LIMIT:
             raise ValueError(f"it printed more than {proc.LOG_LIMIT >> 20} MiB")
         return _Ended("ok", "", began, ended, *read(printed))
     except ValueError as error:

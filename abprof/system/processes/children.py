@@ -68,14 +68,15 @@ def start(
 ) -> tuple[subprocess.Popen[bytes], str]:
     """Start a marked child with nothing to read, in a session of its own; `how` is for Popen. Returns it and its mark.
 
-    What it prints is added to `log`, if given. Raises WorkerDied if it cannot be started.
+    Its output is appended to `log`, if given. Raises WorkerDied if it cannot be started.
     """
     mark = new_mark()
     how = {"stdin": subprocess.DEVNULL, "start_new_session": True, **how}
     try:
         with contextlib.ExitStack() as opened:
             if log is not None:
-                how["stdout"] = how["stderr"] = opened.enter_context(log.open("ab"))
+                file = opened.enter_context(log.open("ab"))
+                how = {"stdout": file, "stderr": file, **how}
             return subprocess.Popen(list(argv), env={**env, MARK: mark}, cwd=cwd, **how), mark
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
         why = error.strerror if isinstance(error, OSError) else error

@@ -7,12 +7,12 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
-from abprof.system.processes.children import Log, WorkerDied, WorkerHung, end_tree, how_ended, start
+from abprof.system.processes.children import WorkerDied, WorkerHung, end_tree, how_ended, start
 
 _READY_WITHIN = 20.0  # seconds a tool may take until it is ready, and to end
 
@@ -52,16 +52,19 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int
         end_tree(child, mark)
 
 
-def logged(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float) -> int:
-    """Run a tool to its end and append its output to `log`. Returns its exit code, negative for a signal.
+def logged(
+    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float, out: IO[bytes] | None = None
+) -> int:
+    """Run a tool to its end and append its output to `log`; standard output goes to `out`, if given. Returns its exit code, negative
+    for a signal.
 
     Raises WorkerDied if it cannot be started, WorkerHung if it takes longer than `timeout` seconds.
     """
-    child, mark = start(argv, env, cwd=cwd, log=log)
+    child, mark = start(argv, env, cwd=cwd, log=log, **({"stdout": out} if out else {}))
     try:
         return child.wait(timeout=timeout)
     except subprocess.TimeoutExpired:
-        raise WorkerHung(f"{Path(argv[0]).name} did not end in {timeout:.0f} s") from None
+        raise WorkerHung(f"no end in {timeout:g} s") from None
     finally:
         end_tree(child, mark)
 
@@ -88,37 +91,6 @@ def watching(
             child.wait(timeout=_READY_WITHIN)
     finally:
         end_tree(child, mark)
-
-
-def printing(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, out: Path, log: Path, timeout: float
-) -> tuple[int, str]:
-    """Run a command to its end, with standard output appended to `out` and standard error to `log`, each up to LOG_LIMIT. Returns
-    its exit code, negative for a signal, and its last line on standard error, or else on standard output.
-
-    Raises WorkerDied if it cannot be started, WorkerHung if it takes longer than `timeout` seconds.
-    """
-    child, mark = start(argv, env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    assert child.stdout
-    assert child.stderr
-    heard, pipes = (Log(out), Log(log)), (child.stdout, child.stderr)
-    drains = [
-        threading.Thread(target=each.drain, args=(pipe.fileno(),), daemon=True)
-        for each, pipe in zip(heard, pipes, strict=True)
-    ]
-    try:
-        for drain in drains:
-            drain.start()
-        code = child.wait(timeout=timeout)
-    except subprocess.TimeoutExpired:
-        raise WorkerHung(f"no end in {timeout:g} s") from None
-    finally:
-        end_tree(child, mark)  # processes that it left running hold the pipes too
-        for drain, pipe in zip(drains, pipes, strict=True):
-            drain.join(timeout=10)
-            if not drain.is_alive():
-                pipe.close()
-    return code, heard[1].last_line or heard[0].last_line
 
 
 class Program:
