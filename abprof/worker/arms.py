@@ -1,4 +1,4 @@
-"""The arms of one cell: inputs and operation made, warmed up, moved to other addresses, and timed."""
+"""The arms of one cell: their inputs and operations are made, warmed up, moved to other addresses, and timed."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from abprof.worker.clocks import CudaClock, NotCaptured, clock, mean, shortest
 from abprof.worker.compiles import Watch
 from abprof.worker.faults import MissingPackage, running
 
-_LOADED = 1.5  # a first call that takes longer than this times its usual time loaded or compiled something
+_LOADED = 1.5  # a first call of more than so many usual times loaded or compiled something
 
 
 @dataclass
 class Arm:
-    """An open arm. `inputs` and `pad` keep its memory alive and in its place; `wall` is its last untimed call, ns."""
+    """An open arm. `inputs` and `pad` hold its memory; `wall` is the host's time of the last untimed call, ns."""
 
     request: wire.Open
     module: types.ModuleType
@@ -31,7 +31,7 @@ class Arm:
     inputs: Any
     pad: object
     wall: float = 0.0
-    graph: Any = None  # of the clock, once captured
+    graph: Any = None  # a clocks.Graph, once captured
 
     def facts(self) -> dict[str, wire.Value]:
         """The facts of the case and of this arm's operation."""
@@ -44,28 +44,27 @@ class Arms:
     def __init__(self, start: wire.Start) -> None:
         self.start, self.clock, self.compiles = start, clock(start.device), Watch()
         self.opened: dict[str, Arm] = {}
-        self.mounted: types.ModuleType | None = None  # the kernel package, by name from before its import
-        self._imported = False
+        self.mounted: types.ModuleType | None = None  # the kernel package; before its import a module of its name
+        self._package: types.ModuleType | None = None
 
     def module(self, name: str) -> types.ModuleType:
         """A workload, imported."""
         module = workload.load(name, self.start.workloads[name])
-        wrapped: types.ModuleType = getattr(module, "WORKLOAD", module)  # abprof.adapters: an object like a module
+        wrapped: types.ModuleType = getattr(module, "WORKLOAD", module)  # of abprof.adapters: an object like a module
         return wrapped
 
     def kernel(self) -> types.ModuleType:
         """The package under test, imported by the first request that needs it."""
-        if not self._imported or self.mounted is None:
+        if self._package is None:
             assert self.start.mount is not None, "this worker has no kernel package"
-            # Known by name before the import, so that a fault inside it is not taken for the workload's.
+            # A fault of the import is the package's, not the workload's: its name is known before.
             self.mounted = types.ModuleType(self.start.mount.module)
             self.compiles.install()
-            self.mounted = package.kernel_package(self.start.mount)
-            self._imported = True
-        return self.mounted
+            self.mounted = self._package = package.kernel_package(self.start.mount)
+        return self._package
 
     def inputs(self, request: wire.Open) -> Any:
-        """Fresh inputs: the same bytes each time."""
+        """Fresh inputs, with the same bytes each time."""
         torch.manual_seed(request.seed)
         random.seed(request.seed)
         module = self.module(request.workload)
@@ -87,31 +86,31 @@ class Arms:
         return op
 
     def make(self, request: wire.Open, placement: int) -> Arm:
-        """Inputs and operation of an arm, not called yet."""
+        """A new arm, not called yet."""
         pad = self.clock.pad(placement)
         inputs = self.inputs(request)
         return Arm(request, self.module(request.workload), self.prepared(request, inputs), inputs, pad)
 
     def open(self, request: wire.Open) -> wire.Opened:
-        """Make inputs and operation, and call it until it is warm. Raises what those raise."""
+        """Make an arm, and call it until it is warm. Raises what the workload and the package raise."""
         if self.opened.pop(request.arm, None):
             gc.collect()
         self.clock.reset_peak()
         began = time.perf_counter_ns()
         arm = self.make(request, request.placement)
         took = time.perf_counter_ns() - began
-        first = self.clock.wall(arm.op)  # compiles what was not compiled
+        first = self.clock.wall(arm.op)  # compiles the kernels
         peak = self.clock.peak_bytes()
         if peak is not None:
-            peak -= getattr(arm.pad, "nbytes", 0)  # not the kernel's doing
+            peak -= getattr(arm.pad, "nbytes", 0)
         self.opened[request.arm] = arm
         call, host = self._warm(arm, first)
         return wire.Opened(call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
-        """Time of a warm call (ns) and ns the host needs to enqueue it; 0 if unknown. `first`: time of the first call.
+        """Ns of a warm call, and ns that the host needs to enqueue a call (0: unknown). `first`: ns of the first call.
 
-        A long call is made once more at most: none if an earlier epoch gave its usual time and the first took hardly longer.
+        A long call is made once more at most, and not at all if the first took about its usual time of an earlier epoch.
         """
         clock, usual = self.clock, arm.request.usual_ns
         if usual >= wire.LONG_CALL:
@@ -127,7 +126,7 @@ class Arms:
         return shortest([clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)]), host
 
     def reopen(self, request: wire.Open, wall: float, arm: Arm | None = None) -> None:
-        """Put `arm`, or a new one, in place after a check. One untimed call, unless the last one (`wall`) was long."""
+        """Open `arm`, or a new one, after a check. Makes an untimed call, unless the last one (`wall`, ns) was long."""
         arm = arm or self.make(request, request.placement)
         arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
         self.opened[request.arm] = arm
@@ -136,16 +135,12 @@ class Arms:
         """Capture the arm's call in a CUDA graph, and time a replay."""
         arm, clock, began = self.opened[request.arm], self.gpu("a CUDA graph"), time.perf_counter_ns()
         try:
-            arm.graph = clock.graph(arm.op, self.compiled)
+            arm.graph = clock.graph(arm.op, lambda: self.compiles.count)
         except NotCaptured as error:
             return wire.Captured(error.why, str(error), spoiled=error.spoiled)
         took = float(time.perf_counter_ns() - began)
         replay = shortest([clock.replays(arm.graph, arm.op, 4, arm=request.arm) for _ in range(2)])
         return wire.Captured("", "", replay, took)
-
-    def compiled(self) -> int:
-        """How many kernels were compiled so far."""
-        return self.compiles.count
 
     def gpu(self, what: str) -> CudaClock:
         """The clock. Raises Unsupported on a CPU."""
@@ -154,12 +149,12 @@ class Arms:
         return self.clock
 
     def turn(self, request: wire.Turn) -> wire.Turned:
-        """Time some calls of one arm; ends with an idle device."""
+        """Time calls of one arm, from an idle device to an idle device."""
         arm, clock, timer = self.opened[request.arm], self.clock, request.timer
         if request.placement is not None:
             self._replace(arm, request.placement)
         if timer == "cuda_graph" and arm.graph is None:
-            arm.graph = self.gpu("a CUDA graph").graph(arm.op, self.compiled)
+            arm.graph = self.gpu("a CUDA graph").graph(arm.op, lambda: self.compiles.count)
         start, mhz = time.monotonic_ns(), 0.0
         if timer == "sustained":
             value = self.gpu(timer).sustained(arm.op, request.calls)
@@ -177,7 +172,7 @@ class Arms:
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
     def _replace(self, arm: Arm, placement: int) -> None:
-        """Make inputs of the same values at other addresses, free the old ones first, and call once."""
+        """Free the inputs, make inputs of the same values at other addresses, and call once."""
         arm.inputs = arm.pad = arm.graph = None
         arm.op = Op(lambda: None)
         fresh = self.make(arm.request, placement)

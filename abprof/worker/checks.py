@@ -1,4 +1,4 @@
-"""Whether an arm's outputs are right: against the reference, the base's outputs, or in a process of its own."""
+"""Checks of an arm's outputs: against the reference, against the base's outputs, or in another process."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ SAMPLE = 1 << 16  # elements kept of each output tensor
 
 
 def check(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check the first call on fresh inputs against the reference of inputs no kernel saw, and sample its outputs.
+    """Check the first call on fresh inputs against the reference of inputs that no kernel saw, and sample its outputs.
 
-    The open arm's memory is freed before the fresh one is made, so that there are never two of it. A kernel that changes
-    its inputs without a reset() fails: its later calls would have other values. Without a reference the base's outputs
-    are the reference: the base is checked first.
+    The open arm's memory is freed before the fresh arm is made. A kernel that changes its inputs without a reset() fails:
+    its later calls would have other values. Without a reference the outputs of the base, which is checked first, are it.
     """
     scratch, (wall, opened) = Path(arms.start.scratch), _taken(arms, request.arm)
     alone = not hasattr(arms.module(opened.workload), "reference")
@@ -62,7 +61,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
 
 
 def hand(arms: Arms, request: wire.Hand) -> wire.Done:
-    """Write outputs on inputs of another seed to a file, for `examine` in another worker; then open the arm as before."""
+    """Write the outputs on inputs of another seed to a file, for `examine` in another worker; then open the arm again."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
     if request.again is not None:
@@ -80,8 +79,8 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
 
 
 def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
-    """Check what another worker handed over, against the reference of inputs made here. Raises ValueError if the file
-    holds more than tensors and plain containers: unpickling other objects would run the other process's code."""
+    """Check the outputs that another worker wrote against the reference of inputs made here. Raises ValueError if the file has
+    more than tensors and plain containers: unpickling other objects would run the other process's code."""
     wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
     again = None if request.again is None else dataclasses.replace(wanted, seed=request.again)
     path = Path(arms.start.scratch) / request.outputs
@@ -96,7 +95,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
 
 
 def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
-    """Close the arm and free its memory; if what follows raises, nothing is left that could be timed."""
+    """Close the arm and free its memory. Returns the time of its last untimed call, and its request."""
     arm = arms.opened.pop(id)
     kept = arm.wall, arm.request
     del arm
@@ -123,10 +122,10 @@ def _finite(value: float | None) -> float | None:
 
 
 def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any:
-    """The reference of this case: computed by the first worker, read by the others, on the device where it was left.
+    """The reference of this case, which the first worker computes and the others read.
 
-    Each worker computes its own if it may not write there (the sandbox), or if it is more than tensors and plain
-    containers. `host`: it is the first side's outputs; then this raises ValueError if they cannot be loaded.
+    A worker that may not write into the folder (the sandbox) computes its own, as does any if the file has more than tensors
+    and plain containers. `host`: the reference is the first side's outputs; raises ValueError if they cannot be loaded.
     """
     if path.exists():
         try:
@@ -142,14 +141,14 @@ def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any
 
 
 def _portable(values: Any, *, host: bool = False) -> Any:
-    """Tensors without the rest of the memory that they are views of, in plain containers; on the host if `host`."""
+    """The values with copies of tensors that are views of more memory; with `host` in plain containers and on the host."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu() if host else values
         view = values.layout == torch.strided and values.untyped_storage().nbytes() > values.nbytes
         return values.clone() if view else values
     if isinstance(values, Mapping):
         return {key: _portable(value, host=host) for key, value in values.items()}
-    if isinstance(values, tuple) and (host or type(values) is tuple):  # host: named ones and torch's own as well
+    if isinstance(values, tuple) and (host or type(values) is tuple):  # host: named tuples and torch's own, too
         return tuple(_portable(value, host=host) for value in values)
     if type(values) is list or (host and isinstance(values, Iterable) and not isinstance(values, str)):
         return [_portable(value, host=host) for value in values]
@@ -165,7 +164,7 @@ def _save(values: Any, path: Path) -> None:
 def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None]:
     """Digest of the outputs, and the largest difference from the base's on the sampled elements.
 
-    The digest covers every bit: an order-independent sum and a position-weighted sum over the raw integers.
+    The digest covers every bit by two sums over the raw integers: a plain one, and one weighted by position.
     """
     digest = hashlib.sha256()
     kept: list[torch.Tensor] = []
@@ -216,7 +215,7 @@ def _overwrite(inputs: Any, fresh: Any) -> None:
 
 
 def _held(values: Any) -> Iterator[torch.Tensor]:
-    """Strided tensors in sequences, mappings and dataclasses; nothing else is searched."""
+    """The strided tensors in sequences, mappings and dataclasses."""
     if isinstance(values, torch.Tensor):
         if values.layout == torch.strided:
             yield values
@@ -225,19 +224,19 @@ def _held(values: Any) -> Iterator[torch.Tensor]:
             yield from _held(part)
 
 
-# ---------------------------------------------------------------- what a call returned
+# ---------------------------------------------------------------- the values that a call returns
 
-_NAMED = 5  # kinds of values without comparison that are named
+_NAMED = 5  # kinds of values that a fact names at most
 _OPAQUE = (torch.Tensor, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 
 
 def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], list[str]]:
-    """What can be compared, and the kinds of other values beside it.
+    """The tensors to compare, and the kinds of other values.
 
-    Tensors, and arrays that become tensors without a copy (DLPack), in sequences, mappings, dataclasses and the attributes
-    of other objects (sorted by name), each object once. Private attributes (`_scratch`) are no outputs, but private
-    tensors are named, as are numbers, strings, handles and sparse tensors. None is skipped. `whole`: raises Unsupported
-    for a sparse tensor or an iterator, which would be left out.
+    Tensors, and arrays that become tensors without a copy (DLPack), are found in sequences, mappings, dataclasses and the
+    attributes of other objects (sorted by name), each object once. Private attributes (`_scratch`) are no outputs. Named as
+    other values are private tensors, numbers, strings, handles and sparse tensors; None is skipped. `whole`: raises
+    Unsupported for a sparse tensor or an iterator, which cannot be compared.
     """
     tensors, beside, seen = list[torch.Tensor](), list[str](), set[int]()
 
@@ -270,7 +269,7 @@ def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], 
 
 
 def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
-    """The values that are not compared, in words; "" if all are."""
+    """The fact `checked`: which values are compared and which are not; "" if all are."""
     more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
     kinds = ", ".join(beside[:_NAMED]) + more
     if not tensors:
@@ -280,7 +279,7 @@ def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, str]]:
-    """What a container or an object holds, and TYPE.ATTRIBUTE for attributes."""
+    """The values in a container or an object, each with TYPE.ATTRIBUTE if it is an attribute."""
     if isinstance(value, Mapping | list | tuple):
         yield from ((part, "") for part in (value.values() if isinstance(value, Mapping) else value))
     elif dataclasses.is_dataclass(value):

@@ -1,5 +1,5 @@
-"""Triton's compilations, loads and launches: a compile during timing voids the epoch, a kernel's hash is proof, and what
-a call launched is evidence."""
+"""Triton's compilations, loads and launches. A compilation during timing voids the epoch, a kernel's hash is a proof, and the
+launches of a call are evidence."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _LONGEST = 80  # letters of a constant
 
 
 class Watch:
-    """Counts compilations, and keeps hash and resources of each compiled kernel that was loaded.
+    """Counts compilations, and keeps the hash and resources of each compiled kernel.
 
-    Uses triton.knobs (3.6 and later); without Triton it counts nothing.
+    Uses triton.knobs (3.6 and later). Without Triton there are none.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.kernels: dict[str, wire.Compiled] = {}
-        self._functions: dict[Any, str] = {}  # the driver's handle -> key, of what was loaded
+        self._functions: dict[Any, str] = {}  # the driver's handle -> key of a loaded kernel
         self._knobs: Any = None
         with contextlib.suppress(ImportError):
             from triton import knobs
@@ -33,13 +33,13 @@ class Watch:
             self._knobs = knobs
 
     def install(self) -> None:
-        """Hook into Triton. A launch runs no hook except while `launches` records."""
+        """Hook into Triton. A launch runs a hook only while `launches` records."""
         if self._knobs:
             self._knobs.compilation.listener = self._compiled
             self._knobs.runtime.kernel_load_end_hook.add(self._loaded)
 
     def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
-        """Triton's compilation listener, called for cache hits too."""
+        """Triton's compilation listener, which is called for cache hits, too."""
         name, code_hash = str(metadata.get("name") or getattr(src, "name", "kernel")), str(metadata.get("hash", ""))
         binary = next((path for file, path in (metadata_group or {}).items() if file.endswith(".cubin")), "")
         path, digest = "", code_hash
@@ -60,7 +60,7 @@ class Watch:
             print(f"triton: {key} {self.kernels[key].summary()}", flush=True)
 
     def _loaded(self, _module: Any, function: Any, name: str, _metadata_group: Any, code_hash: str) -> None:
-        """Triton's hook after it has loaded a kernel onto the device."""
+        """Triton's hook after a kernel is loaded onto the device."""
         with contextlib.suppress(TypeError):  # a handle that is not hashable
             self._functions[function] = _key(name, str(code_hash))
 
@@ -81,8 +81,8 @@ class Watch:
 
 
 def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, ...]:
-    """The launches, each with the configuration that its autotuner in the package's modules last chose, and a hash of
-    all it chose from."""
+    """The launches, each with the last choice of its autotuner in the package's modules, and a hash of all configurations that
+    the autotuner chooses from."""
     known: dict[str, tuple[str, str]] = {}
     modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
     for tuner in (_autotuner(value) for module in modules for value in list(vars(module).values())):
@@ -95,7 +95,7 @@ def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, 
 
 
 def _autotuner(value: Any) -> Any:
-    """The autotuner in a chain of Triton's decorators, if it has a choice to make."""
+    """The autotuner in a chain of Triton's decorators; None without one, or if it has a single configuration."""
     for _ in range(4):
         if type(value).__module__.partition(".")[0] != "triton":
             return None
@@ -110,7 +110,7 @@ def _key(name: str, code_hash: str) -> str:
 
 
 def _constants(src: Any) -> dict[str, wire.Value]:
-    """The arguments declared `constexpr`, by name: they are part of the code."""
+    """The values of the arguments declared `constexpr`, by name."""
     names = list(getattr(getattr(src, "fn", None), "arg_names", ()))
     params = list(getattr(getattr(src, "fn", None), "params", ()))
     found: dict[str, wire.Value] = {}

@@ -1,4 +1,4 @@
-"""What an exception of a workload or kernel means: a status, a line for the report, and whose code raised it."""
+"""An exception of a workload or a kernel as a fault: its status, a line for the report, and whose code raised it."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class MissingPackage(ImportError):
     """The kernel package, or a variant of it, does not exist on this side."""
 
 
-# What an exception left last: it, and the workload's function. Code under test can set any attribute of an exception, so
-# that nothing is stored there.
+# The last exception that left a function of the workload, its module and name. They are not stored in the exception, whose
+# attributes the code under test can set.
 _left: list[tuple[BaseException, types.ModuleType, str]] = []
 
 
 @contextlib.contextmanager
 def running(module: types.ModuleType, function: str) -> Iterator[None]:
-    """`with running(module, "check"):` attributes what is raised inside to that function of the workload."""
+    """`with running(module, "check"):` attributes an exception of the block to that function of the workload."""
     _left.clear()
     try:
         yield
@@ -36,7 +36,7 @@ def running(module: types.ModuleType, function: str) -> Iterator[None]:
 
 
 def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fault:
-    """unsupported, missing, oom or crash, with one line for the report. `package` is the kernel package, if mounted."""
+    """The fault of an exception. `package`: the kernel package, if it is mounted."""
     block = next(((module, function) for raised, module, function in _left if raised is error), None)
     _left.clear()
     status: wire.Failed = "crash"
@@ -64,7 +64,7 @@ def _status(error: BaseException, package: types.ModuleType | None) -> wire.Fail
     no_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if no_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in _text(str, error)):
         return "oom"  # torch's CPU allocator raises a RuntimeError
-    owner = ""  # of the name that the workload wants from the package and this side lacks
+    owner = ""  # the module that lacks a name
     if isinstance(error, AttributeError) and isinstance(where := getattr(error, "obj", None), types.ModuleType):
         owner = where.__name__
     elif isinstance(error, ImportError):
@@ -82,6 +82,6 @@ def _text(show: Callable[[object], str], what: object) -> str:
 
 
 def _one_line(text: str, longest: int = _LONGEST) -> str:
-    """Printable, and cut in the middle: a compiler's error has its place first and its cause last."""
+    """The text in one printable line, cut in the middle: a compiler's error begins with its place and ends with its cause."""
     text = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
     return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-longest // 2 :]}"
