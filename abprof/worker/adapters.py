@@ -455,14 +455,8 @@ class BenchmarkOperator:
         self.device, self.mode = tb_args.device, Mode(tb_args.mode)
         self.dtype = _DTYPES.get(self.DEFAULT_PRECISION)
 
-    def get_input_iter(self) -> Iterator[Any]:
-        raise NotImplementedError("the operator has no get_input_iter()")
-
     def get_x_val(self, inputs: Any) -> Any:
         return [list(one.shape) for one in inputs if isinstance(one, torch.Tensor)]
-
-    def get_bwd_fn(self, fwd_fn: Callable[[], Any]) -> Callable[[], Any]:
-        raise NotImplementedError("the operator has no get_bwd_fn()")
 
     def get_grad_to_none(self, args: Any) -> Any:
         """Tensors whose gradients are cleared before each call."""

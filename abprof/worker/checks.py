@@ -169,8 +169,14 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
     digest = hashlib.sha256()
     kept: list[torch.Tensor] = []
     for tensor in results:
-        flat = tensor.detach().reshape(-1)
-        for number in _sums(flat):
+        flat, sums = tensor.detach().reshape(-1), [0, 0]
+        bits = flat.to(torch.uint8) if flat.dtype == torch.bool else flat
+        width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[bits.element_size()]
+        for part in bits.contiguous().view(width).split(1 << 24):  # pieces bound the int64 copies
+            wide = part.to(torch.int64)
+            sums[0] += int(wide.sum())
+            sums[1] += int((wide * torch.arange(1, wide.numel() + 1, device=wide.device)).sum())
+        for number in sums:
             digest.update(str((tuple(tensor.shape), str(tensor.dtype), number)).encode())
         kept.append(flat[:: max(1, flat.numel() // SAMPLE)].double().cpu())
     text = digest.hexdigest() if kept else ""
@@ -184,26 +190,11 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
     return text, _finite(worst)
 
 
-def _sums(flat: torch.Tensor) -> tuple[int, int]:
-    width = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[flat.element_size()]
-    if flat.dtype == torch.bool:
-        flat = flat.to(torch.uint8)
-    total = weighted = 0
-    for part in flat.contiguous().view(width).split(1 << 24):  # pieces bound the int64 copies
-        wide = part.to(torch.int64)
-        total += int(wide.sum())
-        weighted += int((wide * torch.arange(1, wide.numel() + 1, device=wide.device)).sum())
-    return total, weighted
-
-
 def input_digests(inputs: Any) -> list[str]:
-    """A digest of up to SAMPLE evenly spaced elements of each tensor of `_held`."""
-    found: list[str] = []
-    for tensor in _held(inputs):
-        flat = tensor.detach().reshape(-1)
-        kept = flat[:: max(1, flat.numel() // SAMPLE)].contiguous().cpu()
-        found.append(hashlib.sha256(kept.view(torch.uint8).numpy().tobytes()).hexdigest())
-    return found
+    """A digest of up to SAMPLE evenly spaced elements of each strided tensor in the inputs."""
+    flat = (tensor.detach().reshape(-1) for tensor in _held(inputs))
+    kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
+    return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
 
 
 def _overwrite(inputs: Any, fresh: Any) -> None:

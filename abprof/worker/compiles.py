@@ -111,8 +111,7 @@ def _key(name: str, code_hash: str) -> str:
 
 def _constants(src: Any) -> dict[str, wire.Value]:
     """The values of the arguments declared `constexpr`, by name."""
-    names = list(getattr(getattr(src, "fn", None), "arg_names", ()))
-    params = list(getattr(getattr(src, "fn", None), "params", ()))
+    names, params = (list(getattr(getattr(src, "fn", None), name, ())) for name in ("arg_names", "params"))
     found: dict[str, wire.Value] = {}
     for place, value in (getattr(src, "constants", None) or {}).items():
         index = place[0] if isinstance(place, tuple) and len(place) == 1 else place

@@ -52,9 +52,6 @@ def main(argv: list[str] | None = None) -> int:
     if options.cell:
         return foreground(options.cell)
     if options.fork:
-        if not _forks_work():
-            print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
-            return 1
         return fork_workers(options.fork)
     code = serve(options.source, options.sink)
     if code:
@@ -171,22 +168,19 @@ def _die_with_parent() -> None:
 # ---------------------------------------------------------------- the fork server, which imports torch and Triton once
 
 
-def _forks_work() -> bool:
-    """Whether a fork of this process can use CUDA, and this process has no thread that a fork would lack."""
-    pid = os.fork()
-    if not pid:
-        os._exit(int(torch.cuda._is_in_bad_fork()))
-    _, status = os.waitpid(pid, 0)
-    # OpenBLAS ends its threads before a fork, so they are counted after it.
-    return status == 0 and len(list(Path("/proc/self/task").iterdir())) == 1
-
-
 def fork_workers(fd: int) -> int:
     """Answer requests on the socket `fd` until the parent closes it; run the steps of PRELOAD while there are none.
 
     A request is {"env", "cwd"} with three descriptors: requests, replies, output. Answers: {"pid": N} for a child that
-    serves, {"why": TEXT} if it cannot be forked, and {"ended": N, "code": N} when a child has ended.
+    serves, {"why": TEXT} if it cannot be forked, and {"ended": N, "code": N} when a child has ended. Returns 1 at once if a
+    fork of this process could not use CUDA, or would lack one of its threads.
     """
+    if not (pid := os.fork()):
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    # OpenBLAS ends its threads before a fork, so they are counted after the fork.
+    if os.waitpid(pid, 0)[1] or len(list(Path("/proc/self/task").iterdir())) > 1:
+        print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
+        return 1
     channel, idle = socket.socket(fileno=fd), [*PRELOAD]
     woken, wake = os.pipe()
     os.set_blocking(wake, False)

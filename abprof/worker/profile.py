@@ -9,7 +9,7 @@ import re
 import statistics
 import tempfile
 import traceback
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -72,7 +72,11 @@ def phases(
                 op.call()
                 clock.sync()
     try:
-        trace = _exported(profiler) if on_device or target else {}
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            if on_device or target:
+                profiler.export_chrome_trace(file.name)
+            text = Path(file.name).read_text(errors="replace")  # by name: torch writes another file in its place
+        trace = json.loads(text or "{}", parse_constant=lambda _: None)
         if on_device:
             marked, ran = _device_events(profiler.kineto_results.events(), launched, ranges, trace)
         else:
@@ -85,14 +89,6 @@ def phases(
         traceback.print_exc()
         why = f"the profiled pass could not be read: {type(error).__name__}: {error}"
         return wire.Phased({}, 0.0, wire.Census(missing=why[:300]))
-
-
-def _exported(profiler: Any) -> dict[str, Any]:
-    """Torch's own trace file. A profiler can export once."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "trace.json"
-        profiler.export_chrome_trace(str(file))
-        return dict(json.loads(file.read_text(errors="replace"), parse_constant=lambda _: None))
 
 
 def _device_events(
@@ -184,13 +180,9 @@ def read(
 
 def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -> list[list[T]]:
     """The things of each call, from (start, thing) and the calls' (start, end)."""
-    found = [list[T]() for _ in spans]
-    starts = [start for start, _ in spans]
-    for start, thing in timed:
-        call = bisect_right(starts, start) - 1
-        if call >= 0 and start <= spans[call][1]:
-            found[call].append(thing)
-    return found
+    ordered = sorted(timed, key=lambda pair: pair[0])
+    starts = [start for start, _ in ordered]
+    return [[thing for _, thing in ordered[bisect_left(starts, a) : bisect_right(starts, b)]] for a, b in spans]
 
 
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
