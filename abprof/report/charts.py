@@ -1,6 +1,6 @@
-"""Pictures: inline SVG that needs no library, script or network and follows the page's colours, and one PNG.
+"""The strip of all changes: inline SVG in the page's colours, and a PNG.
 
-Every picture has its numbers as text beside it; its `aria-label` says what it shows.
+The tables beside it give its numbers as text; its `aria-label` describes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _text(x: float, y: float, sentence: str, kind: str = "") -> str:
 
 
 class Strip:
-    """Every row with a number in the order of its change, over the threshold's band; slower is up."""
+    """Every row with a change, from the fastest to the slowest, over the band of the threshold; slower is up."""
 
     def __init__(self, comparisons: Iterable[Comparison], options: Options) -> None:
         self.rows = sorted((c for c in comparisons if c.pct is not None), key=lambda c: (c.pct or 0.0, c.cell, c.to))
@@ -41,13 +41,11 @@ class Strip:
         self.levels = [(pct, f"{pct:+.1f} %") for pct in (self.half, -self.half)] + [(0.0, f"±{self.limit:g} %")]
 
     def y(self, pct: float) -> float:
-        """The share of the height from the top; what is beyond the axis stands at its end."""
+        """Share of the height from the top; a change beyond the axis is drawn at its end."""
         return 0.5 - max(-1.0, min(1.0, pct / self.half)) / 2
 
     def svg(self) -> Markup:
-        """The strip as SVG; nothing without a number. A verdict has its own shape as well as its colour."""
-        if not self.rows:
-            return Markup("")
+        """The strip as SVG. Each verdict has a shape as well as a colour."""
         left, width, height = 52, 1000, 190
 
         def at(pct: float) -> float:
@@ -95,22 +93,15 @@ class Strip:
             write(116, at(pct), name, 22, anchor="rm")
         colours = {"slower": "#a64b00", "faster": "#0a5a9c", "unclear": "#6a4a9c", "broken": "#a3123f"}
         for place, row in enumerate(self.rows):
-            x, y, colour = (
-                130 + (0.5 + place) / len(self.rows) * 1440,
-                at(row.pct or 0.0),
-                colours.get(row.verdict, soft),
-            )
+            x, y = 130 + (0.5 + place) / len(self.rows) * 1440, at(row.pct or 0.0)
+            colour = colours.get(row.verdict, soft)
             if row.low_pct is not None and row.high_pct is not None:
                 draw.line((x, at(row.low_pct), x, at(row.high_pct)), fill=colour, width=2)
             if way := {"slower": -1, "faster": 1}.get(row.verdict):
                 draw.polygon([(x - 8, y - 7 * way), (x + 8, y - 7 * way), (x, y + 8 * way)], fill=colour)
             else:
-                draw.ellipse(
-                    (x - 6, y - 6, x + 6, y + 6),
-                    outline=colour,
-                    width=2,
-                    fill=None if row.verdict == "unclear" else colour,
-                )
+                inside = None if row.verdict == "unclear" else colour
+                draw.ellipse((x - 6, y - 6, x + 6, y + 6), outline=colour, width=2, fill=inside)
         out = io.BytesIO()
         image.save(out, "PNG", optimize=True)
         return out.getvalue()

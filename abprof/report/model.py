@@ -18,7 +18,7 @@ from abprof.verdict import waivers
 DETAILS_UP_TO = 300  # rows of a run that have a detail, those that need a person first
 Facts = list[tuple[str, str]]
 _CHANGES = {"device clock in the target's turns": "clock_pct", "change as the clocks read it": "read_pct",
-            "change without a pause": "sustained_pct"}  # fmt: skip
+            "change without a pause": "sustained_pct", "change of the slowest tenth of calls": "tail_pct"}  # fmt: skip
 _TIMES = {"host, to enqueue": HOST, "without a pause": SUSTAINED, "wall clock": "wall"}
 Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 

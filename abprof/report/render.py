@@ -26,7 +26,7 @@ from abprof.system.bundled import bundled
 
 
 def environment(escaped: Callable[[str], Markup]) -> Environment:
-    """Jinja over templates/, where every printed string goes through `escaped` and a typo is an error."""
+    """Jinja over templates/ for pages: each printed text is one line, escaped by `escaped`, and an unknown name is an error."""
 
     def safe(value: Any) -> Any:
         if isinstance(value, Markup) or value is None:
@@ -36,18 +36,23 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
         before, after = sentence.startswith(" "), sentence.endswith(" ")  # joins in the templates keep their blanks
         return Markup(" ") * before + shown + Markup(" ") * after
 
-    made = Environment(
+    made = templates(safe)
+    made.filters |= {"plural": plural, "clean": text.clean, "code": text.code, "log": text.log_link}
+    made.filters |= {"warning": sentences.warning, "folded_title": folded_title}
+    return made
+
+
+def templates(finalize: Callable[[Any], Any]) -> Environment:
+    """Jinja over templates/, where `finalize` makes each printed value safe."""
+    return Environment(
         loader=FileSystemLoader(bundled("templates")),
         autoescape=True,
         undefined=StrictUndefined,
-        finalize=safe,
+        finalize=finalize,
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {"plural": plural, "clean": text.clean, "code": text.code, "log": text.log_link}
-    made.filters |= {"warning": sentences.warning, "folded_title": folded_title}
-    return made
 
 
 def asset(name: str) -> str:

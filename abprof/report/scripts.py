@@ -12,15 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from abprof.records import Arm, Cell, Run
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
+from abprof.report.render import templates
 from abprof.report.rows import workload_of
-from abprof.system.bundled import bundled
 
 NAMES = ("nvtx_analysis.sh", "ncu_analysis.sh", "compare_analysis.sh")
 _CALLS = {"nvtx_analysis.sh": ("nsys", 10, 50), "ncu_analysis.sh": ("ncu", 1, 3)}  # folder, warm-ups, runs
@@ -35,16 +34,8 @@ def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
     rows = _rows(run, cells)
     if not rows:
         raise AbprofError("no cell could be called on any side", advice="the run's page says why")
-    made = Environment(
-        loader=FileSystemLoader(bundled("templates")),
-        autoescape=False,  # noqa: S701 - no HTML: `_word` quotes all that is printed
-        undefined=StrictUndefined,
-        finalize=_word,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    made.globals["words"] = lambda texts: Markup("".join(f" {_word(text)}" for text in texts))  # noqa: S704
+    made = templates(_word)
+    made.globals["words"] = lambda texts: Markup("").join(Markup(" ") + _word(text) for text in texts)
     common = {
         "abprof": shutil.which("abprof", path=str(Path(sys.executable).parent)) or "abprof",
         "repo": str(repo),
@@ -62,38 +53,32 @@ def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
 
 
 def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """For the templates: the arms of each cell and variant, and Nsight Compute's tables of rows with several. Rows with a
-    finding come first, of each verdict those that changed most."""
+    """The arms of each cell and variant, with the CSV names to compare. Rows with a finding come first, the largest change
+    of each verdict leading."""
     statuses = {(one.cell, one.arm): one.status for one in run.observations}
     sides = {side.id for side in run.sides}
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for cell in cells if not run.arms or statuses else ():
-        planned = [  # before anything is built: the variants that the workload names
-            Arm(id=side.id, side=side.id, variant=name)
-            for name in workload_of(run, cell).variants or ("",)
-            for side in run.sides
-        ]
+    for cell in cells:
+        variants = workload_of(run, cell).variants or ("",)
+        planned = [Arm.of(f"{side.id}:{name}" if name else side.id) for name in variants for side in run.sides]
         for arm in run.arms or planned:
             callable_ = not run.arms or statuses.get((cell.id, arm.id)) in ("ok", "wrong", "identical")
             if callable_ and cell.kernel and not cell.skip and not arm.peer and arm.side in sides:
                 found.setdefault((cell.id, arm.variant), []).append(_look(run, cell, arm))
-    variants = {arm.id: arm.variant for arm in run.arms if not arm.peer}
-    flagged = [one for one in run.comparisons if one.to in variants and one.verdict in _FIRST]
+    flagged = [one for one in run.comparisons if one.verdict in _FIRST]
     flagged.sort(key=lambda one: (_FIRST.index(one.verdict), -abs(one.pct or 0.0)))
-    keys = [key for one in flagged if (key := (one.cell, variants[one.to])) in found]
-    ordered = [found[key] for key in dict.fromkeys([*keys, *found])]
+    keys = [(one.cell, Arm.of(one.to).variant) for one in flagged]
+    ordered = [found[key] for key in dict.fromkeys([*keys, *found]) if key in found]
     return [{"arms": arms, "csvs": [f"{a['file']}.csv" for a in arms] if len(arms) > 1 else []} for arms in ordered]
 
 
 def _look(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
-    """One arm of a cell: `file` begins the names of what is recorded, `options` are more of `abprof run-cell`."""
+    """One arm of a cell: `file` is the start of its recordings' names, `options` belong to `abprof run-cell`."""
     options, source = ["--seed", str(run.options.seed)], run.options.workloads_from
     options += ["--variant", arm.variant] if arm.variant else []
     options += ["--python", run.options.python[arm.side]] if arm.side in run.options.python else []
     options += ["--env", run.options.env] if run.options.env else []
-    if source and (
-        source == arm.side or source not in {side.id for side in run.sides}
-    ):  # else it is another side's folder
+    if source == arm.side or source not in {"", *(side.id for side in run.sides)}:  # else another side's folder
         options += ["--workloads-from", "base" if source == arm.side else source]
     file, ref = f"{row_file(cell.id, arm.variant)}.{arm.side}", run.side(arm.side).anew
     return {"file": file, "side": arm.side, "kernel": cell.kernel, "ref": ref, "cell": cell.id, "options": options}
@@ -110,10 +95,10 @@ def _options(run: Run) -> list[str]:
     return words + ([f"--peer={peer}" for peer in peers] if peers or not run.arms else ["--no-peers"])
 
 
-def _word(value: Any) -> str:
-    """One word of a shell, whatever is in it. Raises AbprofError for what no program's argument can hold."""
+def _word(value: Any) -> Markup:
+    """One word of a shell, whatever its letters are. Raises AbprofError for text that no program's argument can hold."""
     if isinstance(value, Markup):
-        return str(value)
+        return value
     text = str(value)
     try:
         text.encode()
@@ -121,4 +106,4 @@ def _word(value: Any) -> str:
         raise AbprofError("not valid UTF-8", where=repr(text), advice="leave it out with --only") from None
     if "\0" in text:
         raise AbprofError("NUL in a name", where=repr(text), advice="leave it out with --only")
-    return shlex.quote(text)
+    return Markup(shlex.quote(text))  # noqa: S704

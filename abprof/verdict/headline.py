@@ -280,7 +280,7 @@ _WARNINGS = {
     ),
     "tail": (
         "more calls of the target are slow: the slowest tenth by up to {most:+.1f} %, while the median is not",
-        "the verdict rests on the median; look at both distributions in the cell's detail",
+        "the verdict rests on the median; the cell's detail in report.html has the change of both",
     ),
     "dependent": (
         "successive epochs depend on each other (autocorrelation {lag:+.2f}): intervals are too narrow",
