@@ -18,6 +18,7 @@ SIZED = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}}
 PLANTED = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=1.03, side="target")])
 WIDE = "schema = 1\n[defaults]\nthreshold = 10.0\nmargin = 0.4\n"
 CELLS = WIDE + '[[threshold]]\ncells = "w/case=b"\npercent = 2.0\n'
+TOML = "abprof.toml"
 SMALL = 'schema = 1\n[defaults]\npreset = "small"\nbudget = "90s"\n'
 
 
@@ -109,16 +110,16 @@ def test_a_bad_value_from_the_environment_names_the_variable(
 
 
 @pytest.mark.parametrize(
-    ("text", "device", "says"),
+    ("name", "text", "device", "says"),
     [
-        ("[defaults]\npreset = 'nope'\n", "simulated", "2, defaults.preset: workload w has no preset 'nope' (it has default,"),
-        ("defaults = {preset = 'none'}\n", "simulated", "1, defaults.preset: the matrix is empty: no cell is left"),
-        ("[defaults]\n\ntimer = 'graph'\n", "cpu", "3, defaults.timer: graph times a GPU, and this run is of a CPU (here it"),
-        ("[defaults]\ntimer = 'sundial'\n", "cpu", "2, defaults.timer: Invalid enum value 'sundial'"),
-        ("schema = 1\ndefaults.budget = 'soon'\n", "cpu", "2, defaults.budget: 'soon' is not a duration (write 90s,"),
+        (TOML, "[defaults]\npreset = 'nope'\n", "simulated", "2, defaults.preset: workload w has no preset 'nope' (it has default,"),
+        (TOML, "defaults = {preset = 'none'}\n", "simulated", "1, defaults.preset: the matrix is empty: no cell is left"),
+        (TOML, "[defaults]\n\ntimer = 'graph'\n", "cpu", "3, defaults.timer: graph times a GPU, and this run is of a CPU (here it"),
+        (TOML, "[defaults]\ntimer = 'sundial'\n", "cpu", "2, defaults.timer: Invalid enum value 'sundial'"),
+        ("base's commit", "[defaults]\npreset = 'nope'\n", "simulated", "2, defaults.preset: workload w has no preset 'nope' (it"),
+        (TOML, "schema = 1\ndefaults.budget = 'soon'\n", "cpu", "2, defaults.budget: 'soon' is not a duration (write 90s,"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["abprof.toml", "base's commit"])
 def test_a_bad_value_of_the_file_names_file_line_and_key(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, name: str, text: str, device: str, says: str
 ) -> None:

@@ -1,16 +1,9 @@
-"""Whole runs whose arms are not ok, or are many: outcomes, variants, peers, targets, parts of a run and reruns."""
+"""Whole runs whose arms are not ok, or are variants that one side alone has."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from tests.simulated.planted import (
-    EXPECTED,
-    NOISE,
     SLOWER,
-    SPEEDS,
     NewLab,
     broken,
     load,
@@ -57,9 +50,6 @@ def test_outcomes(new_lab: NewLab) -> None:
     assert not any(item.metrics for item in result.run.observations if item.status != "ok")
 
 
-# ---------------------------------------------------------------- variants, peers, targets
-
-
 def test_variants(new_lab: NewLab) -> None:
     """Each variant is an arm on each side; one that only one side has is missing on the other."""
     scenario = Scenario(
@@ -74,53 +64,3 @@ def test_variants(new_lab: NewLab) -> None:
     assert result.row("w/case=a", "target:new").reasons[0] == "base_missing"
     assert result.status("w/case=a", "target:old")[0] == "missing"
     assert result.code == 1
-
-
-def test_one_branch_alone(new_lab: NewLab) -> None:
-    result = new_lab(SPEEDS).abprof("run", "main")
-    assert result.code == 0
-    assert result.run.comparisons == ()
-    values = [item.metrics for item in result.run.observations]
-    assert len(values) == 5
-    assert all(metrics for metrics in values)
-
-
-@pytest.mark.slow
-def test_a_rerun_adds_fresh_epochs_and_replaces_nothing(new_lab: NewLab) -> None:
-    lab = new_lab(SPEEDS)
-    first = lab.abprof()
-    assert first.folder
-    before = (first.folder / "rounds.jsonl").read_bytes()
-    again = lab.command("rerun", str(first.folder), "--only", "slower", "--repo", str(lab.repo.path))
-    assert again.code == 1
-    assert again.table() == EXPECTED
-    assert {cell: again.row(cell).epochs for cell in ("w/case=slower", "w/case=same")} == {
-        "w/case=slower": 8,
-        "w/case=same": 4,
-    }
-    assert (first.folder / "rounds.jsonl").read_bytes().startswith(before)
-
-
-@pytest.mark.slow
-def test_a_rerun_with_another_build_is_refused(new_lab: NewLab) -> None:
-    lab = new_lab(Scenario(workloads={"w": load(["slower"])}, times=times()))
-    folder = lab.abprof().folder
-    assert folder
-    file = folder / "run.json"
-    lab.repo.write({"abprof.toml": '[kernels.k]\nenv = {FLAG = "1"}\n'})
-    before = file.read_bytes()
-    again = lab.command("rerun", str(folder), "--repo", str(lab.repo.path))
-    assert again.code == 2
-    assert "is not the run's" in again.err
-    assert file.read_bytes() == before
-
-
-@pytest.mark.slow
-def test_judging_again_from_the_rounds_gives_the_same_run(new_lab: NewLab) -> None:
-    lab = new_lab(replace(SPEEDS, noise=[NOISE]))
-    first = lab.abprof()
-    assert first.folder
-    again = lab.command("report", str(first.folder))
-    assert again.code == 0
-    assert (again.run.comparisons, again.run.observations) == (first.run.comparisons, first.run.observations)
-    assert (again.run.header, again.run.controls) == (first.run.header, first.run.controls)

@@ -105,7 +105,7 @@ class Lab:
             "ABPROF_SIMULATED": str(self.scenario),
             "ABPROF_CACHE_DIR": str(self.cache),
             "ABPROF_STATE_DIR": str(self.state),
-            "PYTHONPATH": str(ROOT),
+            "PYTHONPATH": f"{ROOT}:{Path(__file__).parent / 'site'}",
         }
 
     def start(
