@@ -27,9 +27,15 @@ def slices(found: list[Block]) -> Counter[str]:
     return Counter(block.cell for block in found if block.metric == SUSTAINED and block.rounds)
 
 
-def test_slices_say_what_they_say_on_one_device(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, POWER)
-    one, two = lab.abprof(*ALWAYS), lab.abprof(*ALWAYS, *TWO)
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
+    """A run on two devices, and its laboratory."""
+    lab = Lab(tmp_path_factory.mktemp("spread"), POWER)
+    return lab, lab.abprof(*ALWAYS, *TWO)
+
+
+def test_slices_say_what_they_say_on_one_device(tmp_path: Path, spread: tuple[Lab, Result]) -> None:
+    one, (_, two) = Lab(tmp_path, POWER).abprof(*ALWAYS), spread
     assert two.code == one.code, two.err
     assert said(two) == said(one)
     assert said(two)["w/case=reversed"][:2] == ("unclear", ("power",))
@@ -37,6 +43,9 @@ def test_slices_say_what_they_say_on_one_device(tmp_path: Path) -> None:
     assert all(len(devices) == 1 for devices in homes(blocks(two)).values())
     assert set().union(*homes(blocks(two)).values()) == {"simulated:0", "simulated:1"}
 
+
+def test_a_rerun_times_no_slices_again(spread: tuple[Lab, Result]) -> None:
+    lab, two = spread
     assert two.folder
     before = blocks(two)
     again = lab.command("rerun", str(two.folder), "--only", "*case=agrees", "--repo", str(lab.repo.path))
@@ -44,13 +53,12 @@ def test_slices_say_what_they_say_on_one_device(tmp_path: Path) -> None:
     assert len([b for b in blocks(again) if b.rounds]) == len([b for b in before if b.rounds]) + 4, again.err
 
 
-def test_a_shard_that_is_lost_in_its_slices_is_not_finished(tmp_path: Path) -> None:
+def test_a_shard_that_is_lost_in_its_slices_is_not_finished(tmp_path: Path, spread: tuple[Lab, Result]) -> None:
     """Its verdicts by turns alone would stand, and one of them is wrong."""
-    lab = Lab(tmp_path, POWER)
-    quiet = lab.abprof(*ALWAYS, *TWO)
-    lab.set(replace(POWER, faults=[Fault("kill_parent", "turn", cell="w/case=reversed", epoch=6, once=True)]))
+    faults = [Fault("kill_parent", "turn", cell="w/case=reversed", epoch=6, once=True)]
+    lab = Lab(tmp_path, replace(POWER, faults=faults))
     result = lab.abprof(*ALWAYS, *TWO)
-    assert said(result) == said(quiet)
+    assert said(result) == said(spread[1])
     (loss,) = result.run.losses
     assert "w/case=reversed" in loss.cells
     assert set(slices(blocks(result)).values()) == {4}

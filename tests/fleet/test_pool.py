@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 from abprof.records import Block, Run
 from abprof.store import runfolder
 from tests.simulated.lab import Lab, Result
@@ -12,6 +14,7 @@ from tests.simulated.scenario import Noise, Scenario, Time, Workload
 
 TWO = ("--device", "simulated:0", "--device", "simulated:1")
 SIZES = [1, 2, 3, 4, 5, 6, 7, 8]
+VERDICTS = {f"{'w' if n < 5 else 'v'}/n={n}": {2: "slower", 7: "faster"}.get(n, "same") for n in SIZES}
 
 
 def scenario() -> Scenario:
@@ -51,14 +54,19 @@ def once_each(run: Run, found: list[Block]) -> None:
     assert set(Counter((block.cell, block.epoch) for block in found).values()) == {1}
 
 
-def test_two_devices_say_what_one_says(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, scenario())
-    one = lab.abprof("main", "fast")
-    two = lab.abprof("main", "fast", *TWO)
+@pytest.fixture(scope="module")
+def spread(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
+    """A run on two devices, and its laboratory."""
+    lab = Lab(tmp_path_factory.mktemp("spread"), scenario())
+    return lab, lab.abprof("main", "fast", *TWO)
+
+
+def test_two_devices_say_what_one_says(tmp_path: Path, spread: tuple[Lab, Result]) -> None:
+    lab, two = spread
+    one = Lab(tmp_path, scenario()).abprof("main", "fast")
     assert (one.code, two.code) == (1, 1), two.err
     assert two.table() == one.table()
-    assert two.table()["w/n=2"] == "slower"
-    assert two.table()["v/n=7"] == "faster"
+    assert two.table() == VERDICTS
     once_each(two.run, blocks(two))
     assert set(two.run.machines) == {"simulated:0", "simulated:1"}
     assert {device for devices in homes(blocks(two)).values() for device in devices} == {"simulated:0", "simulated:1"}
@@ -85,23 +93,8 @@ def test_devices_of_two_models_are_two_machines(tmp_path: Path) -> None:
         assert len(controls) >= 2, lease
 
 
-def test_a_rerun_goes_where_the_cell_was(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, scenario())
-    first = lab.abprof("main", "fast", *TWO)
-    assert first.folder
-    before = blocks(first)
-    cell = next(cell for cell, home in homes(before).items() if home == {"simulated:1"})
-    again = lab.command("rerun", str(first.folder), "--repo", str(lab.repo.path), "--only", cell)
-    assert again.code == first.code, again.err
-    once_each(again.run, blocks(again))
-    more = blocks(again)[len(before) :]
-    assert {(block.cell, block.device) for block in more} == {(cell, "simulated:1")}
-    assert again.table() == first.table()
-
-
-def test_each_shard_has_logs_of_its_own(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, scenario())
-    result = lab.abprof("main", "fast", *TWO)
+def test_each_shard_has_logs_of_its_own(spread: tuple[Lab, Result]) -> None:
+    lab, result = spread
     assert result.folder
     shards = {block.shard: block.device for block in blocks(result)}
     assert len(shards) > 2, "more shards than slots"
@@ -112,3 +105,16 @@ def test_each_shard_has_logs_of_its_own(tmp_path: Path) -> None:
     assert (result.run.touched, result.run.losses) == ((), ())
     assert not list((result.folder / "logs").glob("abprof-*"))
     assert lab.left_behind() == []
+
+
+def test_a_rerun_goes_where_the_cell_was(spread: tuple[Lab, Result]) -> None:
+    lab, first = spread
+    assert first.folder
+    before = blocks(first)
+    cell = next(cell for cell, home in homes(before).items() if home == {"simulated:1"})
+    again = lab.command("rerun", str(first.folder), "--repo", str(lab.repo.path), "--only", cell)
+    assert again.code == first.code, again.err
+    once_each(again.run, blocks(again))
+    more = blocks(again)[len(before) :]
+    assert {(block.cell, block.device) for block in more} == {(cell, "simulated:1")}
+    assert again.table() == VERDICTS
