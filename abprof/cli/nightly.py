@@ -87,14 +87,6 @@ def _since(text: str, option: str) -> str:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).astimezone(UTC).isoformat(timespec="seconds")
 
 
-def _metric(text: str, option: str) -> str:
-    from abprof.extras.nightly import METRICS
-
-    if text not in METRICS:
-        raise AbprofError(f"unknown metric {text!r}", where=option, advice=f"use {', '.join(METRICS)}")
-    return text
-
-
 _CHOICE = (
     many("--cell", "ID|GLOB", "Only these cells."),
     text("--since", "DATE|30d", "Only nights from then on (UTC).", _since, default=""),
@@ -109,20 +101,19 @@ app.add_typer(verbs, name="history", short_help="Nights: query, changes.")
 
 @verbs.command("query")
 @takes(
-    text("--metric", "NAME", _METRICS, _metric, default=""),
+    text("--metric", "NAME", _METRICS, default=""),
     *_CHOICE,
 )
 def query(**values: Any) -> int:
     """Print what the nights measured, a row per night and cell, as CSV."""
     from abprof.extras.nightly import COLUMNS
 
-    history = _history(values)
+    rows = list(_history(values).table(values["series"], values["cell"], values["metric"], values["since"]))
     with while_read():
         writer = csv.writer(sys.stdout, lineterminator="\n")
         if not values["json"]:
             writer.writerow(COLUMNS)
-        chosen = {name: values[name] for name in ("series", "metric", "since")}
-        for row in history.table(cells=values["cell"], **chosen):
+        for row in rows:
             if values["json"]:
                 print(json.dumps(dict(zip(COLUMNS, row, strict=True))))
             else:  # a text never ends its line, steers a terminal, or is a formula to a spreadsheet

@@ -24,18 +24,14 @@ def explained(run: Run) -> Run:
     packages, rows = {cell.id: cell.kernel for cell in run.cells}, list(run.comparisons)
     for place, row in enumerate(rows):
         if row.verdict in CHANGED and not row.with_peer:
-            rows[place] = msgspec.structs.replace(row, causes=_causes(run, seen, packages[row.cell], row))
+            sides = _sides(run, seen, packages[row.cell], row)
+            rows[place] = msgspec.structs.replace(row, causes=_causes(run, sides) if sides else None)
     return msgspec.structs.replace(run, comparisons=tuple(rows))
 
 
-def _causes(
-    run: Run, seen: Mapping[tuple[str, str], Observation], package: str, row: Comparison
-) -> tuple[Cause, ...] | None:
+def _causes(run: Run, sides: Sides) -> tuple[Cause, ...] | None:
     """The causes of a changed row, the surest first; None if a side's evidence is missing."""
-    sides = _sides(run, seen, package, row)
-    if sides is None:
-        return None
-    named = _passes(sides)
+    row, named = sides.row, _passes(sides)
     if sides.on_gpu and not sides.counted:
         return tuple(named or _phase(sides)) or None
     rules = gpu if sides.on_gpu else cpu

@@ -11,7 +11,7 @@ import hashlib
 import logging
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -288,9 +288,7 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
     mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}
-    live = [
-        (fields, one) for fields, one in _ours(repo, list(issue.get_comments())) if fields.get("key") == mine["key"]
-    ]
+    live = [(fields, one) for fields, one in _ours(repo, issue.get_comments()) if fields.get("key") == mine["key"]]
     live.sort(key=lambda one: (_rank(one[0], head), one[1].id))
     there, best = live.pop() if live else (dict[str, str](), None)
     outdated = [one for _, one in live]
@@ -317,7 +315,7 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
     return done
 
 
-def _ours(repo: Repository, comments: Sequence[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
+def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
     """(fields of the hidden line, comment) of each comment that the token's owner wrote, by GitHub's word, and that is not
     minimised."""
     lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in comments]

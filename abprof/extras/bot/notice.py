@@ -63,10 +63,9 @@ class Row(Record, frozen=True, kw_only=True):
 
     def judged(self) -> Comparison:
         """The row as a comparison, for the functions of report/ that describe one."""
-        shared = set(self.__struct_fields__) & set(Comparison.__struct_fields__) - {"causes"}
-        return Comparison(
-            cell=self.case, from_="base", to="target", metric="", **{name: getattr(self, name) for name in shared}
-        )
+        names = set(self.__struct_fields__) & set(Comparison.__struct_fields__) - {"causes"}
+        shared = {name: getattr(self, name) for name in names}
+        return Comparison(cell=self.case, from_="base", to="target", metric="", **shared)
 
 
 class Trouble(Record, frozen=True, kw_only=True):

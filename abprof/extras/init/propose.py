@@ -63,9 +63,7 @@ def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]
     """The functions of an existing kernel package. Raises AbprofError if there is none, or no function of tensors in it."""
     package = (file or File()).package(kernel)
     folder = (package.path or (package.module.replace(".", "/") if package.module else f"kernels/{kernel}")).rstrip("/")
-    some = tuple(
-        one for one in candidates(found) if one.path.startswith((f"{folder}/", f"{folder}.py")) or one.path == folder
-    )
+    some = tuple(one for one in candidates(found) if f"{one.path}/".startswith((f"{folder}/", f"{folder}.py/")))
     if not some:
         advice = f"abprof init --kernel {kernel} begins a package"
         raise AbprofError(f"no function of tensors in a kernel package {kernel}", where=folder, advice=advice)

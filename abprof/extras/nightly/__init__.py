@@ -5,13 +5,12 @@ nights, and a page of trends (`history.html`).
 """
 
 from abprof.extras.nightly.changes import history_changes
-from abprof.extras.nightly.history import COLUMNS, METRICS, History, read_history
+from abprof.extras.nightly.history import COLUMNS, History, read_history
 from abprof.extras.nightly.job import NightReport, run_night, summary
 from abprof.extras.nightly.page import history_page
 
 __all__ = [
     "COLUMNS",
-    "METRICS",
     "History",
     "NightReport",
     "history_changes",

@@ -76,8 +76,10 @@ class History:
     ) -> list[tuple[NightRow, Value]]:
         """The selected values, cell by cell and each cell's in the order of its nights; "" and () select all.
 
-        `cells`: globs. `metric` "": the judged one. `since`: ISO 8601 date or time, UTC.
+        `cells`: globs. `metric` "": the judged one. `since`: ISO 8601 date or time, UTC. Raises AbprofError for an unknown metric.
         """
+        if metric not in ("", *METRICS):
+            raise AbprofError(f"unknown metric {metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
         nights = [pair for pair in self.found if series in ("", pair[0].series) and pair[0].began >= since]
         known = set(self.cells(cells or ("*",)))
         chosen = [
@@ -88,12 +90,9 @@ class History:
         ]
         return sorted(chosen, key=lambda pair: pair[1][:3])
 
-    def table(self, **selected: Any) -> Iterator[tuple[str | float | None, ...]]:
-        """Rows of `abprof history query`, by COLUMNS: times in ns, memory in bytes, None if not recorded.
-
-        `selected`: the arguments of `values`.
-        """
-        for night, it in self.values(**selected):
+    def table(self, *selected: Any) -> Iterator[tuple[str | float | None, ...]]:
+        """Rows of `abprof history query`, by COLUMNS: times in ns, memory in bytes, None if not recorded. `selected`: see `values`."""
+        for night, it in self.values(*selected):
             unit = "bytes" if it.metric == "peak_mem_bytes" else "ns"
             about = (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject)
             judged = (it.verdict, it.pct, it.low_pct, it.high_pct)

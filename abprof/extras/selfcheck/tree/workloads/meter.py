@@ -57,7 +57,7 @@ def prepare(kernel, variant, case, inputs):
     # A chain works in place, on a copy; a copy writes to memory of its own.
     operands = () if case["op"] == "chain" else inputs
     out = inputs[0].clone() if case["op"] == "chain" else torch.zeros_like(inputs[0])
-    return Op(lambda: getattr(kernel, case["op"])(*operands, out, wanted=case["steps"], percent=case["inject"]))
+    return Op(lambda: kernel.call(case["op"], *operands, out, wanted=case["steps"], percent=case["inject"]))
 
 
 def reference(case, inputs):

@@ -19,20 +19,12 @@ def build(*, verbose: bool) -> None:
         _backend(cuda=False).build()
 
 
-def chain(out: torch.Tensor, wanted: int, percent: float) -> torch.Tensor:
-    """`out` (float32) tends to 1 by x <- x / 2 + 1 / 2, `wanted` times."""
-    _backend(out.is_cuda).chain(out, _steps(wanted, percent))
-    return out
-
-
-def copy(source: torch.Tensor, out: torch.Tensor, wanted: int, percent: float) -> torch.Tensor:
-    """The first `wanted` elements of `source` in `out` (float32); the injected work copies elements after them."""
-    _backend(out.is_cuda).copy(source, out, _steps(wanted, percent))
-    return out[:wanted]
-
-
-def _steps(wanted: int, percent: float) -> int:
-    return wanted + math.ceil(wanted * percent / 100 * SHARE)
+def call(op: str, *tensors: torch.Tensor, wanted: int, percent: float) -> torch.Tensor:
+    """The last of `tensors` (float32) after an operation. `chain`: it tends to 1 by x <- x / 2 + 1 / 2, `wanted` times. `copy`:
+    it has the first `wanted` elements of the other tensor; the injected work copies elements after them."""
+    steps = wanted + math.ceil(wanted * percent / 100 * SHARE)
+    getattr(_backend(tensors[-1].is_cuda), op)(*tensors, steps)
+    return tensors[-1]
 
 
 def _backend(cuda: bool):

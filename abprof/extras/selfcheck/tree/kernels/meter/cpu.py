@@ -25,13 +25,12 @@ void copy(const float *from, float *to, long n) {
 
 
 def build() -> None:
-    """Compile; published by rename. Raises CalledProcessError or FileNotFoundError where there is no compiler."""
+    """Compile. Raises CalledProcessError, or FileNotFoundError without a compiler."""
     out = Path(os.environ["ABPROF_BUILD_DIR"])
     (out / "meter.c").write_text(SOURCE)
-    command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(out / "part.so"), str(out / "meter.c")]
+    command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(out / "meter.so"), str(out / "meter.c")]
     print("$", *command, flush=True)
     subprocess.run(command, check=True)
-    (out / "part.so").replace(out / "meter.so")
 
 
 @lru_cache(maxsize=1)
