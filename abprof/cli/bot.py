@@ -48,8 +48,8 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
         return Exit.OK
     # First, so that a refused comment is not the only record.
     _append(values["summary"] or os.environ.get("GITHUB_STEP_SUMMARY"), text + "\n", "--summary")
-    rest = {name: values[name] for name in ("repo", "pr", "key")}
-    done = post_notice(notice, event=Path(event) if event else None, untrusted=bool(artifact), link=link, **rest)
+    where = values["repo"], values["pr"], Path(event) if event else None
+    done = post_notice(notice, *where, untrusted=bool(artifact), key=values["key"], link=link)
     print(f"comment: {done}")
     return Exit.OK
 

@@ -9,6 +9,7 @@ import io
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -67,14 +68,14 @@ def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Ker
             continue
         # The CUDA C++ kernels in a shared object are known to launches by name; the rest runs on the processor.
         host = {name: one for name, one in of.functions.items() if one.registers is None}
-        total: dict[str, int] = {}
-        for name, count in (item for one in host.values() for item in one.classes.items()):
-            total[name] = total.get(name, 0) + count
+        total = Counter[str]()
+        for one in host.values():
+            total.update(one.classes)
         differ = _differing(kernel, pairs)
         kept = sorted(differ & host.keys(), key=lambda name: -sum(host[name].classes.values()))[:_MOST_FUNCTIONS]
         functions = tuple(Function(name=n, code=host[n].code, classes=host[n].classes,
                                    calls=tuple(c for c in host[n].calls if c in kept)) for n in kept)  # fmt: skip
-        classes = None if of.missing else total
+        classes = None if of.missing else dict(total)
         found.append(_replace(kernel, code=of.code, missing=of.missing, classes=classes, functions=functions))
         for name, one in of.functions.items():
             if one.registers is not None:

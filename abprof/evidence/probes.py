@@ -85,17 +85,16 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
             where = {"cell": rows[0][0].id, "arm": rows[0][1][0].id}
             yield msgspec.structs.replace(capture.PROFILE, **where, status="error", reason=refused.line)
         return
+    seed, sides = plan.run.options.seed, [side.id for side in plan.run.sides]
     for kernel in dict.fromkeys(cell.kernel for cell, _ in rows):
-        specs = {spec.id: spec for spec in plan.specs(kernel, [side.id for side in plan.run.sides])}
+        specs = {spec.id: spec for spec in plan.specs(kernel, sides)}
         each = [(cell, arm) for cell, arms in rows if cell.kernel == kernel for arm in arms if arm.side in specs]
         with WorkerPool(plan.factory, list(specs.values()), epoch) as pool:
             for cell, arm in each:
                 found: dict[str, Any] = {"cell": cell.id, "arm": arm.id}
                 try:
                     worker = pool.worker(arm.side)
-                    request = wire.Open(
-                        cell.workload, dict(cell.params), arm.id, arm.variant, seed=plan.run.options.seed
-                    )
+                    request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=seed)
                     reply: wire.Opened = worker.call(request, plan.timeout)
                     if name == "perf":
                         data, spec = plan.factory.scratch / "perf.data", specs[arm.side]

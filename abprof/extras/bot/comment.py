@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -129,17 +128,16 @@ def _span(text: str, limit: int = 120) -> Markup:
     return Markup(code(text, limit).replace("\\|", "|"))  # noqa: S704
 
 
-def _fenced(texts: Sequence[str]) -> Markup:
-    """Lines as a fenced block, the fence longer than any run of backticks in them. A blank stands before each line: other
+def _fenced(text: str) -> Markup:
+    """A line as a fenced block, the fence longer than any run of backticks in the line. The line starts with a blank: other
     bots take `/close` at the start of a line for a command."""
-    lines = [" " + clean(text, 2000) for text in texts]
-    longest = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return Markup("\n".join([fence, *lines, fence]))  # noqa: S704 - only the fence ends the block
+    line = " " + clean(text, 2000)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", line)), default=0))
+    return Markup(f"{fence}\n{line}\n{fence}")  # noqa: S704 - only the fence ends the block
 
 
-def _rendered(notice: Notice, room: _Room, *, link: str, head: str, replaces: str) -> str:
-    outdated = head != notice.head
+def _rendered(notice: Notice, room: _Room, **context: str) -> str:
+    outdated = context["head"] != notice.head
     rows = notice.rows[: room.rows]
     left_out = {
         "row": notice.rows_left_out + max(0, len(notice.rows) - room.rows),
@@ -148,9 +146,7 @@ def _rendered(notice: Notice, room: _Room, *, link: str, head: str, replaces: st
     }
     return _template().render(
         notice=notice,
-        link=link,
-        head=head,
-        replaces=replaces,
+        **context,
         room=room,
         top=rows[:TOP],
         folded=rows[TOP:],

@@ -226,20 +226,11 @@ _OURS = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id viewe
 _MARK = re.compile(r"<!-- abprof:v1(?P<fields>(?: [a-z]+=[A-Za-z0-9:+-]+)+) -->")
 
 
-def post_notice(
-    notice: Notice,
-    *,
-    repo: str = "",
-    pr: int = 0,
-    event: Path | None = None,
-    untrusted: bool = False,
-    key: str = "",
-    link: str = "",
-) -> str:
+def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untrusted: bool, key: str, link: str) -> str:
     """Post the notice as the pull request's comment; returns what was done. Raises AbprofError.
 
-    `repo`, `pr`: where; by default those of the event file. `untrusted`: anybody may have written the notice, so it needs an
-    event. `key`: one comment for each, e.g. per device.
+    `repo` and `pr` may be "" and 0: the event file names them. `untrusted`: the notice may be forged, so an event is required.
+    `key`: a pull request has one comment for each key, e.g. per device. `link`: address of the full report.
     """
     if untrusted and not event:
         raise AbprofError("its commit is unknown", where="--artifact", advice="name GitHub's event with --event FILE")

@@ -151,6 +151,8 @@ class _Run(msgspec.Struct):
     comparisons: tuple[Comparison, ...] = ()
 
 
+_Verdict = tuple[str, float | None, float | None, float | None]  # of a row, with its change and interval in per cent
+_Both = tuple[_Observation | None, _Observation | None]  # of base and head
 _DECODER = msgspec.json.Decoder(_Run)
 
 
@@ -201,13 +203,7 @@ def _values(run: _Run) -> Iterator[Value]:
             yield from _metrics(row.cell, row.to, row.metric, (row.verdict, pct, row.low_pct, row.high_pct), both)
 
 
-def _metrics(
-    cell: str,
-    arm: str,
-    judged: str,
-    verdict: tuple[str, float | None, float | None, float | None],
-    both: tuple[_Observation | None, _Observation | None],
-) -> Iterator[Value]:
+def _metrics(cell: str, arm: str, judged: str, verdict: _Verdict, both: _Both) -> Iterator[Value]:
     statuses = [side.status if side else "" for side in both]
     for metric in METRICS:
         base, head = (it.metrics[metric].value if it and metric in it.metrics else None for it in both)
