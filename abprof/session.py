@@ -232,7 +232,8 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
         if not executor:  # a shard does so after its own cells
             for block in follow_up(plan, record.blocks, record.next_epoch):
                 add(block)
-        for trace in probed(plan, record.judged, place.options.probe, path, record.next_epoch, record.view.say):
+        names, say = place.options.probe, record.view.say
+        for trace in probed(plan, record.judged("running"), names, path, record.next_epoch, say) if names else ():
             record.add(trace)
         record.note(watch.look("after the epochs"))
         for kernel in read_kernels(record.known("running"), record.kernels.values(), place.cache / "code"):

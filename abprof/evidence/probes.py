@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -26,24 +26,20 @@ from abprof.system.processes import Worker, WorkerDied, WorkerFault
 if TYPE_CHECKING:
     from abprof.measure import Plan
 
+Found = Trace | Profile | Sampled
 MOST = 8  # rows: a trace of each side is up to 16 MB
 Rows = list[tuple[Cell, tuple[Arm, ...]]]  # cells in one variant, with its arm on each side
 
 
 def probed(
-    plan: Plan,
-    judged: Callable[[Literal["running"]], Run],
-    names: Sequence[str],
-    folder: Path,
-    epoch: int,
-    say: Callable[[str], None],
-) -> Iterator[Trace | Profile | Sampled]:
-    """What these probes find on the rows that changed (of one branch alone: on all), at most eight.
+    plan: Plan, run: Run, names: Sequence[str], folder: Path, epoch: int, say: Callable[[str], None]
+) -> Iterator[Found]:
+    """What these probes find on at most eight rows of a judged run: those that changed, or of one branch alone all.
 
     `epoch`: a number that no other workers have; files go into the run's `folder`.
     """
-    worth = subjects(judged("running")) if names else []
-    if names and not worth:
+    worth = subjects(run)
+    if not worth:
         say(f"--probe {','.join(names)}: no row changed, nothing to probe")
     elif len(worth) > MOST:
         say(f"--probe {','.join(names)}: {len(worth)} rows, {MOST} of them are probed")
@@ -73,7 +69,7 @@ def subjects(run: Run) -> Rows:
     return [(cells[cell], tuple(own)) for (cell, _), own in found.items()]
 
 
-def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Trace | Profile | Sampled]:
+def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Found]:
     """What one probe finds, one arm in memory at a time."""
     from abprof.evidence.ncu import capture
     from abprof.measure import WorkerPool

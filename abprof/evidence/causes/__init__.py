@@ -64,15 +64,9 @@ def _sides(run: Run, seen: Mapping[tuple[str, str], Observation], package: str, 
     if not any((one.census, two.census, before, after, one.phases, two.phases)):
         return None
     sampled = {s.arm: s for s in run.sampled if s.cell == row.cell and not s.missing and s.samples}
-    return Sides(
-        row=row,
-        on_gpu=run.machine.kind == "cuda",
-        base_ns=one.metrics[row.metric].value,
-        census=(one.census, two.census),
-        kernels=(before, after),
-        phases=(one.phases, two.phases),
-        sampled=(sampled.get(row.from_), sampled.get(row.to)),
-    )
+    base_ns, census, phases = one.metrics[row.metric].value, (one.census, two.census), (one.phases, two.phases)
+    perf = sampled.get(row.from_), sampled.get(row.to)
+    return Sides(row, run.machine.kind == "cuda", base_ns, census, (before, after), phases, perf)
 
 
 # ---------------------------------------------------------------- one phase has all of the change

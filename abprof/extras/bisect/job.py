@@ -248,14 +248,8 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
     if number == 1 and all(one.answer.result == "cannot" for one in answers):
         reasons = ", ".join(dict.fromkeys(one.answer.reason for one in answers)) or "no cell"
         raise AbprofError(f"nothing can be measured at both ends: {reasons}", where=str(made))
-    return Step(
-        question=question,
-        base=base,
-        commit=commit,
-        run=str(made.relative_to(folder)),
-        seconds=time.monotonic() - began,
-        rows=answers,
-    )
+    where, took = str(made.relative_to(folder)), time.monotonic() - began
+    return Step(question=question, base=base, commit=commit, run=where, seconds=took, rows=answers)
 
 
 # ---------------------------------------------------------------- one run

@@ -158,9 +158,7 @@ _COMMAND = re.compile(rf"{WORD} (?P<commit>[0-9a-f]{{40}})(?P<options>( [a-z]+=[
 _LARGEST = 25 << 20  # bytes: GitHub cuts its events there
 _NAMES = r"[A-Za-z0-9][A-Za-z0-9_.,-]{0,200}"
 _VALUES = {
-    "preset": _NAMES,
-    "kernels": _NAMES,
-    "workloads": _NAMES,
+    **dict.fromkeys(("preset", "kernels", "workloads"), _NAMES),
     "only": r"[A-Za-z0-9_*][A-Za-z0-9_.*/=,-]{0,120}",
     "budget": r"[1-9][0-9]{0,3}(s|m|h)?",
 }
@@ -257,11 +255,8 @@ def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untru
 
 def _pull_of(repo: Repository, event: Event) -> int:
     """The one open pull request whose head is the event's commit, or was before a push to its branch."""
-    pulls = [
-        one
-        for one in repo.get_commit(event.head).get_pulls()
-        if one.state == "open" and one.base.repo.full_name.lower() == event.repo.lower()
-    ]
+    pulls = [one for one in repo.get_commit(event.head).get_pulls() if one.state == "open"]
+    pulls = [one for one in pulls if one.base.repo.full_name.lower() == event.repo.lower()]
     found = [one.number for one in pulls if one.head.sha == event.head]
     if not found and event.branch and event.home:
         branch = [one for one in pulls if one.head.ref == event.branch and one.head.repo]

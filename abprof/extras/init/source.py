@@ -194,15 +194,10 @@ def _parameters(args: ast.arguments) -> list[Parameter]:
     plain = [*args.posonlyargs, *args.args]
     defaults = [None] * (len(plain) - len(args.defaults)) + list(args.defaults)
     pairs = [*zip(plain, defaults, strict=True), *zip(args.kwonlyargs, args.kw_defaults, strict=True)]
-    return [
-        Parameter(
-            name=arg.arg,
-            annotation=ast.unparse(arg.annotation) if arg.annotation else "",
-            default=ast.unparse(default) if default else None,
-            keyword_only=arg in args.kwonlyargs,
-        )
-        for arg, default in pairs
-    ]
+    annotations = [ast.unparse(arg.annotation) if arg.annotation else "" for arg, _ in pairs]
+    texts = [ast.unparse(default) if default else None for _, default in pairs]
+    every = zip(pairs, annotations, texts, strict=True)
+    return [Parameter(arg.arg, annotation, text, arg in args.kwonlyargs) for (arg, _), annotation, text in every]
 
 
 def _calls(nodes: Sequence[ast.AST], mine: set[str]) -> Iterator[tuple[str, dict[int | str, str]]]:

@@ -10,12 +10,5 @@ from abprof.extras.nightly.job import NightReport, run_night, summary
 from abprof.extras.nightly.page import history_page
 
 __all__ = [
-    "COLUMNS",
-    "History",
-    "NightReport",
-    "history_changes",
-    "history_page",
-    "read_history",
-    "run_night",
-    "summary",
-]
+    "COLUMNS", "History", "NightReport", "history_changes", "history_page", "read_history", "run_night", "summary",
+]  # fmt: skip

@@ -82,12 +82,8 @@ class History:
             raise AbprofError(f"unknown metric {metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
         nights = [pair for pair in self.found if series in ("", pair[0].series) and pair[0].began >= since]
         known = set(self.cells(cells or ("*",)))
-        chosen = [
-            (night, value)
-            for night, values in nights
-            for value in values
-            if value.cell in known and (value.metric == metric if metric else value.judged)
-        ]
+        every = [(night, value) for night, values in nights for value in values if value.cell in known]
+        chosen = [pair for pair in every if (pair[1].metric == metric if metric else pair[1].judged)]
         return sorted(chosen, key=lambda pair: pair[1][:3])
 
     def table(self, *selected: Any) -> Iterator[tuple[str | float | None, ...]]:

@@ -27,11 +27,8 @@ def history_page(history: History, series: str) -> str:
     changes, shifts = find_changes(found)
     step = (_WIDTH - 2 * _PAD) / max(len(nights) - 1, 1)
     at = {night.number: _PAD + step * place for place, night in enumerate(nights)}
-    machines = {
-        after.number: _difference(before.machine, after.machine)
-        for before, after in pairwise(nights)
-        if before.machine != after.machine
-    }
+    moved = [(before.machine, after) for before, after in pairwise(nights) if before.machine != after.machine]
+    machines = {night.number: _difference(old, night.machine) for old, night in moved}
     by_trend: dict[str, list[Change]] = {}
     for change in changes:
         by_trend.setdefault(change.trend, []).append(change)
