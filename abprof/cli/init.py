@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,11 +23,18 @@ _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".git
 _NAMED = 5  # other functions that could be measured
 
 
+def _plain(name: str, option: str) -> str:
+    """A name that a file, a module and a TOML key can have. Raises AbprofError."""
+    if not re.fullmatch(r"[A-Za-z]\w*", name):
+        raise AbprofError(f"{name!r} is no name for a module", where=option, advice="letters, digits and _")
+    return name
+
+
 @app.command("init", short_help="Begin with a repository: abprof.toml and a workload.")
 @takes(
     flag("--github", "Write the workflow of the bot on GitHub's pull requests."),
-    text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", default=""),
-    text("--workload", "NAME", "A workload for the kernel package of that name.", default=""),
+    text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", _plain, default=""),
+    text("--workload", "NAME", "A workload for the kernel package of that name.", _plain, default=""),
     text("--function", "[FILE:]NAME", "Function to measure: the likeliest.", default=""),
     text("--workloads-dir", "PATH", "Folder of the workloads, also outside of the repository."),
     flag("--overwrite", "Replace existing files that differ."),
@@ -98,8 +106,7 @@ def _made(
     from abprof.records.options import File
     from abprof.system.config_file import place
 
-    name = maker.plain_name(values["workload"], "--workload") if values["workload"] else ""
-    kernel = maker.plain_name(values["kernel"], "--kernel") if values["kernel"] else ""
+    name, kernel = values["workload"], values["kernel"]
     there = [path for path in files if path.startswith(f"kernels/{kernel}/") or path == f"kernels/{kernel}.py"]
     if kernel and not there and kernel not in (file or File()).kernels:
         return maker.begun(kernel, name, file, folder), []

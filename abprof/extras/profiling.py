@@ -21,6 +21,7 @@ from abprof.session import begin, finish, held, interruptible, new_record, start
 from abprof.store import RUN, Record, RunFolder
 from abprof.system.console import View
 
+_Wanted = Collection[tuple[str, str]] | None  # (cell, arm); None: all
 _SUBJECT = "what ncu profiles"
 
 
@@ -49,7 +50,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
         record = new_record(folder, plan.run, [], view)
         try:
             with interruptible(record), in_use(place.cache):
-                for found in _profiles(place, plan, record, order, ncu, folder.path):
+                for found in _profiles(place, plan, record, order, ncu, folder.path, None):
                     made.append(found)
                     record.add(found)
                     folder.write_run(record.judged("running"))
@@ -104,13 +105,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 
 
 def _profiles(
-    place: RunContext,
-    plan: Plan,
-    record: Record,
-    order: Profile,
-    ncu: capture.Ncu,
-    folder: Path,
-    wanted: Collection[tuple[str, str]] | None = None,
+    place: RunContext, plan: Plan, record: Record, order: Profile, ncu: capture.Ncu, folder: Path, wanted: _Wanted
 ) -> Iterator[Profile]:
     """Build, and profile the wanted (cell, arm) pairs without controls; a broken workload yields one record."""
     say = record.view.say

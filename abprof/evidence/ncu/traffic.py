@@ -172,9 +172,8 @@ def _uneven(launches: Sequence[Launch], calls: int) -> bool:
     misfits = []
     for shapes in (number for number in range(1, times + 1) if times % number == 0):
         length, a_call = len(values) // shapes, times // shapes
-        slots = [
-            values[at + slot : at + length : a_call] for at in range(0, len(values), length) for slot in range(a_call)
-        ]
+        parts = [values[at : at + length] for at in range(0, len(values), length)]
+        slots = [part[slot::a_call] for part in parts for slot in range(a_call)]
         misfits.append(sum(abs(value - median(alike)) for alike in slots for value in alike))
     return misfits[0] > max(_NOISE * sum(values), 3 * min(misfits))
 

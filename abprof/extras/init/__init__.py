@@ -4,7 +4,7 @@ In: names and texts of the tracked files (`look`). Out: functions that can be me
 to write (`adopted`). What is not certain is marked GUESSED.
 """
 
-from abprof.extras.init.propose import Made, adopted, begun, plain_name, within
+from abprof.extras.init.propose import Made, adopted, begun, within
 from abprof.extras.init.source import Found, Function, candidates, look
 
-__all__ = ["Found", "Function", "Made", "adopted", "begun", "candidates", "look", "plain_name", "within"]
+__all__ = ["Found", "Function", "Made", "adopted", "begun", "candidates", "look", "within"]

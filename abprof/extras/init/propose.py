@@ -70,13 +70,6 @@ def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]
     return some
 
 
-def plain_name(name: str, option: str) -> str:
-    """A name that a file, a module and a TOML key can have. Raises AbprofError."""
-    if not re.fullmatch(r"[A-Za-z]\w*", name):
-        raise AbprofError(f"{name!r} is no name for a module", where=option, advice="letters, digits and _")
-    return name
-
-
 # ---------------------------------------------------------------- the call
 
 _OURS = {"case", "compare", "import_module", "inputs", "kernel", "Op", "torch", "variant"}  # names that a workload uses

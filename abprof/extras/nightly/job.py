@@ -118,18 +118,9 @@ def _measure(place: RunContext, series: str, view: View) -> NightReport:
     codes = {tonight[0].exit_code if tonight else Exit.CANNOT_RUN}
     if any(change.pct > 0 and change.because != "machine" for change in changes):
         codes.add(Exit.SLOWER)
-    return NightReport(
-        did=kind,
-        series=series,
-        number=number,
-        head=head,
-        exit_code=int(next(code for code in (2, 1, 4, 0) if code in codes)),
-        runs=(tonight[0],) if tonight else (),
-        weaker=sentences.weaker(run, _MOST_NAMED),
-        changes=changes,
-        shifts=tuple(shift for shift in shifts if shift.night == number),
-        notes=history.notes,
-    )
+    code, runs = next(code for code in (2, 1, 4, 0) if code in codes), (tonight[0],) if tonight else ()
+    weaker, now = sentences.weaker(run, _MOST_NAMED), tuple(shift for shift in shifts if shift.night == number)
+    return NightReport(kind, series, number, head, int(code), runs, weaker, changes, now, history.notes)
 
 
 def commits_of(
