@@ -10,29 +10,18 @@ API = 1
 KERNEL = "meter"
 SUITE = "meter"
 
-# Steps of each kernel, short to long. Where a cell belongs (under 20 us, to 0.3 ms, above) is read from its time.
+# Steps of each operation, short to long. Where a cell belongs (under 20 us, to 0.3 ms, above) is read from its time.
 SIZES = {
-    "cpu": [("chain", 40_000), ("copy", 2_000_000), ("chain", 400_000)],
-    "cuda": [
-        ("chain", 400),
-        ("copy", 1 << 20),
-        ("chain", 4_000),
-        ("copy", 1 << 24),
-        ("chain", 100_000),
-        ("copy", 1 << 27),
-    ],
+    "cpu": {"chain": (40_000, 400_000), "copy": (2_000_000,)},
+    "cuda": {"chain": (400, 4_000, 100_000), "copy": (1 << 20, 1 << 24, 1 << 27)},
 }
-INJECTED = {"cpu": (1.0, 2.0, 5.0, 10.0, 20.0), "cuda": (0.5, 1.0, 1.5, 2.0, 5.0)}  # per cent of the work
-CHANGED = {
-    "cpu": [("chain", 400_000), ("copy", 2_000_000)],
-    "cuda": [("chain", 100_000), ("copy", 1 << 27)],
-}
+INJECTED = {"cpu": (1.0, 2.0, 5.0, 10.0, 20.0), "cuda": (0.5, 1.0, 1.5, 2.0, 5.0)}  # per cent of the longest one's work
 
 
 def _matrix(kind: str, unchanged: int, changed: int) -> dict:
-    """(op, steps, inject, copy), zipped: `unchanged` copies of each kernel as it is, `changed` of each injection."""
-    rows = [(op, n, 0.0, i) for op, n in SIZES[kind] for i in range(unchanged)]
-    rows += [(op, n, p, i) for op, n in CHANGED[kind] for p in INJECTED[kind] for i in range(changed)]
+    """(op, steps, inject, copy), zipped: `unchanged` copies of each size as it is, `changed` of each injection."""
+    rows = [(op, n, 0.0, i) for op, sizes in SIZES[kind].items() for n in sizes for i in range(unchanged)]
+    rows += [(op, n[-1], p, i) for op, n in SIZES[kind].items() for p in INJECTED[kind] for i in range(changed)]
     return {("op", "steps", "inject", "copy"): rows}
 
 
