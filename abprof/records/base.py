@@ -11,7 +11,6 @@ from abprof.records.messages import Judge
 SCHEMA = 2  # of run.json
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
-Value = str | int | float | bool
 Timer = Literal["auto", "events", "graph", "cupti", "cpu"]  # as requested; auto: by rules (abprof/measure/turns.py)
 
 # What msgspec raises for a file that is not what it should be: with too many brackets within brackets, or no text, too.

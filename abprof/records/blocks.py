@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from abprof.records.base import UNJUDGED_METRICS, Record, Status, Value
-from abprof.records.messages import Census, CheckResult
+from abprof.records.base import UNJUDGED_METRICS, Record, Status
+from abprof.records.messages import Census, CheckResult, Value
 
 LONGEST_CALL = 1e18  # ns, thirty years: no clock that is right reads more, and sums of such times are still numbers
 

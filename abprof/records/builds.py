@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from abprof.records.base import Record, Status, Value
-from abprof.records.messages import Artefact
+from abprof.records.base import Record, Status
+from abprof.records.messages import Artefact, Value
 
 
 class Failure(Record, frozen=True, kw_only=True):

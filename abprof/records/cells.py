@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Literal
 
-from abprof.records.base import Record, Value
+from abprof.records.base import Record
+from abprof.records.messages import Value
 
 
 class Side(Record, frozen=True, kw_only=True):

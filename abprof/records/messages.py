@@ -18,19 +18,8 @@ LONG_CALL = 5e7  # ns: a call that takes so long is made no more often than need
 MIDDLE_CALL = 1e7  # ns: on a GPU such a call needs few others to be warm, and to be timed
 WRAPPED = "_repository"  # in a copy of the workloads: the repository's benchmarks that they wrap
 # In abprof.records too: parts of a run's records.
-__all__ = [
-    "Artefact",
-    "Band",
-    "Ceilings",
-    "Census",
-    "CheckResult",
-    "Judge",
-    "Launch",
-    "Phase",
-    "Range",
-    "Sweep",
-    "Workload",
-]
+__all__ = ["Artefact", "Band", "Ceilings", "Census", "CheckResult", "Judge", "Launch", "Phase", "Range"]
+__all__ += ["Sweep", "Value", "Workload"]
 Value = str | int | float | bool
 # Whose clock is judged: the device's, by events, by graphs or by kernels; the host's; that of the command under test.
 Judge = Literal["gpu", "graph", "kernels", "wall", "reported"]

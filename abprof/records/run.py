@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from abprof.records.base import Record, Status, Value, Verdict
+from abprof.records.base import Record, Status, Verdict
 from abprof.records.builds import Build, Kernel, Proof
 from abprof.records.cells import Arm, Cell, Command, Side
-from abprof.records.messages import Ceilings, Census, CheckResult, Workload
+from abprof.records.messages import Ceilings, Census, CheckResult, Value, Workload
 from abprof.records.options import Night, Options
 from abprof.records.probes import Profile, Sampled, Trace
 

@@ -26,7 +26,7 @@ import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 
@@ -40,10 +40,6 @@ _NAMESPACE = f"abprof_workloads.{WRAPPED}"
 
 class Caught(BaseException):
     """Raised instead of timing, with the operation. A BaseException: `except Exception` in a benchmark does not catch it."""
-
-    def __init__(self, op: Op) -> None:
-        super().__init__()
-        self.op = op
 
 
 class Wrapped:
@@ -103,7 +99,7 @@ class Wrapped:
         try:
             return self.operation(case, inputs["device"])
         except Caught as caught:
-            return caught.op
+            return cast("Op", caught.args[0])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
         """Returns the operation, or raises Caught."""

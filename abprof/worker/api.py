@@ -1,4 +1,4 @@
-"""The workload API: the records and helpers that a workload file imports. Needs torch, and nothing else of abprof.
+"""The workload API: the records and helpers that a workload file imports.
 
 from abprof.kit import Check, Op, Unsupported, Work, compare
 """
@@ -18,17 +18,22 @@ __all__ = ["Band", "Check", "Op", "Sweep", "Unsupported", "Work", "accepts", "ag
 
 
 class Unsupported(Exception):
-    """Raise it in a workload or a kernel when this case cannot run here. The report shows the reason; it is not a failure."""
+    """Raised by a workload or a kernel for a case that cannot run here. The report shows the reason; the case has not failed."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """What is measured: `call()` is timed; `reset()`, untimed, restores in-place state and gradients before each call;
+    """A measured operation: `call()` is timed; `reset()`, untimed, restores in-place state and gradients before each call;
     `facts()`, called once after a call, returns further facts of this arm for the report."""
 
     call: Callable[[], Any]
     reset: Callable[[], None] | None = None
     facts: Callable[[], Mapping[str, Any]] | None = None
+
+    def restore(self) -> None:
+        """Call `reset`, if there is one."""
+        if self.reset:
+            self.reset()
 
 
 @dataclass(frozen=True)
@@ -43,7 +48,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Work:
-    """Floating-point operations and bytes of one call, and the name of the convention they are counted by."""
+    """Floating-point operations and bytes of one call, and the name of the convention that counts them."""
 
     flops: float | None = None
     bytes: float | None = None

@@ -38,8 +38,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     expected = None if alone else _expected(scratch / request.expected, lambda: _reference(arms, opened))
     arm = arms.make(opened, opened.placement)
     before = None if arm.op.reset else input_digests(arm.inputs)
-    if arm.op.reset:
-        arm.op.reset()
+    arm.op.restore()
     results = arm.op.call()
     arms.clock.sync()
     tensors, beside = returned(results, whole=alone)
@@ -69,8 +68,7 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
         _overwrite(arm.inputs, arms.inputs(dataclasses.replace(opened, seed=request.again)))
     if request.anew:
         arm.op = arms.prepared(opened, arm.inputs)
-    if arm.op.reset:
-        arm.op.reset()
+    arm.op.restore()
     _save(_portable(arm.op.call(), host=True), Path(arms.start.scratch) / request.outputs)
     del arm
     gc.collect()

@@ -55,8 +55,7 @@ class Clock:
         """Mean of `calls` calls, each after `op.reset()`. On a CPU `cold` has no effect: caches stay warm."""
         readings = []
         for _ in range(calls):
-            if op.reset:
-                op.reset()
+            op.restore()
             start = time.perf_counter_ns()
             op.call()
             readings.append(time.perf_counter_ns() - start)
@@ -157,8 +156,7 @@ class CudaClock(Clock):
         # The first spin follows the warm-up: a spin that is too short costs another call, which may take a second.
         spin = self._spins.get(arm, 100_000.0 + 1.5 * self.enqueued)
         while True:
-            if op.reset:
-                op.reset()
+            op.restore()
             if cold:
                 self._flush_l2()
             first, last = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -186,8 +184,7 @@ class CudaClock(Clock):
         return self._stamps.mhz() if self._stamps is not None else 0.0
 
     def wall(self, op: Op) -> float:
-        if op.reset:
-            op.reset()
+        op.restore()
         self.sync()
         start = time.perf_counter_ns()
         op.call()
@@ -198,8 +195,7 @@ class CudaClock(Clock):
     def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
         """Capture a call in a CUDA graph, and replay the graph once. Raises NotCaptured."""
         graph = Graph(op, compiled)
-        if op.reset:
-            op.reset()
+        op.restore()
         graph.replay()
         self.sync()
         return graph
@@ -218,7 +214,8 @@ class CudaClock(Clock):
         Raises Unsupported without cupti-python, or where CUPTI's times are not nanoseconds.
         """
         if self.profiled:
-            raise Unsupported(_TICKS)
+            what = "torch's profiler ran in this process: CUPTI's times are now ticks of the processor's counter"
+            raise Unsupported(what)
         if self._records is None:
             records = Records()
             recorded = self._recorded(records, _KNOWN, 1, cold=False)
@@ -232,8 +229,7 @@ class CudaClock(Clock):
         readings = []
         with records:
             for _ in range(calls):
-                if op.reset:
-                    op.reset()
+                op.restore()
                 if cold:
                     self._flush_l2()
                 self.sync()
@@ -250,8 +246,7 @@ class CudaClock(Clock):
         for number in range(calls):
             if number == lead:
                 first.record()
-            if op.reset:
-                op.reset()
+            op.restore()
             op.call()
         last.record()
         self.sync()
@@ -279,10 +274,6 @@ class CudaClock(Clock):
 
 
 # ---------------------------------------------------------------- CUPTI's activity records (cupti-python)
-
-_TICKS = (
-    "torch's profiler ran in this process, after which CUPTI gives ticks of the processor's counter for nanoseconds"
-)
 
 
 class Records:
@@ -361,8 +352,7 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for last in (False, True):
-            if op.reset:
-                op.reset()
+            op.restore()
             before = compiled()
             torch.cuda.set_sync_debug_mode("warn")  # torch then warns about .item(), .cpu(), nonzero()
             try:
@@ -375,8 +365,7 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
                 raise NotCaptured("host_sync", "the call waits for the device")
             if last and compiled() > before:
                 raise NotCaptured("compiles", "the call compiles or tunes anew each time")
-        if op.reset:
-            op.reset()
+        op.restore()
     torch.cuda.synchronize()
 
 

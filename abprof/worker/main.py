@@ -133,8 +133,7 @@ def foreground(file: Path) -> int:
             for number in range(1 + job.warmup + job.runs):
                 if number == 1:
                     ranges.enter_context(bench.marked(job.open))
-                if arm.op.reset:
-                    arm.op.reset()
+                arm.op.restore()
                 bench.clock.sync()
                 with torch.profiler.record_function(wire.CALL_RANGE):
                     arm.op.call()

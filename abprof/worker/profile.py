@@ -65,8 +65,7 @@ def phases(
                 torch.zeros(256, device=clock.device)
                 clock.sync()
         for _ in range(request.discarded + request.calls):
-            if op.reset:
-                op.reset()
+            op.restore()
             clock.sync()
             with torch.profiler.record_function(_CALL):
                 op.call()

@@ -180,9 +180,9 @@ class Worker:
                 self.kill()
                 raise WorkerDied("an answer of more than 64 MiB")
             left = deadline - time.monotonic()
-            if left <= -1:  # bytes arrive all the time, but no line
+            if left <= 0:
                 raise self._hung(f"no answer for {timeout:.0f} s")
-            if select.select([self._in], [], [], max(0.0, min(left, ALIVE_EVERY)))[0]:
+            if select.select([self._in], [], [], min(left, ALIVE_EVERY))[0]:
                 chunk = os.read(self._in, 1 << 20)
                 if not chunk:
                     raise self._died()
@@ -192,8 +192,6 @@ class Worker:
             # A dead child's pipe stays open while a forked process holds it.
             if self._child.poll() is not None and not select.select([self._in], [], [], 0)[0]:
                 raise self._died()
-            if left <= 0:
-                raise self._hung(f"no answer for {timeout:.0f} s")
         line = bytes(self._buffer[:end])
         del self._buffer[: end + 1]
         self._behind()
