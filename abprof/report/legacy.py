@@ -1,8 +1,8 @@
-"""The JSON files that the scripts before abprof wrote, for their readers: their keys, our numbers.
+"""The JSON files of the original scripts, with their keys and abprof's numbers.
 
 `analysis_results.json` (warp-specialised attention), `bubble_reduction.json` (patterns by sparsity),
-`fmha_scaling_results.json` (the ladder over lengths). One file a branch, and one for each value of the axes those scripts
-had fixed. What they never recorded is null here; a step that did not run is left out, as there.
+`fmha_scaling_results.json` (the ladder over lengths). Each branch has a file, and each value of an axis that the script had
+fixed has its own. A number that was not recorded is null; a step that did not run is left out, as in the original files.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BASELINE = "sdpa"  # the peer that fmha_scaling_results counts from
 
 
 def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
-    """File name -> JSON. Raises AbprofError for a run none of whose workloads such a script had."""
+    """File name -> JSON. Raises AbprofError if no workload of the run belongs to one of these scripts."""
     made: dict[str, str] = {}
     labels = dict(zip((s.id for s in run.sides), safe_labels((s.label, s.commit) for s in run.sides), strict=True))
     for group in groups(run):
@@ -57,7 +57,7 @@ def _bubbles(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wri
 
 
 def _pattern(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> dict[str, Any]:
-    """Every turn that counts, in the order they ran; none of a wrong answer."""
+    """The first ten turns that count, in run order, and statistics of all of them; an arm without times has an error."""
     times = [
         turn.value / 1e6
         for block in blocks

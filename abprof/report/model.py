@@ -1,4 +1,4 @@
-"""The presentation model: a run as headline, notes, tables and facts, before any format. HTML, Markdown and terminal print it."""
+"""The presentation model: a run as headline, notes, tables and facts, which HTML, Markdown and the terminal print."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from abprof.report.rows import Block, Failed, Group, Line, Row, Section
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, size
 from abprof.verdict import waivers
 
-DETAILS_UP_TO = 300  # rows of a run that have a detail, those that need a person first
+DETAILS_UP_TO = 300  # rows with an entry under "Cell by cell", those that need a person first
 Facts = list[tuple[str, str]]
 _CHANGES = {"device clock in the target's turns": "clock_pct", "change as the clocks read it": "read_pct",
             "change without a pause": "sustained_pct", "change of the slowest tenth of calls": "tail_pct"}  # fmt: skip
@@ -25,7 +25,7 @@ Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 
 @dataclass(frozen=True)
 class Detail:
-    """What the page says of one row beyond its line in the table."""
+    """A row's entry under "Cell by cell"."""
 
     line: Line
     rows: tuple[Texts, ...]
@@ -139,7 +139,7 @@ def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
 
 
 def folded_title(lines: Sequence[Line]) -> str:
-    """`31 same, 2 unsupported`: what the rows are that a page folds away or a terminal hides."""
+    """`31 same, 2 unsupported`: the verdicts of the rows that a page folds or a terminal hides."""
     verdicts = [line.verdict for line in lines]
     return ", ".join(f"{verdicts.count(verdict)} {clean(verdict)}" for verdict in dict.fromkeys(verdicts))
 
@@ -159,7 +159,7 @@ def _detail(run: Run, group: Group, line: Line) -> Detail:
 
 
 def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterator[Texts]:
-    """Label and a text per side, once where all say the same; nothing of what no side has."""
+    """A label and the text of each side, or one text where all sides agree."""
     judged = row.comparison
     for label, name in _CHANGES.items():
         if (pct := getattr(judged, name, None)) is not None:
@@ -209,7 +209,7 @@ def _counts(run: Run) -> list[tuple[str, int]]:
 
 
 def _trusted(run: Run) -> str:
-    """Whether the run may be trusted and why, in one line; "" for one side without controls."""
+    """Whether the run may be trusted, and the reason; "" for one side without controls."""
     if any(one.falsifies for one in run.touched):
         return "not trusted: files that the run rests on changed while it ran (see the warnings)"
     counted = run.header.counts if run.header else {}
@@ -229,7 +229,7 @@ def _trusted(run: Run) -> str:
 
 
 def _trust(run: Run, blocks: Sequence[Measured]) -> Facts:
-    """Why this run may be believed, or may not."""
+    """Guarantees, controls, proofs and epochs."""
     found: Facts = [("guarantee", text) for text in sentences.weaker(run)]
     if sentence := _trusted(run):
         found.append(("trust", sentence))
@@ -262,7 +262,7 @@ def _epochs(every: Sequence[Measured]) -> str:
 
 
 def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
-    """How the numbers were made, and the rules that judged them."""
+    """The rules of the verdicts, the clock, the conventions and the source of the workloads."""
     settings = run.options
     measured = {block.metric for block in blocks if block.rounds and block.judged}
     found: Facts = []
@@ -322,7 +322,7 @@ def _builds(run: Run) -> Facts:
 
 
 def _differences(run: Run) -> Facts:
-    """The interpreters, compilers and packages that are not the same on all sides."""
+    """The interpreters, compilers and packages that differ between the sides."""
     of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
     found: Facts = []
     for name in dict.fromkeys(name for known in of.values() for name in known):

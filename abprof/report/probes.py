@@ -1,4 +1,4 @@
-"""What was looked at beside the timing, as tables and CSV: torch's profiler, proton, perf, Nsight Compute, memory traffic."""
+"""Tables and CSV of the profilers: torch's profiler, proton, perf, Nsight Compute and its memory traffic."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sections(run: Run) -> Iterator[Section]:
 
 
 def _groups(run: Run, of: Iterable[_Seen]) -> list[list[_Seen]]:
-    """What stands beside each other: of a cell and profiler the sides of each variant, base first, and each peer alone."""
+    """Groups to compare: for each cell, profiler and variant its sides, base first; each peer alone."""
     order = {side.id: place for place, side in enumerate(run.sides)}
     found: dict[tuple[str, ...], list[_Seen]] = {}
     for one in of:
@@ -57,7 +57,7 @@ def _groups(run: Run, of: Iterable[_Seen]) -> list[list[_Seen]]:
 
 
 def _pairs(group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
-    """Base with each other side; each alone where base is not there."""
+    """Base with each other side; each side alone if base is missing."""
     if len(group) > 1 and Arm.of(group[0].arm).side == "base":
         return [(group[0], other) for other in group[1:]]
     return [(one, None) for one in group]
@@ -67,7 +67,7 @@ def _pairs(group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
 
 
 def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Block]:
-    """A block for each pair of sides: what each launched or was found in, with the files that hold more."""
+    """A block for each pair of sides: a table of launches or samples, and links to the recorded files."""
     for before, after in [pair for group in _groups(run, [*of]) for pair in _pairs(group)]:
         seen = [one for one in (before, after) if one]
         sides = [Arm.of(one.arm).side for one in seen]
@@ -90,7 +90,7 @@ def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Blo
 
 
 def _listed(one: Trace | Sampled | None) -> Listed | None:
-    """(name, ...) -> (times or samples, ns in a call); None where that is not known: it must not read as absent."""
+    """(name, ...) -> (launches or samples, ns in a call); None if nothing was recorded, which differs from "no launches"."""
     found: Listed = {}
     if isinstance(one, Sampled):
         each = 1e9 / one.hz / one.calls if one.hz and one.calls else 0.0  # ns of a call that a sample stands for
@@ -105,7 +105,7 @@ def _listed(one: Trace | Sampled | None) -> Listed | None:
 
 
 def _table(before: Trace | Sampled, after: Trace | Sampled | None, sides: Sequence[str]) -> Table:
-    """The sides' counts and times by name, the largest difference first; of one side alone the longest."""
+    """Counts and times by name, the largest difference first (the longest time for one side alone)."""
     on_device = isinstance(before, Trace) and before.census and before.census.on_device
     names = ("function", "in", "own") if isinstance(before, Sampled) else ("kernel" if on_device else "operation",)
     listed, unit = [_listed(before), _listed(after)], "samples" if isinstance(before, Sampled) else "times"
@@ -142,7 +142,7 @@ def counters(run: Run) -> Iterator[Block]:
 
 
 def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
-    """A table for each kernel of a call, paired as the traffic's table pairs them; `named`: its title says whose."""
+    """A table of metrics for each kernel of a call, paired by `traffic.beside`; `named`: the title has the arms."""
     arms = (before.arm, after.arm) if after else (before.arm,)
     one, two = traffic.table(before), traffic.table(after) if after else None
     of = {id(row): kernel for made, known in ((one, before), (two, after)) if made and known
@@ -180,7 +180,7 @@ def _text(value: float | None, unit: str) -> str:
 
 
 def _difference(shown: recording.Shown, before: float | None, after: float | None) -> str:
-    """Shares in points, waits as they are, all else in per cent."""
+    """Shares differ in points, waits in their own unit, all other metrics in per cent."""
     if before is None or after is None:
         return ""
     if shown.unit in ("%", ""):
@@ -278,7 +278,7 @@ def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
 
 
 def _memory_line(of: Profile, pair: traffic.Pair, *, compared: bool) -> Line:
-    """A row of this file's table; a kernel that only base has is named, with 0 launches."""
+    """The line of a kernel or a sum; a kernel that only base has is listed with 0 launches."""
     row, here = pair.either, pair.target if compared else pair.base
     both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
     line: Line = {

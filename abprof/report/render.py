@@ -62,7 +62,7 @@ def asset(name: str) -> str:
 
 
 def html(page: Page) -> str:
-    """One HTML document whose only script is its own, and without references to anything outside."""
+    """One self-contained HTML document: no request to another file or host."""
     script = asset("report.js")
     return environment(escape).get_template("report.html").render(
         page=page,

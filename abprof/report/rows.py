@@ -1,6 +1,6 @@
-"""A run as the rows that a person reads: which cells, in which order, with which two arms beside each other.
+"""A run as rows: the cells in reading order, each with its two arms and their comparison.
 
-Every format walks these rows, so that terminal, log, Markdown, HTML and CSV cannot disagree.
+Terminal, log, Markdown, HTML and CSV all use these rows, so that they cannot disagree.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ ArmOf = Callable[["Row"], Observation | None]
 
 @dataclass(frozen=True)
 class Row:
-    """One cell (and variant): the base arm, one target's arm, and the verdict between them."""
+    """One cell and variant: the base arm, the arm of one target, and the comparison of the two."""
 
     cell: Cell
     variant: str
@@ -48,7 +48,7 @@ class Row:
 
     @property
     def apart(self) -> str:
-        """`unsupported` or `missing` when both arms are; "" otherwise. Such rows are counted apart, never as undecided."""
+        """`unsupported` or `missing` if both arms are, else "". These rows are counted separately, never as undecided."""
         if self.comparison is None or self.comparison.verdict != "unclear":
             return ""
         return next((code for code in self.comparison.reasons[:1] if code in ("unsupported", "missing")), "")
@@ -83,7 +83,7 @@ class Group:
 
     @cached_property
     def variants(self) -> bool:
-        """Whether rows are known apart by a variant too."""
+        """Whether any row has a variant."""
         return any(row.variant for row in self.rows)
 
     @cached_property
@@ -93,7 +93,7 @@ class Group:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Headings of the axes that tell its rows apart; none where there is one cell."""
+        """Headings of the axes that differ between the rows; () for one cell."""
         return (*map(text.clean, self.axes), *(["variant"] if self.variants else []))
 
     @property
@@ -103,7 +103,7 @@ class Group:
         return [*found, (self.target.id, lambda row: row.target)] if self.target else found
 
     def name(self, row: Row) -> str:
-        """The cell by the axes that tell it apart: `mask_type=full direction=fwd`, with the variant."""
+        """The row by the axes that differ, and its variant: `mask_type=full direction=fwd ws`."""
         return label(row.cell, self.axes, row.variant)
 
     def full_name(self, cell: Cell, variant: str = "") -> str:
@@ -118,7 +118,7 @@ class Group:
 
 
 def groups(run: Run) -> tuple[Group, ...]:
-    """One group per workload that has cells and per target. A run of one branch has groups without a target."""
+    """A group for each target and each workload with cells. In a run of one branch `target` is None."""
     targets: list[Side | None] = [side for side in run.sides if side.id != "base"]
     return tuple(
         _group(run, workload, target, cells)
@@ -152,7 +152,7 @@ def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell])
 
 
 def _variants(run: Run, workload: Workload, cells: list[Cell]) -> dict[str, list[str]]:
-    """Cell -> variants that either side ran or should have run; [""] when the package has none."""
+    """Cell -> variants that a side ran or should have run; [""] if the package has no variants."""
     sides = {side.id for side in run.sides}
     arms = {one: Arm.of(one) for one in {o.arm for o in run.observations}}
     ran: dict[str, list[Arm]] = {cell.id: [] for cell in cells}
@@ -167,7 +167,7 @@ def _variants(run: Run, workload: Workload, cells: list[Cell]) -> dict[str, list
 
 
 def _axes(workload: Workload, cells: list[Cell]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The axes that tell cells apart, and the others: one value, or always the value of another axis (zipped axes)."""
+    """The axes that differ between cells; and each other axis with its one value, or with the axis that it always equals."""
     varying: dict[tuple[str, ...], str] = {}
     constants: dict[str, str] = {}
     for axis in dict.fromkeys([*workload.axes, *(axis for cell in cells for axis in cell.params)]):
@@ -180,19 +180,19 @@ def _axes(workload: Workload, cells: list[Cell]) -> tuple[tuple[str, ...], dict[
 
 
 def label(cell: Cell, axes: Iterable[str], variant: str = "") -> str:
-    """A cell by these axes; its whole id when there are none."""
+    """A cell by these axes and its variant; the cell's id if it has neither."""
     parts = [f"{axis}={cell.params[axis]}" for axis in axes if axis in cell.params]
     return text.clean(" ".join([*parts, *([variant] if variant else [])]) or cell.id)
 
 
 def workload_of(run: Run, cell: Cell) -> Workload:
-    """The cell's workload; a bare one where run.json does not list it."""
+    """The cell's workload; a workload without axes if run.json does not list it."""
     bare = Workload(name=cell.workload, kernel=cell.kernel, suite="", axes=(), judge=run.options.judge)
     return next((load for load in run.workloads if load.name == cell.workload), bare)
 
 
 def judged_metric(run: Run, workload: Workload, seen: Observation | None = None) -> str:
-    """The metric that verdicts rest on; the wall clock where GPU time is wanted and the run was judged by another."""
+    """The metric of the verdict: `workload.judge`, or the wall clock if the run was not judged by GPU time."""
     name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.options.judge != "gpu" else workload.judge]
     if seen and seen.metrics and name not in seen.metrics:
         others = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "gpu_busy", "wall")
@@ -206,7 +206,7 @@ def arm(run: Run, id: str) -> Arm:
 
 
 def arm_name(run: Run, id: str) -> str:
-    """An arm as a person names it: the branch (with the side's id where two have one label) and variant; a peer's name."""
+    """An arm in words: `main ws`, `peer sdpa`; with the side's id if two sides have the same label."""
     one = arm(run, id)
     if one.peer:
         return f"peer {text.clean(one.peer)}"
@@ -281,7 +281,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Block:
-    """A titled piece of a section. `folded`: behind a click, with the title as its summary."""
+    """A titled part of a section. `folded`: closed until a click on its title."""
 
     title: str = ""
     text: tuple[str, ...] = ()
@@ -345,7 +345,7 @@ def lines(group: Group) -> list[Line]:
 
 
 def _arrow(texts: list[str], target: str) -> str:
-    """`613.2 → 653.7`; once where both are the same or one side has none."""
+    """`613.2 → 653.7`; one number if both are equal or one is missing."""
     known = list(dict.fromkeys(rate for rate in texts if rate != text.NOT_RECORDED))
     if text.NOT_RECORDED in texts and known:
         return f"{known[0]} ({'base' if texts[0] == known[0] else target} only)"
@@ -353,7 +353,7 @@ def _arrow(texts: list[str], target: str) -> str:
 
 
 def time_text(seen: Observation | None, name: str) -> str:
-    """The time by this metric, or what became of the arm; a time of a wrong output says so."""
+    """The time by this metric, or the arm's status if it has no time."""
     if seen is None:
         return "not measured"
     ns = value(seen, name)
@@ -363,7 +363,7 @@ def time_text(seen: Observation | None, name: str) -> str:
 
 
 def own_interval(seen: Observation | None, name: str) -> str:
-    """The interval of an arm's own time; why there is no time."""
+    """The interval of an arm's own time, or the reason for a missing time."""
     timed = metric(seen, name)
     if timed is None:  # a failed build has its own line below the tables
         return text.clean(seen.reason, 80) if seen and seen.status != "build_failed" else ""
@@ -377,9 +377,9 @@ def own_interval(seen: Observation | None, name: str) -> str:
 
 @dataclass(frozen=True)
 class Failed:
-    """One reason, and the cells whose arm it cost: a failed build costs all cells of its package, a crash often several."""
+    """A failure and the cells that it affects: a failed build affects all cells of its package."""
 
-    arm: str  # as a person names it
+    arm: str  # in words, by `arm_name`
     status: str
     reason: str
     log: str  # path inside the run folder
@@ -399,8 +399,7 @@ class Failed:
 
 
 def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
-    """Every reason of the run once: of all rows, then of the peers. Rows that neither side supports count only where the run
-    has nothing else."""
+    """Each failure of the rows, then of the peers, once. Rows that neither side supports count only if the run has no others."""
     every = list(every)
     nothing = all(row.apart for group in every for row in group.rows)
     found = [(seen, group.full_name(row.cell, row.variant)) for group in every for row in group.rows
@@ -425,5 +424,5 @@ def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
 
 
 def log_path(name: str) -> str:
-    """Where a log lies inside the run folder: records may name it by the file alone."""
+    """A log's path inside the run folder; some records have the file's name only."""
     return f"logs/{name}" if name and "/" not in name else name

@@ -1,4 +1,4 @@
-"""What a report says in words: verdicts, reasons, causes, trust, how a run was measured. One wording for every format.
+"""The wording of every report: verdicts, reasons, statuses, causes, warnings and guarantees.
 
 A percentage is a change of time, has a word ("2.1 % slower"), and stands beside its interval or the reason why there is none.
 The run's headline and its warnings are made when it is judged (abprof/verdict/).
@@ -77,7 +77,7 @@ def status(name: str) -> str:
 
 
 def bounds(row: Comparison) -> str:
-    """The interval in words, or why there is none."""
+    """The interval in words; a change from too few epochs has no interval."""
     if row.low_pct is not None and row.high_pct is not None:
         return interval(row.low_pct, row.high_pct, _places(row))
     return "" if row.pct is None else f"{NO_INTERVAL} from {plural(row.epochs, 'epoch')}"
@@ -89,7 +89,7 @@ def _places(row: Comparison) -> int:
 
 
 def change_text(row: Comparison) -> str:
-    """`2.1 % slower`, to stand beside its interval; `~` where there is no certain difference; without a number, why."""
+    """`2.1 % slower`; `~` without a certain difference; the reasons if there is no number."""
     if row.pct is None:
         return reasons(row) or NOT_RECORDED
     around_zero = row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0 <= row.high_pct
@@ -97,7 +97,7 @@ def change_text(row: Comparison) -> str:
 
 
 def _qualifier(row: Comparison) -> str:
-    """What qualifies the verdict: reasons, chance, the smallest margin that could have been certified, and the
+    """Qualifiers of the verdict: reasons, chance, the smallest margin that could have been certified, and the
     slow-down that the row would have shown with 90 % probability."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
@@ -107,7 +107,7 @@ def _qualifier(row: Comparison) -> str:
 
 
 def note(row: Comparison | None) -> str:
-    """The qualifier of a change, unless the column of the change already says it."""
+    """The qualifiers of a row, or "" if `change_text` has the same words."""
     said = _qualifier(row) if row else ""
     return "" if row is None or said == change_text(row) else said
 
@@ -123,21 +123,21 @@ def verdict_and_change(row: Comparison) -> str:
 
 
 def because(row: Comparison | None) -> str:
-    """The causes of a row that changed; "" where nothing changed, or nothing was recorded to look at."""
+    """The causes of a row that changed; "" if no cause was looked for."""
     if row is None or row.causes is None:
         return ""
     return "; ".join(clean(cause.text) for cause in row.causes) or NO_CAUSE
 
 
 def fact(value: Value) -> str:
-    """A workload's fact: a number with four significant digits, a text as it is."""
+    """A workload's fact as text; numbers have four significant digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else clean(value)
 
 
 def headline(run: Run) -> str:
-    """The run's one sentence."""
+    """The run's result in one sentence."""
     return clean(run.header.sentence, 1000) if run.header else "Nothing was judged"
 
 

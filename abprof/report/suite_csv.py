@@ -63,12 +63,12 @@ def improvement(baseline: float | None, target: float | None) -> float | None:
 
 
 def compare_keys(columns: Sequence[str]) -> tuple[str, ...]:
-    """Key columns of a compare file, in the scripts' order: these axes, `direction` last, the dense ones as there."""
+    """Key columns of a compare file in the scripts' order: `direction` is last, except in dense files."""
     return DENSE_KEYS if set(columns) == set(DENSE_KEYS) else _direction_last(columns)
 
 
 def compared_columns(keys: Sequence[str]) -> tuple[str, ...]:
-    """What a compare file compares: all values, but for dense runs not the latency."""
+    """The compared columns: all values, without the latency for dense runs."""
     return VALUES[1:] if set(keys) == set(DENSE_KEYS) else VALUES
 
 
@@ -83,7 +83,7 @@ def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
 
 
 def alert(case: Mapping[str, object], baseline: float, target: float, column: str = "tflops_per_sec") -> list[str]:
-    """The scripts' lines about one case."""
+    """The scripts' four lines for a case over the threshold."""
     return [
         f"  - Case: {dict(case)}",
         f"    {column} Baseline: {baseline:.4f}",
@@ -99,7 +99,7 @@ def limit(thresholds: Iterable[float]) -> str:
 
 
 def warning_block(alerts: Iterable[Sequence[str]], thresholds: Iterable[float]) -> list[str]:
-    """The scripts' closing lines: the cases over their threshold, or that there are none."""
+    """The scripts' closing lines: the cases over their threshold, or the line for none."""
     found, most = [line for lines in alerts for line in lines], limit(thresholds)
     if not found:
         return ["", f"✅ TFLOPs performance fluctuation is within {most} for all test cases."]
@@ -217,7 +217,7 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
 
 
 def _code(run: Run, side: Side, cell: Cell) -> Line:
-    """What the cell's workers loaded: the build, whether all of it came from this side, and a digest of the files."""
+    """The code that the cell's workers loaded: build key, proof that it is this side's, digest of the files."""
     build = next((b for b in run.builds if (b.side, b.kernel) == (side.id, cell.kernel)), None)
     proofs = [proof for proof in run.proofs if (proof.side, proof.kernel) == (side.id, cell.kernel)]
     bad = next((proof for proof in proofs if not proof.ok), None)
@@ -437,7 +437,7 @@ _WIDE = "=" * 80
 
 
 def with_footer(log: str, page: Page) -> str:
-    """The log with its footer: a former one of the same run is replaced, so that a report can be made again."""
+    """The log with the run's footer, which replaces an older footer of the same run."""
     run, of = page.run, [workload.group for workload in page.workloads]
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
@@ -484,7 +484,7 @@ def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[st
 
 
 def _case(group: Group, row: Row) -> dict[str, object]:
-    """What the scripts print as the case: their key columns, every axis for other workloads; the variant if any."""
+    """The case as the scripts print it: the key columns (all axes for other workloads) and the variant."""
     columns = group.workload.seed_columns
     names = compare_keys(columns) if columns else tuple(row.cell.params)
     shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}
@@ -501,7 +501,7 @@ def _findings(page: Page) -> Iterator[str]:
 
 
 def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
-    """The scripts' last words, per target: what changed beyond its threshold, or that nothing did."""
+    """The scripts' closing lines for each target, with the rows that are slower or faster."""
     for side in run.sides[1:]:
         found = [(group, row) for group in of if group.target == side for row in group.rows]
         changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]

@@ -144,7 +144,7 @@ def _steps(group: Group) -> tuple[str, ...]:
 
 
 def _case(group: Group, row: Row, without: str = "") -> str:
-    """The row's cell by the axes that tell cells apart, but for one; the workload's name when none is left."""
+    """The row by the axes that differ, except `without`; the workload's name if no axis is left."""
     axes = [axis for axis in group.axes if axis != without]
     return label(row.cell, axes) if axes else clean(group.workload.name)
 
@@ -154,7 +154,7 @@ def _case(group: Group, row: Row, without: str = "") -> str:
 
 @dataclass(frozen=True)
 class Gain:
-    """Speed-up of one arm over another of the same cell; 2 is half the time. No verdict: the two were not compared."""
+    """Speed-up of one arm over another of the same cell: 2 is half the time. `verdict` is "" if the two were not compared."""
 
     ratio: float | None = None
     low: float | None = None
@@ -210,7 +210,7 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
 
 
 def _ladder(group: Group) -> Iterator[Block]:
-    """Each step's time and rates, against the first step, the one before, and the peers."""
+    """Each step's time and rates, with its speed-up over the first step, the step before, and the peers."""
     steps = group.workload.ladder
     if not steps:
         return
@@ -272,7 +272,7 @@ def _scaling(group: Group) -> Iterator[Block]:
 
 
 def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
-    """(ns, variant) of the fastest arm whose output is right: a wrong one may be shown, and is never the best."""
+    """(ns, variant) of the fastest arm; an arm with a wrong output never counts."""
     right = [(ns, name) for name, one in seen.items() if one and one.status != "wrong" and (ns := row.ns(one))]
     return min(right, default=(None, NOT_RECORDED))
 

@@ -89,7 +89,7 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
 
 
 def _table(of: rows.Table, console: Console, style: str = "dim", styles: Sequence[str] = ()) -> None:
-    """A table, or where it is too wide its rows one by one: a figure is never cut. `styles`: of verdicts, the first cells."""
+    """A table, or one line per row if the table is too wide, so that no figure is cut. `styles`: for the first cell of each row."""
     _say(console, of.caption, style)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(of.header):
@@ -144,7 +144,7 @@ def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
 
 
 def _notes(first: Run, second: Run) -> Iterator[str]:
-    """What a reader must know before comparing: other machines, versions, code, rules, or trust."""
+    """Differences between the runs that make a comparison doubtful: machine, versions, code, rules, trust."""
     left, right = ({"device": run.machine.device, "host": run.machine.host, "threshold": f"{run.options.threshold:g} %",
                     "margin": f"{run.options.margin:g} %"} | run.versions
                    | {side.id: f"{side.label} {side.commit[:10]}" for side in run.sides} for run in (first, second))  # fmt: skip
