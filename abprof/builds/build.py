@@ -277,8 +277,7 @@ class _Builder:
         """Run the recipe and the package's own build()."""
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
         mount = factory.mount(self.job.checkout, self.job.package, place)
-        start = wire.Start(factory.device, id, mount, dict(factory.workloads), str(factory.scratch))
-        worker.call(start, factory.timeout)
+        worker.call(factory.start(id, mount), factory.timeout)
         parts = self.job.package.build
         recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in parts]
         try:

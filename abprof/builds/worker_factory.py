@@ -173,6 +173,10 @@ class WorkerFactory:
             whole=checkout.side.kind == "dist",
         )
 
+    def start(self, id: str, mount: wire.Mount | None = None, epoch: int = 0) -> wire.Start:
+        """The first request to the worker `id` (a side's id, "control", "peers" or "judge")."""
+        return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch)
+
     def alone(self, name: str, side: str = "base", *, forked: bool = False) -> Worker:
         """Start a worker without a build, which logs to NAME.log; `forked`: off a server if possible. Raises WorkerDied."""
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})

@@ -68,9 +68,7 @@ class WorkerPool:
         try:
             worker = factory.worker(id, spec.checkout, spec.package, place, log=log, name=id, epoch=self._epoch)
             self._workers[id] = worker
-            mount = factory.mount(spec.checkout, spec.package, place)
-            workloads, scratch = dict(factory.workloads), str(factory.scratch)
-            worker.send(wire.Start(factory.device, id, mount, workloads, scratch, self._epoch))
+            worker.send(factory.start(id, factory.mount(spec.checkout, spec.package, place), self._epoch))
         except WorkerDied as died:
             self._failed_starts[id].append(died)
             return False
@@ -125,12 +123,8 @@ class WorkerPool:
         if self._judge is None or not self._judge.alive:
             if self._judge is not None:
                 self._judge.kill()
-            factory = self._factory
-            self._judge = factory.alone("judge")
-            workloads, scratch = dict(factory.workloads), str(factory.scratch)
-            self._judge.call(
-                wire.Start(factory.device, "judge", None, workloads, scratch, self._epoch), factory.timeout
-            )
+            self._judge = self._factory.alone("judge")
+            self._judge.call(self._factory.start("judge", epoch=self._epoch), self._factory.timeout)
         return self._judge
 
     def close(self) -> None:
@@ -242,8 +236,7 @@ def foreground(
     """The process for one arm of a cell. `facts`: it also reports what the workload says of the cell."""
     place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
     file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
-    mount, scratch = factory.mount(spec.checkout, spec.package, place), str(factory.scratch)
-    start = wire.Start(factory.device, spec.id, mount, dict(factory.workloads), scratch)
+    start = factory.start(spec.id, factory.mount(spec.checkout, spec.package, place))
     opened = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, seed=seed)
     file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(result), facts))))
     argv = (*factory.argv(spec.id), "--cell", str(file))
