@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gitrepo import GitRepo, make_repo
+from tests.gitrepo import make_repo
 from tests.simulated.lab import Lab, Result, loose
 from tests.simulated.scenario import Scenario, Time, Workload
 from tests.tinyrepo import abprof, tiny_repo
@@ -152,16 +152,6 @@ def test_places_that_are_no_repository(lab: Lab, tmp_path: Path) -> None:
     refused(lab, "main", "fast", repo=tmp_path / "bare", says="a bare repository")
 
 
-def test_a_shallow_clone_without_the_commit(lab: Lab, tmp_path: Path) -> None:
-    lab.repo.git(
-        "clone", "--quiet", "--depth=1", "--no-local", "--branch=fast", f"file://{lab.repo.path}", str(tmp_path / "c")
-    )
-    clone = GitRepo(tmp_path / "c")
-    for spec in ("main", "fast~1"):
-        refused(lab, spec, "fast", repo=clone.path, says=f"{spec!r} is not in this shallow clone (")
-    assert clone.git("status", "--porcelain", "--ignored") == ""
-
-
 def test_no_workloads_and_no_kernels(lab: Lab, tmp_path: Path) -> None:
     repo = make_repo(tmp_path / "repo")
     repo.commit("nothing", {"README.md": "hello\n"})
@@ -280,59 +270,6 @@ def test_no_git(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(lab, "environment", lambda: bad)
     refused(lab, "main", "fast", says="git")
     assert os.environ["PATH"] != str(tmp_path)
-
-
-# ---------------------------------------------------------------- names that are allowed
-
-ODD = [
-    "a/b/c",
-    "a-b-c",
-    "it's",
-    'say-"hi"',
-    "a<b>&c",
-    "\N{ROCKET}-launch",
-    "=1+1",
-    "x" * 250,
-    "CON",
-    "..a".replace("..", ".-"),
-]
-
-
-@pytest.mark.slow
-def test_odd_branch_names_in_a_whole_run(tmp_path: Path) -> None:
-    """Every one a target of one run: its files are told apart, lie in the run's folder, and hold no markup."""
-    load = Workload(
-        kernel="k",
-        suite="dense",
-        presets={"default": {"seqlen": [8], "mask_type": ["full"], "direction": ["fwd"]}},
-        seed_columns=["seqlen", "mask_type", "direction"],
-    )
-    lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=[Time(ns=20e6)]))
-    names = [
-        name
-        for name in ODD
-        if subprocess.run(["git", "check-ref-format", "--branch", name], capture_output=True, check=False).returncode
-        == 0
-    ]
-    assert len(names) >= 8
-    commit = lab.repo.git("rev-parse", "fast")
-    packed = "".join(f"{commit} refs/heads/{name}\n" for name in sorted(names))
-    (lab.repo.path / ".git" / "packed-refs").write_text("# pack-refs with: peeled fully-peeled sorted\n" + packed)
-    before = lab.fingerprint()
-    result = lab.abprof("main", *names)
-    assert [side.label for side in result.run.sides] == ["main", *names]
-    assert {row.verdict for row in result.run.comparisons} == {"same"}
-    assert result.code == 0
-    assert result.folder
-    assert [path for path in lab.runs.iterdir() if path.is_dir()] == [result.folder]
-    assert [path.name for path in result.folder.iterdir() if path.is_dir()] == ["logs"]
-    for kind in ("profile_dense_", "compare_main_"):
-        assert len(list(result.folder.glob(f"{kind}*.csv"))) == len(names) + (kind == "profile_dense_")
-    page = (result.folder / "report.html").read_text()
-    assert "a&lt;b&gt;&amp;c" in page
-    assert "a<b>" not in page
-    assert lab.fingerprint() == before
-    assert lab.left_behind() == []
 
 
 def test_the_same_ref_twice_is_an_aa_run_and_says_so(tmp_path: Path) -> None:

@@ -200,12 +200,11 @@ def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab
     real = {name: value for name, value in Lab.environment(lab).items() if name != "ABPROF_WORKER"}
     lab.environment = lambda: real  # type: ignore[method-assign]
     places = ("--dry-run", "--repo", str(lab.repo.path), "--device", "cpu")
-    for refs in (("main",), ("main", "fast")):
-        assert lab.command(*refs, *places).code == 0
+    assert lab.command("main", "fast", *places).code == 0
     done = lab.command("main", "fast", "main", *places)
     said = f"abprof: {lab.repo.path}/abprof.toml:3, python.target2: no interpreter '/no/python'"
     assert (done.code, done.err.splitlines()[-1]) == (2, said)
-    for never in ("target1", "target0", "target02", "control", "Target", "peers"):
+    for never in ("target1", "control"):
         lab.repo.write({"abprof.toml": f'[python]\n{never} = "python3"\n'})
         done = lab.command("main", *places)
         said = f"abprof: {lab.repo.path}/abprof.toml:2, python.{never}: no side '{never}', but all, base, target, target2, ..."

@@ -141,16 +141,6 @@ def test_rerun_adds_fresh_epochs_and_replaces_nothing(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- nothing changed; one branch alone
 
 
-@pytest.mark.slow
-def test_the_same_code_twice_is_neither_slower_nor_faster(tmp_path: Path) -> None:
-    repo = tiny_repo(tmp_path / "repo")
-    done = abprof("main", "main", "--epochs", "4", *CPU, cwd=repo.path, home=tmp_path)
-    assert not {"slower", "faster"} & {row["verdict"] for row in done.run["comparisons"]}
-    assert done.statuses("target") == {CELL: "identical"}
-    assert done.run["comparisons"][0]["epochs"] == 4, "an A/A run measures"
-    assert done.code in (0, 4)
-
-
 def test_one_branch_alone(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo")
     done = abprof("run", "main", "--quick", *CPU, cwd=repo.path, home=tmp_path)

@@ -93,7 +93,7 @@ def programs(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     lab = Lab(tmp_path, LONG)
     before = lab.fingerprint()

@@ -1,4 +1,4 @@
-"""A tiny parent for one simulated worker: what tests/test_simulated*.py drive it with."""
+"""An example scenario, and a factory of simulated workers for tests of rooms that start workers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from tests.simulated.scenario import Fault, Scenario, Workload
 
 WORKER = Path(__file__).parent / "worker.py"
 CASE: dict[str, wire.Value] = {"n": 1, "mask": "full"}
-CELL = "w/n=1,mask=full"
 LOAD = Workload(
     kernel="k",
     presets={"default": {"n": [1, 2], "mask": ["full"]}, "zipped": {"a,b": [[1, 2], [3, 4]]}},
@@ -26,7 +25,6 @@ LOAD = Workload(
     convention="simulated",
     skips={"w/n=2,*": "too large here"},
 )
-NOWHERE = wire.Mount("k", "/nowhere", "abprof_side.k", "", [])
 SCENARIO = Scenario(workloads={"w": LOAD}, clock_ns=1000)
 
 
