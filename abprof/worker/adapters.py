@@ -129,8 +129,6 @@ def _as_now(call: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
-    """A reset() that clears these tensors' gradients, if there are any."""
-
     def reset() -> None:
         for tensor in tensors:
             tensor.grad = None
@@ -459,7 +457,6 @@ class BenchmarkOperator:
 
 
 def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any], Any]:
-    """Marks a method of an operator."""
 
     def mark(method: Any) -> Any:
         setattr(method, _MARK, enabled)

@@ -204,7 +204,6 @@ def _overwrite(inputs: Any, fresh: Any) -> None:
 
 
 def _held(values: Any) -> Iterator[torch.Tensor]:
-    """The strided tensors in sequences, mappings and dataclasses."""
     if isinstance(values, torch.Tensor):
         if values.layout == torch.strided:
             yield values

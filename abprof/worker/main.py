@@ -44,7 +44,7 @@ def main(argv: list[str] | None = None) -> int:
         versions()  # imports Triton
     if options.source and not select.select([options.source], [], [], 0)[0]:
         for step in PRELOAD:
-            step()
+            _preload(*step)
     # run_worker.py disabled the garbage collector: walking what torch and Triton make while they are imported takes a
     # third of a worker's start, and all of it stays.
     gc.freeze()
@@ -60,19 +60,15 @@ def main(argv: list[str] | None = None) -> int:
     return code
 
 
-def _symbolic_shapes() -> None:
-    """torch.autograd.grad imports this module, and sympy with it, at its first call: 2 s without bytecode."""
+def _preload(module: str, function: str = "") -> None:
     with contextlib.suppress(Exception):
-        importlib.import_module("torch.fx.experimental.symbolic_shapes")
+        loaded = importlib.import_module(module)
+        if function:
+            getattr(loaded, function)()
 
 
-def _triton_key() -> None:
-    """Triton's first launch hashes all of Triton, 0.4 s, and keeps the hash in the process."""
-    with contextlib.suppress(Exception):
-        importlib.import_module("triton.runtime.cache").triton_key()
-
-
-PRELOAD = [_triton_key, _symbolic_shapes]  # work that a first call needs anyway; it uses no device
+# Work of a first call that needs no device: Triton hashes itself, 0.4 s; torch.autograd.grad imports sympy, 2 s.
+PRELOAD = [("triton.runtime.cache", "triton_key"), ("torch.fx.experimental.symbolic_shapes",)]
 
 
 def serve(source: int, sink: int) -> int:
@@ -188,7 +184,7 @@ def fork_workers(fd: int) -> int:
     while True:
         ready, _, _ = select.select([fd, woken], [], [], 0 if idle else None)
         if not ready:
-            idle.pop(0)()
+            _preload(*idle.pop(0))
         if woken in ready:
             os.read(woken, 1 << 12)
             _reap(channel)

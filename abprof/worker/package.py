@@ -110,7 +110,6 @@ _AT_START = tuple(sys.modules)
 
 
 def _listed(variable: str) -> list[str]:
-    """The absolute folders that an environment variable lists."""
     return [place for place in re.split("[:;]", os.environ.get(variable, "")) if os.path.isabs(place)]  # noqa: PTH117
 
 
@@ -271,7 +270,6 @@ class Prover:
         return found
 
     def _hash(self, path: str) -> str:
-        """SHA-256 of the file; "" if the file is gone."""
         try:
             stat = os.stat(path)  # noqa: PTH116
             key = path, stat.st_mtime_ns, stat.st_size
