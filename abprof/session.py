@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
@@ -31,16 +32,20 @@ from abprof.measure import (
     follow_up,
     look_around,
     make_plan,
+    owed,
 )
 from abprof.measure.plan import broken_workloads, build_kernels, check_packages, watched
 from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
+from abprof.records.quantities import plural
 from abprof.store import Record, RunFolder, Wanted, kernel_key, new_folder, read
 from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
+
+_FOLLOW_UP = 0.1  # of the budget, which profiled passes may take even if epochs have spent it: causes rest on them
 
 
 def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
@@ -177,7 +182,8 @@ def _measured(
     view: View,
     rest: Continued | None = None,
 ) -> Record:
-    """Plan and measure: workloads, or a command that times itself."""
+    """Plan and measure: workloads, or a command that times itself. The budget counts from here, builds apart."""
+    began = time.monotonic()
     if rest.run.command if rest else place.options.command:
         bench = commands.prepare(place, trees, logs, view, rest)
         record = record_of(bench.head)
@@ -185,7 +191,7 @@ def _measured(
     else:
         plan = make_plan(place, trees, logs, view, rest)
         record = record_of(plan.run)
-        measure(place, plan, record)
+        measure(place, plan, record, began)
     return record
 
 
@@ -206,8 +212,8 @@ def new_record(
     )
 
 
-def measure(place: RunContext, plan: Plan, record: Record) -> None:
-    """Build, and add epochs to the record until all is decided, the budget is spent, or ^C."""
+def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None:
+    """Build, and add epochs to the record until all is decided, the budget is spent, or ^C. `began`: by time.monotonic()."""
     # Children that no group and no mark identifies end here, before the results are written.
     with (
         proc.no_orphans(),
@@ -216,10 +222,12 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
         executor_of(place, plan, record.folder.logs, record.view.say) or contextlib.nullcontext() as executor,
     ):
         watch, add = watched(place, plan), progress(record)
+        before = time.monotonic()
         builds = build_kernels(place, plan, record.view)
+        began += time.monotonic() - before
         plan = start(place, plan, builds, record, add)
         record.note(watch.built(builds, "while kernels were built"))
-        budget, path = place.options.budget, record.folder.path
+        budget, path = place.options.budget - (time.monotonic() - began), record.folder.path
         if executor:
             items = coordinate(plan, record, executor, place)
         else:
@@ -230,8 +238,11 @@ def measure(place: RunContext, plan: Plan, record: Record) -> None:
                 if isinstance(item, Block) and not executor:
                     record.note(watch.look(f"in epoch {item.epoch}"))
         if not executor:  # a shard does so after its own cells
-            for block in follow_up(plan, record.blocks, record.next_epoch):
+            until = max(began + place.options.budget, time.monotonic() + _FOLLOW_UP * place.options.budget)
+            for block in follow_up(plan, record.blocks, record.next_epoch, until):
                 add(block)
+            if late := len(owed(plan, record.blocks)):
+                record.view.warn(f"the budget ended: {plural(late, 'cell')} without phases and launches")
         names, say = place.options.probe, record.view.say
         for trace in probed(plan, record.judged("running"), names, path, record.next_epoch, say) if names else ():
             record.add(trace)

@@ -41,14 +41,16 @@ def owed(plan: Plan, before: Sequence[Block]) -> set[str]:
     return {*_slices_due(plan, before), *_to_profile(plan, before)}
 
 
-def follow_up(plan: Plan, before: Sequence[Block], first: int) -> Iterator[Block]:
+def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = math.inf) -> Iterator[Block]:
     """The profiled pass of each cell, then with --sustained its slices in each epoch up to the first look.
 
     Yields blocks without rounds, and blocks of slices, but for those that `before` has. `first`: the number of the next
-    epoch. An arm that did not run in turns is left out.
+    epoch. An arm that did not run in turns is left out. After `until` (time.monotonic()) no further profiled pass begins.
     """
     profiled = _to_profile(plan, before)
     for pool, cell in _cells(plan, profiled, sorted({arm.side for arms in profiled.values() for arm in arms}), first):
+        if time.monotonic() > until:
+            break
         yield plan.labelled(_profiled(plan, pool, cell, profiled[cell.id], first))
     due, turned = _slices_due(plan, before), _turned(before)
     for epoch in range(first, first + stats.LOOKS[0]):
