@@ -241,7 +241,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
             until = max(began + place.options.budget, time.monotonic() + _FOLLOW_UP * place.options.budget)
             for block in follow_up(plan, record.blocks, record.next_epoch, until):
                 add(block)
-            if late := len(owed(plan, record.blocks)):
+            if time.monotonic() > until and (late := len(owed(plan, record.blocks))):
                 record.view.warn(f"the budget ended: {plural(late, 'cell')} without phases and launches")
         names, say = place.options.probe, record.view.say
         for trace in probed(plan, record.judged("running"), names, path, record.next_epoch, say) if names else ():

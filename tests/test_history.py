@@ -63,6 +63,13 @@ def test_nights_in_order_with_base_and_head(made: Nights) -> None:
     assert (history.cells(), history.notes) == ([CELL, OTHER], ())
 
 
+def test_a_night_of_an_older_version_has_fields_that_went(made: Nights) -> None:
+    before = values(made)
+    for folder in made.runs_dir.iterdir():
+        edit(folder, lambda run: [row.update(graph_pct=1.0) for row in run["comparisons"]] and None)
+    assert values(made) == before
+
+
 def test_folders_that_come_change_and_go_are_followed(made: Nights) -> None:
     assert len(values(made)) == 6
     made.at = made.at.replace(year=2020)  # the clock goes back; numbers order the nights

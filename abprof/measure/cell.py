@@ -35,6 +35,7 @@ from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault, WorkerHung
 
 KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
+_NO = "the workload's check says no"
 ONE_AT_A_TIME = "one side in memory at a time, because together they do not fit"
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
 _Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it has loaded
@@ -127,6 +128,8 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     more = (time.monotonic() - begin) * beyond / max(1, len(rounds))
     rejected = turns.rejected(rounds, turn_taking.origin, device.bad_times())
     _reject_by_proof(cell, len(rounds), proofs, rejected)
+    if not alone:
+        cell.check_again(len(rounds) * (pace.calls if pace else 0))
     pool.close()
     block = Block(
         epoch=task.epoch,
@@ -264,17 +267,30 @@ class CellSetup:
             self.checking += time.monotonic() - began
 
     def _check(self, state: ArmState) -> None:
-        name = hashlib.sha256(f"{self.pool.token} {self.task.cell.id}".encode()).hexdigest()[:24]
-        against = _sample(name, self.states[0].arm) if state is not self.states[0] else ""
-        request = wire.Check(state.arm.id, f"{name}.expected", _sample(name, state.arm), against)
-        checked: wire.Checked | None = self.ask(state, request)
+        checked: wire.Checked | None = self.ask(state, self._check_request(state))
         if checked is not None:
             result = CheckResult(**{f.name: getattr(checked, f.name) for f in dataclasses.fields(CheckResult)})
             state.outcome = msgspec.structs.replace(state.outcome, check=result, facts=checked.facts)
             if not checked.ok:
-                self.wrong(state, checked.reason or "the workload's check says no")
+                self.wrong(state, checked.reason or _NO)
         if self.task.options.check == "outside" and state.outcome.status == "ok" and not state.arm.peer:
             self._check_outside(state)
+
+    def _check_request(self, state: ArmState) -> wire.Check:
+        name = hashlib.sha256(f"{self.pool.token} {self.task.cell.id}".encode()).hexdigest()[:24]
+        against = _sample(name, self.states[0].arm) if state is not self.states[0] else ""
+        return wire.Check(state.arm.id, f"{name}.expected", _sample(name, state.arm), against)
+
+    def check_again(self, calls: int) -> None:
+        """Check each arm that was checked once more, on what its `calls` timed calls left."""
+        for state in self.states:
+            began = time.monotonic()
+            if calls and state.takes_turns and state.outcome.check is not None and state.outcome.status == "ok":
+                request = dataclasses.replace(self._check_request(state), again=True)
+                checked: wire.Checked | None = self.ask(state, request)
+                if checked is not None and not checked.ok:
+                    self.wrong(state, f"after {calls} timed calls: {checked.reason or _NO}")
+                self.checking += time.monotonic() - began
 
     # ------------------------------------------------------------ --check outside
     #
@@ -322,7 +338,7 @@ class CellSetup:
             return None
         request = wire.Examine(cell.workload, dict(cell.params), seed, name, again)
         checked: wire.CheckResult = self.pool.judge().call(request, self.task.timeout)
-        return "" if checked.ok else checked.reason or "the workload's check says no"
+        return "" if checked.ok else checked.reason or _NO
 
 
 def _sample(name: str, arm: Arm) -> str:

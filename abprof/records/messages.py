@@ -311,6 +311,7 @@ class Check:
     expected: str  # file name in scratch
     sample: str  # file in scratch for this arm's sampled outputs: SIDE/NAME
     against: str = ""  # file of the base's sampled outputs
+    again: bool = False  # the open arm as the turns left it, not fresh inputs; no sample is written
 
 
 @dataclass(frozen=True)

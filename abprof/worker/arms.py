@@ -32,6 +32,7 @@ class Arm:
     pad: object
     wall: float = 0.0
     graph: Any = None  # a clocks.Graph, once captured
+    outputs: tuple[str, ...] = ()  # digests of what it returned when it was checked
 
     def facts(self) -> dict[str, wire.Value]:
         """The facts of the case and of this arm's operation."""

@@ -33,6 +33,8 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     The open arm's memory is freed before the fresh arm is made. A kernel that changes its inputs without a reset() fails:
     its later calls would have other values. Without a reference the outputs of the base, which is checked first, are it.
     """
+    if request.again:
+        return _again(arms, request)
     scratch, (wall, opened) = Path(arms.start.scratch), _taken(arms, request.arm)
     alone = not hasattr(arms.module(opened.workload), "reference")
     expected = None if alone else _expected(scratch / request.expected, lambda: _reference(arms, opened))
@@ -50,6 +52,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
     against = scratch / request.against if request.against else None
     digest, base_max_abs = _sample(tensors, scratch / request.sample, against)
+    arm.outputs = tuple(input_digests(tensors))
     arms.reopen(opened, wall, arm)
     facts = arm.facts()
     if alone and (words := not_compared(tensors, beside)):
@@ -57,6 +60,20 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     digest = "" if beside else digest  # a digest of a part cannot show that all is the same
     compared = bool(tensors) or not alone
     return wire.Checked(*_fields(verdict), digest, base_max_abs, compared, facts)
+
+
+def _again(arms: Arms, request: wire.Check) -> wire.Checked:
+    """Check one more call on the inputs as the timed calls left them, unless its outputs are those of the first check."""
+    arm, path = arms.opened[request.arm], Path(arms.start.scratch) / request.expected
+    arm.op.restore()
+    results = arm.op.call()
+    arms.clock.sync()
+    alone = not hasattr(arm.module, "reference")
+    tensors, _ = returned(results)
+    if tuple(input_digests(tensors)) == arm.outputs or (alone and not path.exists()):
+        return wire.Checked(True)
+    expected = _expected(path, lambda: _reference(arms, arm.request), host=alone)
+    return wire.Checked(*_fields(workload.check(arm.module, arm.request.case, tensors if alone else results, expected)))
 
 
 def hand(arms: Arms, request: wire.Hand) -> wire.Done:

@@ -117,7 +117,7 @@ def test_a_name_and_a_last_line_steer_no_terminal(repo: GitRepo) -> None:
 def test_places_are_filled_in_and_abprof_toml_adds_variables_and_a_build(repo: GitRepo) -> None:
     toml = """schema = 1
 [command]
-build = ["sh", "-c", "echo 'def say(): print(\\"sort,1\\")' > {worktree}/lib/times.py"]
+build = ["sh", "-c", "echo 'def say(): print(\\"sort,1.0000\\")' > {worktree}/lib/times.py"]
 env = { PYTHONPATH = "{worktree}/lib", WHO = "{side}" }
 """
     repo.git("rm", "--quiet", "times.py")

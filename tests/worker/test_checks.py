@@ -129,6 +129,7 @@ def double(x, how):
     if how in ("own", "own wrong"): return Pair(x, 1e4 if how == "own wrong" else 0.0)
     if how == "in place": return x.mul_(2)
     y = x * 2
+    if how == "varies": y = y * (1 + 1e-7 * torch.rand(1))
     if how == "last bit": y[12_345] = y[12_345].nextafter(torch.tensor(1e9))
     if how in ("destroys", "fills"): x.zero_()
     return x if how == "fills" else y
@@ -146,6 +147,8 @@ def inputs(case, device, seed):
     return torch.randn(140_000)  # torch's own generator: seeded by the worker
 def prepare(kernel, variant, case, x):
     kept = x.clone()
+    if case["how"] == "its copy":
+        return Op(lambda: kernel.double(kept, "in place"))
     return Op(lambda: kernel.double(x, case["how"]), (lambda: x.copy_(kept)) if case["how"] == "in place" else None)
 """
 JUDGED = (
@@ -184,6 +187,17 @@ def test_outputs_are_compared_with_a_reference_of_inputs_no_kernel_saw(worker: S
     assert not found.ok
     assert "largest error" in found.reason, "a wrong answer, whatever it did to its inputs"
     assert worker.ask(wire.Turn("base", 5, "cpu_clock")).value > 0, "the arm is open after its check"
+
+
+@pytest.mark.parametrize("workload", ["judged", "alone"])
+def test_what_the_timed_calls_left_is_checked_too(worker: Side, workload: str) -> None:
+    """A copy of the inputs that `prepare` made is changed by every call: only the first answer is right."""
+    for how, right in (("right", True), ("in place", True), ("varies", True), ("its copy", False)):
+        name = f"{workload}.{how}"
+        assert checked(worker, workload, how, expected=name).ok
+        worker.ask(wire.Turn("base", 3, "cpu_clock"))
+        again = worker.ask(wire.Check("base", name, "sample.base", again=True))
+        assert again.ok is right, (how, again.reason)
 
 
 def test_any_other_bit_is_another_digest_and_the_largest_sampled_difference_is_known(worker: Side) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Comparison, Header, Night, Side
+from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Header, Night, Side
 from abprof.records.errors import AbprofError, Exit
 from abprof.store import RUN
 
@@ -135,6 +135,20 @@ class _Observation(msgspec.Struct):
     metrics: dict[str, _Metric] = {}
 
 
+class _Row(msgspec.Struct, rename={"from_": "from"}):
+    """The part of a comparison; other fields, which rows of older versions have, are ignored."""
+
+    cell: str
+    from_: str
+    to: str
+    metric: str
+    verdict: str
+    pct: float | None = None
+    low_pct: float | None = None
+    high_pct: float | None = None
+    reasons: tuple[str, ...] = ()
+
+
 class _Run(msgspec.Struct):
     """The part of run.json that trends need, so that a thousand nights are read in seconds."""
 
@@ -144,7 +158,7 @@ class _Run(msgspec.Struct):
     night: Night | None = None
     header: Header | None = None
     observations: tuple[_Observation, ...] = ()
-    comparisons: tuple[Comparison, ...] = ()
+    comparisons: tuple[_Row, ...] = ()
 
 
 _Verdict = tuple[str, float | None, float | None, float | None]  # of a row, with its change and interval in per cent
