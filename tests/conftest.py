@@ -26,6 +26,9 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 if os.environ.pop("CI", None):
     os.environ.setdefault("BROWSER_TESTS", "required")
 
+# OpenMP's threads spin while they wait, on the core of the other test process. torch reads this when it is imported.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # The same examples wherever and whenever the suite runs, and no clock: how long one took says how busy the machine was.
 settings.register_profile(
     "suite", derandomize=True, database=None, deadline=None, suppress_health_check=[HealthCheck.too_slow]
