@@ -65,8 +65,8 @@ def test_nights_in_order_with_base_and_head(made: Nights) -> None:
 
 def test_a_night_of_an_older_version_has_fields_that_went(made: Nights) -> None:
     before = values(made)
-    for folder in made.runs_dir.iterdir():
-        edit(folder, lambda run: [row.update(graph_pct=1.0) for row in run["comparisons"]] and None)
+    for file in made.runs_dir.glob("*/run.json"):
+        edit(file.parent, lambda run: [row.update(graph_pct=1.0) for row in run["comparisons"]] and None)
     assert values(made) == before
 
 
