@@ -9,7 +9,7 @@ from pathlib import Path
 from rich.console import Console
 
 from abprof.records import Block, Run
-from abprof.report import page, rendered, suite_csv, terminal
+from abprof.report import Page, rendered, suite_csv, terminal
 
 
 def html(run: Run, blocks: Sequence[Block] = ()) -> str:
@@ -22,11 +22,11 @@ def markdown(run: Run, blocks: Sequence[Block] = ()) -> str:
 
 def footer(run: Run, log: str = "") -> str:
     """output.txt with this log before it."""
-    return suite_csv.with_footer(log, page(run, ()))
+    return suite_csv.with_footer(log, Page(run, ()))
 
 
 def shown(run: Run, width: int = 150, *, everything: bool = False) -> str:
     """What a terminal of this width prints."""
     out = io.StringIO()
-    terminal.show(page(run, ()), Console(file=out, width=width), Path("runs/x"), everything=everything)
+    terminal.show(Page(run, ()), Console(file=out, width=width), Path("runs/x"), everything=everything)
     return out.getvalue()

@@ -1,9 +1,9 @@
-"""Everything that is made from a judged run: a run and its blocks in; tables, pages, the end of the log and of the terminal out.
+"""Reports of a judged run. In: a run and its blocks. Out: tables, pages, the end of output.txt, and lines of a terminal.
 
 `write_all` writes every file of a run folder anew, `rendered` gives one format as bytes, `print_run` prints the run on
-standard output. All three print one model, a `Page`, which `page` makes. `environment` and `asset` give templates/ to other pages.
+standard output. All three print one model, a `Page`. Pages of other packages take their templates from `environment` and `asset`.
 
-The modules `sentences` (wording) and `text` (numbers and foreign text) belong to the face. `legacy`, `probes`, `scripts`,
+The modules `sentences` (wording) and `text` (numbers and foreign text) are public too. `legacy`, `probes`, `scripts`,
 `suite_csv` and `terminal` serve one command each.
 """
 
@@ -13,12 +13,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from abprof.report.model import Page, page
+    from abprof.report.model import Page
     from abprof.report.render import FORMATS, asset, environment, rendered, write_all
     from abprof.report.terminal import print_run
 
-__all__ = ["FORMATS", "Page", "asset", "environment", "page", "print_run", "rendered", "write_all"]
-_MODULES = {"Page": "model", "page": "model", "print_run": "terminal"}  # all others are in `render`
+__all__ = ["FORMATS", "Page", "asset", "environment", "print_run", "rendered", "write_all"]
+_MODULES = {"Page": "model", "print_run": "terminal"}  # all others are in `render`
 
 
 def __getattr__(name: str) -> Any:

@@ -19,16 +19,6 @@ from abprof.report.text import clean, signed
 FARTHEST = 60.0  # per cent of time that an axis shows at most
 
 
-def _svg(kind: str, width: int, height: int, parts: Iterable[str], label: str) -> Markup:
-    head = f'<svg class="{kind}" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(visible(label))}">'
-    return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704
-
-
-def _text(x: float, y: float, sentence: str, kind: str = "") -> str:
-    named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{x:.0f}" y="{y:.0f}">{escape(sentence)}</text>'
-
-
 class Strip:
     """Every row with a change, from the fastest to the slowest, over the band of the threshold; slower is up."""
 
@@ -55,7 +45,10 @@ class Strip:
         for kind, pct in zip(("inside", "margin"), self.bands, strict=True):
             parts.append(f'<path class="{kind}" d="M{left} {at(pct):.1f}H{width}V{at(-pct):.1f}H{left}"/>')
         parts.append(f'<path class="zero" d="M{left} {at(0):.1f}H{width}"/>')
-        parts += [_text(left - 6, min(max(at(pct) + 4, 11.0), height - 4), name) for pct, name in self.levels]
+        for pct, name in self.levels:
+            parts.append(
+                f'<text x="{left - 6}" y="{min(max(at(pct) + 4, 11.0), height - 4):.0f}">{escape(name)}</text>'
+            )
         for verdict in sentences.MARKS:
             mine = [(left + (0.5 + place) / len(self.rows) * (width - left - 10), row)
                     for place, row in enumerate(self.rows) if row.verdict == verdict]  # fmt: skip
@@ -65,7 +58,8 @@ class Strip:
             parts += [f'<g class="{verdict}"><path d="{whiskers}"/><polyline points="{dots}"/></g>'] if mine else []
         first, last = (signed(row.pct or 0.0) for row in (self.rows[0], self.rows[-1]))
         label = f"{plural(len(self.rows), 'row')} from the fastest to the slowest change, {first} to {last}"
-        return _svg("strip", width, height, parts, label)
+        head = f'<svg class="strip" viewBox="0 0 {width} {height}" role="img" aria-label="{escape(visible(label))}">'
+        return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704
 
     def png(self, sentence: str, below: str) -> bytes:
         """The strip as a picture for chats and slides, with two lines of text, drawn by Pillow."""

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Ceilings, Observation, Run
 from abprof.records import Block as Measured
 from abprof.records.quantities import plural
 from abprof.report import charts, probes, rows, sentences, tables
-from abprof.report.rows import Block, Failed, Group, Line, Row, Section
+from abprof.report.rows import Block, Group, Line, Row, Section
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, size
 from abprof.verdict import waivers
 
@@ -35,13 +36,20 @@ class Detail:
 
 @dataclass(frozen=True)
 class Workload:
-    """The rows of one workload against one target."""
+    """The rows of one workload against one target; `lines` are these rows as texts."""
 
+    run: Run
     group: Group
-    title: str
     lines: Sequence[Line]
-    blocks: Sequence[Block]
-    details: Callable[[], Iterator[Detail]]  # made when they are printed: they are most of a page
+
+    @property
+    def title(self) -> str:
+        return self.group.title(self.run)
+
+    @cached_property
+    def blocks(self) -> list[Block]:
+        """The tables below the rows."""
+        return tables.blocks(self.run, self.group, self.lines)
 
     @property
     def brief(self) -> list[Line]:
@@ -53,74 +61,49 @@ class Workload:
         """(case, causes) of each row with causes."""
         return [(line.case, line.why) for line in self.lines if line.why]
 
+    def details(self) -> Iterator[Detail]:
+        """The entries of the rows under "Cell by cell". A generator, because all entries together are most of a page."""
+        for line in (line for line in self.lines if line.id):
+            sides = [line.row.base, line.row.target] if self.group.target else [line.row.base]
+            logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
+            command = shlex.join(("abprof", "rerun", f"runs/{self.run.id}", "--only", line.row.cell.id))
+            yield Detail(line, tuple(_numbers(self.run, line.row, sides)), logs, clean(command, LONGEST))
 
-@dataclass(frozen=True)
+
 class Page:
-    """All that a report of this run shows, in order."""
+    """All that a report of a judged run and its blocks shows, in order."""
 
-    run: Run
-    headline: str
-    where: str
-    machine: Facts
-    alerts: tuple[tuple[str, str], ...]  # what forbids to act on the run, and why
-    counts: Sequence[tuple[str, int]]
-    weaker: tuple[str, ...]  # weaker guarantees
-    trust: Sequence[tuple[str, str]]
-    trusted: str
-    strip: charts.Strip
-    workloads: tuple[Workload, ...]
-    left_out: str  # rows without a detail
-    probes: tuple[Section, ...]
-    failed: Sequence[Failed]
-    about: tuple[Section, ...]  # machine, builds, environments; method and words
-
-
-def page(run: Run, blocks: Sequence[Measured]) -> Page:
-    """The model of a judged run and its blocks."""
-    groups = rows.groups(run)
-    lines = [rows.lines(group) for group in groups]
-    every = sorted((line for of in lines for line in of), key=lambda line: line.row.folded)
-    for number, line in enumerate(every[:DETAILS_UP_TO], 1):
-        line.id = f"c{number}"
-    left_out = (
-        f"{DETAILS_UP_TO} of {len(every)} rows have a detail; cells.csv and rounds.jsonl hold the numbers of all."
-    )
-    return Page(
-        run=run,
-        headline=sentences.headline(run),
-        where=_where(run),
-        machine=_machine(run),
-        alerts=tuple(_alerts(run)),
-        counts=_counts(run),
-        weaker=sentences.weaker(run),
-        trust=_trust(run, blocks),
-        trusted=_trusted(run),
-        strip=charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options),
-        workloads=tuple(_workload(run, *of) for of in zip(groups, lines, strict=True)),
-        left_out=left_out if len(every) > DETAILS_UP_TO else "",
-        probes=tuple(probes.sections(run)),
-        failed=rows.all_failures(run, groups),
-        about=tuple(_about(run, blocks)),
-    )
+    def __init__(self, run: Run, blocks: Sequence[Measured]) -> None:
+        groups = rows.groups(run)
+        lines = [[Line(group, row) for row in group.rows] for group in groups]
+        every = sorted((line for of in lines for line in of), key=lambda line: line.row.folded)
+        for number, line in enumerate(every[:DETAILS_UP_TO], 1):
+            line.id = f"c{number}"
+        self.run, self.headline, self.where = run, sentences.headline(run), _where(run)
+        self.machine = _machine(run)
+        self.alerts = [*_alerts(run)]
+        self.counts = _counts(run)
+        self.weaker = sentences.weaker(run)  # guarantees
+        self.trust, self.trusted = _trust(run, blocks), _trusted(run)
+        self.strip = charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options)
+        self.workloads = [Workload(run, *of) for of in zip(groups, lines, strict=True)]
+        left_out = (
+            f"{DETAILS_UP_TO} of {len(every)} rows have a detail; cells.csv and rounds.jsonl hold the numbers of all."
+        )
+        self.left_out = left_out if len(every) > DETAILS_UP_TO else ""
+        self.probes = [*probes.sections(run)]
+        self.failed = rows.all_failures(run, groups)
+        self.about = [*_about(run, blocks)]  # machine, builds, environments; method and words
 
 
 def _alerts(run: Run) -> Iterator[tuple[str, str]]:
+    """What forbids to act on the run, and why."""
     if run.status != "complete":
         yield f"This run is {run.status}", "what is missing was not measured"
     if run.header and not run.header.trusted:
         yield "This run cannot be trusted", _trusted(run).removeprefix("not trusted: ")
     if run.options.allow_wrong:
         yield "Wrong outputs were timed too (--allow-wrong)", "the time of a wrong answer says nothing about speed"
-
-
-def _workload(run: Run, group: Group, lines: Sequence[Line]) -> Workload:
-    return Workload(
-        group=group,
-        title=group.title(run),
-        lines=lines,
-        blocks=tables.blocks(run, group, lines),
-        details=lambda: (_detail(run, group, line) for line in lines if line.id),
-    )
 
 
 def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
@@ -145,17 +128,6 @@ def folded_title(lines: Sequence[Line]) -> str:
 
 
 # ---------------------------------------------------------------- one cell in detail
-
-
-def _detail(run: Run, group: Group, line: Line) -> Detail:
-    row = line.row
-    sides = [row.base, row.target] if group.target else [row.base]
-    return Detail(
-        line=line,
-        rows=tuple(_numbers(run, row, sides)),
-        logs=tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log)),
-        command=clean(shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", row.cell.id)), LONGEST),
-    )
 
 
 def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterator[Texts]:

@@ -19,7 +19,7 @@ from abprof.records import Block, Run
 from abprof.records.quantities import plural
 from abprof.report import probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
-from abprof.report.model import Page, Workload, folded_title, page
+from abprof.report.model import Page, Workload, folded_title
 from abprof.report.rows import Row
 from abprof.system import files as disk
 from abprof.system.bundled import bundled
@@ -124,7 +124,7 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
 
 def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
     """The run in one of FORMATS; nothing is written."""
-    made = FORMATS[format](page(run, blocks))
+    made = FORMATS[format](Page(run, blocks))
     return made.encode(errors="replace") if isinstance(made, str) else made
 
 
@@ -134,7 +134,7 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
 
     Raises AbprofError when the disk refuses.
     """
-    model, output = page(run, blocks), folder / "output.txt"
+    model, output = Page(run, blocks), folder / "output.txt"
     with disk.refusals(output):
         log = output.read_bytes().decode(errors="replace") if output.exists() else ""
     made = {"cells.csv": cells_csv(run)} | suite_csv.files(run) | probes.files(run)

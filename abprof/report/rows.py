@@ -300,48 +300,27 @@ class Section:
     text: str = ""
 
 
-@dataclass
 class Line:
     """The texts of one row. In a run of one branch `after` and `change` are empty."""
 
-    row: Row
-    verdict: str
-    mark: str
-    case: str
-    values: tuple[str, ...]  # of Group.columns
-    before: str
-    after: str
-    change: str  # "2.1 % slower", or why there is no number
-    interval: str  # of the change; of the time itself in a run of one branch
-    rate: str
-    note: str  # what qualifies the verdict
-    why: str  # the causes of a change
-    id: str = ""  # of the row's detail on the page; "" without a detail
+    id = ""  # of the row's entry under "Cell by cell"; "" without an entry
 
-
-def lines(group: Group) -> list[Line]:
-    """The group's rows as texts, in the group's order."""
-    found = []
-    for row in group.rows:
-        judged = row.comparison
-        values = tuple(text.clean(row.cell.params.get(axis, "-")) for axis in group.axes)
+    def __init__(self, group: Group, row: Row) -> None:
+        judged, target = row.comparison, group.target
         rates = [text.rate(tflops(row.cell, row.ns(seen))) for seen in (row.base, row.target)]
-        line = Line(
-            row=row,
-            verdict=row.apart or row.verdict or ("not judged" if group.target else ""),
-            mark="" if row.apart or not row.verdict else sentences.MARKS[row.verdict],
-            case=group.name(row),
-            values=(*values, text.clean(row.variant)) if group.variants else values,
-            before=time_text(row.base, row.metric),
-            after=time_text(row.target, row.metric) if group.target else "",
-            change=sentences.change_text(judged) if judged else "",
-            interval=sentences.bounds(judged) if judged else own_interval(row.base, row.metric),
-            rate=_arrow(rates, group.target.id) if group.target else rates[0],
-            note=sentences.note(judged),
-            why=sentences.because(judged),
-        )
-        found.append(line)
-    return found
+        values = tuple(text.clean(row.cell.params.get(axis, "-")) for axis in group.axes)
+        self.row, self.case = row, group.name(row)
+        self.values = (*values, text.clean(row.variant)) if group.variants else values  # of Group.columns
+        self.verdict = row.apart or row.verdict or ("not judged" if target else "")
+        self.mark = "" if row.apart or not row.verdict else sentences.MARKS[row.verdict]
+        self.before = time_text(row.base, row.metric)
+        self.after = time_text(row.target, row.metric) if target else ""
+        self.change = sentences.change_text(judged) if judged else ""
+        # Of the change; of the time itself in a run of one branch.
+        self.interval = sentences.bounds(judged) if judged else own_interval(row.base, row.metric)
+        self.rate = _arrow(rates, target.id) if target else rates[0]
+        self.note = sentences.note(judged)  # what qualifies the verdict
+        self.why = sentences.because(judged)  # the causes of a change
 
 
 def _arrow(texts: list[str], target: str) -> str:

@@ -17,7 +17,7 @@ from rich.text import Text
 from abprof.records import Run
 from abprof.records.quantities import plural
 from abprof.report import rows, sentences
-from abprof.report.model import Page, Workload, folded_title, page
+from abprof.report.model import Page, Workload, folded_title
 from abprof.report.text import clean
 
 WRAPS = 120  # columns from which on verdicts stand in a table whose texts wrap
@@ -27,7 +27,7 @@ _STYLES = {"broken": "bold red", "slower": "bold dark_orange", "faster": "bold d
 
 def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
     """Print the run on standard output: the rows that need a person (all with `everything`), headline, trust, the report's path."""
-    show(page(run, ()), _console(), folder, everything=everything)
+    show(Page(run, ()), _console(), folder, everything=everything)
 
 
 def print_tables(tables: Sequence[rows.Table], notes: Sequence[str], sentence: str) -> None:

@@ -18,7 +18,7 @@ from msgspec import Meta
 from abprof import __version__
 from abprof.records import UNREADABLE, Arm, Comparison, Record, Run, Side, Verdict
 from abprof.records.errors import AbprofError
-from abprof.report import Page, page
+from abprof.report import Page
 from abprof.report.sentences import VERDICTS, Lacking, lacking
 from abprof.report.text import clean
 from abprof.verdict import headline, waivers
@@ -171,7 +171,7 @@ def make_notice(run: Run) -> Notice:
         raise AbprofError("a run without timings has no verdict", where=run.id, advice="report.md has the counters")
     if len(run.sides) < 2:
         raise AbprofError("a run of one branch has no verdict to post", where=run.id, advice="compare two refs")
-    shown, order = page(run, ()), [*VERDICTS]
+    shown, order = Page(run, ()), [*VERDICTS]
     between_sides = [one for one in run.comparisons if not one.with_peer]
     rows = sorted(_rows(run, shown), key=lambda row: (order.index(row.verdict), -abs(row.pct or 0.0)))
     troubles = list(_troubles(shown))
