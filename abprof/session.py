@@ -298,20 +298,12 @@ def progress(record: Record) -> Callable[[Item], None]:
     labels = names.short_labels(record.head.cells)
     cells = {cell.id: cell for cell in record.head.cells}
     shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch
-    blocks: dict[str, list[Block]] = {}  # by cell, so that none looks through those of the whole run
-    losses, say = -1, record.view.say
+    say = record.view.say
 
     def add(item: Item) -> None:
         record.add(item)
         if not isinstance(item, Block) or item.beside:
             return
-        nonlocal losses
-        if losses != len(record.head.losses):  # a lost shard's blocks are gone from the record
-            losses = len(record.head.losses)
-            blocks.clear()
-            for block in record.blocks[:-1]:
-                blocks.setdefault(block.cell, []).append(block)
-        blocks.setdefault(item.cell, []).append(item)
         label = labels.get(item.cell, item.cell)
         for arm, outcome in item.outcomes.items():
             failure = (arm, outcome.status, outcome.reason)
@@ -320,7 +312,7 @@ def progress(record: Record) -> Callable[[Item], None]:
                 say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
         if item.judged and item.rounds:
             run = msgspec.structs.replace(record.head, cells=(cells[item.cell],))
-            for pair, values in provisional(run, blocks[item.cell]):
+            for pair, values in provisional(run, [block for block in record.blocks if block.cell == item.cell]):
                 look = next((look for look in stats.LOOKS if look >= len(values)), stats.LOOKS[-1])
                 pct, so_far = stats.percent(sum(values) / len(values)), f"{len(values)} of {look} epochs"
                 say(f"  {label}  {pair.before} -> {pair.after}: {pct:+.1f} % so far ({so_far})")

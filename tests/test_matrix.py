@@ -173,10 +173,10 @@ def test_a_variant_that_one_side_has_is_an_arm_of_every_side() -> None:
 
 def test_controls_are_spread_over_the_range_of_work_identical_code_first() -> None:
     many = [cell(f"w/n={n}", flops=float(n)) for n in range(100)]
-    chosen = matrix.controls(many, {"w/n=50", "w/n=60"})
+    chosen = matrix.controls(many, SIDES, {"w/n=50", "w/n=60"})
     assert chosen == {"w/n=50", "w/n=60", "w/n=12", "w/n=36", "w/n=63", "w/n=87"}
     assert len(chosen) == 6
-    assert matrix.controls(many[:4], set()) == {c.id for c in many[:4]}
+    assert matrix.controls(many[:4], SIDES) == {c.id for c in many[:4]}
 
 
 def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_has_them() -> None:

@@ -91,11 +91,11 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
                 try:
                     worker = pool.worker(arm.side)
                     request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=seed)
-                    reply: wire.Opened = worker.call(request, plan.timeout)
+                    reply: wire.Opened = worker.call(request, plan.factory.timeout)
                     if name == "perf":
                         data, spec = plan.factory.scratch / "perf.data", specs[arm.side]
                         own = spec.build.path, spec.checkout.path
-                        found |= _perf(worker, arm.id, reply.call_ns, plan.timeout, data, own)
+                        found |= _perf(worker, arm.id, reply.call_ns, plan.factory.timeout, data, own)
                     else:
                         found |= _traced(plan, worker, reply.call_ns, cell, arm, folder)
                 except (WorkerDied, WorkerFault) as failed:
@@ -119,7 +119,7 @@ def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, fo
     calls, discarded = (1, 1) if call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)
     try:
         request = wire.Phases(arm.id, calls, discarded, f"{arm.side}/{name}", MOST_BYTES)
-        traced: wire.Phased = worker.call(request, plan.timeout)
+        traced: wire.Phased = worker.call(request, plan.factory.timeout)
         found: dict[str, Any] = {"calls": calls, "census": traced.census}
         try:
             size = _keep(made, folder / FOLDER / name)

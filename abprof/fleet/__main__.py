@@ -20,10 +20,9 @@ from abprof.builds import in_use
 from abprof.fleet.messages import ALIVE, DEVICE, Ended, News, Shard, read_shard
 from abprof.measure import Continued, Item, Plan, RunContext, continued, epochs, follow_up, look_around, make_plan
 from abprof.measure.plan import build_kernels, watched
-from abprof.measure.run_context import Settled, alone, not_busy, signals, worktrees
+from abprof.measure.run_context import alone, not_busy, signals, worktrees
 from abprof.records import Block, Build, Kernel, Placed, Proof
 from abprof.records.errors import AbprofError, Exit
-from abprof.records.options import File
 from abprof.system import checksummed
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -55,8 +54,8 @@ def measure(shard: Shard, tell: Tell) -> float:
     Path(shard.logs).mkdir(parents=True, exist_ok=True)
     options = continued.as_asked(shard.run, shard.repository, shard.budget)
     own = (shard.device,) if shard.device else () if shard.run.machine.kind == "cuda" else options.device
-    options = msgspec.structs.replace(options, device=own, probe=(), executor="")
-    place = look_around(options, view, Settled(shard.run.sides, shard.file or File(), shard.run.id))
+    options = msgspec.structs.replace(options, device=own, probe=(), executor="", file=shard.file)
+    place = look_around(options, view, shard.run)
     with (
         proc.no_orphans(),
         worktrees(place, f"{shard.run.id}/{shard.number}") as trees,

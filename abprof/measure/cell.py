@@ -76,7 +76,6 @@ class CellTask:
     epoch: int
     options: Options
     judge: Judge  # whose clock is judged
-    timeout: float  # seconds of one request to a worker
     check: bool = False  # check outputs
     by_base: bool = False  # base's outputs are the only reference
     share: float = 1.0  # of the rounds beyond the fewest that the budget affords
@@ -106,7 +105,6 @@ class CellResult:
     block: Block
     calls: dict[str, float]  # arm -> ns of its warm call
     crowded: bool  # the arms do not fit into memory together: nothing stands of this block
-    once: float  # seconds of checks, which other epochs do not repeat
     more: float  # seconds of rounds beyond the fewest
 
 
@@ -152,7 +150,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
         check_seconds=cell.checking,
     )
     calls = {state.arm.id: state.opened.call_ns for state in cell.states if state.opened is not None}
-    return CellResult(block, calls, crowded, cell.checking, more)
+    return CellResult(block, calls, crowded, more)
 
 
 class CellSetup:
@@ -181,7 +179,7 @@ class CellSetup:
         """The reply of the arm's worker, or None when the fault became the arm's outcome."""
         task = self.task
         try:
-            return self.pool.worker(state.arm.worker).call(request, task.timeout)
+            return self.pool.worker(state.arm.worker).call(request, task.options.timeout)
         except WorkerFault as fault:
             self.fail(state, cast("Status", fault.status), fault.reason, fault.at)
             if task.judge == "graph" and isinstance(request, wire.Capture | wire.Turn):
@@ -248,7 +246,7 @@ class CellSetup:
         placement = self.seed + self.states.index(state) if task.epoch else 0
         state.opened = None  # if its worker dies of this request, the arm is not opened again
         if why := task.timeouts.skip(task.cell.id, arm, task.epoch):
-            self.fail(state, "timeout", f"no answer for {task.timeout:.0f} s, {why}")
+            self.fail(state, "timeout", f"no answer for {task.options.timeout:.0f} s, {why}")
             return
         usual, seed, params = task.usual.get(arm.id, 0.0), task.options.seed, dict(task.cell.params)
         request = wire.Open(task.cell.workload, params, arm.id, arm.variant, arm.peer, seed, usual, placement)
@@ -337,7 +335,7 @@ class CellSetup:
         if self.ask(state, wire.Hand(state.arm.id, seed, name, again, anew)) is None:
             return None
         request = wire.Examine(cell.workload, dict(cell.params), seed, name, again)
-        checked: wire.CheckResult = self.pool.judge().call(request, self.task.timeout)
+        checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
         return "" if checked.ok else checked.reason or _NO
 
 

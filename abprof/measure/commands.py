@@ -67,8 +67,6 @@ class Bench:
     sides: dict[str, _Side]  # side id -> how the command runs there
     arms: dict[str, tuple[Arm, ...]]  # cell id -> who takes turns in it
     names: frozenset[str]  # printed by the first run on any side
-    logs: Path
-    timeout: float
 
 
 @dataclass(frozen=True)
@@ -140,7 +138,9 @@ def prepare(
         cells = tuple(_cell(id.removeprefix(_cell("").id)) for id in place.options.cell)
     else:
         cells = matrix.select(tuple(map(_cell, names)), place.options.only)
-    arms = _arms(place, cells)
+    controlled = matrix.controls(cells, place.sides, quick=place.options.quick)
+    load = Workload(name=NAME, kernel="", suite=NAME, axes=(AXIS,), judge="reported", text=shlex.join(command.argv))
+    arms = {cell.id: matrix.arms(load, place.sides, (), control=cell.id in controlled, peers=False) for cell in cells}
     known = continued.run.arms if continued else ()  # a quick run has no controls, its rerun may
     every = tuple(dict.fromkeys((*known, *(arm for row in arms.values() for arm in row))))
     if continued:
@@ -149,19 +149,18 @@ def prepare(
         options = msgspec.structs.replace(
             place.options.resolved(place.device.kind, "reported"), env=mode, sandbox=sandbox.version if sandbox else ""
         )
-        text = shlex.join(command.argv)
         head = new_head(
             place,
             options,
             command=command,
-            workloads=(Workload(name=NAME, kernel="", suite=NAME, axes=(AXIS,), judge="reported", text=text),),
+            workloads=(load,),
             arms=every,
             cells=cells,
             versions={"abprof": __version__},
             withheld=withheld,
             notes=notes,
         )
-    return Bench(head, sides, arms, frozenset(names), logs, place.options.timeout)
+    return Bench(head, sides, arms, frozenset(names))
 
 
 def _side(
@@ -223,15 +222,6 @@ def _cell(name: str) -> Cell:
     return Cell(id=f"{NAME}/{AXIS}={name}", workload=NAME, kernel="", suite=NAME, params={AXIS: name})
 
 
-def _arms(place: RunContext, cells: Sequence[Cell]) -> dict[str, tuple[Arm, ...]]:
-    """Every side, and base once more as the control of cells spread over the run."""
-    sides = tuple(Arm(id=side.id, side=side.id) for side in place.sides)
-    alone = len(sides) == 1 or place.options.quick
-    controlled = set() if alone else matrix.controls(cells, set())
-    control = Arm(id=CONTROL, side=CONTROL)
-    return {cell.id: (*sides, control) if cell.id in controlled else sides for cell in cells}
-
-
 # ---------------------------------------------------------------- measuring
 
 
@@ -254,8 +244,10 @@ def epochs(
             return
         began, clock = time.time(), time.monotonic()
         device.watch(frozenset)  # the command's processes are not known
-        ended = {arm.id: _run(_side_of(bench, arm), f"epoch {number}, {arm.id}", bench.timeout)
-                 for arm in _order(bench, todo, number)}  # fmt: skip
+        ended = {
+            arm.id: _run(_side_of(bench, arm), f"epoch {number}, {arm.id}", bench.head.options.timeout)
+            for arm in _order(bench, todo, number)
+        }
         cost = time.monotonic() - clock
         budget -= cost
         new = [name for each in ended.values() for name in each.times if name not in bench.names]

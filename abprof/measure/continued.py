@@ -17,45 +17,28 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.system.console import View
 
-
-def as_set_up(config: Options, run: Run) -> Options:
-    """The options with the device, timer, seed and worker set-up of an earlier run."""
-    setup = run.options
-    return msgspec.structs.replace(
-        config,
-        device=(run.machine.uuid or run.machine.kind,),
-        python=setup.python,
-        env=setup.env,
-        autotune=setup.autotune,
-        check=setup.check,
-        contain=setup.contain,
-        workloads_from=setup.workloads_from,
-        timeout=setup.timeout,
-        build_timeout=setup.build_timeout,
-        executor=setup.executor,
-        executor_options=setup.executor_options,
-        timer=run.options.timer,
-        seed=run.options.seed,
-    )
+_KEPT = (
+    "python", "env", "autotune", "check", "contain", "workloads_from", "timeout", "build_timeout", "executor",
+    "executor_options", "timer", "seed", "sustained", "probe",
+)  # fmt: skip
 
 
 def as_asked(run: Run, repo: str, budget: float) -> Options:
-    """The options of an earlier run, on its code and its device."""
-    options = Options(
+    """Options that measure an earlier run's code again, on its device and with its timer, seed and worker set-up."""
+    return Options(
         specs=tuple(side.anew for side in run.sides),
         repo=repo,
         command=run.command.argv if run.command else (),
-        sustained=run.options.sustained,
-        probe=run.options.probe,
         budget=budget,
         all=True,  # cells that were identical and not measured have a block already
         no_peers=not any(arm.peer for arm in run.arms),
+        device=(run.machine.uuid or run.machine.kind,),
+        **{name: getattr(run.options, name) for name in _KEPT},
     )
-    return as_set_up(options, run)
 
 
 def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *, all: bool = True) -> RunContext:
-    """The context of an earlier run. Raises AbprofError if the code or the machine has changed.
+    """The context of an earlier run. Raises AbprofError if the code or the device has changed.
 
     `all`: cells of identical code without a block are measured like any other.
     """
@@ -76,16 +59,16 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *
 
 
 def of_workloads(run: Run, where: str) -> None:
-    """Refuse a run of a command, which has no workload to call. Raises AbprofError."""
+    """Raise AbprofError (naming `where`) for a run of a command, which has no workload to call."""
     if run.command:
         what = "this run is of a command, which has no operation to call"
         raise AbprofError(what, where=where, advice="run the command itself under the profiler")
 
 
 def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
-    """Cells by verdict (`slower`, `unclear`, ...; of one branch, between its variants), axis or pattern. Raises AbprofError.
+    """The cells that match the filters of `only`: a verdict (`slower`, `unclear`), an axis or a pattern; without a filter all.
 
-    Without a filter all cells.
+    The verdicts of a run of one branch are those between its variants. Raises AbprofError if no cell matches.
     """
     words = set(get_args(Verdict))
     verdicts = {word for text in only for word in text.split(",") if word in words}

@@ -100,7 +100,7 @@ def epochs(
         for part in _parts(plan, known, number, todo):
             for item in _package(plan, known, part, share):
                 if isinstance(item, CellResult):
-                    once, beyond = once + item.once, beyond + item.more
+                    once, beyond = once + item.block.check_seconds, beyond + item.more
                     yield plan.labelled(item.block)
                 else:
                     yield item
@@ -163,7 +163,6 @@ def _task(plan: Plan, known: _Known, epoch: int, cell: Cell, arms: tuple[Arm, ..
         epoch=epoch,
         options=options,
         judge=load.judge,
-        timeout=plan.timeout,
         check=cell.id not in known.checked,
         by_base=load.checked == "sides",
         share=share,

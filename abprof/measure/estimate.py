@@ -45,7 +45,7 @@ def epoch_seconds(run: Run, *, peers: bool) -> tuple[float, float]:
     """Seconds of an epoch with the fewest and with the usual rounds, on one device."""
     loads = {load.name: load for load in run.workloads}
     cells = [cell for cell in run.cells if not cell.skip and cell.kernel]
-    controlled = set() if len(run.sides) == 1 or run.options.quick else matrix.controls(cells, set())
+    controlled = matrix.controls(cells, run.sides, quick=run.options.quick)
     least = most = turns.epoch_cost(run.machine.kind, 0)[0] * len({cell.kernel for cell in cells})
     for cell in cells:
         arms = matrix.arms(loads[cell.workload], run.sides, (), control=cell.id in controlled, peers=peers)

@@ -102,7 +102,7 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epo
     began, clock, load = time.time(), time.monotonic(), plan.workload(cell)
     present = set(pool.start_order)
     takers = tuple(arm for arm in arms if arm.side in present)
-    task = CellTask(cell, takers, epoch, plan.run.options, load.judge, plan.timeout)
+    task = CellTask(cell, takers, epoch, plan.run.options, load.judge)
     setup = CellSetup(pool, plan.device, task, alone=True)
     for state in setup.states:
         setup.open(state)
@@ -208,7 +208,7 @@ def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch
     call_ns, params, seed = 0.0, dict(cell.params), plan.run.options.seed
     for arm in turns.ranked(arms, epoch - 1):
         request = wire.Open(cell.workload, params, arm.id, arm.variant, seed=seed)
-        opened: wire.Opened = pool.worker(arm.side).call(request, plan.timeout)
+        opened: wire.Opened = pool.worker(arm.side).call(request, plan.factory.timeout)
         call_ns = max(call_ns, opened.call_ns)
     if call_ns <= 0:
         raise WorkerFault("crash", "the timer read zero or less")
@@ -216,7 +216,7 @@ def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch
     origin, order, taken = time.monotonic_ns(), turns.ranked(list(enumerate(arms)), epoch - 1), []
     for index, arm in (*order, *reversed(order)):
         turn = wire.Turn(arm.id, calls, "sustained", cold=False)
-        read: wire.Turned = pool.worker(arm.side).call(turn, plan.timeout)
+        read: wire.Turned = pool.worker(arm.side).call(turn, plan.factory.timeout)
         if not 0 < read.value <= LONGEST_CALL:
             raise WorkerFault("crash", "the timer read what no call takes")
         taken.append(Turn(index, read.start - origin, read.end - origin, read.value, read.wall))

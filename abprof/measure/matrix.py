@@ -15,6 +15,7 @@ from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 
 Axes = list[tuple[list[str], list[Any]]]  # (axis or zipped axes, rows of values), in file order
+_CONTROLS = 6  # cells with a control arm
 _JUDGES: dict[Timer, Judge] = {"events": "gpu", "graph": "graph", "cupti": "kernels", "cpu": "wall"}
 
 
@@ -82,7 +83,7 @@ def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[
         if name not in matrices:
             continue
         try:
-            made = cases(_set({name: matrices[name]}, _given(settings, commas=False))[name])
+            made = cases(set_axes({name: matrices[name]}, settings, commas=False)[name])
         except AbprofError as error:  # about a value: --set is not involved
             raise AbprofError(error.what, where=f"--cell {id}", advice=error.advice) from error
         case = next((case for case in made if wire.cell_id(name, case) == id), None)
@@ -93,16 +94,12 @@ def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[
     return found
 
 
-def set_axes(matrices: Mapping[str, Axes], settings: Sequence[str]) -> dict[str, Axes]:
+def set_axes(matrices: Mapping[str, Axes], settings: Sequence[str], *, commas: bool = True) -> dict[str, Axes]:
     """--set AXIS=V1,V2: replace an axis's values wherever a workload has it. Zipped axes are set together.
 
+    `commas`: commas separate values; without it each setting is one value, which may contain commas.
     Raises AbprofError for an axis that no workload has, and for an axis or a value that is given twice.
     """
-    return _set(matrices, _given(settings, commas=True))
-
-
-def _given(settings: Sequence[str], *, commas: bool) -> dict[str, list[str]]:
-    """Axis -> its values. `commas`: they separate values; a cell's id has one value of each axis, which may hold some."""
     given: dict[str, list[str]] = {}
     for setting in settings:
         axis, equals, values = setting.partition("=")
@@ -113,10 +110,7 @@ def _given(settings: Sequence[str], *, commas: bool) -> dict[str, list[str]]:
         if len(texts) > 1:
             advice = f"write {axis}={','.join(dict.fromkeys(texts))}"
             raise AbprofError(f"{axis} is given more than once", where="--set", advice=advice)
-    return {axis: texts[0].split(",") if commas else texts for axis, texts in given.items()}
-
-
-def _set(matrices: Mapping[str, Axes], wanted: dict[str, list[str]]) -> dict[str, Axes]:
+    wanted = {axis: texts[0].split(",") if commas else texts for axis, texts in given.items()}
     known = {axis for axes in matrices.values() for names, _ in axes for axis in names}
     for axis in wanted:
         if axis not in known:
@@ -231,14 +225,18 @@ def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
     return load.variants or tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
 
 
-def controls(cells: Sequence[Cell], identical: Collection[str], *, at_least: int = 6) -> set[str]:
-    """Cells that get a control arm: those of identical code first, spread over the range of work.
+def controls(
+    cells: Sequence[Cell], sides: Sequence[Side], identical: Collection[str] = (), *, quick: bool = False
+) -> set[str]:
+    """Cells that get a control arm: those of identical code first, spread over the range of work. None without a target.
 
     Each is from the middle of its part of the range: the dearest cell may take a quarter of the run.
     """
+    if len(sides) == 1 or quick:
+        return set()
     ordered = sorted((c for c in cells if not c.skip), key=lambda c: (c.flops or 0.0, c.id))
-    chosen = _spread([c.id for c in ordered if c.id in identical], at_least)
-    return {*chosen, *_spread([c.id for c in ordered if c.id not in identical], at_least - len(chosen))}
+    chosen = _spread([c.id for c in ordered if c.id in identical], _CONTROLS)
+    return {*chosen, *_spread([c.id for c in ordered if c.id not in identical], _CONTROLS - len(chosen))}
 
 
 def _spread(ids: list[str], count: int) -> list[str]:

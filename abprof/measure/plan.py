@@ -59,7 +59,6 @@ class Plan:
     cells: tuple[Cell, ...]  # those of this invocation: a rerun measures some of the run's
     checkouts: Mapping[str, Checkout]  # side id -> files
     packages: Mapping[str, Package]
-    timeout: float  # seconds of one request to a worker
     broken: Mapping[str, Failure]  # cell id -> why its workload could not be asked
     arms: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)  # cell id -> who takes turns in it
     identical: frozenset[str] = frozenset()  # cells of identical code on all sides that are measured as controls
@@ -171,14 +170,14 @@ def make_plan(
         ceilings=best,
         toolchains=head.toolchains or chains,
     )
+    kernels = dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel)
     return Plan(
         factory=factory,
         device=device,
         run=head,
         cells=found.cells,
         checkouts={checkout.side.id: checkout for checkout in trees},
-        packages=place.packages(dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel)),
-        timeout=config.timeout,
+        packages={name: place.file.package(name) for name in kernels},
         broken=found.broken,
     )
 
@@ -237,9 +236,8 @@ def assign_arms(
     if not (place.options.all or one_code):
         rng = random.Random(place.options.seed)
         measured = set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
-    several = len(place.sides) > 1 and not place.options.quick
     candidates = [cell for cell in plan.cells if cell.kernel and (cell.id not in same or cell.id in measured)]
-    controlled = matrix.controls(candidates, measured) if several else set()
+    controlled = matrix.controls(candidates, place.sides, measured, quick=place.options.quick)
     arms = {
         cell.id: matrix.arms(
             plan.workload(cell), place.sides, builds, control=cell.id in controlled, peers=not place.options.no_peers

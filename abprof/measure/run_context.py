@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import types
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +21,7 @@ from abprof import devices
 from abprof import sides as repo
 from abprof.builds import environment, interpreter, sandbox
 from abprof.devices import Device, lease
-from abprof.records import Checkout, Package, Side, Waiver, names
+from abprof.records import Checkout, Run, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
 from abprof.system import paths, toml, waiver_file
@@ -74,28 +74,18 @@ class RunContext:
         """The user's working tree."""
         return Path(self.repository.path)
 
-    def packages(self, kernels: Iterable[str]) -> dict[str, Package]:
-        """Each kernel package as abprof.toml or the conventional layout defines it."""
-        return {name: self.file.package(name) for name in kernels}
 
+def look_around(options: Options, view: View, run: Run | None = None) -> RunContext:
+    """Find repository, devices and folders, and resolve the refs once. Raises AbprofError for options that cannot work.
 
-@dataclass(frozen=True)
-class Settled:
-    """What a shard takes from its run instead of finding it again."""
-
-    sides: tuple[Side, ...]
-    file: File
-    id: str
-
-
-def look_around(options: Options, view: View, settled: Settled | None = None) -> RunContext:
-    """Find repository, devices and folders, and resolve the refs once. Raises AbprofError for all that can be refused now."""
+    `run`: the run of a shard, which takes over its id, its sides and the configuration in `options.file`.
+    """
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.sweep(cache):
         view.say(line)
     repository = _repository(options, cache)
-    if settled:
-        file, sides = settled.file, settled.sides
+    if run:
+        file, sides = options.file or File(), run.sides
         notes, waived = tuple[str, ...](), tuple[Waiver, ...]()
     else:
         file = _file(repository, options)
@@ -120,7 +110,7 @@ def look_around(options: Options, view: View, settled: Settled | None = None) ->
         cache=cache,
         state=state,
         runs_dir=Path(options.runs_dir).absolute() if options.runs_dir else Path(repository.path) / "runs",
-        id=settled.id if settled else "-".join([datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"), *labels])[:180],
+        id=run.id if run else "-".join([datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"), *labels])[:180],
     )
 
 

@@ -429,7 +429,7 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: fl
     # What may change a cell's time: its kernel package's folders; of a command, which may run anything, the whole tree.
     inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
     if not place.options.command:
-        packages = place.packages(list(dict.fromkeys(kernels.values())))
+        packages = {name: place.file.package(name) for name in dict.fromkeys(kernels.values())}
         inputs = {kernel: folders(package) for kernel, package in packages.items()}
     own = {"repo": str(place.root), "no_peers": True, "file": None, "rebuild": False, "dry_run": False}
     chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # each step chooses by `cell`
