@@ -119,6 +119,8 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     sustained_low_pct: float | None = None
     sustained_high_pct: float | None = None
     certifiable_pct: float | None = None  # with `unclear`: the smallest margin that could have been certified
+    needed_epochs: int | None = None  # with `unclear`: would decide, if mean and scatter stay as they are
+    needed_seconds: float | None = None  # of measuring this cell for those that it lacks
     detectable_pct: float | None = None  # the slow-down that these epochs would have shown with 90 % probability
     tail_pct: float | None = None  # change of the 90th percentile of calls, where more calls of `to` are slow
     epochs: int = 0

@@ -97,13 +97,15 @@ def change_text(row: Comparison) -> str:
 
 
 def _qualifier(row: Comparison) -> str:
-    """Qualifiers of the verdict: reasons, chance, the smallest margin that could have been certified, and the
-    slow-down that the row would have shown with 90 % probability."""
+    """Qualifiers of the verdict: reasons, chance, the smallest margin that could have been certified, the epochs that would
+    decide, and the slow-down that the row would have shown with 90 % probability."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
     could = "" if margin is None else f"a margin of {margin:.1f} % could have been certified"
+    more = "" if row.needed_epochs is None else f"{row.needed_epochs} epochs would decide"
+    more += "" if row.needed_seconds is None else f" ({row.needed_seconds:.0f} s more)"
     found = "" if row.detectable_pct is None else f"would have found {signed(row.detectable_pct, 1)}"
-    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could, found)))
+    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could, more, found)))
 
 
 def note(row: Comparison | None) -> str:

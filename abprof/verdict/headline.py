@@ -417,6 +417,9 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
         text = f"undecided: the budget ended before the first look, at {stats.LOOKS[0]} epochs"
     elif margins:
         text += f"; a margin of {max(margins):.2g} % would have been enough"
+    seconds = [row.needed_seconds for row in out if row.needed_seconds is not None]
+    if kind == "undecided" and seconds:
+        advice = f"`abprof rerun RUN --only unclear`: {len(seconds)} of them would be decided after about {sum(seconds):.0f} s"
     if run.status == "interrupted":
         advice = "--resume with its folder goes on"
     elif all("epochs" in row.reasons for row in out):

@@ -219,8 +219,10 @@ def decide(values: Sequence[float], threshold: float, margin: float, rounding: f
     `same`, so the narrower of the two is the margin. `rounding`: see `stats.repeated_interval`.
     """
     strict, wide = (stats.repeated_interval(values, alpha, rounding) for alpha in (0.05, 0.10))
-    if strict is None or wide is None:
-        return None
+    return _by_intervals(strict, wide, threshold, margin) if strict and wide else None
+
+
+def _by_intervals(strict: stats.Interval, wide: stats.Interval, threshold: float, margin: float) -> Verdict | None:
     low, high = stats.band(threshold)
     if strict.low > high:
         return "slower"
@@ -229,6 +231,17 @@ def decide(values: Sequence[float], threshold: float, margin: float, rounding: f
     if wide.inside(*stats.band(min(margin, threshold))):
         return "same"
     return "slight" if (strict.low > 0 or strict.high < 0) and strict.inside(low, high) else None
+
+
+def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
+    """Epochs at the first later look that would decide, if mean and scatter stay as they are; None if no look would."""
+    values, rounding = data.epoch_values(pair.before, pair.after), data.rounding(pair.before, pair.after)
+    threshold, margin = run.options.threshold_of(data.cell.id), run.options.margin
+    for look in stats.LOOKS if len(values) > 1 else ():
+        strict, wide = (stats.expected_interval(values, look, alpha, rounding) for alpha in (0.05, 0.10))
+        if look > len(values) and _by_intervals(strict, wide, threshold, margin):
+            return look
+    return None
 
 
 def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
@@ -265,6 +278,8 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
     if tail is not None:
         reasons = (*reasons, "tail")
     low, high = stats.band(threshold)
+    needed = _forecast(run, data, pair) if settled is None and verdict == "unclear" and not data.quick else None
+    seconds = [block.seconds - block.check_seconds for block in data.blocks if block.rounds]
     could = stats.detectable(values, high + rounding) if settled is None and verdict != "slower" else None
     tested = settled is None and role != "control" and not WITHHELD & set(reasons)
     certifiable = verdict == "unclear" and settled is None
@@ -283,6 +298,8 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         epochs=len(used),
         look=stats.LOOKS.index(interval.epochs) + 1 if interval else 0,
         p=stats.p_beyond(values, low - rounding, high + rounding) if tested else None,
+        needed_epochs=needed,
+        needed_seconds=(needed - len(values)) * fmean(seconds) if needed and seconds else None,
         detectable_pct=percent(could) if could is not None else None,
         tail_pct=tail,
         certifiable_pct=max(abs(percent(wide.low)), abs(percent(wide.high))) if certifiable and wide else None,

@@ -64,6 +64,15 @@ def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: fl
     return replace(found, low=found.low - rounding, high=found.high + rounding)
 
 
+def expected_interval(values: Sequence[float], look: int, alpha: float = 0.05, rounding: float = 0.0) -> Interval:
+    """The repeated interval that `look` epochs would give, if their mean and scatter were those of `values` (two at least)."""
+    from scipy.special import stdtrit
+
+    mean, error = _mean_and_error(values)
+    half = float(stdtrit(look - 1, 1 - _LEVEL[alpha] / 2)) * error * math.sqrt(len(values) / look) + rounding
+    return Interval(mean, mean - half, mean + half, look)
+
+
 def tabled(alpha: float) -> float:
     """The largest level of JOINT that is not above `alpha`, else its smallest."""
     return max((row for row, _ in JOINT if row <= alpha), default=JOINT[0][0])

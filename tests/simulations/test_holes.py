@@ -236,3 +236,22 @@ def test_a_slow_down_of_the_stated_size_is_found_nine_times_in_ten(number: int) 
 def test_a_quiet_run_could_have_seen_little_more_than_the_threshold() -> None:
     rows = [row_of(epochs([1.0, 1.0 + noise, 1.0, 1.0 - noise], rounds=1)) for noise in (1e-4, 1e-2)]
     assert 1.5 < fmean([rows[0].detectable_pct or 0.0]) < 1.6 < (rows[1].detectable_pct or 0.0)
+
+
+def test_an_unclear_row_states_the_epochs_that_decide_it() -> None:
+    """Of rows whose mean and scatter were known, at least half are decided by the stated look, and hardly any much earlier."""
+    chance, stated, decided = np.random.default_rng(11), 0, 0
+    for _ in range(200):
+        values = list(chance.normal(0.002, 0.003, 32))
+        row = row_of(epochs(list(np.exp(values[:4])), rounds=1))
+        if row.needed_epochs is not None:
+            stated += 1
+            decided += any(decide(values[:look], 1.5, 0.5) for look in stats.LOOKS if look <= 2 * row.needed_epochs)
+            assert row.needed_seconds == pytest.approx(row.needed_epochs - 4), "blocks of one second"
+    assert stated > 100
+    assert decided > stated / 2
+
+
+def test_no_number_of_epochs_decides_at_the_threshold() -> None:
+    row = row_of(epochs([1.014, 1.016, 1.013, 1.017], rounds=1))
+    assert (row.verdict, row.needed_epochs, row.needed_seconds) == ("unclear", None, None)
