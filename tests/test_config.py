@@ -63,8 +63,8 @@ def test_a_whole_file() -> None:
         ("[defaults]\nbudget = 'abc'\n", "abprof.toml:2", "'abc' is not a duration"),
         ("[[threshold]]\ncells = 'x'\npercent = 1\n[[threshold]]\ncells = 'y'\npercent = 0\n", "abprof.toml:6",
          "'0.0' is not a positive percentage"),
-        ("[python]\nall = 'python'\nfoo = 'python'\n", "abprof.toml:3", "no side 'foo'"),
-        ("[kernels.a]\n[environment]\nset = {'A=B' = 'x'}\n", "abprof.toml:3", "no variable can be called 'A=B'"),
+        ("[python]\nall = 'python'\nfoo = 'python'\n", "abprof.toml:3", "unknown side 'foo'"),
+        ("[kernels.a]\n[environment]\nset = {'A=B' = 'x'}\n", "abprof.toml:3", "'A=B' is not a valid name of"),
         ("[kernels.a]\nenv = {A = \"x\\u0000\"}\n", "abprof.toml:2", "a text with a NUL character"),
         ("[kernels.a]\npath = 'x'\n[kernels.b]\npath = 3\n[[threshold]]\npercent = 1\n", "abprof.toml:4",
          "Expected `str`, got `int`"),
@@ -75,13 +75,13 @@ def test_a_whole_file() -> None:
         ("[kernels.a]\npath = 'a/../../x'\n", "abprof.toml:2", "'a/../../x' is not below the repository's root"),
         ("[kernels.a]\ninputs = ['src/**', '../x/*.h']\n", "abprof.toml:2", "'../x/*.h' is not below the repository's root"),
         ("[kernels.a]\nenv = {A = '{worktree}/{side}'}\n[kernels.b]\nenv = {A = '{root}'}\n", "abprof.toml:4",
-         "A = '{root}': only {worktree}, {build_dir}, {side} are filled in"),
-        ("[kernels.a]\nbuild = ['make', '{0}']\n", "abprof.toml:2", "part 2 = '{0}': only {worktree}, {build_dir}, {side} are"),
-        *((f"[command]\nenv = {{A = '{odd}'}}\n", "abprof.toml:2", f"A = '{odd}': only {{worktree}}, {{build_dir}}, {{side}} are")
+         "A = '{root}': the only placeholders are {worktree}, {build_dir}, {side}"),
+        ("[kernels.a]\nbuild = ['make', '{0}']\n", "abprof.toml:2", "part 2 = '{0}': the only placeholders are "),
+        *((f"[command]\nenv = {{A = '{odd}'}}\n", "abprof.toml:2", f"A = '{odd}': the only placeholders are ")
           for odd in ("{side.x}", "{side[0]}", "}", "${HOME}", "{}")),
-        ("[command]\nenv = {A = '{'}\n", "abprof.toml:2", "A = '{': only {worktree}, {build_dir}, {side} are filled in"),
+        ("[command]\nenv = {A = '{'}\n", "abprof.toml:2", "A = '{': the only placeholders are {worktree}, {build_dir}, {side}"),
         ("[kernels.a]\nimport = 'my-lib.x'\n", "abprof.toml:2", "'my-lib.x' is not a name that Python can import"),
-        ("[executor.slrm]\npartition = 'x'\n", "abprof.toml:1", "no executor 'slrm' has options"),
+        ("[executor.slrm]\npartition = 'x'\n", "abprof.toml:1", "unknown executor 'slrm', expected slurm or ray"),
         ("[kernels.a]\nenv = {A = 'x', B = 1}\n", "abprof.toml:2", "Expected `str`, got `int`"),
         ("[threshold]\ncells = 'x'\n", "abprof.toml:1", "Expected `array`, got `object`"),
         ("schema = 1\n[defaults]\npreset", "abprof.toml:3", "Expected '=' after a key"),
@@ -127,7 +127,7 @@ def test_a_file_in_another_encoding_is_one_line(data: bytes, line: int, tmp_path
     (tmp_path / "abprof.toml").write_bytes(data)
     with pytest.raises(AbprofError) as error:
         read_file(tmp_path)
-    assert error.value.line == f"{tmp_path}/abprof.toml:{line}: not UTF-8 (save it as UTF-8, as TOML is)"
+    assert error.value.line == f"{tmp_path}/abprof.toml:{line}: not UTF-8 (save the file as UTF-8)"
 
 
 @pytest.mark.parametrize("what", ["folder", "link to nothing"])

@@ -188,7 +188,7 @@ def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
         (lab.repo.path / name).write_bytes((texts[name] + "# caf\xe9\n").encode("latin-1"))
         lab.repo.commit("latin")
         done = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated")
-        said = f"abprof: main:{name}:{line}: not UTF-8 (save it as UTF-8, as TOML is)"
+        said = f"abprof: main:{name}:{line}: not UTF-8 (save the file as UTF-8)"
         assert (done.code, done.err.splitlines()[-1]) == (2, said)
 
 
@@ -207,7 +207,7 @@ def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab
     for never in ("target1", "control"):
         lab.repo.write({"abprof.toml": f'[python]\n{never} = "python3"\n'})
         done = lab.command("main", *places)
-        said = f"abprof: {lab.repo.path}/abprof.toml:2, python.{never}: no side '{never}', but all, base, target, target2, ..."
+        said = f"abprof: {lab.repo.path}/abprof.toml:2, python.{never}: unknown side '{never}', expected all, base, target, target2, ..."
         assert (done.code, done.err.splitlines()[-1]) == (2, said)
 
 

@@ -40,6 +40,6 @@ def test_places_are_filled_in_and_others_refused() -> None:
     with pytest.raises(AbprofError) as error:
         fill({"A": "{home}"}, "abprof.toml", build_dir="/b")
     assert error.value.line == (
-        "abprof.toml: A = '{home}': only {build_dir} are filled in (write {{ and }} for braces)"
+        "abprof.toml: A = '{home}': the only placeholders are {build_dir} (write {{ and }} for literal braces)"
     )
     assert fill({"A": "${{HOME}}"}, "abprof.toml", build_dir="/b") == {"A": "${HOME}"}

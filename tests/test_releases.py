@@ -114,8 +114,11 @@ def test_did_my_branch_get_faster_than_the_release(lab: Lab) -> None:
 
 def test_what_a_release_cannot_be(lab: Lab) -> None:
     for words, says in {
-        ("main", "dist:k"): "dist:k: not one version of one distribution (dist:NAME==VERSION)",
-        ("dist:k==7", "main"): "k==7: pip finds no wheel of this version for this interpreter (there are 1.0, 2.0)",
+        ("main", "dist:k"): "dist:k: not a release with one exact version (dist:NAME==VERSION)",
+        (
+            "dist:k==7",
+            "main",
+        ): "k==7: pip found no wheel of this version for this interpreter (available versions: 1.0, 2.0)",
     }.items():
         done = lab.abprof(*words)
         assert (done.code, done.err.splitlines()[-1]) == (2, f"abprof: {says}")

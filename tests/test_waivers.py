@@ -120,8 +120,8 @@ def test_waive_writes_what_runs_read_and_keeps_what_is_there(tmp_path, capsys):
         (("--until", "soon"), "--until: invalid date 'soon'"),
         (("--until", "2020-01-01"), "--until: 2020-01-01 has passed"),
         (("--most", "-1"), "--most"),
-        (("--reason", "a\nb"), "--reason: it contains unprintable characters"),
-        (("--owner", " "), "--owner: it is empty"),
+        (("--reason", "a\nb"), "--reason: the value contains unprintable characters"),
+        (("--owner", " "), "--owner: the value is empty"),
         (("--repo", "/"), "no git repository here"),
     ],
 )

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from abprof.records.errors import AbprofError
 
-# Of the variables of a git hook, which may be what runs abprof, most would redirect every command. Those that stay say how to
-# reach a server.
+# A git hook may start abprof. Most variables that git sets for hooks would redirect every git command: they are dropped, except
+# those that configure the connection to a server.
 _KEPT = re.compile(r"GIT_(CONFIG_\w+|SSH\w*|ASKPASS|ALLOW_PROTOCOL|(HTTP|SSL|PROXY|CURL|TRACE)_?\w*)")
 
 _ENVIRONMENT = {
@@ -53,7 +53,7 @@ _SETTINGS = {
 
 
 class GitError(AbprofError):
-    """A git command that failed, as the line of git's standard error that names the problem, without passwords."""
+    """A git command failed. The message is the line of git's standard error that names the problem, without passwords."""
 
     def __init__(self, verb: str, status: int, stderr: str) -> None:
         self.stderr = re.sub(r"://[^/@\s]+@", "://", stderr)
@@ -79,14 +79,14 @@ class Git:
         """Return exit status, standard output and standard error. Raises AbprofError only if git cannot be started."""
         try:
             import git
-        except ImportError as error:  # GitPython looks for the program when it is imported
+        except ImportError as error:  # importing GitPython searches for the git program
             raise AbprofError("git is not installed, or not on PATH") from error
         if not os.access(self.cwd, os.X_OK):
-            # GitPython would run the command somewhere else.
+            # GitPython would run the command in another folder.
             raise AbprofError("cannot enter the folder", where=self.cwd)
         options = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
         program = git.Git.GIT_PYTHON_GIT_EXECUTABLE or shutil.which("git") or "git"
-        # GitPython can add to the inherited environment, not take from it: `env -u` does.
+        # GitPython can only add variables to the inherited environment; `env -u` removes variables.
         given = {**_ENVIRONMENT, **self.env}
         drop = [name for name in os.environ if name.startswith("GIT_") and not _KEPT.fullmatch(name)]
         unset = [word for name in drop if name not in given for word in ("-u", name)]
@@ -116,10 +116,10 @@ class Git:
         return os.fsdecode(self.raw(*args, stdin=stdin)).removesuffix("\n")
 
     def maybe(self, *args: str) -> str | None:
-        """As `text`, but None if the command fails."""
+        """Return what `text` returns, or None if the command fails."""
         status, out, _ = self.status(*args)
         return os.fsdecode(out).removesuffix("\n") if status == 0 else None
 
     def records(self, *args: str) -> list[str]:
-        """Return the NUL-separated records of a command given `-z`. Raises GitError."""
+        """Return the NUL-separated records that a command with `-z` prints. Raises GitError."""
         return [record for record in os.fsdecode(self.raw(*args)).split("\0") if record]

@@ -1,9 +1,9 @@
 """Releases as sides: `dist:NAME==VERSION` is a wheel that pip installs into a folder of the cache, without dependencies.
 
-pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf) and takes wheels alone, so nothing is compiled and the
-interpreter's torch stays.
+pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf) and installs wheels only, so nothing is compiled and
+the interpreter keeps its own torch.
 
-The files that a wheel installs lie in CACHE/dists/files/CONTENT/; CONTENT is their hash.
+The installed files of a wheel are in CACHE/dists/files/CONTENT/; CONTENT is a hash of the files.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _ONE = re.compile(
     r"===?\s*(?P<version>[A-Za-z0-9]+(?:[.!+_-][A-Za-z0-9]+)*)"
 )
 _MOST_NAMED = 6  # versions that a message names
-_DIGITS = 20  # of a hash, in names of folders
+_DIGITS = 20  # of the content hash, in a folder's name
 _SCRATCH = "tmp"  # prefix of the folder of one installation
 _PIP = (
     "install",
@@ -55,9 +55,9 @@ def is_release(spec: str) -> bool:
 def install(
     specs: Sequence[str], python: Callable[[str], str], cache: Path, timeout: float, say: Callable[[str], None]
 ) -> dict[str, tuple[Side, tuple[str, ...]]]:
-    """Install those of `specs` that are releases into the cache, and return their sides and notes by spec.
+    """Install each release among `specs` into the cache. Return spec -> (side, notes).
 
-    `python(side id)` is the interpreter that a side runs with. Raises AbprofError.
+    `python(side id)`: path of the interpreter that runs this side. Raises AbprofError.
     """
     return {
         spec: _resolve(spec, python(side_id(place)), cache / "dists", timeout, say)
@@ -67,7 +67,7 @@ def install(
 
 
 def put(cache: Path, side: Side, path: Path) -> None:
-    """Copy the files of an installed release to `path`. Raises AbprofError if they were changed since."""
+    """Copy the files of an installed release to `path`. Raises AbprofError if the files changed after the installation."""
     source = _place(cache / "dists", side.commit)
     try:
         shutil.copytree(source, path, symlinks=True)
@@ -78,7 +78,7 @@ def put(cache: Path, side: Side, path: Path) -> None:
 
 
 def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
-    """Remove what killed installations left, or `everything` that is installed; a line for each."""
+    """Remove the scratch folders of killed installations; with `everything` also all releases. Yields a line each."""
     home = cache / "dists"
     if not home.is_dir():
         return
@@ -97,7 +97,7 @@ def _resolve(
 ) -> tuple[Side, tuple[str, ...]]:
     match = _ONE.fullmatch(spec.removeprefix(_PREFIX).strip())
     if match is None:
-        raise AbprofError("not one version of one distribution", where=spec, advice=f"{_PREFIX}NAME==VERSION")
+        raise AbprofError("not a release with one exact version", where=spec, advice=f"{_PREFIX}NAME==VERSION")
     release = f"{match['name']}=={match['version']}"
     say(f"installing {release} into abprof's cache, without its dependencies")
     try:
@@ -127,7 +127,7 @@ def _content(folder: Path) -> str:
 
 
 def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[str, str]:
-    """Install the wheel's files into scratch/files; returns its name and hash, and why it was withdrawn. Raises AbprofError."""
+    """Install a wheel into scratch/files. Return (wheel name and hash, reason of its withdrawal or ""). Raises AbprofError."""
     report, target = scratch / "report.json", scratch / "files"
     code, log = _pip(python, ["--report", str(report), "--target", str(target), release], scratch, timeout)
     if code:
@@ -137,24 +137,24 @@ def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[
         file = unquote(Path(urlsplit(item["download_info"]["url"]).path).name)
         sha256 = item["download_info"].get("archive_info", {}).get("hashes", {}).get("sha256", "")
     except (OSError, ValueError, KeyError, TypeError, *UNREADABLE) as error:
-        what = "pip did not say which wheel it took"
-        raise AbprofError(what, where=release, advice="pip 22.2 or later does") from error
-    # Equal wheels make equal folders: remove what pip writes about this installation.
+        what = "pip did not report which wheel it installed"
+        raise AbprofError(what, where=release, advice="install pip 22.2 or later") from error
+    # Equal wheels must give equal folders: remove pip's records of this installation.
     for info in target.glob("*.dist-info"):
         for written in ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json"):
             (info / written).unlink(missing_ok=True)
-    if not (target / "bin" / "__init__.py").exists():  # scripts, whose first line names the interpreter
+    if not (target / "bin" / "__init__.py").exists():  # scripts: their first line names the interpreter
         shutil.rmtree(target / "bin", ignore_errors=True)
     yanked = re.search(r"^Reason for being yanked: (.*)$", log, re.MULTILINE)
     return f"{file} sha256:{sha256}", yanked[1] if yanked else ""
 
 
 def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> tuple[int, str]:
-    """Run `pip install`, and return its exit code and log. Raises AbprofError without pip."""
+    """Run `pip install`, and return its exit code and log. Raises AbprofError if pip is not installed."""
     log = scratch / "log"
-    # Settings that do not go with a folder of ours.
+    # Settings of the user that conflict with --target.
     env = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", "PIP_USER": "0", "LC_ALL": "C.UTF-8"}
-    # The second serves an environment without pip, as uv's.
+    # The second command serves an environment without pip, such as uv's.
     for command in ((python, "-P", "-m", "pip"), (sys.executable, "-P", "-m", "pip", "--python", python)):
         log.unlink(missing_ok=True)
         argv = [*command, *_PIP, "--disable-pip-version-check", *options]
@@ -165,19 +165,19 @@ def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> 
         text = log.read_text(errors="replace")
         if "No module named pip" not in text:
             return code, text
-    raise AbprofError("there is no pip", where=python, advice=f"{python} -m ensurepip")
+    raise AbprofError("pip is not installed", where=python, advice=f"{python} -m ensurepip")
 
 
 def _refusal(release: str, log: str) -> AbprofError:
-    """Pip's log as one line."""
+    """Return an error that sums up pip's log in one line."""
     listed = re.search(r"\(from versions: (.*)\)", log)
     if listed is None:
         line = re.search(r"^ERROR: (.*)$", log, re.MULTILINE)
         return AbprofError(f"pip: {line[1]}" if line else "pip failed without a message", where=release)
     if listed[1] == "none":
-        advice = "is its name right? PIP_INDEX_URL and PIP_FIND_LINKS say where pip looks"
-        return AbprofError("pip finds no wheel of this distribution", where=release, advice=advice)
+        advice = "check the name; PIP_INDEX_URL and PIP_FIND_LINKS set where pip searches"
+        return AbprofError("pip found no wheel with this name", where=release, advice=advice)
     versions = listed[1].split(", ")
     more = "..., " if len(versions) > _MOST_NAMED else ""
-    advice = f"there are {more}{', '.join(versions[-_MOST_NAMED:])}"
-    return AbprofError("pip finds no wheel of this version for this interpreter", where=release, advice=advice)
+    advice = f"available versions: {more}{', '.join(versions[-_MOST_NAMED:])}"
+    return AbprofError("pip found no wheel of this version for this interpreter", where=release, advice=advice)

@@ -1,8 +1,8 @@
-"""The user's repository, which is only read, and abprof's own bare clone of it, which gets everything that is written.
+"""The user's repository, which abprof only reads, and abprof's bare clone of it, which takes all writes.
 
-The clone is a `git clone --bare --shared` without refs: an empty object store whose alternates name the user's objects. Worktrees
-hang off it and snapshots are written into it, so a read-only repository will do. It lies at CACHE/repos/HASH, with HASH.lock
-(held while it is made or its worktrees change) and HASH.use (held, shared, by every process that uses it).
+The clone is a `git clone --bare --shared` without refs: an empty object store whose alternates name the user's objects. It holds
+the worktrees and snapshots, so the user's repository may be read-only. Its folder is CACHE/repos/HASH; HASH.lock is held
+while the clone is created or its worktrees change, HASH.use is held (shared) by every process that uses the clone.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from abprof.sides.git import Git, GitError
 from abprof.system import locks
 from abprof.system.trees import remove_tree
 
-SOURCE = "abprof-source"  # file of a clone with the path of the object folder that it borrows from
+SOURCE = "abprof-source"  # file in a clone: path of the object folder that the clone borrows
 _ADVICE = "run abprof inside a repository, or name one with --repo PATH"
 
 # For other programs that run git in a worktree, such as a build's version script: no repacking, pruning or hooks.
@@ -37,23 +37,23 @@ _CONFIG = """[gc]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder in place of a repository: for a run of releases alone."""
+    """A folder without a repository, for a run that compares only releases."""
 
     path: Path
     cache: Path
 
     def folders(self) -> tuple[str, ...]:
-        """No folder of a repository."""
+        """Return (): there is no work tree."""
         return ()
 
     def with_commits(self) -> Repository:
-        """Raises AbprofError: there is no repository."""
+        """Raise AbprofError: there is no repository."""
         raise AbprofError("not a git repository", where=str(self.path), advice=_ADVICE)
 
 
 @dataclass(frozen=True)
 class Link:
-    """A commit as part of a history."""
+    """A commit, its parents and its subject."""
 
     commit: str
     parents: tuple[str, ...]
@@ -62,7 +62,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Repository:
-    """The user's repository, and the cache folder that holds abprof's clone of it."""
+    """The user's repository, and abprof's clone of it in the cache folder."""
 
     path: Path  # root of the work tree
     git_dir: Path  # .git, or .git/worktrees/NAME in a linked worktree
@@ -73,12 +73,12 @@ class Repository:
 
     @property
     def reader(self) -> Git:
-        """Git on the user's repository without abprof's clone; for commands that write nothing."""
+        """Return git on the user's repository, without abprof's clone; only for commands that write nothing."""
         return Git(str(self.path), {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.path)})
 
     @cached_property
     def store(self) -> Path:
-        """Abprof's clone, made on first use. Raises AbprofError for a partial clone."""
+        """Path of abprof's clone, created on first use. Raises AbprofError if the user's repository is a partial clone."""
         if self.reader.maybe("config", "--get-regexp", r"^remote\..*\.promisor$"):
             what = "a partial clone (--filter) lacks objects that abprof borrows"
             raise AbprofError(what, where=str(self.path), advice="use a clone without --filter")
@@ -86,7 +86,7 @@ class Repository:
 
     @property
     def git(self) -> Git:
-        """Git on the user's repository that writes objects into abprof's clone."""
+        """Return git on the user's repository; git writes new objects into abprof's clone."""
         return self.reader.using(GIT_OBJECT_DIRECTORY=str(self.store / "objects"))
 
     def with_commits(self) -> Repository:
@@ -96,24 +96,24 @@ class Repository:
     # ---------------------------------------------------------------- files and names
 
     def folders(self) -> tuple[str, ...]:
-        """This work tree, then those of `git worktree add`."""
+        """Paths of this work tree and of all linked work trees, this one first."""
         rows = self.reader.text("worktree", "list", "--porcelain").split("\n")
         found = [row.removeprefix("worktree ") for row in rows if row.startswith("worktree ")]
         return tuple(dict.fromkeys((str(self.path), *found)))
 
     def files(self) -> list[str]:
-        """Tracked or unignored files of the work tree, relative to its root, without submodules."""
+        """Return tracked and unignored files of the work tree, relative to its root, without submodules."""
         names = self.reader.records("ls-files", "-z", "--cached", "--others", "--exclude-standard")
         return [name for name in sorted(set(names)) if (self.path / name).is_file()]
 
     def ref_names(self) -> list[str]:
-        """Short names of all branches, tags and remote branches."""
+        """Return short names of all branches, tags and remote branches."""
         form = "--format=%(refname:lstrip=2)"
         names = self.reader.text("for-each-ref", form, "refs/heads", "refs/tags", "refs/remotes").splitlines()
         return [name for name in dict.fromkeys(names) if not name.endswith("/HEAD")]
 
     def read_file(self, commit: str, path: str) -> bytes | None:
-        """Content of `path` in a commit or tree, following links; None if there is no such file.
+        """Return the content of `path` in a commit or tree, following links; None if the file does not exist.
 
         Raises AbprofError if `path` is a folder.
         """
@@ -123,18 +123,18 @@ class Repository:
         if len(words) != 3 or words[1] not in {b"blob", b"tree"}:
             return None
         if words[1] == b"tree":
-            raise AbprofError(f"a folder in commit {commit[:10]}", where=path)
+            raise AbprofError(f"a folder, not a file, in commit {commit[:10]}", where=path)
         return content[: int(words[2])]
 
     # ---------------------------------------------------------------- history
 
     def merge_base(self, a: str, b: str) -> str | None:
-        """The best common ancestor of two commits; None if there is none, or the clone is too shallow to tell."""
+        """Return the best common ancestor of two commits; None if they have none within this (perhaps shallow) clone."""
         return self.git.maybe("merge-base", a, b) or None
 
     def between(self, old: str, new: str) -> tuple[Link, ...]:
-        """Every commit that `new` has and `old` does not, parents before children. Raises GitError."""
-        # rev-list rather than log, which the user's configuration can bend. NUL ends a commit: a message may hold anything.
+        """Return the commits reachable from `new` but not from `old`, parents before children. Raises GitError."""
+        # rev-list rather than log, because the user's configuration changes log's output. NUL separates commits.
         form = "--format=%P%n%B%x00"
         text = self.git.text("rev-list", "--topo-order", "--reverse", form, f"{old}..{new}", "--")
         links = []
@@ -146,7 +146,7 @@ class Repository:
         return tuple(links)
 
     def contents(self, commits: Sequence[str], folders: Sequence[str]) -> dict[str, str]:
-        """Commit -> what it holds under `folders` (relative to the root, "" for all of it): equal texts, equal files."""
+        """Return commit -> a text that identifies its files under `folders` (relative to the root, "" for all files)."""
         names = [f"{commit}:{folder}" for commit in commits for folder in folders]
         out = self.git.raw("cat-file", "--batch-check=%(objectname)", stdin="\n".join([*names, ""]).encode())
         found = ["-" if line.endswith(b" missing") else line.split()[0].decode() for line in out.splitlines()]
@@ -155,9 +155,9 @@ class Repository:
 
 
 def open_repository(path: Path, *, cache: Path) -> Repository:
-    """Return the repository that `path`, a folder at any depth, belongs to. `cache` is abprof's cache folder.
+    """Return the repository that contains the folder `path`. `cache`: abprof's cache folder.
 
-    Raises AbprofError if there is no such folder or repository, or git refuses to read it.
+    Raises AbprofError if `path` is no folder in a git repository, or git refuses to read the repository.
     """
     path = path.expanduser()
     if not path.is_dir():
@@ -173,7 +173,7 @@ def open_repository(path: Path, *, cache: Path) -> Repository:
     if git.maybe("rev-parse", "--show-object-format") == "sha256":
         raise AbprofError("SHA-256 repositories are not supported", where=str(path))
 
-    def place(*flags: str) -> Path:  # one call each, because a path may hold newlines
+    def place(*flags: str) -> Path:  # one call per path, because a path may contain newlines
         return Path(git.cwd, git.text("rev-parse", *flags)).resolve()
 
     return Repository(
@@ -187,7 +187,7 @@ def open_repository(path: Path, *, cache: Path) -> Repository:
 
 
 def unicode(text: str) -> str:
-    """Git's names need not be UTF-8; JSON must be."""
+    """Return `text` as valid Unicode for JSON: names in git need not be UTF-8."""
     return os.fsencode(text).decode("utf-8", errors="replace")
 
 
@@ -195,7 +195,7 @@ def unicode(text: str) -> str:
 
 
 def open_store(cache: Path, objects: Path) -> Path:
-    """Return the bare clone that borrows from the object folder `objects`; makes it if there is none.
+    """Return the bare clone that borrows from the object folder `objects`; create the clone if it does not exist.
 
     Raises AbprofError for an unusable cache folder.
     """
@@ -205,7 +205,7 @@ def open_store(cache: Path, objects: Path) -> Path:
         if store.is_dir():
             return store
         new = store.with_name(f"{store.name}.new")
-        remove_tree(new)  # its maker was killed: the lock is ours
+        remove_tree(new)  # left by a killed process: this process holds the lock
         quoted = str(objects).replace("\\", "\\\\").replace('"', '\\"')
         try:
             Git(str(new.parent)).text("init", "--bare", "--quiet", "--template=", str(new))
@@ -221,15 +221,15 @@ def open_store(cache: Path, objects: Path) -> Path:
 
 
 def lock_of(store: Path) -> Path:
-    """Held while the clone is made or its worktrees change."""
+    """Path of the lock to hold while creating a clone or changing its worktrees."""
     return store.with_name(f"{store.name}.lock")
 
 
-# ---------------------------------------------------------------- a repository of our own
+# ---------------------------------------------------------------- the demo's repository
 
 
 class NewRepository:
-    """A new repository, for a demo, in a folder that is empty or does not exist. Raises AbprofError for any other."""
+    """A new repository for a demo. Raises AbprofError unless the folder is empty or does not exist."""
 
     def __init__(self, path: Path, branch: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
@@ -247,7 +247,7 @@ class NewRepository:
         self._git.text("commit", "--quiet", "--no-verify", "-m", message)
 
     def branch(self, name: str) -> None:
-        """Create a branch here and check it out."""
+        """Create a branch at the current commit and check it out."""
         self._git.text("checkout", "--quiet", "-b", name)
 
     def switch(self, name: str) -> None:

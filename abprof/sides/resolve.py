@@ -1,4 +1,4 @@
-"""Specs to sides: each name the user typed is resolved once, with notes on what a person should know about the comparison."""
+"""Resolve specs to sides, each spec once, with notes that a reader of the comparison needs."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _WORKING_TREE = "."
 _RANGE = "..."
 _HASH = re.compile(r"[0-9a-f]{40}")
 _MOST_NAMED = 6  # refs that a message lists
-_MOST_COMPARED = 5000  # ref names that are compared letter by letter; more would take seconds
-_LONGEST = 4096  # characters; no file system holds a longer ref
+_MOST_COMPARED = 5000  # ref names searched for similar spellings; more would take seconds
+_LONGEST = 4096  # characters; no file system stores a longer ref
 _DEEPER = "git fetch --unshallow"
 
 
@@ -37,19 +37,19 @@ def resolve(
 ) -> tuple[tuple[Side, ...], tuple[str, ...]]:
     """Return the sides (base, target, target2, ...) that `specs` name, and notes about them.
 
-    A spec is a branch, remote branch, tag, commit (abbreviated too), an expression such as HEAD~2, or `.` for the working tree
-    as it is. The first may be `base...target`: their merge base and the target. The notes count commits that touch
-    `kernel_paths`, relative to the root. `known` has the sides of specs that are no refs, with their notes; if it has all, a
-    folder will do. Raises AbprofError for a spec that names no commit.
+    A spec is a branch, remote branch, tag, commit hash (full or abbreviated), an expression such as HEAD~2, or `.` for the
+    working tree. The first spec may be `base...target`: the merge base of both, and the target. The notes count commits that
+    touch `kernel_paths` (relative to the root). `known`: sides and notes of specs that are not refs; a `Folder` is enough if
+    `known` has every spec. Raises AbprofError for a spec that names no commit.
     """
     if not specs:
         raise AbprofError("no ref given", advice="abprof BASE TARGET, or abprof run REF")
     if any(_RANGE in spec for spec in specs[1:]):
-        raise AbprofError("base...target can only come first", advice="it stands for base and target")
+        raise AbprofError("base...target must be the first ref", advice="base...target gives base and first target")
     left, fork, right = specs[0].partition(_RANGE)
     asked = [left or "HEAD", right or "HEAD", *specs[1:]] if fork else list(specs)
     made = dict(known)
-    for spec in asked:  # each once: a branch may move meanwhile
+    for spec in asked:  # each spec once: a branch may move meanwhile
         if spec not in made:
             made[spec] = _side(repository.with_commits(), spec)
     found = [made[spec][0] for spec in asked]
@@ -74,7 +74,7 @@ def resolve(
 
 
 def side_id(place: int) -> str:
-    """Id of the spec in this place: base, target, target2, ..."""
+    """Return the side id of the spec at this index: base, target, target2, ..."""
     return ("base", "target")[place] if place < 2 else f"target{place}"
 
 
@@ -90,14 +90,14 @@ def _side(repository: Repository, spec: str) -> tuple[Side, Sequence[str]]:
 def _merge_base_side(repository: Repository, base: Side, target: Side) -> Side:
     common = repository.merge_base(base.commit, target.commit)
     if common is None:
-        advice = _DEEPER if repository.shallow else "as two words their tips are compared"
+        advice = _DEEPER if repository.shallow else "give two refs to compare their tips"
         raise AbprofError(f"{base.spec!r} and {target.spec!r} have no merge base here", advice=advice)
     label = base.label if common == base.commit else common[:10]
     return _of_commit(repository, f"{base.spec}{_RANGE}{target.spec}", common, label)
 
 
 def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Side:
-    # rev-list rather than log or show, which the user's configuration can bend.
+    # rev-list rather than log or show, because the user's configuration changes their output.
     lines = repository.git.text("rev-list", "--max-count=1", "--format=%T%n%s", commit, "--").split("\n", 2)
     subject = unicode(" ".join("".join(lines[2:]).split()))
     tree, spec, label = lines[1], unicode(spec), unicode(label)
@@ -108,9 +108,9 @@ def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Si
 
 
 def _snapshot(repository: Repository) -> tuple[str, list[str]]:
-    """Write the working tree's content, tracked and unignored files, as a tree of abprof's clone; with notes on what it lacks.
+    """Write the working tree's tracked and unignored files as a tree of abprof's clone. Return (tree, notes on files left out).
 
-    The tree is that of `git add --all` on a copy of the index: the user's index, refs, stash and objects stay untouched.
+    The tree equals that of `git add --all` on a copy of the index: the user's index, refs, stash and objects do not change.
     Raises AbprofError if git cannot read a file.
     """
     folder = repository.cache / "index" / secrets.token_hex(6)
@@ -119,7 +119,7 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
     try:
         folder.mkdir()
         if (repository.git_dir / "index").exists():
-            # With its times: git trusts what is older than the index, and must not trust more because of the copy.
+            # copy2 keeps the index's time: git skips reading files older than the index.
             shutil.copy2(repository.git_dir / "index", folder / "index")
         git = repository.git.using(GIT_INDEX_FILE=str(folder / "index"))
         marked = [(line[0], line[2:]) for line in git.records("ls-files", "-z", "-v")]
@@ -128,20 +128,20 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
         ]
         if hidden:
             advice = "git update-index --no-assume-unchanged --no-skip-worktree FILE"
-            raise AbprofError("git is set to ignore changes of this file", where=hidden[0], advice=advice)
+            raise AbprofError("git is configured to ignore changes of this file", where=hidden[0], advice=advice)
         git.raw("add", "--all")
         return _without_nested(git)
     except (GitError, OSError) as error:
         why = error.line_of_git if isinstance(error, GitError) else str(error)
         what = f"the working tree cannot be read: {why}"
-        raise AbprofError(what, where=str(repository.path), advice="mend or ignore it") from error
+        raise AbprofError(what, where=str(repository.path), advice="make it readable, or ignore it") from error
     finally:
         remove_tree(folder)
         locks.drop(lock)
 
 
 def _without_nested(git: Git) -> tuple[str, list[str]]:
-    """The index's tree without repositories that are no submodules, and a note for each, and for each changed submodule."""
+    """Return the index's tree without nested repositories that are not submodules, and notes on nested and changed ones."""
     links = {line.split("\t", 1)[1] for line in git.records("ls-files", "-z", "--stage") if line.startswith("160000 ")}
     listed = git.maybe("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$") or ""
     nested = sorted(links - {entry.partition("\n")[2] for entry in listed.split("\0")})
@@ -160,7 +160,7 @@ def _without_nested(git: Git) -> tuple[str, list[str]]:
 
 
 def _same(sides: Sequence[Side]) -> list[str]:
-    """A note for each target with the files of the base, or of an earlier target."""
+    """Return a note for each target whose files equal those of the base or of an earlier target."""
     notes = []
     for place, two in enumerate(sides):
         one = next((one for one in sides[:place] if one.tree == two.tree), None)
@@ -170,7 +170,7 @@ def _same(sides: Sequence[Side]) -> list[str]:
 
 
 def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequence[str]) -> list[str]:
-    """Tips are compared: what base got since the fork looks like the target's doing."""
+    """Return notes on commits that base gained since the fork: they look like changes of the target."""
     common = repository.merge_base(base.commit, side.commit)
     if common is None:
         why = "in this shallow clone" if repository.shallow else "at all"
@@ -187,7 +187,7 @@ def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_p
     count = int(repository.git.text("rev-list", "--count", f"{common}..{tip}", "--"))
     where = ""
     if kernel_paths:
-        # Without merges: what they bring in has been counted already.
+        # Without merges: the merged commits themselves are counted already.
         options = ("--count", "--no-merges", "--full-history", f"{common}..{tip}", "--")
         touching = repository.git.text("rev-list", *options, *(f":(top,literal){path}" for path in kernel_paths))
         where = f" ({touching} touching {', '.join(kernel_paths)})"
@@ -201,19 +201,19 @@ def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_p
 def commit_of(repository: Repository, spec: str) -> str:
     """Return the commit that a branch, remote branch, tag, hash or expression such as HEAD~2 names.
 
-    Raises AbprofError, with the nearest names, if it names none.
+    Raises AbprofError, with similar names, if `spec` names no commit.
     """
     if not spec.strip():
         raise AbprofError("a ref cannot be empty")
     if spec.startswith(("-", "^")) or len(spec) > _LONGEST or any(unicodedata.category(sign) == "Cc" for sign in spec):
         raise AbprofError(f"invalid ref {spec[:80]!r}")
-    # With the suffix first: it settles an abbreviation that a commit shares with a file. `:/words` cannot bear one.
+    # First with the suffix, for an abbreviation that fits a commit and a file; then without it, for `:/words`.
     commit = _verify(repository, f"{spec}^{{commit}}")
     found = None if commit else _verify(repository, spec)
     commit = commit or (found and _verify(repository, f"{found}^{{commit}}"))
     if commit:
         return commit
-    kind = repository.git.maybe("cat-file", "-t", found) if found else None  # git does not look for a full hash before
+    kind = repository.git.maybe("cat-file", "-t", found) if found else None  # rev-parse accepts a full hash unseen
     if kind is not None:
         raise AbprofError(f"{spec!r} is a {kind}, not a commit")
     raise _unknown(repository, spec)
@@ -225,17 +225,17 @@ def _verify(repository: Repository, spec: str) -> str | None:
 
 
 def _label(repository: Repository, spec: str, commit: str) -> str:
-    """The branch or tag name as people say it, else the commit's first 10 digits."""
+    """Return the short branch or tag name, or else the commit's first 10 digits."""
     name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
     match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
     return match[1] if match else commit[:10]
 
 
 def _unknown(repository: Repository, spec: str) -> AbprofError:
-    """Why `spec` names no commit, and what the user may have meant."""
+    """Return an error that explains why `spec` names no commit and suggests similar refs."""
     refs = repository.ref_names()
     if _verify(repository, "HEAD") is None and (spec in {"HEAD", "@"} or not refs):
-        return AbprofError("the repository has no commit yet", where=str(repository.path))
+        return AbprofError("the repository has no commits yet", where=str(repository.path))
     if repository.shallow:
         return AbprofError(f"{spec!r} is not in this shallow clone", advice=_DEEPER)
     # Refs that contain the name, such as origin/NAME for a branch that was never checked out here.
@@ -246,5 +246,5 @@ def _unknown(repository: Repository, spec: str) -> AbprofError:
         advice = f"nearest: {', '.join(near[:3])}"
     else:
         more = ", ..." if len(refs) > _MOST_NAMED else ""
-        advice = f"there are {', '.join(refs[:_MOST_NAMED])}{more}"
+        advice = f"available refs: {', '.join(refs[:_MOST_NAMED])}{more}"
     return AbprofError(f"unknown ref {spec!r}", advice=advice)

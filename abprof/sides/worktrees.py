@@ -1,8 +1,8 @@
-"""The sides' files on disk while a run lasts, and the removal of what killed runs left in the cache.
+"""Check out the sides' files for the duration of a run, and remove leftovers of killed runs from the cache.
 
-- CACHE/worktrees/<12 hex of the run>/s0, s1, ...: detached worktrees of abprof's clone; equal lengths, because paths end up in
-  binaries
-- CACHE/worktrees/<12 hex of the run>.lock: held as long as the run lives
+- CACHE/worktrees/<12 hex of the run>/s0, s1, ...: detached worktrees of abprof's clone; all paths have the same length, because
+  compilers write paths into binaries
+- CACHE/worktrees/<12 hex of the run>.lock: held until the run ends
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from abprof.system.trees import remove_tree
 def checkouts(
     repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False
 ) -> Iterator[tuple[Checkout, ...]]:
-    """Check out all sides, in order, at paths of equal length, and remove them at the end of the block.
+    """Check out all sides, in order, at paths of equal length, and remove the worktrees at the end of the block.
 
-    Raises AbprofError, with nothing left behind, if a side cannot be checked out.
+    Raises AbprofError if a side cannot be checked out; no worktree is left then.
     """
     folder = repository.cache / "worktrees" / hashlib.sha256(run.encode()).hexdigest()[:12]
     lock = folder.with_name(f"{folder.name}.lock")
     if not locks.hold(lock):
-        raise AbprofError(f"run {run} has its worktrees already: another abprof is at work on it", where=str(folder))
+        raise AbprofError(f"another abprof process is using the worktrees of run {run}", where=str(folder))
     width = len(str(len(sides) - 1))
     paths = [folder / f"s{place:0{width}}" for place in range(len(sides))]
     made = tuple(Checkout(side=side, path=str(path)) for side, path in zip(sides, paths, strict=True))
     try:
         try:
-            remove_tree(folder)  # of the same run, whose process died
+            remove_tree(folder)  # left by a killed process of the same run
             _prune(repository.cache)
             folder.mkdir(parents=True)
             for checkout in made:
@@ -53,7 +53,7 @@ def checkouts(
 
 
 def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bool) -> None:
-    """Make one worktree, and verify its tree."""
+    """Create one worktree, and verify that its tree is the side's."""
     side, path = checkout.side, Path(checkout.path)
     if side.kind == "dist":
         releases.put(place.cache, side, path)
@@ -79,9 +79,9 @@ def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bo
 
 
 def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, cache: Path) -> None:
-    """Check out every submodule of `worktree`, recursively, from the user's copies: modules/NAME of `git_dirs`, or in `checkout`.
+    """Check out every submodule of `worktree`, recursively, from the user's clones: modules/NAME of `git_dirs`, or `checkout`.
 
-    Nothing is fetched. Raises AbprofError that names a submodule without a copy of its commit.
+    Nothing is fetched. Raises AbprofError if no clone of a submodule has the commit.
     """
     git = Git(str(worktree))
     links = [line.split("\t", 1) for line in git.records("ls-tree", "-r", "-z", "HEAD") if line.startswith("160000 ")]
@@ -91,14 +91,14 @@ def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, ca
     for head, path in links:
         name, commit, link = names.get(path, ""), head.split()[2], checkout / path / ".git"
         if not name or ".." in Path(name).parts or name.startswith(("/", "-")):
-            raise AbprofError(".gitmodules gives no safe name for it", where=f"submodule {name or path!r}")
+            raise AbprofError(".gitmodules has no safe name for this submodule", where=f"submodule {name or path!r}")
         copies = [folder / "modules" / name for folder in git_dirs]
         copies += [checkout / path / link.read_text().strip().removeprefix("gitdir: ")] if link.is_file() else []
         copy = next((one.resolve() for one in copies if _holds(one, commit)), None)
         where = f"submodule {name!r} ({path}) at {commit[:10]}"
         if copy is None:
-            advice = "git submodule update --init --recursive there, or git fetch in the submodule"
-            raise AbprofError("your checkout has no copy of this commit", where=where, advice=advice)
+            advice = "run git submodule update --init --recursive in your checkout, or git fetch in the submodule"
+            raise AbprofError("your checkout lacks this commit", where=where, advice=advice)
         store = open_store(cache, copy / "objects")
         try:
             with locks.locked(lock_of(store)):
@@ -117,8 +117,8 @@ def _holds(repository: Path, commit: str) -> bool:
 
 
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:
-    """Remove what dead runs left in the cache: worktrees, copies of indexes, half-made clones and clones of repositories that are
-    gone; with `everything` also all clones and releases that no process uses. Returns a line for each thing removed."""
+    """Remove leftovers of killed runs from the cache: worktrees, copies of indexes, incomplete clones, clones of deleted
+    repositories; with `everything` also all clones and releases that no process uses. Return a line per removal."""
     cache = cache.expanduser().absolute()
     lines = [line for name in ("worktrees", "index") for line in _abandoned(cache / name)]
     _prune(cache)
@@ -147,7 +147,7 @@ def _clones(repos: Path, everything: bool) -> Iterator[str]:
                 if everything:
                     yield _removed(store, "clone")
                 elif not Path(borrows).exists():
-                    yield _removed(store, f"clone of {borrows}, which is gone")
+                    yield _removed(store, f"clone of {borrows}, which no longer exists")
 
 
 def _removed(path: Path, what: str) -> str:
@@ -157,9 +157,9 @@ def _removed(path: Path, what: str) -> str:
 
 
 def _prune(cache: Path) -> None:
-    """Forget worktrees whose folders are gone, in all clones.
+    """Remove the records of deleted worktrees from all clones.
 
-    `git worktree prune` keeps a worktree whose creation was interrupted: it stays locked for ever.
+    `git worktree prune` would keep a worktree whose creation was interrupted: git leaves such a worktree locked.
     """
     for store in (cache / "repos").glob("*/worktrees"):
         with locks.locked(lock_of(store.parent)):  # no process is adding one

@@ -1,1 +1,1 @@
-"""The machine's side of things: processes, locks, files that are written whole, configuration files, the console."""
+"""Toolbox for the operating system: processes, locks, atomic writes, configuration files, the console."""

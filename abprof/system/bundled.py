@@ -1,4 +1,4 @@
-"""Folders of the bundled kernels, workloads and templates."""
+"""Find the folders of the bundled kernels, workloads and templates."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Literal
 
 
 def bundled(kind: Literal["kernels", "workloads", "templates"]) -> Path:
-    """The folder KIND: `abprof/_bundled/KIND` of an installed wheel, or KIND at the top of a checkout."""
+    """Return the folder `abprof/_bundled/KIND` of an installed wheel, or KIND at the top of a checkout."""
     package = Path(__file__).resolve().parent.parent
     carried = package / "_bundled" / kind
     return carried if carried.is_dir() else package.parent / kind

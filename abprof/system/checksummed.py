@@ -1,4 +1,4 @@
-"""JSON lines with a checksum, which detects lines that a crash tore or a pipe changed."""
+"""JSON lines with a checksum, to detect lines that a crash truncated or a pipe changed."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _SUM = b',"sum":"'
 
 
 def text(value: Any, indent: int | None = None) -> bytes:
-    """A record as JSON, on one line or indented. Raises ValueError on NaN or infinity, which JSON lacks."""
-    # msgspec itself writes NaN as null, which would turn a bug into "not recorded"; the standard library refuses it.
+    """Return a record as JSON, on one line or indented. Raises ValueError on NaN or infinity, which JSON lacks."""
+    # msgspec would write NaN as null, which reads as "not recorded"; the standard library raises ValueError.
     made = json.dumps(
         msgspec.to_builtins(value),
         allow_nan=False,
@@ -27,18 +27,18 @@ def text(value: Any, indent: int | None = None) -> bytes:
 
 
 def line(record: msgspec.Struct) -> bytes:
-    """A record as one sealed line. Raises ValueError on NaN or infinity."""
+    """Return a record as one line with its checksum. Raises ValueError on NaN or infinity."""
     return seal(text(record))
 
 
 def seal(payload: bytes) -> bytes:
-    """The JSON object `payload` as a line with its checksum as last key, and a newline."""
+    """Return the JSON object `payload` as one line, newline included, with its checksum as the last key."""
     return payload[:-1] + _SUM + _checksum(payload) + b'"}\n'
 
 
 def unseal(line: bytes, kind: Any, what: str) -> Any:
-    """The record of this kind in a line (newline off). Raises ValueError if checksum or schema does not match; `what` names
-    the expected record in the message."""
+    """Return the record of type `kind` in a line without its newline. Raises ValueError if checksum or schema does not match;
+    `what` names the expected record in the message."""
     head, found, tail = line.rpartition(_SUM)
     payload = head + b"}"
     if not found or tail != _checksum(payload) + b'"}':

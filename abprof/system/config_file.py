@@ -1,4 +1,4 @@
-"""abprof.toml, or [tool.abprof] of pyproject.toml: its tables. An invalid value is an error with key and line."""
+"""Read abprof.toml, or [tool.abprof] of pyproject.toml. The error of an invalid value names key and line."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from abprof.records.quantities import percent, seconds
 from abprof.system import toml
 
 _TABLES = (PackageTable, Defaults, Environment, CommandEntry, Threshold)
-_KEYS = "docs/CONFIG.md has every key"
+_KEYS = "docs/CONFIG.md lists every key"
 
 
 def read_file(root: Path) -> File | None:
-    """abprof.toml or [tool.abprof] under `root`; None if there is neither. Raises AbprofError with key and line."""
+    """Return the configuration under `root`, or None if no such file has one. Raises AbprofError with key and line."""
     path, table = place(root)
     if not os.path.lexists(path):
         return None
@@ -30,8 +30,8 @@ def read_file(root: Path) -> File | None:
 
 
 def place(root: Path) -> tuple[Path, tuple[str, ...]]:
-    """Path of the configuration, existing or not, and the keys of its table: ("tool", "abprof") in pyproject.toml, else (). Raises
-    AbprofError."""
+    """Return the path of the configuration file, which may not exist, and the keys above its tables: ("tool", "abprof") in
+    pyproject.toml, else (). Raises AbprofError."""
     path = root / "pyproject.toml"
     if not os.path.lexists(root / "abprof.toml") and path.is_file() and "[tool.abprof" in toml.read(path):
         return path, ("tool", "abprof")
@@ -39,7 +39,7 @@ def place(root: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def file_above(folder: Path) -> File | None:
-    """The configuration of the repository around `folder`, found without git; None if there is none."""
+    """Return the configuration of the repository that contains `folder`, found without git; None without a configuration."""
     for place in (folder.absolute(), *folder.absolute().parents):
         file = read_file(place)
         if file or (place / ".git").exists():
@@ -70,7 +70,7 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
 
 
 def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
-    """(is it wrong, its key, what is wrong) of values of the right type."""
+    """Yield (whether the value is wrong, its key, what is wrong) for values of the right type."""
     at = file.at
     yield file.schema != 1, "schema", f"schema = {file.schema}, this abprof reads schema = 1"
     default = file.defaults
@@ -97,12 +97,12 @@ def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
         yield bad, f"kernels.{name}.import", f"{entry.module!r} is not a name that Python can import"
     for key, env in variables:
         for name in env:
-            yield not name or "=" in name, key, f"no variable can be called {name!r}"
+            yield not name or "=" in name, key, f"{name!r} is not a valid name of an environment variable"
     for kind in file.executor:
-        yield kind not in ("slurm", "ray"), f"executor.{kind}", f"no executor {kind!r} has options, but slurm, ray"
+        yield kind not in ("slurm", "ray"), f"executor.{kind}", f"unknown executor {kind!r}, expected slurm or ray"
     for side in file.python:
         bad = not re.fullmatch(r"all|base|target(?:[2-9]|[1-9]\d+)?", side)
-        yield bad, f"python.{side}", f"no side {side!r}, but all, base, target, target2, ..."
+        yield bad, f"python.{side}", f"unknown side {side!r}, expected all, base, target, target2, ..."
 
 
 def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
@@ -115,6 +115,6 @@ def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
                 raise ValueError(value)
             filled[name] = value.format(**places)
         except ValueError as error:
-            what = f"{name} = {value!r}: only {', '.join(f'{{{place}}}' for place in places)} are filled in"
-            raise AbprofError(what, where=where, advice="write {{ and }} for braces") from error
+            what = f"{name} = {value!r}: the only placeholders are {', '.join(f'{{{place}}}' for place in places)}"
+            raise AbprofError(what, where=where, advice="write {{ and }} for literal braces") from error
     return filled

@@ -17,12 +17,12 @@ from rich.text import Text
 
 from abprof.records.visible import visible, visible_lines
 
-_COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")  # compilers' colours, and their wiping of the rest of a line
-_OPEN_SHOWN = 3  # labels of open cells in the status line
+_COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")  # escape sequences of compilers: colours, and clearing the rest of a line
+_OPEN_SHOWN = 3  # labels of undecided cells in the status line
 
 
 class View:
-    """Prints progress; a log that is attached gets every line too. Without a terminal there is no status line."""
+    """Prints progress, also to an attached log. The status line needs a terminal."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, stream: IO[str] | None = None) -> None:
         self.console = Console(file=stream, stderr=stream is None, highlight=False, soft_wrap=True)
@@ -31,14 +31,14 @@ class View:
         self._log: IO[str] | None = None
         self._lock = threading.Lock()
         self._status: Status | None = None  # a line at the bottom of a terminal
-        self._end = 0.0  # of the budget, by time.monotonic()
+        self._end = 0.0  # end of the budget, by time.monotonic()
 
     def attach(self, path: Path) -> None:
-        """Append every further line to this file too."""
+        """Start a log: append every further line to this file."""
         self._log = path.open("a", encoding="utf-8", errors="replace")
 
     def detach(self) -> None:
-        """Close the log, so that the report can append to it."""
+        """Close the log."""
         if self._log:
             self._log.close()
             self._log = None
@@ -48,7 +48,7 @@ class View:
         self._print(visible_lines(line), style, shown=not self.quiet)
 
     def warn(self, line: str) -> None:
-        """Print a warning, which --quiet shows too."""
+        """Print a warning, also with --quiet."""
         self._print(f"warning: {visible_lines(line)}", "yellow", shown=True)
 
     def build_line(self, job: str, line: str) -> None:
@@ -62,7 +62,7 @@ class View:
     def _print(self, text: str, style: str, *, shown: bool) -> None:
         with self._lock:
             if self._log:
-                with contextlib.suppress(OSError, ValueError):  # the writer of results reports a full disk
+                with contextlib.suppress(OSError, ValueError):  # a full disk is reported where results are written
                     self._log.write(f"{text}\n")
                     self._log.flush()
             if shown:
@@ -72,7 +72,7 @@ class View:
 
     @contextlib.contextmanager
     def working(self, text: str, budget: float = 0.0) -> Iterator[None]:
-        """Show a status line on a terminal while the block runs; it counts down `budget` seconds from now."""
+        """Show a status line on a terminal while the block runs, with a countdown of `budget` seconds."""
         self._end = time.monotonic() + budget
         if not self.console.is_terminal or self.quiet:
             yield
@@ -85,7 +85,7 @@ class View:
                 self._status = None
 
     def progress(self, text: str, decided: int, cells: int, open: Sequence[str]) -> None:
-        """Update the status line: the number of `decided` cells, and the labels of the `open` ones."""
+        """Update the status line: the number of `decided` cells, and the labels of undecided (`open`) cells."""
         minutes, seconds = divmod(max(0, round(self._end - time.monotonic())), 60)
         more = f" and {len(open) - _OPEN_SHOWN} more" if len(open) > _OPEN_SHOWN else ""
         names = visible(", ".join(open[:_OPEN_SHOWN])) + more

@@ -1,4 +1,4 @@
-"""Atomic writes. What the disk refuses becomes an AbprofError with the path."""
+"""Atomic writes. A failed write raises AbprofError with the path."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from abprof.records.errors import AbprofError
 
 
 def put(target: Path, data: bytes) -> Path:
-    """Write a file atomically, and make its folder if need be. Raises AbprofError when the disk refuses."""
+    """Write a file atomically, creating its folder if needed, and return its path. Raises AbprofError if a write fails."""
     with refusals(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     return replace(target, data)
 
 
 def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda written: written) -> Path:
-    """Replace a file atomically, once `check(path)` of the new file on the disk has passed.
+    """Replace a file atomically after `check(path)` has accepted the new file on disk.
 
-    Raises AbprofError if the disk refuses, ValueError if the check fails.
+    Raises AbprofError if a write fails, and whatever `check` raises.
     """
-    # Unpredictable: in a folder of several users somebody may have put a link under a known name.
+    # A random name: in a shared folder another user could plant a link under a predictable name.
     temporary = target.with_name(f".{token_hex(8)}.partial")
     with refusals(target):
         try:
@@ -46,16 +46,16 @@ def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda 
 
 
 def pour(file: FileIO, data: bytes) -> None:
-    """Write all of `data`, and force it to the disk. Raises OSError."""
+    """Write all of `data` and flush the file to disk. Raises OSError."""
     rest = memoryview(data)
-    while rest:  # a disk that fills up takes a part first, and refuses only the next write
+    while rest:  # a disk that fills up accepts part of a write; only the next write fails
         rest = rest[file.write(rest) :]
     os.fsync(file.fileno())
 
 
 @contextmanager
 def refusals(path: Path, advice: str = "") -> Iterator[None]:
-    """Raise AbprofError with this path for an OSError in the block."""
+    """Turn an OSError of the block into an AbprofError with this path."""
     try:
         yield
     except OSError as error:

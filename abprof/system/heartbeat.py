@@ -1,4 +1,4 @@
-"""Heartbeats of nightly jobs: one small file per series in the state folder, so that `abprof doctor` sees a job that stopped."""
+"""Heartbeats of nightly jobs: one file per series in the state folder, by which `abprof doctor` notices a job that stopped."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATE = 36 * 3600.0  # seconds: a night and a half
 
 
 class Heartbeat(msgspec.Struct, kw_only=True):
-    """The last start of a nightly job, and how it ended. Times in seconds since 1970."""
+    """The last start of a nightly job, and how the job ended. Times in seconds since 1970."""
 
     series: str
     repo: str
@@ -30,13 +30,13 @@ class Heartbeat(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
 
     def end(self, did: str, code: int) -> None:
-        """Record how the job ended."""
+        """Set how the job ended; `beating` writes the file."""
         self.ended, self.did, self.exit_code = time.time(), did, int(code)
 
 
 @contextmanager
 def beating(state: Path, repo: str, series: str) -> Iterator[Heartbeat]:
-    """Record that a job began, and how it ended; the block calls `end` on success. Raises AbprofError if the disk refuses."""
+    """Write a heartbeat when the block begins and when it ends; the block calls `end`. Raises AbprofError if a write fails."""
     beat = Heartbeat(series=series, repo=repo, began=time.time())
     write(state, beat)
     try:
@@ -52,12 +52,12 @@ def beating(state: Path, repo: str, series: str) -> Iterator[Heartbeat]:
 
 
 def write(state: Path, beat: Heartbeat) -> None:
-    """Replace the heartbeat of a series. Raises AbprofError if the disk refuses."""
+    """Replace the heartbeat file of a series. Raises AbprofError if a write fails."""
     put(_file(state, beat.repo, beat.series), msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
 
 
 def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, str]]:
-    """(healthy, finding, advice) of each series whose repository still exists."""
+    """Yield (healthy, finding, advice) for each series whose repository still exists."""
     now = time.time() if now is None else now
     for file in sorted((state / FOLDER).glob("*.json")):
         try:
@@ -65,7 +65,7 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
             if not Path(beat.repo).exists():
                 continue
         except (OSError, ValueError, *UNREADABLE):
-            yield False, f"{file}: cannot be read", "remove it; the next night writes a new one"
+            yield False, f"{file}: cannot be read", "remove this file; the next nightly job writes a new one"
             continue
         hours = min(abs(now - (beat.ended or beat.began)) / 3600, 1e9)
         event = "began" if beat.ended is None else "ended"

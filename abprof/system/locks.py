@@ -1,5 +1,5 @@
-"""Locks on files, by flock(2): the kernel drops a lock when its process ends, also after kill -9, so a free lock belongs to a dead
-run. A lock on a file that was deleted meanwhile excludes no process, hence the check after each lock.
+"""File locks by flock(2). The kernel releases a lock when its process ends, also after kill -9; so leftovers whose lock is free
+belong to a dead run. A lock on a deleted file excludes no process, so `_lock` checks that the file still exists.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from pathlib import Path
 from abprof.records.errors import AbprofError
 from abprof.records.visible import printable
 
-_held: dict[Path, int] = {}  # lock file -> descriptor, of the locks that `hold` took
+_held: dict[Path, int] = {}  # lock file -> descriptor, for locks taken by `hold`
 
 
 def hold(lock: Path, *, shared: bool = False) -> bool:
-    """Hold `lock` until `drop` or the end of this process. False if another process, or already this process, holds it."""
+    """Take `lock` until `drop` or the end of this process. Return False if any process, this one included, holds the lock."""
     if lock in _held:
         return shared
     descriptor = _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=False)
@@ -28,7 +28,7 @@ def hold(lock: Path, *, shared: bool = False) -> bool:
 
 
 def drop(lock: Path) -> None:
-    """Release `lock` and delete its file; no effect if this process does not hold it."""
+    """Release `lock` and delete its file; no effect if this process does not hold the lock."""
     descriptor = _held.pop(lock, None)
     if descriptor is not None:
         lock.unlink(missing_ok=True)
@@ -39,10 +39,10 @@ def drop(lock: Path) -> None:
 def locked(
     lock: Path, note: str = "", busy: Callable[[str], None] = lambda _: None, *, shared: bool = False
 ) -> Iterator[None]:
-    """Wait for `lock` and hold it during the block. The file stays and contains `note`.
+    """Wait for `lock` and hold the lock during the block. The file stays and contains `note`.
 
-    If another process holds the lock, `busy` is called with the holder's note before the wait; it may raise. `shared`: any number
-    of processes hold the lock at once.
+    If another process holds the lock, call `busy` with that process's note before waiting; `busy` may raise. `shared`: several
+    processes may hold the lock at the same time.
     """
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     descriptor = _lock(lock, how, wait=False)
@@ -62,7 +62,7 @@ def locked(
 
 @contextlib.contextmanager
 def abandoned(lock: Path) -> Iterator[bool]:
-    """Yield whether `lock` is free. A free lock is held during the block, and its file is deleted at the end."""
+    """Yield whether `lock` is free. If so, hold the lock during the block and delete its file at the end."""
     descriptor = None if lock in _held else _lock(lock, fcntl.LOCK_EX, wait=False)
     try:
         yield descriptor is not None
@@ -73,7 +73,7 @@ def abandoned(lock: Path) -> Iterator[bool]:
 
 
 def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
-    """A descriptor that holds the lock, or None if another process holds it. Raises AbprofError for an unusable folder."""
+    """Return a descriptor that holds the lock; None if another process holds it. Raises AbprofError for an unusable folder."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         while True:
@@ -89,6 +89,6 @@ def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
             except BaseException:
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # its owner deleted it while we waited: take the new one
+            os.close(descriptor)  # the previous holder deleted the file meanwhile: lock the new file
     except OSError as error:
         raise AbprofError(f"cannot use the cache folder: {error.strerror}", where=str(lock.parent)) from error

@@ -11,17 +11,17 @@ from abprof.records.errors import AbprofError
 
 
 def cache_dir() -> Path:
-    """$ABPROF_CACHE_DIR, or abprof's folder in the user's cache. Raises AbprofError when it cannot be written."""
+    """Return $ABPROF_CACHE_DIR, or abprof's folder in the user's cache. Raises AbprofError if the folder is not writable."""
     return _folder("ABPROF_CACHE_DIR", "user_cache_path")
 
 
 def state_dir() -> Path:
-    """$ABPROF_STATE_DIR, or abprof's folder in the user's state folder. Raises AbprofError when it cannot be written."""
+    """Return $ABPROF_STATE_DIR, or abprof's folder in the user's state folder. Raises AbprofError if it is not writable."""
     return _folder("ABPROF_STATE_DIR", "user_state_path")
 
 
 def home() -> Path | None:
-    """The user's home folder; None for a container's user without a name and without $HOME."""
+    """Return the user's home folder; None for a user without an account and without $HOME, as in some containers."""
     with contextlib.suppress(RuntimeError):
         if Path.home().is_absolute():
             return Path.home()
@@ -29,11 +29,11 @@ def home() -> Path | None:
 
 
 def _homeless(variable: str) -> Path:
-    """A temporary folder of this user's own, for a container's user without a home. Raises AbprofError for another user's."""
+    """Return this user's own temporary folder, for a user without a home. Raises AbprofError if another user owns the folder."""
     path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     if path.is_symlink() or path.stat().st_uid != os.getuid():
-        what = "there is no home folder, and this one is another user's"
+        what = "there is no home folder, and another user owns this temporary folder"
         raise AbprofError(what, where=str(path), advice=f"set {variable}")
     return path
 
@@ -49,7 +49,7 @@ def _folder(variable: str, default: str) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise AbprofError(error.strerror or "cannot be made", where=str(path), advice=f"set {variable}") from error
+        raise AbprofError(error.strerror or "cannot be created", where=str(path), advice=f"set {variable}") from error
     if not os.access(path, os.W_OK):
-        raise AbprofError("cannot be written", where=str(path), advice=f"set {variable} to a folder that can")
+        raise AbprofError("not writable", where=str(path), advice=f"set {variable} to a writable folder")
     return path

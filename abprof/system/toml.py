@@ -1,4 +1,4 @@
-"""TOML files: their text, their table, the line of each key, and the table as a record. Every error names file and line."""
+"""Read TOML files: text, table, line of each key, and the table as a record. Errors name file and line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEY = re.compile(r"\s*([^=#\s\[][^=#]*?)\s*=")
 
 
 def read(path: Path) -> str:
-    """A file's text. Raises AbprofError."""
+    """Return a file's text. Raises AbprofError."""
     try:
         return decoded(path.read_bytes(), str(path))
     except OSError as error:
@@ -30,16 +30,16 @@ def read(path: Path) -> str:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """The file's text. Raises AbprofError if it is not UTF-8."""
+    """Return a file's bytes as text. Raises AbprofError if the bytes are not UTF-8."""
     try:
         return data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise AbprofError("not UTF-8", where=f"{where}:{line}", advice="save it as UTF-8, as TOML is") from error
+        raise AbprofError("not UTF-8", where=f"{where}:{line}", advice="save the file as UTF-8") from error
 
 
 def loads(text: str, where: str) -> dict[str, Any]:
-    """The file's table. Raises AbprofError, with the line if the parser names it."""
+    """Return the table of a TOML text. Raises AbprofError, with the line if the parser names a line."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits, and thousands of brackets
@@ -50,9 +50,9 @@ def loads(text: str, where: str) -> dict[str, Any]:
 
 
 def lines(text: str) -> dict[str, int]:
-    """Dotted key -> the line on which it is set, elements of arrays of tables by number (`threshold.0.cells`).
+    """Return dotted key -> line number of the key; elements of arrays of tables by index (`threshold.0.cells`).
 
-    A key within an inline table has no line; a line of a multi-line string may be mistaken for a key.
+    A key within an inline table has no line number; a line of a multi-line string may be mistaken for a key.
     """
     found: dict[str, int] = {}
     arrays = Counter[str]()
@@ -79,7 +79,7 @@ def _parts(key: str) -> list[str]:
 
 
 def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mapping[str, int], advice: str) -> _T:
-    """A table as a struct of this kind, whose tables are the structs `inner`. Raises AbprofError with line and key."""
+    """Return a table as a struct of type `kind`; `inner`: types of nested structs. Raises AbprofError with line and key."""
     values = dict(_values(loose))
     for key, value in values.items():
         if "\0" in f"{key}{value}":
@@ -108,7 +108,7 @@ def _kind(value: Any) -> str:
 
 
 def _values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """(dotted key, value) of everything in a table or array, the outer before the inner."""
+    """Yield (dotted key, value) of everything in a table or array, outer before inner."""
     inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
     for name, value in inside:
         key = f"{above}.{name}" if above else str(name)

@@ -1,4 +1,4 @@
-"""Folders as trees: listing, hashing and removing all of their files."""
+"""List, hash and remove all files of a folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def files_of(tree: Path) -> list[str]:
-    """Every file and link below `tree`, sorted, without .git and compiled Python. Links are not followed."""
+    """Return the relative paths of all files and links below `tree`, sorted, without .git and __pycache__. Follows no link."""
     found = []
     for folder, folders, files in os.walk(tree):
         folders[:] = sorted(name for name in folders if name not in {".git", "__pycache__"})
@@ -22,7 +22,7 @@ def files_of(tree: Path) -> list[str]:
 
 
 def tree_hash(tree: Path, names: Iterable[str]) -> str:
-    """SHA-256 over the names, executable bits and bytes of these files (for a link, its target). Raises OSError."""
+    """Return a SHA-256 over names, executable bits and bytes of these files (of a link: its target). Raises OSError."""
     digest = hashlib.sha256()
     for name in names:
         path = tree / name
@@ -36,10 +36,10 @@ def tree_hash(tree: Path, names: Iterable[str]) -> str:
 
 
 def remove_tree(path: Path) -> bool:
-    """Remove a folder and everything in it, read-only folders included. False if something is left.
+    """Remove a folder and everything in it, read-only folders included. Return False if something is left.
 
-    The folder is renamed first, so that other processes find all of it or nothing. A git command whose parent was killed may still
-    be writing into it, hence the second and third try.
+    The folder is renamed first, so that other processes see either all of its content or nothing. A git command whose parent was
+    killed may still write into the folder, hence the second and third attempt.
     """
     if not path.name.startswith(".gone-"):
         gone = path.with_name(f".gone-{os.getpid()}-{path.name}")
@@ -60,7 +60,7 @@ def remove_tree(path: Path) -> bool:
 
 
 def _make_writable(folder: Path) -> None:
-    """Folders must be writable for their entries to be removed."""
+    """Make a folder and all folders below it writable, so that their entries can be removed."""
     with contextlib.suppress(OSError):
         if folder.is_dir() and not folder.is_symlink():
             folder.chmod(0o700)

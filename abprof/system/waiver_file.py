@@ -1,4 +1,4 @@
-"""abprof-waivers.toml: parsing the file, and adding a waiver."""
+"""Parse abprof-waivers.toml, and add a waiver."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from abprof.records.errors import AbprofError, place_of
 from abprof.system import toml
 
 _HEAD = "# Accepted slow-downs. abprof reads this file from the commit that a branch is compared with.\nschema = 1\n"
-_KEYS = "a [[waiver]] has cells, most_percent, reason, owner and expires, a date"
+_KEYS = "keys of a [[waiver]]: cells, most_percent, reason, owner, expires (a date)"
 
 
 class _Entry(Record, frozen=True):
@@ -27,12 +27,12 @@ class _File(Record, frozen=True):
 
 
 def parse(text: str, where: str) -> tuple[Waiver, ...]:
-    """The waivers of a file's text. Raises AbprofError with line and key."""
+    """Return the waivers in a file's text. Raises AbprofError with line and key."""
     loose, lines = toml.loads(text, where), toml.lines(text)
     file = toml.converted(loose, _File, _Entry, where=where, lines=lines, advice=_KEYS)
     checks = [("schema", file.schema == 1, f"schema = {file.schema}, this abprof reads schema = 1")]
     for number, one in enumerate(file.waiver):
-        most = f"most_percent = {one.most_percent:g} is not above 0 and below 1000"
+        most = f"most_percent = {one.most_percent:g} is not between 0 and 1000"
         checks += [(f"waiver.{number}.most_percent", 0 < one.most_percent < 1000, most)]
         texts = (("cells", one.cells), ("reason", one.reason), ("owner", one.owner))
         checks += [(f"waiver.{number}.{name}", bool(text.strip()), f"{name} is empty") for name, text in texts]
@@ -46,13 +46,13 @@ def parse(text: str, where: str) -> tuple[Waiver, ...]:
 
 
 def with_one_more(text: str, waiver: Waiver, where: str) -> str:
-    """The file's text (or "") with a further waiver, verified by reading it back. Raises AbprofError."""
+    """Return the file's `text` ("" for a new file) with one more waiver, verified by parsing. Raises AbprofError."""
     for option, value in (("CELLS", waiver.cells), ("--reason", waiver.reason), ("--owner", waiver.owner)):
         if not value.strip() or not value.isprintable():
-            what = "it contains unprintable characters" if value.strip() else "it is empty"
+            what = "the value contains unprintable characters" if value.strip() else "the value is empty"
             raise AbprofError(what, where=option)
     if waiver in parse(text, where):
-        raise AbprofError("this waiver is already there", where=where)
+        raise AbprofError("the file already has this waiver", where=where)
     cells, reason, owner = (json.dumps(t, ensure_ascii=False) for t in (waiver.cells, waiver.reason, waiver.owner))
     head = text.rstrip("\n") + "\n" if text.strip() else _HEAD
     made = (
@@ -60,5 +60,5 @@ def with_one_more(text: str, waiver: Waiver, where: str) -> str:
     )
     made += f"expires = {waiver.expires}\n"
     if parse(made, where)[-1] != waiver:
-        raise AbprofError("the waiver does not read back as given", where=where, advice="add it by hand")
+        raise AbprofError("the new waiver cannot be read back", where=where, advice="add the waiver by hand")
     return made

@@ -131,4 +131,4 @@ def test_a_clone_goes_with_its_repository_or_with_everything(repo: GitRepo, cach
     assert list((cache / "repos").iterdir()) == []
     clone_of(repo, cache)
     shutil.rmtree(repo.path)
-    assert sweep(cache) == [f"removed {clone} (clone of {repo.path}/.git/objects, which is gone)"]
+    assert sweep(cache) == [f"removed {clone} (clone of {repo.path}/.git/objects, which no longer exists)"]

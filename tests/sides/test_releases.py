@@ -88,10 +88,10 @@ def test_what_cannot_be_had_is_one_line(shelf: Shelf) -> None:
     wheel(shelf.links, "tinyk", "3.0", FILES, tag="cp27-cp27mu-manylinux1_x86_64")
     (shelf.links / "tinyk-2.0.tar.gz").write_text("")
     for version in ("9", "2.0", "3.0"):
-        says = "pip finds no wheel of this version for this interpreter (there are 0.8, 0.9, 1.0)"
+        says = "pip found no wheel of this version for this interpreter (available versions: 0.8, 0.9, 1.0)"
         assert shelf.refusal(f"dist:tinyk=={version}") == f"tinyk=={version}: {says}"
     assert shelf.refusal("dist:absent==1.0").startswith(
-        "absent==1.0: pip finds no wheel of this distribution (is its name right?"
+        "absent==1.0: pip found no wheel with this name (check the name;"
     )
     assert not (shelf.cache / "dists" / "files").exists()
 
@@ -121,5 +121,5 @@ def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> 
     ],
 )
 def test_a_spec_is_one_version_of_one_distribution(tmp_path: Path, spec: str) -> None:
-    with pytest.raises(AbprofError, match=r"not one version of one distribution \(dist:NAME==VERSION\)"):
+    with pytest.raises(AbprofError, match=r"not a release with one exact version \(dist:NAME==VERSION\)"):
         releases.install([spec], lambda _: sys.executable, tmp_path, 100.0, str)

@@ -61,7 +61,7 @@ def test_odd_branch_names(repo: GitRepo, opened: Opened, name: str) -> None:
         ("^main", "invalid ref '^main'"),
         ("ma\nin", r"invalid ref 'ma\nin'"),
         ("ma\0in", r"invalid ref 'ma\x00in'"),
-        ("two words", "unknown ref 'two words' (there are main, optimize_ffa)"),
+        ("two words", "unknown ref 'two words' (available refs: main, optimize_ffa)"),
         ("main..optimize_ffa", "unknown ref 'main..optimize_ffa' (give base and target as two words, "),
         ("main:kernels", "'main:kernels' is a tree, not a commit"),
         ("0123456789" * 4, f"unknown ref '{'0123456789' * 4}'"),
@@ -80,7 +80,7 @@ def test_no_commit_yet(tmp_path: Path, opened: Opened) -> None:
     repo = make_repo(tmp_path / "new")
     repo.write(KERNEL)
     for spec in (".", "HEAD", "main"):
-        with pytest.raises(AbprofError, match="no commit yet"):
+        with pytest.raises(AbprofError, match="no commits yet"):
             resolve(opened(repo), [spec])
 
 
@@ -136,5 +136,5 @@ def test_read_file(repo: GitRepo, opened: Opened) -> None:
     assert repository.read_file(commit, "link.toml") == b"schema = 1\n\xff\n"
     assert repository.read_file(f"{commit}~1", "abprof.toml") is None
     assert repository.read_file(commit, "absent/x") is None
-    with pytest.raises(AbprofError, match="sub: a folder in commit"):
+    with pytest.raises(AbprofError, match="sub: a folder, not a file, in commit"):
         repository.read_file(commit, "sub")

@@ -72,7 +72,7 @@ def test_nothing_of_the_users_changes(dirty: GitRepo, opened: Opened) -> None:
 def test_marks_that_hide_changes_are_refused(repo: GitRepo, opened: Opened, mark: str) -> None:
     repo.commit("more", {"hidden": "1"})
     repo.git("update-index", mark, "hidden")
-    with pytest.raises(AbprofError, match="hidden: git is set to ignore changes"):
+    with pytest.raises(AbprofError, match="hidden: git is configured to ignore changes"):
         resolve(opened(repo), ["."])
     (repo.path / "hidden").unlink()
     if mark == "--skip-worktree":  # a sparse checkout

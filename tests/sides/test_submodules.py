@@ -52,7 +52,7 @@ def test_a_submodule_without_a_copy_is_named(superproject: GitRepo, opened: Open
     with pytest.raises(AbprofError) as caught:
         contents(opened(GitRepo(tmp_path / "clone")), "origin/main")
     assert caught.value.where.startswith("submodule 'the outer' (third party/outer) at ")
-    assert caught.value.advice.startswith("git submodule update --init --recursive")
+    assert caught.value.advice.startswith("run git submodule update --init --recursive")
 
 
 def test_a_name_that_climbs_out(repo: GitRepo, opened: Opened) -> None:

@@ -1,7 +1,7 @@
-"""Child processes. No other module starts one, except `sides.git`.
+"""Child processes. Apart from `sides.git`, no other module starts processes.
 
-A child leads its own process group (a child in the foreground shares its parent's terminal) and carries a mark in its environment.
-By the mark abprof finds and kills what the child forked, also processes that left the group. A worker ends by itself when its
+A child leads its own process group, except in the foreground, and has a mark: a unique value of an environment variable. By the
+mark abprof finds and kills every process that the child forked, also processes that left the group. A worker exits when its
 parent is gone, also after kill -9 (abprof/worker/main.py).
 """
 

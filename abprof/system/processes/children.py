@@ -1,6 +1,6 @@
-"""Child processes: starting and ending them with everything that they fork, their failures and their output.
+"""Start child processes, end them with all processes that they forked, and record their failures and output.
 
-A forked process is found by a mark in its environment, or because it became this process's child as an orphan.
+A forked process is found by the mark in its environment, or as an orphan that became a child of this process.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from typing import Any
 
 import psutil
 
-MARK = "ABPROF_CHILD"  # environment variable that names the ancestors of a process
-_PARENT_EVERY = 0.2  # seconds between looks whether the parent lives
+MARK = "ABPROF_CHILD"  # environment variable with the mark: ids of a process and its ancestors
+_PARENT_EVERY = 0.2  # seconds between checks whether the parent lives
 _PR_SET_PDEATHSIG = 1
-_ORDERLY = 20.0  # seconds for an orderly end
+_ORDERLY = 20.0  # seconds between SIGTERM and SIGKILL
 _PR_SET_CHILD_SUBREAPER = 36
-LOG_LIMIT = 16 << 20  # bytes of one child's output that are kept; the rest is read and dropped
+LOG_LIMIT = 16 << 20  # bytes of a child's output to keep; further output is read and dropped
 
 
 class WorkerDied(Exception):
-    """The child ended, or its answer could not be read. `reason` is one line for a person."""
+    """The child ended, or its answer could not be read. `reason`: one line for the user."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -41,24 +41,24 @@ class WorkerHung(WorkerDied):
 
 
 class WorkerFault(Exception):
-    """The child answered with a failure, and lives on."""
+    """The child answered with a failure, and keeps running."""
 
     def __init__(self, status: str, reason: str, at: str = "") -> None:
         super().__init__(reason)
         self.status = status
         self.reason = reason
-        self.at = at  # function and file of the workload that raised it; "" if the workload did not
+        self.at = at  # function and file of the workload that raised the failure; "" for other failures
 
 
 def how_ended(code: int) -> str:
-    """`killed by SIGKILL` or `ended with exit code 1`, for the exit code of a child (negative for a signal)."""
+    """Describe an exit code (negative for a signal): `killed by SIGKILL` or `ended with exit code 1`."""
     if code >= 0:
         return f"ended with exit code {code}"
     return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"killed by signal {-code}"
 
 
 def new_mark() -> str:
-    """A new unique mark. In a marked child it extends the parent's mark, so that killing by the parent's mark finds it."""
+    """Return a new unique mark. The mark extends this process's own mark, so that killing by the latter covers the new child."""
     outer = os.environ.get(MARK, "")
     return f"{outer}/{os.getpid()}.{secrets.token_hex(8)}".lstrip("/")
 
@@ -66,9 +66,9 @@ def new_mark() -> str:
 def start(
     argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, log: Path | None = None, **how: Any
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a marked child with nothing to read, in a session of its own; `how` is for Popen. Returns it and its mark.
+    """Start a marked child with empty standard input, in its own session; `how`: arguments of Popen. Return (child, mark).
 
-    Its output is appended to `log`, if given. Raises WorkerDied if it cannot be started.
+    The child's output is appended to `log`, if given. Raises WorkerDied if the child cannot be started.
     """
     mark = new_mark()
     how = {"stdin": subprocess.DEVNULL, "start_new_session": True, **how}
@@ -84,13 +84,13 @@ def start(
 
 
 def kill_strays(*marks: str) -> None:
-    """Kill every process of this user whose environment has one of the marks, or a mark that extends one; repeated, because
-    processes may fork meanwhile."""
+    """Kill every process of this user whose environment has one of the marks or an extension of a mark. Repeats the search,
+    because processes may fork meanwhile."""
     needles = tuple(f"{MARK}={mark}{end}".encode() for mark in marks for end in ("\0", "/"))
     for _ in range(5):
         found = False
         for folder in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it ended, or is another user's
+            with contextlib.suppress(OSError):  # the process ended, or belongs to another user
                 variables = b"\0" + (folder / "environ").read_bytes() + b"\0"
                 if any(b"\0" + needle in variables for needle in needles):
                     os.kill(int(folder.name), signal.SIGKILL)
@@ -101,7 +101,7 @@ def kill_strays(*marks: str) -> None:
 
 def end_tree(child: subprocess.Popen[bytes], mark: str) -> None:
     """Kill a child with its process group, its descendants, and every process with its mark."""
-    # Descendants first: once the child is gone they have another parent.
+    # Descendants first: after the child's end they have another parent.
     own = _descendants(child.pid) if child.poll() is None else []
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)  # a child in the foreground has no group
@@ -127,8 +127,8 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def dies_with(parent: int) -> None:
-    """End this process once its parent process `parent` is gone, by SIGTERM and, some seconds later, SIGKILL. A stopped process is
-    continued for this."""
+    """End this process when its parent process `parent` is gone: send SIGTERM (and SIGCONT, for a stopped process), then SIGKILL
+    after `_ORDERLY` seconds."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
 
@@ -144,7 +144,7 @@ def dies_with(parent: int) -> None:
 
 @contextlib.contextmanager
 def no_orphans() -> Iterator[None]:
-    """Kill at the end of the block every process that was started in it: orphans become children of this process."""
+    """Kill every process started in the block when the block ends. Orphans become children of this process."""
     known = {process.pid for process in _descendants(os.getpid())}
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -155,7 +155,7 @@ def no_orphans() -> Iterator[None]:
 
 
 class Log:
-    """Writes a child's output to a file, up to LOG_LIMIT bytes, and passes each line to `on_line`."""
+    """Copies a child's output to a file, up to LOG_LIMIT bytes, and passes each line to `on_line`."""
 
     def __init__(self, path: Path, on_line: Callable[[str], None] | None = None) -> None:
         self.path = path
@@ -165,7 +165,7 @@ class Log:
         self._size = 0
 
     def drain(self, fd: int) -> None:
-        """Read `fd` until it closes, in a thread of its own. A full disk raises nothing."""
+        """Read `fd` until the other end closes; runs in its own thread. Ignores a full disk."""
         rest = b""
         with self._open() as out:
             self._size = out.tell()
@@ -202,8 +202,8 @@ class Log:
 
 
 def inside(outer: int) -> tuple[int, ...]:
-    """Process ids of what bubblewrap, process `outer`, has started so far: the namespace's first process, whose end is the end of all
-    others in it, and the command."""
+    """Return the ids of the processes that bubblewrap (process `outer`) has started so far: the first process of the namespace,
+    whose end kills all others in it, and the command."""
     found = [outer]
     with contextlib.suppress(OSError, IndexError):
         for _ in range(2):
@@ -212,7 +212,7 @@ def inside(outer: int) -> tuple[int, ...]:
 
 
 def await_end(pid: int, seconds: float) -> None:
-    """Wait up to `seconds` for the end of a process, and reap it if it is an orphan that became this process's child."""
+    """Wait up to `seconds` for the end of a process. Reap the process if it is an orphan that became this process's child."""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(psutil.NoSuchProcess):
         while time.monotonic() < deadline and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

@@ -1,7 +1,7 @@
-"""A fork server: one process imports what every worker needs, and forks workers off itself in milliseconds.
+"""A fork server: a process that has imported the modules every worker needs, and forks workers in milliseconds.
 
-Its child has a session, an environment and a folder of its own, as a process that `Popen` starts. The server touches no device
-and runs no code under test.
+A forked worker has its own session, environment and working folder, like a process started by Popen. The server uses no device and
+runs no code under test.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from pathlib import Path
 
 from abprof.system.processes.children import WorkerDied, end_tree, start
 
-_TO_ANSWER = 120.0  # seconds: the first answer comes when the imports are done, perhaps from a network's disk
+_TO_ANSWER = 120.0  # seconds; the first answer waits for the imports, perhaps from a network disk
 
 
 class Forked:
-    """A process that a fork server started, with the part of Popen's interface that a Worker needs."""
+    """A process that a fork server started, with the parts of Popen's interface that a Worker uses."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server, self.pid = server, pid
 
     def poll(self) -> int | None:
-        """The exit code, negative for a signal; None while it runs."""
+        """Return the exit code, negative for a signal; None while the process runs."""
         return self._server.code(self.pid)
 
     def wait(self, timeout: float) -> int:
-        """The exit code. Raises subprocess.TimeoutExpired."""
+        """Wait for the end and return the exit code. Raises subprocess.TimeoutExpired."""
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if (left := deadline - time.monotonic()) <= 0:
@@ -41,7 +41,7 @@ class Forked:
 
 
 class ForkServer:
-    """Starts `argv --fork FD`, which answers requests as abprof/worker/main.py does."""
+    """Starts the server, `argv --fork FD` (abprof/worker/main.py), and sends fork requests to it."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self._codes: dict[int, int] = {}
@@ -56,11 +56,11 @@ class ForkServer:
 
     @property
     def alive(self) -> bool:
-        """Whether it can still fork."""
+        """Whether the server can still fork."""
         return self._socket.fileno() >= 0 and self._process.poll() is None
 
     def fork(self, *, env: Mapping[str, str], cwd: Path, source: int, sink: int, output: int) -> Forked:
-        """A new worker that reads requests from `source`, answers to `sink` and prints to `output`. Raises WorkerDied."""
+        """Fork a worker that reads requests from `source`, answers to `sink` and prints to `output`. Raises WorkerDied."""
         request = json.dumps({"env": dict(env), "cwd": str(cwd)}).encode()
         try:
             socket.send_fds(self._socket, [request], [source, sink, output])
@@ -77,15 +77,15 @@ class ForkServer:
         raise WorkerDied("the fork server ended")
 
     def code(self, pid: int) -> int | None:
-        """How a child ended: its exit code; None while it runs."""
+        """Return a child's exit code, negative for a signal; None while the child runs."""
         while pid not in self._codes and self.listen(0.0):
             pass
         if pid in self._codes or self.alive:
             return self._codes.get(pid)
-        return -signal.SIGKILL  # its children die with it
+        return -signal.SIGKILL  # the server's children die with the server
 
     def listen(self, seconds: float) -> dict[str, int]:
-        """The next message, {} if none comes in time; how children ended is kept for `code`."""
+        """Return the server's next message, {} if `seconds` pass without a message. Stores exit codes of children for `code`."""
         if self._socket.fileno() < 0 or not select.select([self._socket], [], [], seconds)[0]:
             return {}
         try:
@@ -101,6 +101,6 @@ class ForkServer:
         return message
 
     def kill(self) -> None:
-        """End it, and with it whatever it forked. Safe to call twice."""
+        """Kill the server and every process that it forked. Safe to call twice."""
         end_tree(self._process, self._mark)
         self._socket.close()

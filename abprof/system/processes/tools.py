@@ -1,4 +1,4 @@
-"""Ways to run a tool: for its output, in the foreground, with a log, beside a block of code, or in the background."""
+"""Run a tool: for its output, in the foreground, with a log, during a block of code, or in the background."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from typing import IO
 
 from abprof.system.processes.children import WorkerDied, WorkerHung, end_tree, how_ended, start
 
-_READY_WITHIN = 20.0  # seconds a tool may take until it is ready, and to end
+_READY_WITHIN = 20.0  # seconds that a tool may take to become ready, and to end
 
 
 def tried(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None) -> tuple[bool, str]:
-    """Run a short command. Returns (True, its standard output), or (False, its last line on standard error) if it fails."""
+    """Run a short command. Return (True, standard output), or (False, last line of standard error) if the command fails."""
     try:
         done = subprocess.run(
             list(argv), capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL, env=env
@@ -29,21 +29,21 @@ def tried(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] 
 
 
 def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None) -> str | None:
-    """Standard output of a short command (a compiler's --version); None if it fails."""
+    """Return the standard output of a short command (a compiler's --version); None if the command fails."""
     answered, text = tried(argv, timeout=timeout, env=env)
     return text if answered else None
 
 
 def cuda_tool(name: str, env: Mapping[str, str] = os.environ) -> str:
-    """The path of a program of the CUDA toolkit: on PATH, in $CUDA_HOME or in the usual place; "" for none."""
+    """Return the path of a CUDA toolkit program on PATH, in $CUDA_HOME or in /usr/local/cuda; "" if it is not installed."""
     folders = env.get("PATH", os.defpath), f"{env.get('CUDA_HOME') or '/usr/local/cuda'}/bin"
     return shutil.which(name, path=os.pathsep.join(folders)) or ""
 
 
 def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int:
-    """Run a child with this process's own input and output to its end. Returns its exit code, negative for a signal.
+    """Run a child on this process's standard input and output, and return its exit code, negative for a signal.
 
-    Raises WorkerDied if it cannot be started.
+    Raises WorkerDied if the child cannot be started.
     """
     child, mark = start(argv, env, cwd=cwd, stdin=None, start_new_session=False)
     try:
@@ -55,10 +55,10 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int
 def logged(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float, out: IO[bytes] | None = None
 ) -> int:
-    """Run a tool to its end and append its output to `log`; standard output goes to `out`, if given. Returns its exit code, negative
-    for a signal.
+    """Run a tool and append its output to `log`; standard output goes to `out`, if given. Return the exit code, negative for a
+    signal.
 
-    Raises WorkerDied if it cannot be started, WorkerHung if it takes longer than `timeout` seconds.
+    Raises WorkerDied if the tool cannot be started, WorkerHung if the tool takes longer than `timeout` seconds.
     """
     child, mark = start(argv, env, cwd=cwd, log=log, **({"stdout": out} if out else {}))
     try:
@@ -73,9 +73,9 @@ def logged(
 def watching(
     argv: Sequence[str], *, env: Mapping[str, str], log: Path, ready: Callable[[], bool], why: Callable[[str], str]
 ) -> Iterator[None]:
-    """Run a tool, such as a sampling profiler, during the block: it is `ready()` before the block and gets SIGINT after it.
+    """Run a tool, such as a sampling profiler, during the block: wait until `ready()` is true, run the block, send SIGINT.
 
-    Raises WorkerDied if it cannot be started or is not ready in time; `why` makes the reason from its log.
+    Raises WorkerDied if the tool cannot be started or is not ready in time; `why(log text)` gives the reason.
     """
     log.unlink(missing_ok=True)
     child, mark = start(argv, env, log=log)
@@ -94,20 +94,20 @@ def watching(
 
 
 class Program:
-    """A program in the background, in a session of its own; its output is appended to `log`. `end` kills all that it started."""
+    """A background program in its own session; its output is appended to `log`. `end` kills every process it started."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        """Raises WorkerDied if it cannot be started."""
+        """Start the program. Raises WorkerDied if the program cannot be started."""
         self._child, self._mark = start(argv, env, log=log)
 
     @property
     def gone(self) -> str | None:
-        """How the program ended; None while it runs."""
+        """Return how the program ended; None while the program runs."""
         code = self._child.poll()
         return None if code is None else how_ended(code)
 
     def end(self, grace: float = 0.0) -> None:
-        """Wait `grace` seconds for the program's end, then kill it and all that it started. Safe to call twice."""
+        """Wait `grace` seconds for the program's end, then kill every process of the program. Safe to call twice."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=grace)
         end_tree(self._child, self._mark)

@@ -33,7 +33,7 @@ from abprof.system.processes.children import (
 from abprof.system.processes.forks import Forked, ForkServer
 
 ALIVE_EVERY = 0.2  # seconds between checks that a silent child lives
-START = 30.0  # seconds that a start may take, even if --timeout is shorter
+START = 30.0  # seconds that starting a child may take, even if --timeout is shorter
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 REPLY_LIMIT = 64 << 20
 
@@ -54,8 +54,8 @@ class Worker:
         started: Callable[[int], None] | None = None,
         server: ForkServer | None = None,
     ) -> None:
-        """`walled`: the command is bubblewrap's (abprof/builds/sandbox.py), which starts the child. `started` gets the id of
-        every process that is started, as soon as the id is known. A living `server` forks the child instead of `argv`."""
+        """`walled`: argv starts bubblewrap (abprof/builds/sandbox.py), which starts the child. `started`: called with the id of
+        every new process. `server`: a fork server to use, while it lives, in place of `argv`."""
         self.name = name
         self._server = server
         self._started = started or (lambda _: None)
@@ -69,7 +69,7 @@ class Worker:
         return "" if self._walled else self._argv[0]
 
     def restart(self) -> None:
-        """Kill the process if it lives, and start a new one. Raises WorkerDied."""
+        """Kill the child if it lives, and start a new child. Raises WorkerDied."""
         self.kill()
         self._launch()
 
@@ -81,7 +81,7 @@ class Worker:
         to_child, self._out = os.pipe()
         self._in, from_child = os.pipe()
         stdout_read, stdout_write = os.pipe()
-        os.set_blocking(self._out, False)  # a child that stopped reading must not stop its parent
+        os.set_blocking(self._out, False)  # a child that stops reading must not block its parent
         try:
             self._begin(to_child, from_child, stdout_write)
         except WorkerDied:
@@ -119,7 +119,7 @@ class Worker:
         return self._behind()[1] if len(self._behind()) > 1 else self._child.pid
 
     def _behind(self) -> tuple[int, ...]:
-        """The ids of a sandbox's first process and of the child, as far as they are known; () without a sandbox."""
+        """Return the ids of a sandbox's first process and of the child, as far as known; () without a sandbox."""
         if self._walled and len(self._inner) < 2:
             self._inner = inside(self._child.pid) or self._inner
             for pid in self._inner:
@@ -134,7 +134,7 @@ class Worker:
     def call(self, request: Any, timeout: float) -> Any:
         """Send one request record and return its reply record.
 
-        Raises WorkerFault (the worker lives on), WorkerHung or WorkerDied (it is killed).
+        Raises WorkerFault (the worker keeps running), WorkerHung or WorkerDied (the worker has been killed).
         """
         self.send(request)
         return self.receive(request, timeout)
@@ -156,7 +156,7 @@ class Worker:
             raise self._died() from error
 
     def receive(self, request: Any, timeout: float) -> Any:
-        """The reply to the last request. A start may take `START` seconds: torch may be on a network's disk."""
+        """Return the reply to the last request. A start may take `START` seconds: torch may be on a network disk."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
             message = msgspec.convert(untrusted(line), dict[str, Any])
@@ -188,7 +188,7 @@ class Worker:
                     raise self._died()
                 self._buffer += chunk
                 continue
-            self._behind()  # while the child lives: a child that dies of its first request has used the device, too
+            self._behind()  # while the child lives: a child that dies on its first request has used the device, too
             # A dead child's pipe stays open while a forked process holds it.
             if self._child.poll() is not None and not select.select([self._in], [], [], 0)[0]:
                 raise self._died()
@@ -210,7 +210,7 @@ class Worker:
         self.kill()  # forked processes
         self._drainer.join(timeout=1)
         last = f": {self.log.last_line}" if self.log.last_line else ""
-        if self._walled and code > 128:  # bubblewrap's code for a signal
+        if self._walled and code > 128:  # bubblewrap returns 128 + signal
             code = 128 - code
         return WorkerDied(f"{how_ended(code)}{last}")
 
@@ -222,10 +222,10 @@ class Worker:
         self.kill()
 
     def end(self) -> None:
-        """Kill the process group. Another thread may call this: the thread that waits for an answer then cleans up."""
+        """Kill the process group. May be called from another thread: the thread that waits for an answer then cleans up."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             behind = self._behind()
-            if behind and self._child.poll() is None:  # all of a sandbox ends with its first process
+            if behind and self._child.poll() is None:  # every process of a sandbox ends with its first process
                 os.kill(behind[0], signal.SIGKILL)
             else:
                 os.killpg(self._child.pid, signal.SIGKILL)
@@ -235,8 +235,8 @@ class Worker:
         end_all([self])
 
     def _await_end(self, seconds: float) -> None:
-        """Wait for the child's end. Raises subprocess.TimeoutExpired, except for a forked child: a server that imports reaps
-        the child later."""
+        """Wait for the child's end. Raises subprocess.TimeoutExpired, except for a forked child, which a busy fork server may
+        reap later."""
         if isinstance(self._child, Forked):
             await_end(self._child.pid, seconds)
         else:
@@ -254,7 +254,7 @@ class Worker:
 
 
 def end_all(workers: Iterable[Worker]) -> None:
-    """Kill these workers and all that they started, at the same time: the end of a CUDA context takes time."""
+    """Kill these workers and their processes in parallel, because destroying a CUDA context takes time."""
     living = [worker for worker in workers if worker._in >= 0]
     for worker in living:
         worker.end()
