@@ -31,7 +31,7 @@ from abprof.system.files import refusals, replace
 from abprof.system.processes import Program, WorkerDied, how_ended
 
 _LOOKS_EVERY = 0.1  # seconds between readings of the folder
-_CLEANUP = 15.0  # seconds that shard workers have to clean up
+_CLEANUP = 20.0  # seconds that shard workers have to clean up after the file ALIVE is gone
 
 
 class SlurmOptions(Record, frozen=True, kw_only=True):
@@ -121,9 +121,8 @@ class Executor:
     def __exit__(self, *error: object) -> None:
         try:
             (self.folder / ALIVE).unlink(missing_ok=True)
-            self.end()
-        finally:
             self.close()
+        finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def submit(self, shard: Shard, slot: str) -> None:
@@ -151,7 +150,8 @@ class Executor:
                 found += [(number, line) for line in self._new_lines(number)]
                 if number in gone:
                     del self._logs[number]
-                    found.append((number, Lost(gone[number] + _last_words(log))))
+                    printed = log.read_bytes()[-4000:].decode(errors="replace") if log.exists() else ""
+                    found.append((number, Lost(": ".join(filter(None, (gone[number], _last_line(printed)))))))
             if found or time.monotonic() >= end:
                 yield from found
                 return
@@ -176,9 +176,6 @@ class Executor:
     def open(self) -> None:
         """Raises AbprofError if the executor is not available."""
 
-    def close(self) -> None:
-        """Give back what `open` took."""
-
     def slots(self) -> Sequence[str]:
         """Places for one shard each at a time: names of leases, or labels of a cluster."""
         raise NotImplementedError
@@ -195,16 +192,13 @@ class Executor:
         """Number of each shard whose program is gone -> how the program ended."""
         raise NotImplementedError
 
-    def end(self) -> None:
-        """End all programs, and wait for their ends."""
+    def close(self) -> None:
+        """End all programs, wait for their ends, and give back what `open` took."""
         raise NotImplementedError
 
 
-def _last_words(log: Path) -> str:
-    with contextlib.suppress(OSError):
-        lines = log.read_bytes()[-4000:].decode(errors="replace").strip().splitlines()
-        return f": {lines[-1].strip()[:300]}" if lines else ""
-    return ""
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2].strip()[:300]
 
 
 class LocalExecutor(Executor):
@@ -244,12 +238,10 @@ class LocalExecutor(Executor):
                 self._programs.pop(number).end()
         return found
 
-    def end(self) -> None:
-        until = time.monotonic() + _CLEANUP  # without the file ALIVE they end by themselves
+    def close(self) -> None:
+        until = time.monotonic() + _CLEANUP
         while self._programs:
             self._programs.popitem()[1].end(max(0.0, until - time.monotonic()))
-
-    def close(self) -> None:
         sides.sweep(self.place.cache)  # worktrees of programs that were killed
 
 
@@ -338,7 +330,7 @@ class SlurmExecutor(Executor):
             del self._jobs[number]
         return found
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Cancel every job, and wait until Slurm lists none as living."""
         until = time.monotonic() + _GONE_WITHIN
         while self._jobs:
@@ -366,7 +358,6 @@ class SlurmExecutor(Executor):
 
 _GPU_LABEL = "ray.io/accelerator-type"
 _RESOURCE = "abprof"  # resource of nodes without GPUs: one for each shard that they may run at a time
-_ORDERLY = 20.0  # seconds that shard workers have to clean up
 
 
 class RayExecutor(Executor):
@@ -392,7 +383,9 @@ class RayExecutor(Executor):
             ray.init(address if address == "auto" else f"ray://{address}", log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
             advice = "HOST:PORT is that of its client server (10001), auto a cluster of this machine"
-            raise AbprofError(f"no cluster: {_last_line(error)}", where=where, advice=advice) from error
+            raise AbprofError(
+                f"no cluster: {_last_line(str(error)) or type(error).__name__}", where=where, advice=advice
+            ) from error
         finally:
             for number, handler in handlers.items():  # ray.init replaces SIGTERM's
                 signal.signal(number, handler)
@@ -404,9 +397,6 @@ class RayExecutor(Executor):
             )
             model = f" of model {self.options.gpu}" if self.options.gpu else ""
             raise AbprofError(f"no node has {kind}{model}", where=where)
-
-    def close(self) -> None:
-        self._ray.shutdown()
 
     def slots(self) -> Sequence[str]:
         """NODE/PLACE for each shard that living nodes of the GPU's model may run at a time."""
@@ -448,17 +438,13 @@ class RayExecutor(Executor):
             try:
                 found[number] = how_ended(self._ray.get(task))
             except self._ray.exceptions.RayError as error:
-                found[number] = _last_line(error)
+                found[number] = _last_line(str(error)) or type(error).__name__
         return found
 
-    def end(self) -> None:
-        """Wait for shard workers, which end because the file ALIVE is gone, and cancel the remaining tasks."""
+    def close(self) -> None:
+        """Wait for shard workers, cancel the remaining tasks, and leave the cluster."""
         if self._tasks:
-            self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_ORDERLY)
+            self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_CLEANUP)
         while self._tasks:
             self._ray.cancel(self._tasks.popitem()[0], force=True)
-
-
-def _last_line(error: Exception) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines or [type(error).__name__])[-1][:300]
+        self._ray.shutdown()

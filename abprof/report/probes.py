@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from abprof.evidence.ncu import recording, traffic
-from abprof.records import Arm, KernelProfile, Profile, Run, Sampled, Trace
+from abprof.records import Arm, Profile, Run, Sampled, Trace
 from abprof.records.quantities import plural
 from abprof.report.csv_files import Line, csv_text
 from abprof.report.rows import Block, Section, Table
@@ -145,11 +145,9 @@ def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> It
     """A table of metrics for each kernel of a call, paired by `traffic.beside`; `named`: the title has the arms."""
     arms = (before.arm, after.arm) if after else (before.arm,)
     one, two = traffic.table(before), traffic.table(after) if after else None
-    of = {id(row): kernel for made, known in ((one, before), (two, after)) if made and known
-          for row, kernel in zip(made.rows, known.kernels, strict=True)}  # fmt: skip
     for pair in (pair for pair in traffic.beside(one, two) if pair.either.kernel):
-        both = [of.get(id(row)) for row in (pair.base, pair.target)][: len(arms)]
-        rows = {"launches a call": [*(str(k.launches_a_call) if k else "0" for k in both), ""][: len(arms) * 2 - 1]}
+        both = [pair.base, pair.target][: len(arms)]
+        rows = {"launches a call": [*(str(k.a_call) if k else "0" for k in both), ""][: len(arms) * 2 - 1]}
         most = {r: max(k.metrics.get(recording.stall(r), 0.0) for k in both if k) for r in recording.STALLS}
         waits = [recording.Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "")
                  for reason in sorted(most, key=lambda r: -most[r])[:4] if most[reason]]  # fmt: skip
@@ -164,10 +162,10 @@ def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> It
         yield Table(header, tuple((label, *texts) for label, texts in rows.items()), 1, title)
 
 
-def _value(shown: recording.Shown, kernel: KernelProfile | None) -> float | None:
+def _value(shown: recording.Shown, kernel: traffic.Row | None) -> float | None:
     if kernel is None or any(name not in kernel.metrics for name in shown.names):
         return None
-    return sum(kernel.metrics[name] for name in shown.names) * (kernel.launches_a_call if shown.per_call else 1)
+    return sum(kernel.metrics[name] for name in shown.names) * (kernel.a_call if shown.per_call else 1)
 
 
 def _text(value: float | None, unit: str) -> str:

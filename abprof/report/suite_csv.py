@@ -67,9 +67,14 @@ def compare_keys(columns: Sequence[str]) -> tuple[str, ...]:
     return DENSE_KEYS if set(columns) == set(DENSE_KEYS) else _direction_last(columns)
 
 
+def value_columns(keys: Sequence[str]) -> tuple[str, ...]:
+    """The columns of times and rates: phases exist for a direction only."""
+    return (*VALUES, *LATER) if "direction" in keys else VALUES[:2]
+
+
 def compared_columns(keys: Sequence[str]) -> tuple[str, ...]:
-    """The compared columns: all values, without the latency for dense runs."""
-    return VALUES[1:] if set(keys) == set(DENSE_KEYS) else VALUES
+    """The value columns, without the latency for dense files."""
+    return value_columns(keys)[1:] if set(keys) == set(DENSE_KEYS) else value_columns(keys)
 
 
 def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
@@ -122,15 +127,6 @@ class Suite:
     columns: tuple[str, ...]  # the axes, with `direction` last
     workloads: tuple[str, ...]
 
-    @property
-    def values(self) -> tuple[str, ...]:
-        """The scripts' columns after the axes: phases exist for a direction only."""
-        return VALUES if "direction" in self.columns else VALUES[:2]
-
-    @property
-    def later(self) -> tuple[str, ...]:
-        return LATER if "direction" in self.columns else ()
-
 
 def files(run: Run) -> dict[str, str]:
     """File name -> text: the profile of each side and the comparison of each target, for each suite with columns."""
@@ -140,7 +136,7 @@ def files(run: Run) -> dict[str, str]:
     for suite in _suites(run):
         profiles = {side.id: _profile(run, suite, side) for side in run.sides}
         for id, lines in profiles.items():
-            seeds = (*suite.columns, *suite.values, *suite.later)
+            seeds = (*suite.columns, *value_columns(suite.columns))
             phases = {name for line in lines.values() for name in takewhile(lambda name: name != "variant", line)}
             every = dict.fromkeys(name for line in lines.values() for name in line)
             header = dict.fromkeys([*seeds, *sorted(phases - set(seeds)), *every])
@@ -170,12 +166,12 @@ def _direction_last(columns: Sequence[str]) -> tuple[str, ...]:
 def _profile(run: Run, suite: Suite, side: Side) -> Lines:
     found = _groups(run, suite, None if side.id == "base" else side)
     order = {cell.id: place for place, cell in enumerate(run.cells)}
-    rows = {(row.cell.id, row.variant): row for group in found for row in group.rows}
-    more = {key: line for group in found for key, line in _gain_lines(group, side).items()}
-    names = dict.fromkeys(name for line in more.values() for name in line)
+    made = [pair for group in found for pair in _gain_lines(group, side)]
+    names = dict.fromkeys(name for _, line in made for name in line)
+    made.sort(key=lambda pair: order[pair[0].cell.id])
     return {
-        key: _profile_line(run, suite, side, rows[key]) | {name: more[key].get(name) for name in names}
-        for key in sorted(rows, key=lambda key: order[key[0]])
+        (row.cell.id, row.variant): _profile_line(run, suite, side, row) | {name: more.get(name) for name in names}
+        for row, more in made
     }
 
 
@@ -190,7 +186,7 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
     line: Line = {name: clean(cell.params.get(name, "")) for name in suite.columns}
     line |= {"latency_ms": decimal(ms(ns)), "tflops_per_sec": decimal(tflops(cell, ns))}
     here = str(cell.params.get("direction", ""))
-    for column in (*suite.values[2:], *suite.later):  # the other direction's columns stay empty
+    for column in value_columns(suite.columns)[2:]:  # the other direction's columns stay empty
         line[column] = decimal(ms(parts.phases.get(column[4:-3]))) if column.startswith(f"{here}_") else ""
     for name, phase in parts.phases.items():
         line.setdefault(f"{here}_{name}_ms" if here else f"{name}_ms", decimal(ms(phase)))
@@ -234,11 +230,10 @@ def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Li
     other, and once, at the end, what both share."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     keys = compare_keys(suite.columns)
-    columns = (*(compared_columns(keys) if "direction" in suite.columns else suite.values), *suite.later)
     lines = []
     for key, one in base.items():
         other, judged = others.get(key, {}), rows[key].comparison
-        line = {name: one[name] for name in keys} | compared(one, other, columns)
+        line = {name: one[name] for name in keys} | compared(one, other, compared_columns(keys))
         line |= {
             "verdict": judged and judged.verdict,
             "time_change_pct": judged and judged.pct,
@@ -259,12 +254,12 @@ def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
     return [group for group in found if target is None or (group.target and group.target.id == target.id)]
 
 
-def _gain_lines(group: Group, side: Side) -> dict[tuple[str, str], Line]:
-    """(cell, variant) -> more columns of one side: megabytes, speed-ups with interval and verdict, the cell's best step,
-    scaling efficiency, and the arm's facts. Which there are follows from what the workload declares, not from what came out."""
+def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
+    """(row, more columns of one side): megabytes, speed-ups with interval and verdict, the cell's best step,
+    scaling efficiency, and the arm's facts. The workload's declarations decide which columns exist, not the results."""
     arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
     scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
-    ladder, made = group.workload.ladder, {}
+    ladder = group.workload.ladder
     for row in group.rows:
         seen = _arm(side, row)
         line: Line = {"memory_mb": row.cell.bytes and row.cell.bytes / 1e6}
@@ -288,8 +283,7 @@ def _gain_lines(group: Group, side: Side) -> dict[tuple[str, str], Line]:
                 line |= {clean(f"{name}_{key}"): clean(text) for key, _, text in parts}
             else:
                 line[clean(f"fact_{name}")] = clean(known)
-        made[row.cell.id, row.variant] = line
-    return made
+        yield row, line
 
 
 def _gain(over: str, of: gains.Gain) -> Line:
@@ -391,7 +385,7 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
 def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
     """The compared columns that both files have. Raises AbprofError where one file lacks a column, unless it came later."""
     found = []
-    for name in (*compared_columns(keys), *LATER):
+    for name in compared_columns(keys):
         lacking = [of for of in (base, target) if name not in of.columns]
         if not lacking:
             found.append(name)

@@ -75,7 +75,7 @@ class Here(Executor):
     def gone(self) -> dict[int, str]:
         return {number: f"code {code}" for number, each in self.ran.items() if (code := each.poll()) is not None}
 
-    def end(self) -> None:
+    def close(self) -> None:
         for each in self.ran.values():
             each.kill()
 

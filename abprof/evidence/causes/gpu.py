@@ -164,8 +164,8 @@ def _settings(pair: Pair) -> dict[str, tuple[Value, Value]]:
     if one is None or two is None:
         return {}
     before, after = ({**k.constants, "warps": k.warps, "stages": k.stages, "CTAs": k.ctas} for k in (one, two))
-    known = {name: (before[name], after[name]) for name in before if name in after and before[name] != after[name]}
-    return {name: (a, b) for name, (a, b) in known.items() if a is not None and b is not None}
+    known = {name: (a, b) for name, a in before.items() if a is not None and (b := after.get(name)) is not None}
+    return {name: both for name, both in known.items() if both[0] != both[1]}
 
 
 # ---------------------------------------------------------------- counters

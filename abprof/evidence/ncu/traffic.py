@@ -35,7 +35,7 @@ _MOVES = re.compile(
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel, or a sum over kernels: `kernel` is "" and `per_launch` has no numbers."""
+    """A kernel, or a sum over kernels: `kernel`, `grid` and `block` are "", and `metrics` is empty."""
 
     kernel: str
     grid: str
@@ -43,8 +43,12 @@ class Row:
     kind: str  # compute, other; of a sum also all
     launches: int  # with warm-ups
     a_call: int
-    per_launch: Bytes
+    metrics: Mapping[str, float]  # of a launch
     per_call: Bytes
+
+    @property
+    def per_launch(self) -> Bytes:
+        return dict.fromkeys(LEVELS) | {level: number for level, _, number in moved(self.metrics)}
 
 
 @dataclass(frozen=True)
@@ -101,22 +105,18 @@ def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ())
 
 def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
     """The traffic of a profile. `outside`: launches that belong to no call."""
-    rows = []
-    sources: dict[str, str] = {}
+    rows, sums = [], []
+    sources = {level: name for kernel in of.kernels for level, name, _ in moved(kernel.metrics)}
     for kernel in of.kernels:
-        launch: dict[str, float | None] = dict.fromkeys(LEVELS)
-        for level, name, number in moved(kernel.metrics):
-            launch[level], sources[level] = number, name
-        call = {level: None if n is None else n * kernel.launches_a_call for level, n in launch.items()}
-        where = kernel.name, kernel.grid, kernel.block, kernel.kind
-        rows.append(Row(*where, kernel.launches, kernel.launches_a_call, launch, call))
-    sums = []
+        call = {level: number * kernel.launches_a_call for level, _, number in moved(kernel.metrics)}
+        where, per_call = (kernel.name, kernel.grid, kernel.block, kernel.kind), dict.fromkeys(LEVELS) | call
+        rows.append(Row(*where, kernel.launches, kernel.launches_a_call, kernel.metrics, per_call))
     for kind in dict.fromkeys([*sorted(row.kind for row in rows), "all"]):
         own = [row for row in rows if kind in (row.kind, "all")]
         known = {level: [row.per_call[level] for row in own] for level in LEVELS}
         per_call = {level: None if None in of else sum(filter(None, of)) for level, of in known.items()}
         launches, a_call = sum(row.launches for row in own), sum(row.a_call for row in own)
-        sums.append(Row("", "", "", kind, launches, a_call, dict.fromkeys(LEVELS), per_call))
+        sums.append(Row("", "", "", kind, launches, a_call, {}, per_call))
     return Table(of, tuple(rows), tuple(sums), sources, outside or {})
 
 
