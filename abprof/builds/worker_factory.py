@@ -103,7 +103,14 @@ class WorkerFactory:
 
     @classmethod
     def of(
-        cls, options: Options, cache: Path, scratch: Path, device: str, sides: Sequence[str], logs: Path
+        cls,
+        options: Options,
+        cache: Path,
+        scratch: Path,
+        device: str,
+        sides: Sequence[str],
+        logs: Path,
+        workloads: Mapping[str, Path],
     ) -> WorkerFactory:
         """The factory for these sides' interpreters and the options' environment. Raises AbprofError if an interpreter does not
         exist."""
@@ -126,6 +133,7 @@ class WorkerFactory:
             timeout=options.timeout,
             build_timeout=options.build_timeout,
             withheld=withheld,
+            workloads={name: str(file) for name, file in workloads.items()},
             named=frozenset({*settings.set, *settings.allow}),
             forks=ForkServers(environment.worker(env, scratch / "caches", device, {}), scratch, logs / "forks.log"),
         )
@@ -137,11 +145,8 @@ class WorkerFactory:
         made = replace(self, sandbox=sandbox)
         if sandbox is not None and self.device != "cpu":
             try:
-                worker = made.alone("sandbox")
-                try:
+                with made.alone("sandbox") as worker:
                     worker.call(wire.Start(self.device, "base"), self.timeout)
-                finally:
-                    worker.stop()
             except (WorkerDied, WorkerFault) as failed:
                 made, why = self, f"a worker in bubblewrap cannot use {self.device}: {failed.reason}"
                 if options.contain == "always":

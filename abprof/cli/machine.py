@@ -105,11 +105,9 @@ def _survey(root: Path, options: Options, cache: Path) -> Survey:
     folder = options.file.workloads if options.file else ""
     files = find_workloads(root / (folder or "workloads"), options.workloads)
     with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
-        worker = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch)).alone("survey")
-        try:
-            return survey(worker, files, options, device=chosen.worker, kind=chosen.kind, timeout=options.timeout)
-        finally:
-            worker.stop()
+        factory = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch), files)
+        with factory.alone("survey") as worker:
+            return survey(worker, factory, options, chosen.kind)
 
 
 @app.command("doctor", short_help="Report what this machine can measure.")

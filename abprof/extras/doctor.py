@@ -105,7 +105,7 @@ def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
         with tempfile.TemporaryDirectory() as scratch:
             place = Path(scratch)
             try:
-                factory = WorkerFactory.of(config, paths.cache_dir(), place, device, [side], place)
+                factory = WorkerFactory.of(config, paths.cache_dir(), place, device, [side], place, {})
             except AbprofError as error:
                 yield Finding(name, "problem", error.line, "name one that is there")
                 continue
@@ -114,10 +114,9 @@ def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
                 continue
             known.add(argv)
             try:
-                worker = factory.alone("survey", side)
-                ready = worker.call(Start(device, "base"), 120)
+                with factory.alone("survey", side) as worker:
+                    ready = worker.call(Start(device, "base"), 120)
             except (WorkerDied, WorkerFault) as error:
                 yield Finding(name, "problem", error.reason, "does `import torch` work there?")
                 continue
-            worker.stop()
         yield Finding(name, "ok", f"{argv[0]}: {', '.join(f'{key} {value}' for key, value in ready.versions.items())}")

@@ -1,7 +1,8 @@
-"""Discovery: finds the workloads, asks them in a worker what they are, and lays out the cells."""
+"""Discovery: finds the workloads, has a worker describe them, lays out the cells, and reads interpreters and devices."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -11,16 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from abprof.builds import WorkerFactory
 from abprof.measure import matrix
 from abprof.measure.run_context import RunContext
-from abprof.records import Ceilings, Cell, Checkout, Failure, Run, Status, Value, Workload
+from abprof.records import Ceilings, Cell, Checkout, Failure, Run, Status, Toolchain, Value, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
+from abprof.system import processes as proc
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
-_SCREEN = 200  # cases asked about at once, so that a request stays well under a pipe's size
+_SCREEN = 200  # cases of one request, which stays well under a pipe's size
 
 
 @dataclass(frozen=True)
@@ -30,14 +33,14 @@ class Survey:
     ready: wire.Ready
     workloads: tuple[Workload, ...]
     cells: tuple[Cell, ...]
-    broken: Mapping[str, Failure]  # cell id -> why its workload could not say what it is
+    broken: Mapping[str, Failure]  # cell id -> why its workload could not be described
     empty: tuple[str, ...] = ()  # workloads without a cell in this preset
 
 
 def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
-    """Name -> file; `folder` may be a single workload's file. Raises AbprofError if none is there, or one of `names` is missing.
+    """Workload -> its file in `folder`, which may itself be a single workload's file.
 
-    `by`: the option that gave the names.
+    Raises AbprofError if there is no workload, or one of `names` (from the option `by`) is missing.
     """
     listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
     files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
@@ -53,10 +56,10 @@ def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") 
 def copy_workloads(
     folder: Path, place: Path, wrapped: Mapping[str, Path] = types.MappingProxyType({}), where: str = "abprof.toml"
 ) -> str:
-    """Copy the workloads, so that editing them during the run changes nothing, and the files that they wrap.
+    """Copy the workloads and the files that they wrap to `place`, so that editing them during the run changes nothing.
 
-    `wrapped`: path in the repository -> file or folder; a `folder` that is itself such a copy already has them. Returns the
-    SHA-256 of all content. Raises AbprofError, naming `where`, for a wrapped file that is missing.
+    `wrapped`: path in the repository -> file or folder; not copied if `folder` is itself such a copy, which has them.
+    Returns the SHA-256 of all content. Raises AbprofError, naming `where`, for a wrapped file that is missing.
     """
     if folder.is_dir():
         shutil.copytree(folder, place, ignore=_IGNORED)
@@ -93,11 +96,11 @@ def _judging(source: Path) -> list[tuple[str, Path]]:
 
 
 def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str = "") -> Path:
-    """The workloads that judge all sides: a folder, or one file if `--workloads` names it by path.
+    """Path of the workloads that all sides are measured with: a folder, or one file if `--workloads` is a path.
 
-    The working tree's, or --workloads-from. With CI set those of base's commit, like abprof.toml, so that a pull request
-    does not bring its own judge. A continued run uses the folder that judged it (`recorded`, "PATH sha256:HEX"), or the
-    new worktree with the same content. Raises AbprofError.
+    By default the working tree's; with CI set those of base's commit, like abprof.toml, so that a pull request does not
+    change how it is measured. --workloads-from overrides both. A continued run uses the recorded folder (`recorded`:
+    "PATH sha256:HEX"), or the new worktree with the same content. Raises AbprofError if there is no such folder.
     """
     name = place.file.workloads or "workloads"
     own = Path(os.path.normpath(place.root / name))
@@ -127,31 +130,29 @@ def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str
 
 
 def workloads_differ(place: RunContext, trees: Sequence[Checkout], source: Path) -> list[str]:
-    """A line for each side whose own workloads differ from those that the run uses."""
+    """A warning for each side whose own workloads differ from those in `source`, which the run uses."""
     name, mine = place.file.workloads or "workloads", content(source)
     return [
-        f"{checkout.side.label}'s own {name}/ differs from the one that judges, {source}"
+        f"{checkout.side.label}'s own {name}/ differs from the workloads of this run, {source}"
         for checkout in trees
         if (Path(checkout.path) / name).is_dir() and content(Path(checkout.path) / name) != mine
     ]
 
 
-def survey(
-    worker: Worker, files: Mapping[str, Path], config: Options, *, device: str, kind: str, timeout: float
-) -> Survey:
-    """Ask every workload what it is. One that raises becomes a broken cell.
+def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -> Survey:
+    """The matrix of a new run on a device of this kind. A workload that raises becomes a broken cell.
 
     Raises AbprofError if the worker cannot start, for an unknown preset or axis, and for an empty matrix.
     """
-    ready = _start(worker, files, device, timeout)
+    ready, files, timeout = start(worker, factory), factory.workloads, factory.timeout
     found: dict[str, wire.Described] = {}
     broken: dict[str, Failure] = {}
 
     def failed(name: str, error: WorkerFault | WorkerDied) -> None:
         broken[name] = _failure(error, files[name])
-        if isinstance(error, WorkerDied):  # the others are asked in a new process
+        if isinstance(error, WorkerDied):  # a new process describes the others
             worker.restart()
-            _start(worker, files, device, timeout)
+            start(worker, factory)
 
     for name in files:
         try:
@@ -194,20 +195,12 @@ def survey(
     return Survey(ready, (*loads, *lost_loads), (*chosen, *ghosts), lost, empty)
 
 
-def known(
-    worker: Worker,
-    files: Mapping[str, Path],
-    digest: str,
-    run: Run,
-    cells: tuple[Cell, ...],
-    *,
-    device: str,
-    timeout: float,
-) -> Survey:
-    """The matrix of a continued run. `digest`: that of the folder of `files`, helpers and data included.
+def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Survey:
+    """These cells of a continued run. `digest`: of the workloads' folder, helpers and data included.
 
     Raises AbprofError if the workloads or the toolchain have changed.
     """
+    files = factory.workloads
     folder, _, before = run.workloads_from.rpartition(" sha256:")
     changed = [
         w.name for w in run.workloads if w.kernel and (w.name not in files or _sha256(files[w.name]) != w.sha256)
@@ -215,7 +208,7 @@ def known(
     if changed or (folder and before != digest):
         what = f"workload {changed[0]}" if changed else "a file beside the workloads"
         raise AbprofError(f"{what} has changed since the run", where=folder, advice="start a new run")
-    ready = _start(worker, files, device, timeout)
+    ready = start(worker, factory)
     for name, version in run.versions.items():
         now = ready.versions.get(name, "not there")
         if now != version:
@@ -223,52 +216,57 @@ def known(
     return Survey(ready, run.workloads, cells, {})
 
 
-def who_is(worker: Worker, device: str, timeout: float) -> tuple[wire.Ready, dict[str, str]]:
-    """The versions and packages of a side's own interpreter. Stops the worker. Raises AbprofError."""
-    try:
-        return _start(worker, {}, device, timeout), packages(worker, timeout)
-    finally:
-        worker.stop()
+def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str) -> Toolchain:
+    """What decides a build besides its inputs and variables, and the packages of the worker's interpreter.
 
-
-def packages(worker: Worker, timeout: float) -> dict[str, str]:
-    """Distribution -> version in this worker's interpreter; empty on failure."""
-    try:
-        listed: wire.Listed = worker.call(wire.Inventory(), timeout)
-    except (WorkerDied, WorkerFault):
-        return {}
-    return listed.packages
+    The compilers are those that the builder's variables find. No packages if the worker fails to list them.
+    """
+    facts, env = ready.facts, factory.env
+    chain = {**ready.versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
+    chain |= {"architecture": facts.get("capability", ""), "device": kind}
+    compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": proc.cuda_tool("nvcc", env)}
+    for name, command in compilers.items():
+        version = proc.output([*command.split(), "--version"], env=env) if command else None
+        if version:
+            chain[name] = " ".join(version.split("\n")[:4]).strip()
+    packages: dict[str, str] = {}
+    with contextlib.suppress(WorkerDied, WorkerFault):
+        packages = worker.call(wire.Inventory(), factory.timeout).packages
+    return Toolchain(versions={name: value for name, value in chain.items() if value}, packages=packages)
 
 
 def ceilings(worker: Worker, timeout: float) -> Ceilings:
-    """The device's peak rates, measured now. A failure becomes a reason in the result."""
+    """The device's peak rates, measured now; with the reason in `why_not` on failure."""
     try:
         best: Ceilings = worker.call(wire.Reach(), timeout)
     except (WorkerDied, WorkerFault) as error:
         return Ceilings(why_not=error.reason)
-    why_not = "" if best.tflops and best.gbps else "the device could not be asked, or had no room (logs/survey.log)"
+    why_not = (
+        ""
+        if best.tflops and best.gbps
+        else "they could not be measured, or the device had no free memory (logs/survey.log)"
+    )
     return replace(best, why_not=why_not)
 
 
-def _start(worker: Worker, files: Mapping[str, Path], device: str, timeout: float) -> wire.Ready:
+def start(worker: Worker, factory: WorkerFactory) -> wire.Ready:
+    """Start a worker without a build. Raises AbprofError if it cannot start, or has a torch for ROCm."""
     try:
-        ready: wire.Ready = worker.call(
-            wire.Start(device, "base", None, {n: str(p) for n, p in files.items()}), timeout
-        )
+        ready: wire.Ready = worker.call(factory.start("base"), factory.timeout)
     except (WorkerDied, WorkerFault) as error:
         where = "" if worker.program == sys.executable else worker.program
-        advice = "abprof doctor looks into it"
+        advice = "abprof doctor examines this machine"
         raise AbprofError(f"the worker did not start: {error.reason}", where=where, advice=advice) from error
     if ready.versions.get("hip"):
         raise AbprofError("torch was built for ROCm, which is not supported yet", advice="--device cpu")
     return ready
 
 
-def _failure(error: WorkerFault | WorkerDied, file: Path) -> Failure:
+def _failure(error: WorkerFault | WorkerDied, file: str) -> Failure:
     status: Status = "timeout" if isinstance(error, WorkerHung) else "crash"
     no_module = error.reason.startswith(("ModuleNotFoundError: No module named ", "ImportError: No module named "))
     own = isinstance(error, WorkerFault) and error.status == "crash" and not no_module
-    return Failure(status=status, reason=error.reason, log="survey.log", at=file.name if own else "")
+    return Failure(status=status, reason=error.reason, log="survey.log", at=Path(file).name if own else "")
 
 
 def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:
@@ -293,5 +291,5 @@ def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeou
     return cells
 
 
-def _sha256(file: Path) -> str:
-    return hashlib.sha256(file.read_bytes()).hexdigest()
+def _sha256(file: str) -> str:
+    return hashlib.sha256(Path(file).read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""The plan of a run: what is measured, and with what. `make_plan` asks the workloads; `assign_arms` adds arms once builds are known."""
+"""The plan of a run. `make_plan` lays out cells and worker settings; `assign_arms` adds builds and the arms of each cell."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from abprof.devices import Device
 from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix
 from abprof.measure.pool import WorkerSpec
-from abprof.measure.run_context import RunContext, forbidden, sources, toolchain
+from abprof.measure.run_context import RunContext
 from abprof.records import (
     SCHEMA,
     STANDING_IN,
@@ -37,30 +37,29 @@ from abprof.records import (
     Toolchain,
     Workload,
 )
-from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import Repository
+from abprof.system import paths
 from abprof.system.console import View
-from abprof.system.processes import Worker
 from abprof.system.trees import remove_tree
 
 _KEPT_AS_CONTROLS = 3  # cells of identical code that are measured all the same, at random
-_SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of variables that run.json keeps
+_SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of the variables in run.json
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that is settled before the first turn."""
+    """Everything that does not change once turns begin."""
 
     factory: WorkerFactory
     device: Device
     run: Run  # the head: settings, sides, all cells, workloads, builds
-    cells: tuple[Cell, ...]  # those of this invocation: a rerun measures some of the run's
+    cells: tuple[Cell, ...]  # of this invocation: a rerun measures some of the run's
     checkouts: Mapping[str, Checkout]  # side id -> files
     packages: Mapping[str, Package]
-    broken: Mapping[str, Failure]  # cell id -> why its workload could not be asked
-    arms: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)  # cell id -> who takes turns in it
+    broken: Mapping[str, Failure]  # cell id -> why its workload could not be described
+    arms: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)  # cell id -> the arms that take turns in it
     identical: frozenset[str] = frozenset()  # cells of identical code on all sides that are measured as controls
 
     def build(self, side: str, kernel: str) -> Build | None:
@@ -72,7 +71,7 @@ class Plan:
         return next(load for load in self.run.workloads if load.name == cell.workload)
 
     def labelled(self, block: Block) -> Block:
-        """The block with `identical` for the sides' arms of a cell of identical code: it judges the instrument."""
+        """The block, with status `identical` for the sides' arms if the cell measures identical code as a control."""
         if block.cell not in self.identical:
             return block
         own = {arm.id for arm in self.arms[block.cell] if not arm.peer}
@@ -85,7 +84,7 @@ class Plan:
         return msgspec.structs.replace(block, outcomes=outcomes)
 
     def specs(self, kernel: str, ids: Sequence[str]) -> list[WorkerSpec]:
-        """The workers of a package, of those sides (or "control", "peers") that have a whole build of it."""
+        """The workers of a package, for those of `ids` (sides, "control", "peers") whose build of it succeeded."""
         found = []
         for id in ids:
             side = self.checkouts["base" if id in STANDING_IN else id]
@@ -97,11 +96,11 @@ class Plan:
 
 @dataclass(frozen=True)
 class Continued:
-    """A run to go on with."""
+    """An earlier run to continue."""
 
     run: Run
     cells: tuple[Cell, ...]  # those to measure
-    part: bool = False  # a shard: notes and warnings were shown where the run was begun
+    part: bool = False  # a shard, which does not show notes and warnings: the coordinator has shown them
 
 
 def make_plan(
@@ -113,67 +112,35 @@ def make_plan(
     *,
     dry: bool = False,
 ) -> Plan:
-    """Ask the workloads what they are and lay out the cells, or take the cells of a continued run.
+    """Lay out the cells that the workloads describe, or take the cells of a continued run.
 
     Measures the device's ceilings once in a run, but not if `dry`. Raises AbprofError.
     """
-    config, device, before = place.options, place.device, continued.run if continued else None
-    folder = Path(trees[0].path).parent  # this run's own: what is put here goes with the worktrees
-    source, files, digest = _lay_out(place, trees, before.workloads_from if before else "")
-    ids = [checkout.side.id for checkout in trees]
-    factory = WorkerFactory.of(config, place.cache, folder / "scratch", device.worker, ids, logs)
+    source, files, digest = _lay_out(place, trees, continued.run.workloads_from if continued else "")
+    factory = _factory(place, trees, files, logs)
     factory.forks.start(factory.argv("base"), at_once=not dry)
-    found, installed, best = _surveyed(factory.alone("survey", forked=True), files, digest, place, continued, dry=dry)
-    factory, notes = factory.contained(config)
-    if "ncu" in config.probe:
-        notes += sandbox.foreground_notes(factory.sandbox, "what --probe ncu looks at")
-    chains = _toolchains(factory, found.ready, installed, device.kind)
-    if config.by_timer == "cupti" and device.kind != "cpu":
-        _require_cupti(config.asked_by("--timer"), factory.workers, chains)
-    if factory.sandbox is not None or dry:
-        factory.forks.close()
-    else:
-        factory.forks.start(factory.argv("base"))
-    factory = dataclasses.replace(
-        factory,
-        forbidden=forbidden(place),
-        sources=sources(place),
-        workloads={name: str(file) for name, file in files.items()},
-        toolchain={side: chain.versions for side, chain in chains.items()},
-    )
+    found, chains, ceilings = _surveyed(place, factory, digest, continued, dry=dry)
+    factory, notes = _contained(place, factory, chains, dry=dry)
     if not (continued and continued.part):
         for line in (*place.notes, *notes):
             view.say(line)
         for line in discovery.workloads_differ(place, trees, source):
             view.warn(line)
     for name in found.empty:
-        view.warn(f"workload {name} has no cell in preset {config.preset}")
-    options = _stored(place, factory)
-    shown = environment.shared(factory.env, device.worker)
-    head = before or new_head(
-        place,
-        options,
-        workloads=found.workloads,
-        workloads_from=f"{source} sha256:{digest}",
-        arms=(),
-        cells=found.cells,
-        versions=found.ready.versions,
-        environment={name: shown[name] for name in sorted(shown) if name.startswith(_SHOWN)},
-        withheld=factory.withheld,
-        notes=place.notes,
-    )
-    contained = dict.fromkeys((head.options.sandbox, options.sandbox))  # a continued run was if all its parts were
+        view.warn(f"workload {name} has no cell in preset {place.options.preset}")
+    head = continued.run if continued else _head(place, factory, found, f"{source} sha256:{digest}")
+    sandboxes = dict.fromkeys((head.options.sandbox, _sandbox(factory)))  # "" if any part of the run had no sandbox
     head = msgspec.structs.replace(
         head,
         notes=tuple(dict.fromkeys((*head.notes, *notes))),
-        options=msgspec.structs.replace(head.options, sandbox=", ".join(contained) if all(contained) else ""),
-        ceilings=best,
+        options=msgspec.structs.replace(head.options, sandbox=", ".join(sandboxes) if all(sandboxes) else ""),
+        ceilings=ceilings,
         toolchains=head.toolchains or chains,
     )
     kernels = dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel)
     return Plan(
         factory=factory,
-        device=device,
+        device=place.device,
         run=head,
         cells=found.cells,
         checkouts={checkout.side.id: checkout for checkout in trees},
@@ -182,28 +149,112 @@ def make_plan(
     )
 
 
+def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
+    """Copy the workloads (`recorded`: those of a continued run) beside the worktrees, with empty folders for workers.
+
+    Returns the folder they are copied from, name -> copied file, and their digest. Raises AbprofError.
+    """
+    folder = Path(trees[0].path).parent  # removed with the worktrees
+    for name in ("workloads", "scratch"):
+        remove_tree(folder / name)
+    source = discovery.workloads_folder(place, trees, recorded)
+    by = "--cell" if place.options.cell else "--workloads"
+    files = discovery.find_workloads(source, place.options.workloads, by)
+    root = next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), place.root)
+    wrapped = {name: root / name for name in place.file.benchmarks}
+    digest = discovery.copy_workloads(source, folder / "workloads", wrapped, place.file.at("benchmarks"))
+    (folder / "scratch").mkdir()
+    return source, {name: folder / "workloads" / file.name for name, file in files.items()}, digest
+
+
+def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, Path], logs: Path) -> WorkerFactory:
+    ids, scratch = [checkout.side.id for checkout in trees], Path(trees[0].path).parent / "scratch"
+    factory = WorkerFactory.of(place.options, place.cache, scratch, place.device.worker, ids, logs, files)
+    ours = (str(place.cache / name) for name in ("worktrees", "builds", "dists"))
+    sources, home = (*place.repository.folders(), *ours), paths.home()
+    shared = (str(home / name) for name in (".cache", ".triton", ".local")) if home else ()  # by all branches
+    return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared))
+
+
 def _surveyed(
-    worker: Worker, files: Mapping[str, Path], digest: str, place: RunContext, continued: Continued | None, *, dry: bool
-) -> tuple[discovery.Survey, dict[str, str], Ceilings | None]:
-    """The workloads' cells, the packages of base's interpreter, and the device's ceilings. Stops the worker."""
-    config, device = place.options, place.device
-    try:
+    place: RunContext, factory: WorkerFactory, digest: str, continued: Continued | None, *, dry: bool
+) -> tuple[discovery.Survey, dict[str, Toolchain], Ceilings | None]:
+    """The cells, each side's toolchain (an interpreter that sides share is read once), and the device's ceilings."""
+    options, kind, ceilings = place.options, place.device.kind, continued.run.ceilings if continued else None
+    chains: dict[tuple[str, ...], Toolchain] = {}
+    with factory.alone("survey", forked=True) as worker:
         if continued:
-            run, cells = continued.run, continued.cells
-            found = discovery.known(worker, files, digest, run, cells, device=device.worker, timeout=config.timeout)
+            found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
-            kind = device.kind
-            found = discovery.survey(worker, files, config, device=device.worker, kind=kind, timeout=config.timeout)
-        installed = discovery.packages(worker, config.timeout)
-        best = continued.run.ceilings if continued else None
-        best = best or (None if dry or config.executor else discovery.ceilings(worker, config.timeout))
-    finally:
-        worker.stop()
-    return found, installed, best
+            found = discovery.survey(worker, factory, options, kind)
+        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind)
+        if not (ceilings or dry or options.executor):
+            ceilings = discovery.ceilings(worker, options.timeout)
+    for side, argv in factory.workers.items():
+        if tuple(argv) not in chains:
+            with factory.alone("survey", side) as worker:
+                ready = discovery.start(worker, factory)
+                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind)
+    return found, {side: chains[tuple(argv)] for side, argv in factory.workers.items()}, ceilings
+
+
+def _contained(
+    place: RunContext, factory: WorkerFactory, chains: Mapping[str, Toolchain], *, dry: bool
+) -> tuple[WorkerFactory, tuple[str, ...]]:
+    """The factory of builders and measuring workers: with the toolchains, in the run's sandbox; and notes about that."""
+    options = place.options
+    if options.by_timer == "cupti" and place.device.kind != "cpu":
+        _require_cupti(options.asked_by("--timer"), factory.workers, chains)
+    factory, notes = factory.contained(options)
+    if "ncu" in options.probe:
+        notes += sandbox.foreground_notes(factory.sandbox, "what --probe ncu looks at")
+    if factory.sandbox is not None or dry:
+        factory.forks.close()
+    else:
+        factory.forks.start(factory.argv("base"))
+    return dataclasses.replace(factory, toolchain={side: chain.versions for side, chain in chains.items()}), notes
+
+
+def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]) -> None:
+    for side, chain in chains.items():
+        packages = {name.lower().replace("_", "-") for name in chain.packages}
+        if packages and "cupti-python" not in packages:
+            advice = f"{workers[side][0]} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
+            raise AbprofError(f"cupti-python is not installed for {side}", where=where, advice=advice)
+
+
+def _head(place: RunContext, factory: WorkerFactory, found: discovery.Survey, workloads_from: str) -> Run:
+    """The head of a new run. Its options have everything that a rerun needs to set up its workers alike."""
+    config, kind, folder = place.options, place.device.kind, place.options.workloads_from
+    options = msgspec.structs.replace(
+        config.resolved(kind, matrix.judge(config.by_timer, kind)),
+        python={side: argv[0] for side, argv in factory.workers.items()},
+        env=environment.mode(config.env, os.environ),
+        sandbox=_sandbox(factory),
+        workloads_from=folder if folder in {"", *factory.workers} else str(Path(folder).absolute()),
+        executor_options=config.executor_options if config.executor else {},
+    )
+    shown = environment.shared(factory.env, place.device.worker)
+    return new_head(
+        place,
+        options,
+        workloads=found.workloads,
+        workloads_from=workloads_from,
+        arms=(),
+        cells=found.cells,
+        versions=found.ready.versions,
+        environment={name: shown[name] for name in sorted(shown) if name.startswith(_SHOWN)},
+        withheld=factory.withheld,
+        notes=place.notes,
+    )
+
+
+def _sandbox(factory: WorkerFactory) -> str:
+    return factory.sandbox.version if factory.sandbox else ""
 
 
 def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
-    """The head of a new run. `rest`: what is found out about its code."""
+    """The head of a new run. `rest`: fields about the code under test."""
     return Run(
         schema=SCHEMA,
         id=place.id,
@@ -257,7 +308,7 @@ def assign_arms(
 
 
 def unmeasured(cell: Cell, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
-    """A block without rounds: what is known of a cell that is not measured (identical code, a broken workload)."""
+    """A block without rounds, for a cell that is not measured (identical code, a broken workload)."""
     return Block(
         epoch=0,
         cell=cell.id,
@@ -284,7 +335,7 @@ def _known_outcomes(plan: Plan, cell: Cell, arms: Sequence[Arm], *, identical: b
 
 
 def broken_workloads(plan: Plan) -> tuple[Observation, ...]:
-    """What is known of workloads that could not be asked, on every side."""
+    """An observation on every side for each workload that could not be described."""
     return tuple(
         Observation(cell=cell, arm=side, status=failure.status, reason=failure.reason, at=failure.at)
         for cell, failure in plan.broken.items()
@@ -293,9 +344,9 @@ def broken_workloads(plan: Plan) -> tuple[Observation, ...]:
 
 
 def watched(place: RunContext, plan: Plan) -> Watch:
-    """Tamper detection from now on: files that code under test must not write to.
+    """Tamper detection from now on of files that code under test must not write to.
 
-    If that code may be a stranger's and no sandbox contains it, places outside the run are watched too.
+    Covers folders outside the run too if the environment is `clean` and there is no sandbox.
     """
     folder = plan.factory.scratch.parent
     judging = (folder / "workloads", Path(plan.factory.argv("base")[-1]).parent)
@@ -303,59 +354,6 @@ def watched(place: RunContext, plan: Plan) -> Watch:
     git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
     outside = (place.root, git, place.runs_dir) if uncontained else None
     return Watch(judging, plan.checkouts.values(), outside, plan.factory.scratch, plan.packages.values())
-
-
-def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
-    """Copy the workloads (`recorded`: those of a continued run) beside the worktrees, with empty folders for workers.
-
-    Returns where they are from, name -> copied file, and their digest. Raises AbprofError.
-    """
-    folder = Path(trees[0].path).parent
-    for name in ("workloads", "scratch"):
-        remove_tree(folder / name)
-    source = discovery.workloads_folder(place, trees, recorded)
-    by = "--cell" if place.options.cell else "--workloads"
-    files = discovery.find_workloads(source, place.options.workloads, by)
-    root = next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), place.root)
-    wrapped = {name: root / name for name in place.file.benchmarks}
-    digest = discovery.copy_workloads(source, folder / "workloads", wrapped, place.file.at("benchmarks"))
-    (folder / "scratch").mkdir()
-    return source, {name: folder / "workloads" / file.name for name, file in files.items()}, digest
-
-
-def _toolchains(factory: WorkerFactory, base: wire.Ready, installed: dict[str, str], kind: str) -> dict[str, Toolchain]:
-    """Side -> toolchain. `base` and `installed`: what base's worker answered; each other interpreter is asked once."""
-    found = {tuple(factory.argv("base")): (base, installed)}
-    for side, argv in factory.workers.items():
-        if tuple(argv) not in found:
-            worker = dataclasses.replace(factory, sandbox=None).alone("survey", side)
-            found[tuple(argv)] = discovery.who_is(worker, factory.device, factory.timeout)
-    chains = {
-        argv: Toolchain(versions=toolchain(ready.versions, ready.facts, kind, factory.env), packages=packages)
-        for argv, (ready, packages) in found.items()
-    }
-    return {side: chains[tuple(argv)] for side, argv in factory.workers.items()}
-
-
-def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]) -> None:
-    for side, chain in chains.items():
-        packages = {name.lower().replace("_", "-") for name in chain.packages}
-        if packages and "cupti-python" not in packages:
-            advice = f"{workers[side][0]} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
-            raise AbprofError(f"cupti-python is not installed for {side}", where=where, advice=advice)
-
-
-def _stored(place: RunContext, factory: WorkerFactory) -> Options:
-    """The options as run.json has them: with everything that a rerun needs to set up its workers alike."""
-    config, folder = place.options, place.options.workloads_from
-    return msgspec.structs.replace(
-        config.resolved(place.device.kind, matrix.judge(config.by_timer, place.device.kind)),
-        python={side: argv[0] for side, argv in factory.workers.items()},
-        env=environment.mode(config.env, os.environ),
-        sandbox=factory.sandbox.version if factory.sandbox else "",
-        workloads_from=folder if folder in {"", *factory.workers} else str(Path(folder).absolute()),
-        executor_options=config.executor_options if config.executor else {},
-    )
 
 
 # ---------------------------------------------------------------- builds
@@ -373,7 +371,7 @@ def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...
 
 
 def check_packages(place: RunContext, plan: Plan) -> None:
-    """Raise AbprofError if no side has any of the packages, as far as files tell."""
+    """Raise AbprofError if no side has the files of any package. Builds nothing."""
     jobs = _jobs(plan)
     reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
     if jobs and all(reasons):
@@ -381,7 +379,7 @@ def check_packages(place: RunContext, plan: Plan) -> None:
 
 
 def _jobs(plan: Plan) -> list[Job]:
-    """A package's sides follow each other."""
+    """The builds of a run, all sides of one package after another."""
     cells = {name: tuple(c for c in plan.cells if c.kernel == name and not c.skip) for name in plan.packages}
     return [
         Job(checkout, plan.packages[name].of(checkout.side), mine)

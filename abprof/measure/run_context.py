@@ -11,7 +11,7 @@ import os
 import re
 import signal
 import types
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -25,7 +25,6 @@ from abprof.records import Checkout, Run, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
 from abprof.system import paths, toml, waiver_file
-from abprof.system import processes as proc
 from abprof.system.config_file import parse_file, read_file
 from abprof.system.console import View
 from abprof.verdict import waivers
@@ -208,34 +207,6 @@ def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
     text = repository.read_file(base.commit, waivers.FILE)
     where = f"{base.label}:{waivers.FILE}"
     return () if text is None else waiver_file.parse(toml.decoded(text, where), where)
-
-
-def toolchain(
-    versions: Mapping[str, str], facts: Mapping[str, str], device: str, env: Mapping[str, str]
-) -> dict[str, str]:
-    """What decides a build besides its inputs and variables: interpreter, torch, triton, CUDA, architecture, compilers.
-
-    `env`: the builder's variables, which decide the compilers that it finds.
-    """
-    chain = {**versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
-    chain |= {"architecture": facts.get("capability", ""), "device": device}
-    compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": proc.cuda_tool("nvcc", env)}
-    for name, command in compilers.items():
-        version = proc.output([*command.split(), "--version"], env=env) if command else None
-        if version:
-            chain[name] = " ".join(version.split("\n")[:4]).strip()
-    return {name: value for name, value in chain.items() if value}
-
-
-def sources(place: RunContext) -> tuple[str, ...]:
-    """Folders with code of the repository under test: its worktrees, the user's own and abprof's, and builds."""
-    return (*place.repository.folders(), *(str(place.cache / name) for name in ("worktrees", "builds", "dists")))
-
-
-def forbidden(place: RunContext) -> tuple[str, ...]:
-    """Folders from which a side may load nothing but its own files: `sources`, and caches that all branches share."""
-    home = paths.home()
-    return (*sources(place), *(str(home / name) for name in (".cache", ".triton", ".local") if home))
 
 
 # ---------------------------------------------------------------- held while a run lasts

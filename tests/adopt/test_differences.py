@@ -144,7 +144,7 @@ def test_the_workloads_of_the_target_bring_their_own_cells(tmp_path: Path) -> No
     lab.repo.checkout("main")
     mine = lab.abprof("main", "fast", "--quick")
     assert set(mine.table()) == {"w/case=a"}
-    assert "fast's own workloads/ differs from the one that judges" in mine.err
+    assert "fast's own workloads/ differs from the workloads of this run" in mine.err
     theirs = lab.abprof("main", "fast", "--quick", "--workloads-from", "target")
     assert set(theirs.table()) == {"w/case=a", "more/case=a"}
     assert theirs.status("more/case=a", "base")[0] == "ok"

@@ -214,6 +214,12 @@ class Worker:
             code = 128 - code
         return WorkerDied(f"{how_ended(code)}{last}")
 
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.stop()
+
     def stop(self, timeout: float = 10.0) -> None:
         """Ask the child to end, then kill its process group: the child may have forked."""
         with contextlib.suppress(WorkerDied, WorkerFault, subprocess.TimeoutExpired):
