@@ -1,9 +1,9 @@
-"""The records that travel between the stages, and the one typed definition of run.json and rounds.jsonl.
+"""The records that stages pass to each other and that run.json, rounds.jsonl and evidence.jsonl store.
 
-Each module holds the records of one stage, and all of them can be imported from here. Every record is frozen. `Record` is
-a msgspec struct, which also gives the strict reader and the JSON Schemas in docs/schemas/. Units: times in nanoseconds,
-memory in bytes, changes in per cent of time (negative is faster). `messages` has plain
-dataclasses: workers use them too, without msgspec.
+Each module defines the records of one stage; this package exports all of them. Every record is frozen. `Record` is a
+msgspec struct: it reads JSON strictly, and docs/schemas/ is generated from its subclasses. Units: times in nanoseconds,
+memory in bytes, changes in per cent of time (negative is faster). The classes in `messages` are plain dataclasses,
+because workers use them without msgspec.
 """
 
 from abprof.records.base import *

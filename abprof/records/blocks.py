@@ -1,4 +1,4 @@
-"""What workers and devices report: turns, outcomes of arms, the machine's state, and blocks of rounds."""
+"""Measurements from workers and devices: turns, outcomes of arms, the machine's state, and blocks of rounds."""
 
 from __future__ import annotations
 
@@ -7,42 +7,42 @@ import msgspec
 from abprof.records.base import UNJUDGED_METRICS, Record, Status
 from abprof.records.messages import Census, CheckResult, Value
 
-LONGEST_CALL = 1e18  # ns, thirty years: no clock that is right reads more, and sums of such times are still numbers
+LONGEST_CALL = 1e18  # ns, thirty years: no working clock reads more, and sums of such times stay finite
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
-    """One turn of one arm, stored as an array of its fields.
+    """One turn of one arm (a few timed calls), stored as an array of its fields.
 
-    With `empty`, `value` is levelled: what was read, minus `empty`, plus the round's mean of it (abprof/measure/turns.py).
+    If `empty` is timed, `value` is the reading minus `empty` plus the round's mean `empty` (abprof/measure/turns.py).
     """
 
     arm: int  # index into Block.arms
     start: int  # ns since the block's `began`
-    end: int
+    end: int  # likewise
     value: float  # ns per call by the judged metric
     wall: float  # ns per call by the wall clock
-    empty: float = 0.0  # ns of an empty launch by the judged metric's timer, in this turn; 0: not timed
-    mhz: float = 0.0  # the device's mean clock over the turn's calls; 0: not known
-    waited: int = 0  # ns that the parent waited for the answer, by its own clock; 0: unknown, or inputs were made again
+    empty: float = 0.0  # ns of an empty launch in this turn, by the same timer as `value`; 0: not timed
+    mhz: float = 0.0  # the device's mean clock over the turn's calls; 0: unknown
+    waited: int = 0  # ns that the parent waited for the reply; 0: unknown, or inputs were re-allocated
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """How one arm of one cell went in one block."""
+    """Status and results of one arm in one block, without its times."""
 
     status: Status
     reason: str = ""
-    at: str = ""  # of a crash: the workload's own function that raised it, and its file; "": not the workload's doing
+    at: str = ""  # the workload's function that raised, and its file; "": no function of the workload raised
     check: CheckResult | None = None
     peak_mem_bytes: int | None = None
     phases: dict[str, float | None] | None = None  # ns per call by phase name, with "total"; None: not recorded
-    facts: dict[str, Value] = {}  # the workload's facts about this case and arm; they come with the check
+    facts: dict[str, Value] = {}  # the workload's facts about this case and arm, reported with the check
     log: str = ""
     census: Census | None = None  # None: not recorded in this block
-    host_ns: float | None = None  # what the host needed to enqueue a warm call on an idle device; None: unknown
+    host_ns: float | None = None  # host time to enqueue a warm call on an idle device; None: unknown
 
 
 class MachineState(Record, frozen=True, kw_only=True):
-    """What the machine did during a block; None where it cannot be read."""
+    """State of the device and its host during a block; None: cannot be read."""
 
     sm_clock_mhz: float | None = None
     power_w: float | None = None
@@ -54,36 +54,36 @@ class MachineState(Record, frozen=True, kw_only=True):
 
 
 class Block(Record, frozen=True, kw_only=True):
-    """All rounds of one cell in one epoch: a line of rounds.jsonl, written when the block ends."""
+    """All rounds of one cell in one epoch. rounds.jsonl has a line for each block."""
 
     epoch: int
     cell: str
-    metric: str  # what its turns read: gpu_span, gpu_graph, gpu_kernels, wall, reported, or what is never judged
-    timer: str  # cuda_event, cuda_graph, cupti, cpu_clock, wall_clock, simulated, or `the command` of reported times
-    calls: int  # calls per turn, the same on all arms
-    rule: str  # why this timer and turn length
+    metric: str  # metric of the turns: gpu_span, gpu_graph, gpu_kernels, wall, reported, or one of UNJUDGED_METRICS
+    timer: str  # cuda_event, cuda_graph, cupti, cpu_clock, wall_clock, simulated, or `the command` (reported times)
+    calls: int  # calls per turn, the same for all arms
+    rule: str  # why this timer and this number of calls were chosen
     arms: tuple[str, ...]
     began: float  # seconds since 1970-01-01 UTC
     seconds: float
     rounds: tuple[tuple[Turn, ...], ...]  # turns in the order they ran
-    rejected: tuple[int, ...] = ()  # indexes of rounds dropped by a rule fixed beforehand
+    rejected: tuple[int, ...] = ()  # indexes of rounds that a rule fixed before measuring dropped
     rejected_why: str = ""
     outcomes: dict[str, Outcome]
     state: MachineState = MachineState()
-    start_order: tuple[str, ...] = ()  # order in which the epoch's workers were started
+    start_order: tuple[str, ...] = ()  # arms in the order in which the epoch's workers started
     quick: bool = False
-    alone: bool = False  # one arm in memory at a time, because all together do not fit
-    check_seconds: float = 0.0  # of `seconds`: checks of the outputs, the reference among them
-    nodes: dict[str, int] = {}  # arm -> what a replay of its CUDA graph runs, where there are graphs
-    beside: bool = False  # in older runs: turns by a second timer, which are never judged
-    device: str = ""  # the lease's name, in a run on several devices: a cell's blocks are all of one
+    alone: bool = False  # one arm in memory at a time, because all arms together do not fit
+    check_seconds: float = 0.0  # part of `seconds` spent on checks of outputs, computing the reference included
+    nodes: dict[str, int] = {}  # in older runs: arm -> number of nodes of its CUDA graph
+    beside: bool = False  # in older runs: turns of a second timer, which verdicts ignore
+    device: str = ""  # name of the device's lease in a run on several devices; the same for all blocks of a cell
     unrecorded: str = ""  # in older runs: why events, and not CUPTI, read calls under 20 us
-    last_digit_ns: float = 0.0  # of times that a command printed; 0: times that a worker read, or an older run
-    shard: int = 0  # the shard that measured it (abprof/fleet/); 0: the run's own process
+    last_digit_ns: float = 0.0  # ns of the last digit of printed times; 0: a worker's times, or an older run
+    shard: int = 0  # number of the shard that measured the block (abprof/fleet/); 0: the run's own process
 
     @property
     def judged(self) -> bool:
-        """Whether verdicts may rest on its turns."""
+        """Whether verdicts use the block's turns."""
         return not self.beside and self.metric not in UNJUDGED_METRICS
 
     def coherent(self) -> None:
@@ -94,6 +94,6 @@ class Block(Record, frozen=True, kw_only=True):
                 if not 0 <= turn.arm < len(self.arms):
                     raise ValueError("a turn names an arm that the block does not have")
                 if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
-                    raise ValueError("a number of a turn has more than 64 bits")
+                    raise ValueError("a turn has an integer of more than 64 bits")
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
-                    raise ValueError("a round that counts has a time that no clock reads")
+                    raise ValueError("a kept round has a time out of range")

@@ -1,4 +1,4 @@
-"""What was built of a side, and what its workers had loaded."""
+"""Builds of kernel packages, and the files and kernels that workers loaded."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from abprof.records.messages import Artefact, Value
 
 
 class Failure(Record, frozen=True, kw_only=True):
-    """A typed outcome other than ok: what happened, where, and where to read on."""
+    """A failed build or workload: status, reason, and the log that has the details."""
 
     status: Status
     reason: str
     log: str = ""  # file name inside the run folder's logs/
-    at: str = ""  # the workload's file that could not say what it is; "": not the workload's doing
+    at: str = ""  # the workload file that could not be described; "": no workload file is at fault
 
 
 class Build(Record, frozen=True, kw_only=True):
-    """One kernel package of one side, built (or found in the cache) under a content key."""
+    """The build of one kernel package on one side, made now or found in the cache by its content key."""
 
     side: str
     kernel: str
@@ -29,61 +29,61 @@ class Build(Record, frozen=True, kw_only=True):
     log: str = ""
     failure: Failure | None = None
     variants: tuple[str, ...] = ()
-    artefacts: tuple[Artefact, ...] = ()  # what a worker of this build loads
+    artefacts: tuple[Artefact, ...] = ()  # files and kernels that the build process loaded
     facts: dict[str, str] = {}  # compiler, flags, kernel resources
-    variables: dict[str, str] = {}  # what the package's `env` sets for this side, the places left as {worktree}
-    recipe: tuple[str, ...] = ()  # the package's own build command for this side, likewise
-    unproved: str = ""  # why a file that its builder had loaded may not be there; "" when all may
-    compile_seconds: dict[str, float] = {}  # of each kernel that Triton compiled, by Kernel.key
+    variables: dict[str, str] = {}  # the package's `env` for this side; {worktree} and {build_dir} are not filled in
+    recipe: tuple[str, ...] = ()  # the package's build command for this side, likewise
+    unproved: str = ""  # why a file that the build process loaded is not allowed; "" if all are
+    compile_seconds: dict[str, float] = {}  # Kernel.key of each kernel that Triton compiled -> seconds
 
 
 class Proof(Record, frozen=True, kw_only=True):
-    """What a worker had loaded, before and after timing."""
+    """Whether a worker had loaded only files that its side may load, checked before and after timing."""
 
     epoch: int
     side: str
     kernel: str
     ok: bool
     reason: str = ""
-    artefacts: tuple[Artefact, ...] = ()  # at the last look
-    looks: int = 1  # number of checks in this epoch with this answer: 2 if the worker lived through the timing
-    device: str = ""  # the lease's name, in a run on several devices; it says nothing of another's cells
+    artefacts: tuple[Artefact, ...] = ()  # loaded at the last check
+    looks: int = 1  # checks in this epoch with this result: 2 if the worker survived the timing
+    device: str = ""  # the device's lease in a run on several devices: the proof covers its cells only
     shard: int = 0
 
 
 class Function(Record, frozen=True, kw_only=True):
-    """A function of a shared object: hash of its instructions, and how many there are of each class."""
+    """A function of a shared object: hash of its instructions, and number of instructions of each class."""
 
     name: str
     code: str
     classes: dict[str, int]
-    calls: tuple[str, ...] = ()  # of the functions that differ too, those that it calls
+    calls: tuple[str, ...] = ()  # names of functions called from this function that differ too
 
 
 class Kernel(Record, frozen=True, kw_only=True):
     """A compiled kernel, or a shared object of the side's own, that a worker of this side had loaded.
 
-    What is None was not recorded; `missing` says why its machine code was not read.
+    None: not recorded. `missing` is the reason why the machine code was not read.
     """
 
     side: str
     package: str
     name: str
     kind: Literal["triton", "cuda", "object"]
-    key: str  # what launches call it by; of an object its file's name
+    key: str  # Launch.compiled of its launches; the file name of an object
     path: str = ""
-    sha256: str = ""  # of its file
-    code: str = ""  # hash of its machine code and constants: equal on both sides means the same code
+    sha256: str = ""  # hash of the file
+    code: str = ""  # hash of machine code and constants: equal hashes mean the same code
     seconds: float | None = None  # to compile
     warps: int | None = None
     stages: int | None = None
     ctas: int | None = None
     shared_bytes: int | None = None
-    registers: int | None = None  # a thread's
-    stack_bytes: int | None = None  # a thread's
+    registers: int | None = None  # per thread
+    stack_bytes: int | None = None  # per thread
     constants: dict[str, Value] = {}
-    classes: dict[str, int] | None = None  # instructions of each class (abprof/evidence/machine_code.py)
-    functions: tuple[Function, ...] = ()  # of an object: those that are not the same on all sides
-    compiler: str = ""  # in older runs, as `flags`
+    classes: dict[str, int] | None = None  # class -> number of instructions (abprof/evidence/machine_code.py)
+    functions: tuple[Function, ...] = ()  # an object's functions that differ between the sides
+    compiler: str = ""  # in older runs only, like `flags`
     flags: str = ""
     missing: str = "not read"

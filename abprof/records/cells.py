@@ -1,4 +1,4 @@
-"""What is compared: sides, kernel packages, workloads, cells and arms."""
+"""Sides, kernel packages, commands, cells and arms: the things that a run compares."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ from abprof.records.messages import Value
 
 
 class Side(Record, frozen=True, kw_only=True):
-    """One side of the comparison: a ref resolved once to a commit, `.`, the working tree as it is, or a release."""
+    """One side of the comparison: a commit (a ref, resolved once), the working tree (`.`), or an installed release."""
 
     id: str  # base, target, target2, ...
     spec: str  # as the user typed it
     kind: Literal["commit", "worktree", "dist"]
-    commit: str  # 40 hex digits; for a working tree the commit it stands on; of a release 64: its installed files' hash
-    tree: str  # 40 hex digits: the content that is measured; of a release as `commit`
-    label: str  # branch name, NAME==VERSION, or the spec: what file names and sentences use
-    subject: str = ""  # first line of the commit message; of a release the wheel's name and hash
+    commit: str  # 40 hex digits (of a working tree: its HEAD); of a release 64 digits, the hash of its files
+    tree: str  # 40 hex digits, git's hash of the measured content; of a release equal to `commit`
+    label: str  # branch name, NAME==VERSION, or the spec; used in file names and sentences
+    subject: str = ""  # first line of the commit message; for a release the wheel's name and hash
 
     @property
     def anew(self) -> str:
-        """What to type for the same again: a working tree may be another by then, a release is known by its name."""
+        """Argument that names this side in a repeated run. For `.` the content may have changed since."""
         return {"commit": self.commit, "worktree": ".", "dist": self.spec}[self.kind]
 
 
 class Checkout(Record, frozen=True, kw_only=True):
-    """A side's files on disk."""
+    """A side and the folder with its files."""
 
     side: Side
     path: str
@@ -36,36 +36,36 @@ class Checkout(Record, frozen=True, kw_only=True):
 class PackageTable(Record, frozen=True, kw_only=True, rename={"module": "import"}):
     """A kernel package's `[kernels.NAME]` table in abprof.toml."""
 
-    path: str = ""  # folder relative to the side's root, "" for kernels/NAME
-    module: str = ""  # real import name; "" mounts it privately as abprof_side.NAME
-    inputs: tuple[str, ...] = ()  # globs that decide a rebuild; () means all of kernels/ (or the tree, with `module`)
-    build: tuple[str, ...] = ()  # argv of a build recipe, run in a copy of the inputs
+    path: str = ""  # folder relative to the side's root; "": kernels/NAME
+    module: str = ""  # import name; "": imported under the private name abprof_side.NAME
+    inputs: tuple[str, ...] = ()  # globs of the files built from; (): kernels/**, or ** with `module`
+    build: tuple[str, ...] = ()  # argv of the build command, run in a copy of the inputs
     env: dict[str, str] = {}
     submodules: bool = False
 
 
 class Package(PackageTable, frozen=True, kw_only=True):
-    """A kernel package as it is found on every side."""
+    """A kernel package under its name, the same on every side."""
 
     name: str
 
     def of(self, side: Side) -> Package:
-        """The package where this side has it: a release installs it by its import name, and built."""
+        """The package's settings on this side: a release has no path, inputs or build, but an installed import name."""
         if side.kind != "dist":
             return self
         return Package(name=self.name, module=self.module or self.name, env=self.env)
 
 
 class Command(Record, frozen=True, kw_only=True):
-    """A command that times itself, run once a process on each side: `abprof BASE TARGET -- ARGV` (abprof/measure/commands/)."""
+    """A command that prints its own times: `abprof BASE TARGET -- ARGV` (abprof/measure/commands.py)."""
 
-    argv: tuple[str, ...]  # as typed: {worktree}, {build_dir} and {side} are filled in for each side
-    build: tuple[str, ...] = ()  # argv that is run once in each side's worktree before it
-    env: dict[str, str] = {}  # its variables beside the environment's, likewise to be filled in
+    argv: tuple[str, ...]  # as typed, with {worktree}, {build_dir} and {side} to be filled in
+    build: tuple[str, ...] = ()  # argv of a build command, run once in each side's worktree
+    env: dict[str, str] = {}  # further environment variables, likewise to be filled in
 
 
 class Cell(Record, frozen=True, kw_only=True):
-    """One point of a workload's matrix, measured on every arm."""
+    """One case of a workload's matrix (a value for each axis), measured on every arm."""
 
     id: str  # WORKLOAD/axis=value,...
     workload: str
@@ -75,23 +75,23 @@ class Cell(Record, frozen=True, kw_only=True):
     flops: float | None = None
     bytes: float | None = None
     convention: str = ""  # name of the FLOP and byte convention, e.g. "fwd-causal-exact"
-    skip: str = ""  # why the workload leaves this cell out on this device: every arm is `unsupported`
+    skip: str = ""  # why the workload skips this cell on this device (every arm is then `unsupported`); "" if measured
 
 
 def arm_id(side: str, variant: str) -> str:
-    """The id of a side's arm in a variant, "" for the plain one."""
+    """Return the id of a side's arm: SIDE, or SIDE:VARIANT unless `variant` is ""."""
     return f"{side}:{variant}" if variant else side
 
 
-PEERS = "peers"  # the worker in which they run
-STANDING_IN = frozenset({"control", PEERS})  # workers of base's build beside base's own
+PEERS = "peers"  # name of the worker that runs library peers
+STANDING_IN = frozenset({"control", PEERS})  # names of further workers of base's build
 
 
 class Arm(Record, frozen=True, kw_only=True):
-    """What is timed in turns: a side, a variant of a side, a library peer, or the control (base's build once more).
+    """Code that is timed in turns: a side, a variant of a side, a library peer, or the control (a second copy of base).
 
-    Its id is `SIDE`, `SIDE:VARIANT`, `peer:NAME`, `control` or `control:VARIANT`. `side` of a peer is `base`, whose
-    workload it comes from.
+    The id is `SIDE`, `SIDE:VARIANT`, `peer:NAME`, `control` or `control:VARIANT`. A peer's `side` is `base`, because
+    base's workload declares the peer.
     """
 
     id: str
@@ -102,12 +102,12 @@ class Arm(Record, frozen=True, kw_only=True):
     @staticmethod
     @cache
     def of(id: str) -> Arm:
-        """The arm with this id."""
+        """Parse an arm's id."""
         side, _, rest = id.partition(":")
         return Arm(id=id, side="base", peer=rest) if side == "peer" else Arm(id=id, side=side, variant=rest)
 
     @property
     def worker(self) -> str:
-        """Whose worker it runs on: its side's, or that of the peers. A turn that follows one of the same process is shorter
-        (docs/MEASUREMENT.md), so none that is no side's may be taken by a side's."""
+        """Name of the worker that runs the arm: its side, or PEERS. Peers have their own worker, because a turn after
+        another turn of the same process is shorter (docs/MEASUREMENT.md), which would favour base."""
         return PEERS if self.peer else self.side

@@ -1,4 +1,4 @@
-"""One error class for what a person can mend, and the exit codes every verb uses."""
+"""The error class for problems that the user can fix, and the exit codes of all verbs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Exit(IntEnum):
 
 
 def place_of(key: str, file: str, lines: Mapping[str, int]) -> str:
-    """A key's place in a file, for messages: `abprof.toml:3, defaults.preset`. A key within an inline table has the table's line."""
+    """Return a key's place: `abprof.toml:3, defaults.preset`. Keys of an inline table share the table's line."""
     above = key
     while above and above not in lines:
         above = above.rpartition(".")[0]
@@ -28,7 +28,7 @@ def place_of(key: str, file: str, lines: Mapping[str, int]) -> str:
     return f"{where}, {key}" if key else where
 
 
-_LONGEST = 2000  # letters of what is wrong: it may quote what stands in a file of anybody's
+_LONGEST = 2000  # characters of a message, which may quote any file
 
 
 def _clipped(text: str, most: int) -> str:
@@ -36,7 +36,7 @@ def _clipped(text: str, most: int) -> str:
 
 
 class AbprofError(Exception):
-    """Something the user can mend: what is wrong, where, and what to do about it."""
+    """An error that the user can fix: what is wrong, where, and what to do about it."""
 
     def __init__(self, what: str, *, where: str = "", advice: str = "") -> None:
         self.what = _clipped(" ".join(visible(what).split()), _LONGEST)
@@ -46,10 +46,10 @@ class AbprofError(Exception):
 
     @property
     def line(self) -> str:
-        """The one clear line that is printed."""
+        """The line that is printed: `WHERE: WHAT (ADVICE)`."""
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text} ({self.advice})" if self.advice else text
 
     def as_json(self) -> dict[str, dict[str, str]]:
-        """What `--json` prints for exit 2."""
+        """The object that `--json` prints with exit code 2."""
         return {"error": {"what": self.what, "where": self.where, "advice": self.advice}}

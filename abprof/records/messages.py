@@ -1,9 +1,9 @@
-"""The worker's messages: a JSON line each, on two descriptors of their own. It needs the standard library alone, because the
-worker runs in the interpreter under test.
+"""Messages between parent and worker: a line of JSON each, requests on one descriptor and replies on another.
 
-The parent sends one request and reads one reply, in turns:
+The module imports the standard library alone, because the worker runs in the interpreter under test. The parent sends
+a request, then reads its reply:
     {"id": 7, "do": "turn", "args": {...}}      ->  {"id": 7, "reply": {...}}  |  {"id": 7, "fault": {...}}
-`args` and `reply` are records, named in VERBS. docs/schemas/wire.schema.json is made from them.
+VERBS names the classes of `args` and `reply` for each `do`; docs/schemas/wire.schema.json is generated from them.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 CALL_RANGE = "abprof_call"  # the range around each profiled call
-LONG_CALL = 5e7  # ns: a call that takes so long is made no more often than needed
-MIDDLE_CALL = 1e7  # ns: on a GPU such a call needs few others to be warm, and to be timed
-WRAPPED = "_repository"  # in a copy of the workloads: the repository's benchmarks that they wrap
-# In abprof.records too: parts of a run's records.
+LONG_CALL = 5e7  # ns: calls this long are made as rarely as possible
+MIDDLE_CALL = 1e7  # ns: on a GPU calls this long need little warm-up, and few calls per turn
+WRAPPED = "_repository"  # folder in the copy of the workloads, with the benchmarks that they wrap
+# Exported by abprof.records too, because run.json stores them.
 __all__ = ["Artefact", "Band", "Ceilings", "Census", "CheckResult", "Judge", "Launch", "Phase", "Range"]
 __all__ += ["Sweep", "Value", "Workload"]
 Value = str | int | float | bool
-# Whose clock is judged: the device's, by events, by graphs or by kernels; the host's; that of the command under test.
+# The judged time: the device's (by events, graphs or kernel records), the host's, or the one that a command prints.
 Judge = Literal["gpu", "graph", "kernels", "wall", "reported"]
-Failed = Literal["unsupported", "missing", "oom", "crash"]  # how a request may fail
+Failed = Literal["unsupported", "missing", "oom", "crash"]  # statuses of a failed request
 
 
 def cell_id(workload: str, case: Mapping[str, Value]) -> str:
-    """A cell's id in the parent and the worker: WORKLOAD/axis=value,..."""
+    """Return a cell's id: WORKLOAD/axis=value,..."""
     return f"{workload}/" + ",".join(f"{axis}={shown(value)}" for axis, value in case.items())
 
 
 def shown(value: Value) -> str:
-    """An axis's value as a cell's id has it."""
+    """Return an axis's value as cell ids spell it: `true`, not `True`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-# ---------------------------------------------------------------- records that a run keeps as its workers send them
+# ---------------------------------------------------------------- records that run.json stores as workers send them
 
 
 @dataclass(frozen=True)
 class Phase:
-    """A named part of a call: the profiler range that marks it, and what it is."""
+    """A named part of a call: the profiler range that marks the part, and a description."""
 
     name: str
     range: str
@@ -50,7 +50,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Band:
-    """The expected (lowest, highest) speed-up where the density is between two values (0 to 1, both included)."""
+    """The expected speed-up (lowest, highest) of cases whose density lies in a range (0 to 1, both ends included)."""
 
     density: tuple[float, float]
     speedup: tuple[float, float]
@@ -60,15 +60,15 @@ class Band:
 class Sweep:
     """A workload's SWEEP: cases that differ in density alone."""
 
-    axes: tuple[str, ...]  # they determine the density; cases that agree in all others form one curve
+    axes: tuple[str, ...]  # axes that determine the density; cases with equal values on all other axes form one curve
     bands: tuple[Band, ...] = ()
-    density: str = "density"  # the fact or axis that holds it
-    against: str = ""  # the variant that the speed-up is counted from; "": the densest case of the same arm
+    density: str = "density"  # name of the fact or axis that holds the density
+    against: str = ""  # variant that is the baseline of the speed-up; "": the densest case of the same arm
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What a run keeps of a workload module's declarations."""
+    """The declarations of a workload module that run.json stores."""
 
     name: str
     kernel: str
@@ -78,18 +78,18 @@ class Workload:
     variants: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     phases: tuple[Phase, ...] = ()
-    seed_columns: tuple[str, ...] = ()  # axes that are columns of profile_SUITE_BRANCH.csv, in order; () for no file
+    seed_columns: tuple[str, ...] = ()  # axes that are columns of profile_SUITE_BRANCH.csv, in order; (): no such file
     scaled: str = ""  # the axis along which reports show how time grows
-    ladder: tuple[str, ...] = ()  # variants that are steps of one optimisation, in order; the first is the baseline
+    ladder: tuple[str, ...] = ()  # variants that are successive optimisations; the first is the baseline
     sweep: Sweep | None = None
-    checked: Literal["reference", "sides"] = "reference"  # `sides`: outputs are compared with base's only
+    checked: Literal["reference", "sides"] = "reference"  # `sides`: base's outputs replace the reference
     sha256: str = ""
     text: str = ""
 
 
 @dataclass(frozen=True)
 class Ceilings:
-    """The highest rates that plain torch reached on the device in this run; None: not measured."""
+    """Highest rates that plain torch reached on the device in this run; None: not measured."""
 
     tflops: float | None = None
     tflops_by: str = ""  # the operation: "bfloat16 matrix products of 8192 x 8192 x 8192, the best of 3 readings"
@@ -100,7 +100,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """An arm's outputs against the reference, and against the base's outputs."""
+    """Result of comparing an arm's outputs with the reference and with the base's outputs."""
 
     ok: bool
     reason: str = ""
@@ -108,19 +108,19 @@ class CheckResult:
     max_rel: float | None = None
     digest: str = ""  # equal digests mean bit-equal outputs
     base_max_abs: float | None = None  # largest difference from the base's outputs on the sampled elements
-    compared: bool = True  # False: there is no reference, and the call returned nothing that could be compared
+    compared: bool = True  # False: the workload has no reference, and the call returned no tensor
 
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel within a call (on a CPU one of torch's operations) with one grid. None or empty: unknown."""
+    """The launches of one kernel with one grid in a call (on a CPU: one torch operation). None or empty: unknown."""
 
     name: str
     count: int
     ns: float  # of all `count` launches together, the median over calls
-    compiled: str = ""  # Compiled.key: which of the kernels that Triton compiled
-    choice: str = ""  # the configuration that its autotuner chose for this call
-    offered: str = ""  # hash of the configurations that its autotuner chose from
+    compiled: str = ""  # Compiled.key of the kernel, if Triton compiled it
+    choice: str = ""  # configuration that the kernel's autotuner chose
+    offered: str = ""  # hash of all configurations that the autotuner chose from
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     registers: int | None = None
@@ -129,27 +129,27 @@ class Launch:
 
 @dataclass(frozen=True)
 class Range:
-    """One range of a profiler's that the package marks, within a call."""
+    """A profiler range that the package marks within a call."""
 
     name: str
     count: int
-    ns: float  # without ranges inside it: of the kernels launched from it on a GPU, else the host's
+    ns: float  # without inner ranges: on a GPU time of the kernels launched in the range, else host time
 
 
 @dataclass(frozen=True)
 class Census:
-    """What one call of an arm launched, from a profiled pass. All calls of the pass launched the same."""
+    """The launches of one call of an arm, from a profiled pass. All calls of the pass launched the same."""
 
     launches: tuple[Launch, ...] = ()
-    hidden_ns: float | None = None  # of the kernels' time, that during which another kernel ran
+    hidden_ns: float | None = None  # part of the kernels' time that overlaps another kernel
     missing: str = ""  # why the launches are unknown; `launches` is then empty
-    on_device: bool = False  # of a device's kernels; False: of torch's operations on a CPU
+    on_device: bool = False  # True: launches are a GPU's kernels; False: torch operations on a CPU
     ranges: tuple[Range, ...] | None = None  # None: unknown, or calls of the pass differ
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file that a worker loaded, or a kernel that it compiled, by content."""
+    """A file that a worker loaded, or a kernel that Triton compiled, identified by the hash of its content."""
 
     kind: Literal["module", "object", "kernel"]
     name: str
@@ -162,30 +162,34 @@ class Artefact:
 
 @dataclass(frozen=True)
 class Mount:
+    """How a worker imports a build of the kernel package, and which files the worker may load."""
+
     name: str
     root: str  # folder put in front of the import path
-    module: str  # import name; "abprof_side.NAME" for a private mount, whose root is the folder that holds NAME/
+    module: str  # import name; "abprof_side.NAME" for a private import, with the parent folder of NAME/ as root
     build_dir: str  # $ABPROF_BUILD_DIR
     allowed: list[str]  # folders that the package's modules and shared objects may come from
-    forbidden: list[str] = field(default_factory=list)  # folders that nothing else may come from
-    sources: list[str] = field(default_factory=list)  # nor what was installed from one of these
+    forbidden: list[str] = field(default_factory=list)  # folders from which no other file may be loaded
+    sources: list[str] = field(default_factory=list)  # folders; packages installed from them may not be loaded
     whole: bool = False  # everything under `root` is the side's, as in an installed release
 
 
 @dataclass(frozen=True)
 class Start:
+    """The first request to a worker."""
+
     device: str  # "cpu", "cuda", "cuda:UUID"
     side: str
     mount: Mount | None = None
     workloads: dict[str, str] = field(default_factory=dict)  # name -> file
-    scratch: str = ""  # folder for expected values, shared by a run's workers; each side writes to its own folder in it
+    scratch: str = ""  # folder for expected values, shared by the run's workers, with a subfolder per side
     epoch: int = 0  # 0 outside measuring (describe, build, profile)
 
 
 @dataclass(frozen=True)
 class Ready:
     versions: dict[str, str]  # of the interpreter, torch, Triton and CUDA
-    facts: dict[str, str]  # what else decides a build: prefix, base_prefix, soabi, capability
+    facts: dict[str, str]  # other parts of the build key: prefix, base_prefix, soabi, capability
 
 
 @dataclass(frozen=True)
@@ -195,10 +199,10 @@ class Describe:
 
 @dataclass(frozen=True)
 class Described(Workload):
-    """All declarations of a workload module. `presets[NAME]` is a list of (axis or zipped axes, values) in file order."""
+    """All declarations of a workload module. `presets[NAME]`: (names of zipped axes, rows of values), in file order."""
 
     presets: dict[str, list[tuple[list[str], list[Any]]]] = field(default_factory=dict)
-    declared_judge: str = ""  # JUDGE; "": left to the device
+    declared_judge: str = ""  # the module's JUDGE; "": chosen by device
     default_peers: list[str] | None = None  # peers measured without --peer; None: all
 
 
@@ -210,7 +214,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class Screened:
-    """For each case: why it is skipped ("" when it is not) and its work."""
+    """For each case: the reason to skip the case ("": none), and its FLOPs and bytes."""
 
     skips: list[str]
     flops: list[float | None]
@@ -220,7 +224,7 @@ class Screened:
 
 @dataclass(frozen=True)
 class Reach:
-    """Measure what the device does at its best by plain torch."""
+    """Measure the device's peak rates with plain torch."""
 
 
 @dataclass(frozen=True)
@@ -235,15 +239,15 @@ class Listed:
 
 @dataclass(frozen=True)
 class Build:
-    """Import the kernel package and call its `build(verbose=True)`, if it has one. Its output is the build log."""
+    """Import the kernel package and call its `build(verbose=True)`, if defined. The output is the build log."""
 
-    recipe: list[str] = field(default_factory=list)  # argv of the repository's own build recipe, run first
+    recipe: list[str] = field(default_factory=list)  # argv of the package's build command, run before the import
     recipe_cwd: str = ""
 
 
 @dataclass(frozen=True)
 class Built:
-    has_build: bool  # False: the parent opens every distinct case once instead, so that the JIT compiles it now
+    has_build: bool  # False: the parent then calls every distinct case once, so that the JIT compiles now
     seconds: float
     variants: list[str] = field(default_factory=list)  # the package's VARIANTS
 
@@ -255,19 +259,19 @@ class Stop:
 
 @dataclass(frozen=True)
 class Done:
-    """The request is done."""
+    """Reply without content."""
 
 
 @dataclass(frozen=True)
 class Fault:
     status: Failed
     reason: str  # the exception's class and last line
-    at: str = ""  # the workload's own function that raised it, `check() of FILE, line N`; "": other code
+    at: str = ""  # the workload's function that raised, `check() of FILE, line N`; "": other code raised
 
 
 @dataclass(frozen=True)
 class Open:
-    """Make inputs and the operation of one cell on one arm, and call it until it is warm."""
+    """Make the inputs and the operation of one cell on one arm, and call the operation until it is warm."""
 
     workload: str
     case: dict[str, Value]
@@ -275,16 +279,16 @@ class Open:
     variant: str = ""
     peer: str = ""
     seed: int = 0
-    usual_ns: float = 0.0  # a warm call in an earlier epoch: a long one is then made once, and not timed again
-    placement: int = 0  # seeds the random offset at which inputs are allocated; re-drawn by Turn.placement
+    usual_ns: float = 0.0  # time of a warm call in an earlier epoch: a long call is made once then; 0: unknown
+    placement: int = 0  # seed of the random offset at which inputs are allocated; Turn.placement replaces it
 
 
 @dataclass(frozen=True)
 class Opened:
-    call_ns: float  # a warm call, by the device's events, or the host's clock
-    open_ns: float = 0.0  # what a re-allocation costs
+    call_ns: float  # time of a warm call, by the device's events or the host's clock
+    open_ns: float = 0.0  # time to make inputs and operation, the cost of a re-allocation
     peak_mem_bytes: int | None = None
-    host_ns: float = 0.0  # what the host needs to enqueue a warm call on an idle device; 0: unknown
+    host_ns: float = 0.0  # host time to enqueue a warm call on an idle device; 0: unknown
 
 
 @dataclass(frozen=True)
@@ -296,22 +300,22 @@ class Capture:
 
 @dataclass(frozen=True)
 class Captured:
-    why: str = ""  # one word for the reason it failed
+    why: str = ""  # error code of a failed capture, one word; "": captured
     reason: str = ""
-    replay_ns: float = 0.0  # one replay, warm
-    capture_ns: float = 0.0  # what capturing costs, at every placement anew
-    spoiled: bool = False  # a capture began and failed: this process must not measure any more
+    replay_ns: float = 0.0  # time of a warm replay
+    capture_ns: float = 0.0  # cost of a capture, repeated after each re-allocation
+    spoiled: bool = False  # the capture failed halfway: this process must not measure again
 
 
 @dataclass(frozen=True)
 class Check:
-    """Compare the open arm's outputs with the reference. The first caller makes `expected`, others read it."""
+    """Compare the open arm's outputs with the reference, which the first check of a cell computes and stores."""
 
     arm: str
-    expected: str  # file name in scratch
+    expected: str  # file in scratch that stores the reference
     sample: str  # file in scratch for this arm's sampled outputs: SIDE/NAME
     against: str = ""  # file of the base's sampled outputs
-    again: bool = False  # the open arm as the turns left it, not fresh inputs; no sample is written
+    again: bool = False  # check the open arm as the turns left its inputs, without a sample
 
 
 @dataclass(frozen=True)
@@ -323,18 +327,18 @@ class Checked(CheckResult):
 
 @dataclass(frozen=True)
 class Hand:
-    """Call the open arm on inputs of this seed and write its outputs to scratch, for an out-of-process check."""
+    """Call the open arm on inputs of this seed and write the outputs to scratch, for a check in another process."""
 
     arm: str
     seed: int
     outputs: str  # file in scratch: SIDE/NAME
-    again: int | None = None  # after a first call, put this seed's values into the inputs in place
-    anew: bool = False  # and prepare the operation once more on them
+    again: int | None = None  # after a first call, overwrite the inputs in place with this seed's values
+    anew: bool = False  # then prepare the operation once more on these inputs
 
 
 @dataclass(frozen=True)
 class Examine:
-    """To a worker without a package: check outputs that another worker wrote."""
+    """Check outputs that another worker wrote. Sent to a worker without a kernel package."""
 
     workload: str
     case: dict[str, Value]
@@ -349,8 +353,8 @@ class Turn:
     calls: int
     timer: str  # cpu_clock, cuda_event, cuda_graph, cupti, wall_clock, sustained
     cold: bool = True  # flush the cache before each call
-    placement: int | None = None  # re-allocate the inputs first, untimed
-    empties: int = 0  # empty launches to time after the calls
+    placement: int | None = None  # seed of a re-allocation of the inputs before the calls; None: keep them
+    empties: int = 0  # number of empty launches to time after the calls
 
 
 @dataclass(frozen=True)
@@ -361,45 +365,45 @@ class Turned:
     wall: float
     start: int  # time.monotonic_ns()
     end: int
-    empty: float = 0.0  # what the same timer reads of an empty launch; 0: not timed
+    empty: float = 0.0  # ns of an empty launch by the same timer; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the calls; 0: unknown
 
 
 @dataclass(frozen=True)
 class Close:
-    """Forget every open arm of the cell."""
+    """Free every open arm of the cell."""
 
 
 @dataclass(frozen=True)
 class Phases:
-    """A profiled pass of `calls` calls, after `discarded` more that are not read."""
+    """Profile `discarded + calls` calls, and read the last `calls`."""
 
     arm: str
     calls: int
     discarded: int = 2
     keep: str = ""  # file name in scratch for torch's profile, a Chrome trace
-    most_bytes: int = 0  # of that file
+    most_bytes: int = 0  # size limit of the `keep` file
 
 
 @dataclass(frozen=True)
 class Phased:
-    """Median ns per call of each declared phase in a separate profiled pass; None: the range never ran."""
+    """Median ns per call of each declared phase, from a profiled pass; None: the phase's range never ran."""
 
     phases: dict[str, float | None]
     total: float
     census: Census = field(default_factory=lambda: Census(missing="no census"))
-    left_out: int = 0  # events that the kept file has no room for
+    left_out: int = 0  # events dropped from the `keep` file for want of room
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """One kernel that Triton compiled, or found compiled in its cache."""
+    """A kernel that Triton compiled, or took from its cache."""
 
     key: str  # its name and the first digits of its compile hash
     name: str
-    path: str  # its machine code's file, "" when there is none
+    path: str  # file of the machine code; "": no file
     sha256: str
-    seconds: float | None  # to compile; None: it came from the cache
+    seconds: float | None  # compile time; None: taken from the cache
     warps: int | None = None
     stages: int | None = None
     ctas: int | None = None
@@ -407,20 +411,20 @@ class Compiled:
     constants: dict[str, Value] = field(default_factory=dict)
 
     def summary(self) -> str:
-        """Compile time and resources, in words."""
+        """Return compile time and resources as text."""
         shared, warps = ("?" if n is None else n for n in (self.shared_bytes, self.warps))
         return f"compiled in {self.seconds or 0.0:.2f} s, {shared} B shared, {warps} warps"
 
 
 @dataclass(frozen=True)
 class Prove:
-    """List what is loaded."""
+    """List the loaded files and compiled kernels, and check whether the side may load them."""
 
 
 @dataclass(frozen=True)
 class Proved:
     ok: bool
-    reason: str  # the first file that is neither from `Mount.allowed` nor of the worker's environment at its start
+    reason: str  # why the first disallowed file is not allowed; "": all files are allowed
     artefacts: list[Artefact]
     compiles: int = 0  # kernels compiled since Start
     kernels: list[Compiled] = field(default_factory=list)  # compiled, or found in the cache, since Start
@@ -449,13 +453,13 @@ NAMES = {args: verb for verb, (args, _) in VERBS.items()}
 
 @dataclass(frozen=True)
 class Foreground:
-    """The job of a worker in the foreground, read from a file in the place of requests."""
+    """The job of a worker that a profiler starts, read from a file instead of requests."""
 
     start: Start
     open: Open
     warmup: int
     runs: int
-    outcome: str  # file that it writes `Finished` to
+    outcome: str  # file to write `Finished` to
     facts: bool = False  # collect the facts of the workload and the operation, after the calls
 
 
@@ -466,23 +470,23 @@ class Finished:
     facts: dict[str, Value] = field(default_factory=dict)
 
 
-_NESTED: dict[str, type] = {"mount": Mount, "start": Start, "open": Open}  # a field that holds a record -> the record
-_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))  # json.dumps makes one a call
+_NESTED: dict[str, type] = {"mount": Mount, "start": Start, "open": Open}  # field -> class of the record
+_ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
-pack = asdict  # a record as plain JSON values
+pack = asdict  # record -> plain JSON values
 
 
 def dump(message: dict[str, Any]) -> bytes:
-    """One line. Raises ValueError on NaN or infinity. A lone surrogate (of an undecodable file name) becomes `?`."""
+    """Encode a message as a line. Raises ValueError for NaN or infinity; lone surrogates (of file names) become `?`."""
     return _ENCODER.encode(message).encode(errors="replace") + b"\n"
 
 
 def load(line: bytes) -> dict[str, Any]:
-    """One line from the parent."""
+    """Decode a line from the parent."""
     return dict(json.loads(line))
 
 
 def unpack(kind: type, loose: dict[str, Any]) -> Any:
-    """A request or job from the parent as a record. What a worker answers is read by msgspec (abprof.records.base)."""
+    """Return a request or job as its record. Runs in workers; the parent reads replies with msgspec instead."""
     nested = {name: unpack(_NESTED[name], loose[name]) for name in _NESTED.keys() & loose.keys() if loose[name]}
     return kind(**{**loose, **nested})

@@ -1,4 +1,4 @@
-"""Names of branches, workloads and cells in file names and in lines that a person reads."""
+"""Short labels of cells for people, and names of branches and cells for file names."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from itertools import chain, count
 
 from abprof.records.cells import Cell
 
-LONGEST = 60  # characters: two of them and a suite's name fit into a file name
+LONGEST = 60  # characters of a label: two labels and a suite's name fit into a file name
 
 
 def short_labels(cells: Sequence[Cell]) -> dict[str, str]:
-    """Cell id -> its workload and the axes that differ between that workload's cells, for lines a person reads."""
+    """Return a short label for each cell id: the workload, and the axes that differ between the workload's cells."""
     values: dict[tuple[str, str], set[object]] = {}
     for cell in cells:
         for axis, value in cell.params.items():
@@ -28,7 +28,7 @@ def short_labels(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
-    """`safe_label` of each (label, commit), no two the same."""
+    """Return a different `safe_label` for each (label, commit)."""
     found: list[str] = []
     for label, commit in labels:
         found.append(safe_label(label, set(found), commit))
@@ -36,10 +36,10 @@ def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
 
 
 def safe_label(label: str, taken: Set[str], commit: str) -> str:
-    """`label` as part of a file name: 60 characters at most of ASCII letters, digits, `.`, `_`, `-`; no dot or dash first.
+    """Make `label` safe for file names: at most 60 ASCII letters, digits, `.`, `_`, `-`, not starting with dot or dash.
 
-    One that is in `taken` already (on some file systems `Main` is `main`) gets the first 8 digits of `commit`, and
-    where that is taken as well, a number. `taken` is only read: the caller adds what it got.
+    If the result is in `taken` (in upper or lower case), append the first 8 digits of `commit`, then a number. Does not
+    change `taken`.
     """
     letters = "".join(sign for sign in unicodedata.normalize("NFKD", label) if not unicodedata.combining(sign))
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip(".-")[:LONGEST].rstrip(".-") or commit[:10]
@@ -50,7 +50,7 @@ def safe_label(label: str, taken: Set[str], commit: str) -> str:
 
 
 def row_file(cell: str, variant: str) -> str:
-    """CELL-HASH: how the names of a row's files begin. No two rows share one."""
+    """Return the prefix of the names of a row's files, CELL-HASH, different for each row."""
     row = f"{cell} {variant}".strip()
     digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
     return f"{safe_label(row, set(), digest)}-{digest}"

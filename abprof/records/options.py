@@ -1,4 +1,4 @@
-"""What is requested of a run, and the tables of abprof.toml that fill in what the command line leaves open."""
+"""The options of a run, and the tables of abprof.toml, which hold defaults for them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DEFAULT_BUDGET = "10m"
 
 
 class Threshold(Record, frozen=True):
-    """A `[[threshold]]` entry: the first pattern that matches a cell's id holds."""
+    """A `[[threshold]]` entry. The first entry whose pattern matches a cell's id applies."""
 
     cells: str
     percent: float
@@ -37,14 +37,14 @@ class Defaults(Record, frozen=True):
 
 
 class Environment(Record, frozen=True):
-    """The `[environment]` table: variables set for the workers, and names let through to them."""
+    """The `[environment]` table: variables to set for workers, and names of variables to pass to them."""
 
     set: dict[str, str] = {}
     allow: tuple[str, ...] = ()
 
 
 class CommandEntry(Record, frozen=True):
-    """The `[command]` table: what `-- COMMAND` needs on each side."""
+    """The `[command]` table: build command and variables of `-- COMMAND` on each side."""
 
     build: tuple[str, ...] = ()
     env: dict[str, str] = {}
@@ -56,7 +56,7 @@ class Tables(Record, frozen=True):
     schema: int = 1
     kernels: dict[str, PackageTable] = {}
     workloads: str = ""  # folder of the workloads, relative to the file
-    benchmarks: tuple[str, ...] = ()  # files and folders that workloads wrap, likewise
+    benchmarks: tuple[str, ...] = ()  # files and folders that workloads wrap, relative to the file
     defaults: Defaults = Defaults()
     environment: Environment = Environment()
     command: CommandEntry = CommandEntry()
@@ -66,17 +66,17 @@ class Tables(Record, frozen=True):
 
 
 class File(Tables, frozen=True):
-    """The tables, and the line of each key."""
+    """The tables, with the file's name and the line of each key."""
 
     name: str = "abprof.toml"  # for messages: a path, or COMMIT:abprof.toml
     lines: dict[str, int] = {}  # dotted key -> line
 
     def at(self, key: str) -> str:
-        """A key's place for messages: `abprof.toml:3, defaults.preset`."""
+        """Return a key's place for messages: `abprof.toml:3, defaults.preset`."""
         return place_of(key, self.name, self.lines)
 
     def of(self, root: Path) -> Self:
-        """The same with relative interpreter paths resolved against `root`, the repository's working tree."""
+        """Return the tables with interpreter paths made absolute from `root`, the repository's working tree."""
         whole = {
             side: str(root.absolute() / os.path.expanduser(name)) if "/" in name else name  # noqa: PTH111 - an unknown ~user stays as it is
             for side, name in self.python.items()
@@ -84,25 +84,25 @@ class File(Tables, frozen=True):
         return msgspec.structs.replace(self, python=whole)
 
     def package(self, name: str) -> Package:
-        """The package as configured, or by the conventional layout."""
+        """Return the package's settings: its table, or the defaults (kernels/NAME)."""
         return Package(name=name, **msgspec.structs.asdict(self.kernels.get(name, PackageTable())))
 
 
 class Night(Record, frozen=True, kw_only=True):
-    """Which night of a series a run is (abprof/extras/nightly/)."""
+    """The place of a nightly run in its series (abprof/extras/nightly/)."""
 
-    series: str  # the branch that is watched, or the series' own name
-    number: int  # 1, 2, ...: the order of nights, whatever the clock
-    kind: Literal["first", "step", "against"]  # the head alone; the last judged commit with it; a fixed release with it
+    series: str  # the watched branch, or the name given to the series
+    number: int  # 1, 2, ... in the order of runs
+    kind: Literal["first", "step", "against"]  # HEAD alone; with the last judged commit; with a fixed release
     asked: str  # hash of the requested matrix and of the workloads
-    machine: dict[str, str]  # the fingerprint: what must be equal for times of two nights to be comparable
+    machine: dict[str, str]  # fingerprint: times of two nights are compared only if equal
 
 
 class Options(Record, frozen=True):
-    """Everything that is requested of a run: command line over ABPROF_* over abprof.toml over defaults.
+    """The options of a run, from the command line, then ABPROF_* variables, then abprof.toml, then defaults.
 
-    Percentages are per cent of time, durations seconds. `under` fills in abprof.toml, `resolved` what depends on the
-    device. run.json and bisect.json hold it (without `file`).
+    Percentages are per cent of time, durations seconds. `under` fills in values of abprof.toml, `resolved` values that
+    depend on the device. run.json and bisect.json store the options without `file`.
     """
 
     specs: tuple[str, ...] = ()  # the refs: base, then targets
@@ -110,52 +110,52 @@ class Options(Record, frozen=True):
     kernels: tuple[str, ...] = ()
     workloads: tuple[str, ...] = ()
     workloads_from: str = ""  # "", base, target, or a folder
-    preset: str = ""  # "": abprof.toml's, or `default`
+    preset: str = ""  # "": from abprof.toml, or `default`
     only: tuple[str, ...] = ()
     set: tuple[str, ...] = ()
-    cell: tuple[str, ...] = ()  # ids: exactly these cells, whatever the preset
+    cell: tuple[str, ...] = ()  # ids of the only cells to measure; (): those of the preset
     device: tuple[str, ...] = ()  # (): a CUDA device if there is one, else the CPU
-    devices: int | None = 1  # most devices to spread over; None: all of the host's GPUs, or all that `device` names
-    executor: str = ""  # "": this host's own devices; ray, ray://ADDRESS, slurm
+    devices: int | None = 1  # most devices to use at once; None: all GPUs, or all of `device`
+    executor: str = ""  # "" (this host's devices), ray, ray://ADDRESS or slurm
     executor_options: dict[str, str] = {}
     python: dict[str, str] = {}  # side id -> interpreter; "" for all sides
     threshold: float = 0.0  # 0 until resolved
-    thresholds: tuple[tuple[str, float], ...] | None = None  # (cell pattern, per cent); None: abprof.toml's
+    thresholds: tuple[tuple[str, float], ...] | None = None  # (cell pattern, per cent); None: from abprof.toml
     margin: float = 0.0  # 0 until resolved
     precision: float | None = None
-    budget: float = 0.0  # seconds of measuring; 0: abprof.toml's, or ten minutes
+    budget: float = 0.0  # seconds of measuring; 0: from abprof.toml, or ten minutes
     quick: bool = False
-    timer: Timer | Literal[""] = ""  # "": abprof.toml's, or auto
-    judge: Judge = "wall"  # the default judge of workloads, by device and timer
-    sustained: bool = False  # measure every cell also without pauses
+    timer: Timer | Literal[""] = ""  # "": from abprof.toml, or auto
+    judge: Judge = "wall"  # the judged time of workloads that declare no JUDGE; depends on device and timer
+    sustained: bool = False  # also measure every cell without pauses
     probe: tuple[str, ...] = ()  # names of abprof/evidence/probes.py, run on changed cells after all timing
-    epochs: int | None = None  # exactly so many of each cell; None: until it is decided
+    epochs: int | None = None  # number of epochs of each cell; None: until each cell is decided
     timed: bool = True  # False: nothing is timed or judged (`abprof profile`, `abprof memory`)
     allow_wrong: bool = False
-    all: bool = False  # measure cells of identical code like any other
+    all: bool = False  # also measure cells whose code is identical on all sides
     fail_on: tuple[str, ...] = ("slower", "broken")
     runs_dir: str = ""
     seed: int = 0
-    timeout: float = 120.0  # of one answer of a worker
+    timeout: float = 120.0  # for one reply of a worker
     build_timeout: float = 1800.0
     env: Literal["", "user", "clean"] = ""
     autotune: Literal["pinned", "each-epoch"] = "pinned"
     check: Literal["inside", "outside"] = "inside"
     contain: Literal["auto", "always", "never"] = "auto"
-    sandbox: str = ""  # that code under test ran in: "bubblewrap 0.8.0"; "" for none
+    sandbox: str = ""  # sandbox of the code under test, "bubblewrap 0.8.0"; "": none
     rebuild: bool = False
     dry_run: bool = False
     no_wait: bool = False
     no_peers: bool = False
-    peer: tuple[str, ...] = ()  # only these peers; "all": every one; (): those that a workload measures by default
-    command: tuple[str, ...] = ()  # argv of a command that times itself, in the place of workloads
+    peer: tuple[str, ...] = ()  # names of peers to measure, or "all"; (): the workloads' DEFAULT_PEERS
+    command: tuple[str, ...] = ()  # argv of a command that prints its own times, instead of workloads
     arguments: tuple[str, ...] = ()  # the command line
-    night: Night | None = None  # of a nightly job; in run.json it stands beside the options
+    night: Night | None = None  # of a nightly run; run.json stores it in Run.night instead
     file: File | None = None  # abprof.toml; not in run.json
     filled: tuple[str, ...] = ()  # options whose value comes from [defaults]
 
     def under(self, file: File) -> Options:
-        """The same with `file`, whose defaults fill in what no option gives."""
+        """Return the options with `file`, whose values replace options that are not given."""
         default, table = file.defaults, file.executor.get(self.executor.partition(":")[0], {})
         words = {name: str(v).lower() if isinstance(v, bool) else f"{v}" for name, v in table.items()}
         return msgspec.structs.replace(
@@ -169,7 +169,7 @@ class Options(Record, frozen=True):
         )
 
     def resolved(self, kind: str, judge: Judge) -> Options:
-        """The same for one kind of device ("cpu", "cuda", "simulated"), as run.json stores it. Raises AbprofError."""
+        """Return the options that run.json stores. `kind`: device, "cpu", "cuda" or "simulated". Raises AbprofError."""
         threshold, margin = self.percents(kind)
         rules = (self.file or File()).threshold
         return msgspec.structs.replace(
@@ -184,22 +184,22 @@ class Options(Record, frozen=True):
         )
 
     def asked_by(self, option: str) -> str:
-        """Where an option's value comes from, for an error's `where`: the option, or the line of abprof.toml."""
+        """Return the source of an option's value, for AbprofError.where: the option, or the line of abprof.toml."""
         name = option.removeprefix("--")
         return self.file.at(f"defaults.{name}") if self.file and name in self.filled else option
 
     @property
     def by_timer(self) -> Timer:
-        """The requested timer; a command times itself, whatever abprof.toml says."""
+        """The requested timer; `auto` for a command, which prints its own times."""
         return "auto" if self.command else self.timer or "auto"
 
     def threshold_of(self, cell: str) -> float:
-        """A cell's threshold, per cent: the first matching pattern of abprof.toml, else the run's."""
+        """Return a cell's threshold in per cent: of the first matching `[[threshold]]` entry, else of the run."""
         return next((pct for pattern, pct in self.thresholds or () if fnmatchcase(cell, pattern)), self.threshold)
 
     def percents(self, kind: str) -> tuple[float, float]:
-        """Threshold and margin on this kind of device. abprof.toml's margin is cut to the threshold; raises AbprofError if
-        --margin is wider."""
+        """Return (threshold, margin) in per cent for a kind of device. A margin of abprof.toml is cut to the threshold;
+        raises AbprofError if --margin is above the threshold."""
         noisy, default = kind == "cpu", (self.file or File()).defaults
         threshold = self.threshold or default.threshold or (CPU_THRESHOLD if noisy else GPU_THRESHOLD)
         if self.margin > threshold:
@@ -209,8 +209,8 @@ class Options(Record, frozen=True):
 
 
 def upgraded(run: dict[str, Any]) -> dict[str, Any]:
-    """An older run.json as this abprof reads it: schema 1 has `settings`, `setup` and `arguments` in place of `options`. Fields
-    that went are dropped."""
+    """Convert a decoded run.json of an older abprof to the present schema. Schema 1 has `settings`, `setup` and
+    `arguments` instead of `options`; removed fields are dropped."""
     for name in ("observations", "comparisons", "within", "controls"):
         for row in run.get(name, ()):
             for gone in ("uncaptured", "graph_pct", "graph_low_pct", "graph_high_pct"):
@@ -219,7 +219,7 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
         settings, setup = {"budget": 600.0, **run.pop("settings")}, {"all": True, **run.pop("setup", {})}
         settings |= {"probe": settings.pop("probes", []), "arguments": run.pop("arguments")}
         settings["sustained"] = settings.get("sustained") == "always"
-        settings.pop("protocol", None)  # it timed the same cells once more; no verdict rests on it
+        settings.pop("protocol", None)  # a second timing protocol, which no verdict used
         specs = [side["spec"] for side in run.get("sides", ())]
         run = {**run, "schema": 2, "options": {"specs": specs, **settings, **setup}}
     options = run.get("options", {})
@@ -229,7 +229,7 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def worker_argv() -> tuple[str, ...]:
-    """$ABPROF_WORKER, a JSON list: the argv of a simulated worker. Empty: the real one. Raises AbprofError."""
+    """Return the argv of a simulated worker, the JSON list $ABPROF_WORKER; (): real workers. Raises AbprofError."""
     try:
         return msgspec.json.decode(os.environ.get("ABPROF_WORKER") or "[]", type=tuple[str, ...])
     except UNREADABLE as error:

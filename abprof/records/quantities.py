@@ -1,4 +1,4 @@
-"""Numbers as people write them: durations, percentages, counts."""
+"""Parse durations and percentages; print counts."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from abprof.records.errors import AbprofError
 
 
 def seconds(text: str, where: str) -> float:
-    """ "90", "90s", "10m", "1.5h" as seconds. Raises AbprofError with `where`, the option or line it stands in."""
+    """Parse "90", "90s", "10m" or "1.5h" to seconds. `where`: option or line, for the AbprofError on bad input."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
     if not match or float(match[1]) <= 0:
         raise AbprofError(f"{text!r} is not a duration", where=where, advice="write 90s, 10m or 1.5h")
@@ -16,8 +16,7 @@ def seconds(text: str, where: str) -> float:
 
 
 def percent(text: str, where: str) -> float:
-    """ "1.5" or "1.5%" as per cent. Raises AbprofError with `where`, the option or line it stands in, for anything but
-    a positive, finite number below 1000."""
+    """Parse "1.5" or "1.5%". `where`: option or line, for the AbprofError raised unless 0 < value < 1000."""
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:
@@ -28,5 +27,5 @@ def percent(text: str, where: str) -> float:
 
 
 def plural(count: int, one: str, many: str = "") -> str:
-    """`1 cell`, `2 cells`."""
+    """Return a count with its noun: `1 cell`, `2 cells`."""
     return f"{count} {one if count == 1 else many or one + 's'}"

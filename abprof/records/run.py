@@ -1,4 +1,4 @@
-"""run.json: what was requested, where it was measured, and its results; and the lines of evidence.jsonl."""
+"""The records of run.json (options, machine, results), and of the lines of evidence.jsonl."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from abprof.records.probes import Profile, Sampled, Trace
 
 
 class Waiver(Record, frozen=True, kw_only=True):
-    """A slow-down that somebody has accepted (abprof/verdict/waivers.py)."""
+    """An accepted slow-down (abprof/verdict/waivers.py)."""
 
     cells: str  # pattern of cell ids
-    most_pct: float  # the largest that is accepted
+    most_pct: float  # largest accepted slow-down, per cent
     reason: str
     owner: str
     expires: str  # the last day, ISO 8601
 
 
 class Touched(Record, frozen=True, kw_only=True):
-    """A file that changed while code under test ran and must not change (abprof/builds/tampering.py)."""
+    """A file that changed although code under test must not change it (abprof/builds/tampering.py)."""
 
     path: str
     how: Literal["changed", "removed", "added"]
     moment: str  # "while kernels were built", "in epoch 2"
-    falsifies: bool = True  # what it holds is measured, or judges; False: elsewhere, and no verdict rests on it
+    falsifies: bool = True  # whether results depend on the file
 
 
 class Machine(Record, frozen=True, kw_only=True):
-    """A machine, and the device of it that was measured on."""
+    """A host, and the device measured on."""
 
     host: str
     device: str  # "NVIDIA H200" or the processor's name
@@ -41,20 +41,20 @@ class Machine(Record, frozen=True, kw_only=True):
     cpus: int = 0
     memory_bytes: int = 0
     facts: dict[str, str] = {}
-    ceilings: Ceilings | None = None  # in a run on several devices: of each by itself
-    builds: tuple[Build, ...] = ()  # what its workers load, where its architecture is another than the first's
+    ceilings: Ceilings | None = None  # peak rates; only in a run on several devices
+    builds: tuple[Build, ...] = ()  # builds for this device, if its architecture differs from the first's
 
 
 class Toolchain(Record, frozen=True, kw_only=True):
-    """What a side was built and run with."""
+    """Versions of the tools and packages that a side was built and run with."""
 
     versions: dict[str, str]  # interpreter, torch, Triton, CUDA, compilers, architecture: what decides a build
     packages: dict[str, str] = {}  # installed for the side's interpreter: distribution -> version
 
 
 class Loss(Record, frozen=True, kw_only=True):
-    """A shard that ended before its cells were decided. What it measured of these cells does not stand: they were measured
-    again, whole."""
+    """A shard that ended before its cells were decided. Its blocks of these cells are dropped: another shard measured
+    the cells from the start."""
 
     shard: int
     device: str
@@ -63,45 +63,45 @@ class Loss(Record, frozen=True, kw_only=True):
 
 
 class Metric(Record, frozen=True, kw_only=True):
-    """A number with its name (the key), unit, better direction and protocol."""
+    """A measured value with unit, better direction and protocol. Its name is its key in `Observation.metrics`."""
 
     value: float
     unit: str
-    low: float | None = None  # 95 % interval over epochs, where one can be given
+    low: float | None = None  # 95 % interval over epochs; None: unknown
     high: float | None = None
     better: Literal["lower", "higher", "none"] = "lower"
-    protocol: str = ""
+    protocol: str = ""  # how the value was measured
 
 
 class Observation(Record, frozen=True, kw_only=True):
-    """What one arm of one cell did in this run."""
+    """The results of one arm of one cell over all epochs."""
 
     cell: str
     arm: str
     status: Status
     reason: str = ""
-    at: str = ""  # of a crash: the workload's own function that raised it, and its file; "": not the workload's doing
+    at: str = ""  # the workload's function that raised, and its file; "": no function of the workload raised
     metrics: dict[str, Metric] = {}
-    phases: dict[str, float | None] | None = None  # ns per call; "total" is the profile pass's, "residual" the rest
+    phases: dict[str, float | None] | None = None  # ns per call; "total": the whole call, "residual": the rest
     check: CheckResult | None = None
     facts: dict[str, Value] = {}  # measured density, autotuned configuration, ... (docs/WRITING.md)
     epochs: int = 0
     log: str = ""
     census: Census | None = None
-    device: str = ""  # the lease's name, in a run on several devices (Run.machines)
+    device: str = ""  # name of the device's lease in a run on several devices (Run.machines)
 
 
 class Cause(Record, frozen=True, kw_only=True):
-    """What most likely changed the time of a row, and the evidence it rests on (abprof/evidence/causes/)."""
+    """A likely cause of a changed time, with its evidence (abprof/evidence/)."""
 
     kind: str  # the rule: spills, autotune, launches, ...
-    text: str  # in words, with the numbers of both sides
-    kernels: tuple[str, ...] = ()  # names of the kernels or functions it speaks of
-    evidence: tuple[str, ...] = ()  # where it was read: "census", "kernels", "phases", "clock", "ncu", "perf"
+    text: str  # a sentence with the numbers of both sides
+    kernels: tuple[str, ...] = ()  # names of the kernels or functions in `text`
+    evidence: tuple[str, ...] = ()  # sources: "census", "kernels", "phases", "clock", "ncu", "perf"
 
 
 class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
-    """A verdict between two arms of one cell. `pct` is change of time: negative is faster."""
+    """The verdict on two arms of one cell. `pct` is the change of time from `from` to `to`: negative is faster."""
 
     cell: str
     from_: str
@@ -112,31 +112,31 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     low_pct: float | None = None  # repeated confidence interval, 95 % over all planned looks
     high_pct: float | None = None
     reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, one_clock, clock, power, quick_..., budget, ...
-    clock_pct: float | None = None  # change of the device's clock, where turns read it: positive is a faster clock
+    clock_pct: float | None = None  # change of the device's clock; positive: faster; None: not read
     cycles_pct: float | None = None  # change of time x clock
-    read_pct: float | None = None  # change of times as read, where the judged ones are at one clock for all sides
-    sustained_pct: float | None = None  # change of time without a pause, at the power limit, where that was measured
+    read_pct: float | None = None  # change of times as read, if judged times are rescaled to one clock
+    sustained_pct: float | None = None  # change of time without pauses, at the power limit; None: not measured
     sustained_low_pct: float | None = None
     sustained_high_pct: float | None = None
-    certifiable_pct: float | None = None  # with `unclear`: the smallest margin that could have been certified
-    needed_epochs: int | None = None  # with `unclear`: would decide, if mean and scatter stay as they are
-    needed_seconds: float | None = None  # of measuring this cell for those that it lacks
-    detectable_pct: float | None = None  # the slow-down that these epochs would have shown with 90 % probability
-    tail_pct: float | None = None  # change of the 90th percentile of calls, where more calls of `to` are slow
+    certifiable_pct: float | None = None  # if `unclear`: the smallest margin within which the sides are equal
+    needed_epochs: int | None = None  # if `unclear`: epochs to a verdict, if mean and scatter do not change
+    needed_seconds: float | None = None  # seconds to measure the epochs that are still needed
+    detectable_pct: float | None = None  # smallest slow-down that these epochs show with 90 % probability
+    tail_pct: float | None = None  # change of the 90th percentile of calls, if more calls of `to` are slow
     epochs: int = 0
-    look: int = 0
-    p: float | None = None  # against "inside the threshold", for false-discovery control
-    discovery: bool = False  # survives false-discovery control over the run's rows of its family
-    causes: tuple[Cause, ...] | None = None  # surest first; (): looked for and none found; None: not looked for
+    look: int = 0  # number of the last planned look; 0: none yet
+    p: float | None = None  # p-value of "the change is within the threshold"
+    discovery: bool = False  # whether a changed row survives false-discovery control
+    causes: tuple[Cause, ...] | None = None  # surest first; (): none found; None: not looked for
 
     @property
     def with_peer(self) -> bool:
-        """Whether it compares a library peer with a side, and not two sides or variants."""
+        """Whether the row compares a library peer with a side."""
         return bool(Arm.of(self.from_).peer)
 
 
 class Advice(Record, frozen=True, kw_only=True):
-    """A warning: what changed a verdict or needs a person, and what to do."""
+    """A warning: what was found, and what to do."""
 
     kind: str
     text: str
@@ -145,18 +145,18 @@ class Advice(Record, frozen=True, kw_only=True):
 
 
 class Header(Record, frozen=True, kw_only=True):
-    """The run in one sentence and in counts."""
+    """Summary of a run: a sentence, counts, and the exit code."""
 
     sentence: str
     counts: dict[str, int]
     trusted: bool
-    false_alarm_bound: float | None = None  # 95 % upper bound on the false-alarm rate, from the controls that decided
+    false_alarm_bound: float | None = None  # 95 % upper bound of the false-alarm rate, from the controls
     geomean_pct: float | None = None
     exit_code: int = 0
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """run.json: one run, whole. Its head (all but the lists of results) and rounds.jsonl rebuild everything else."""
+    """The content of run.json. `judge` recomputes all results from the other fields and the blocks of rounds.jsonl."""
 
     schema: int
     id: str
@@ -167,51 +167,51 @@ class Run(Record, frozen=True, kw_only=True):
     sides: tuple[Side, ...]
     workloads: tuple[Workload, ...]
     workloads_from: str = ""  # folder and content hash
-    command: Command | None = None  # in the place of workloads: a run of a command that times itself
-    waivers: tuple[Waiver, ...] = ()  # of base's commit
-    night: Night | None = None  # of `abprof nightly`
+    command: Command | None = None  # instead of workloads: a command that prints its own times
+    waivers: tuple[Waiver, ...] = ()  # from base's commit
+    night: Night | None = None  # only of `abprof nightly`
     arms: tuple[Arm, ...]
     cells: tuple[Cell, ...]
     builds: tuple[Build, ...] = ()
-    machine: Machine  # of several, the first
-    machines: dict[str, Machine] = {}  # by the lease's name, in a run on several devices; {}: `machine` alone
+    machine: Machine  # the first, in a run on several devices
+    machines: dict[str, Machine] = {}  # name of the device's lease -> machine; {}: a run on one device
     losses: tuple[Loss, ...] = ()
     versions: dict[str, str] = {}
-    toolchains: dict[str, Toolchain] = {}  # by side; {} in older runs
-    ceilings: Ceilings | None = None  # None: not measured, or an older run
+    toolchains: dict[str, Toolchain] = {}  # side id -> toolchain; {} in older runs
+    ceilings: Ceilings | None = None  # peak rates of the device; None: not measured
     environment: dict[str, str] = {}
-    withheld: tuple[str, ...] = ()  # names of environment variables kept from the workers
+    withheld: tuple[str, ...] = ()  # names of environment variables that workers do not get
     notes: tuple[str, ...] = ()  # lines about the sides: merge base moved on, same ref twice, ...
-    touched: tuple[Touched, ...] = ()  # what changed that should not have
+    touched: tuple[Touched, ...] = ()  # files that changed and must not
     header: Header | None = None
     observations: tuple[Observation, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # base with targets, peers with every side
-    within: tuple[Comparison, ...] = ()  # variants of one side with each other; runs of before have none
+    within: tuple[Comparison, ...] = ()  # variants of one side; () in older runs
     controls: tuple[Comparison, ...] = ()
     proofs: tuple[Proof, ...] = ()
     kernels: tuple[Kernel, ...] = ()
     traces: tuple[Trace, ...] = ()  # of --probe torch
-    profiles: tuple[Profile, ...] = ()  # under Nsight Compute: --probe ncu, `abprof profile`, `abprof memory`
+    profiles: tuple[Profile, ...] = ()  # of --probe ncu, `abprof profile`, `abprof memory`
     sampled: tuple[Sampled, ...] = ()  # of --probe perf
     warnings: tuple[Advice, ...] = ()
 
     def side(self, id: str) -> Side:
-        """The side with this id. Raises KeyError."""
+        """Return the side with this id. Raises KeyError."""
         return {side.id: side for side in self.sides}[id]
 
 
 class Placed(Record, frozen=True, kw_only=True):
-    """A device that part of the run is measured on."""
+    """A device that measures part of the run."""
 
-    device: str  # the lease's name, as blocks have it
-    machine: Machine  # all that is known of it by now
+    device: str  # name of the device's lease, as in Block.device
+    machine: Machine  # all that is known about the device so far
 
 
 class Finding(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of evidence.jsonl, written at once so that a killed run keeps it: exactly one of these. run.json holds all."""
+    """A line of evidence.jsonl, with exactly one field. Completes the run.json of a killed run."""
 
     proof: Proof | None = None
     kernel: Kernel | None = None
     touched: Touched | None = None
     placed: Placed | None = None
-    arm: Arm | None = None  # one that the plan did not have
+    arm: Arm | None = None  # an arm that was added while the run was measured

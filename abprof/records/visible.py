@@ -1,4 +1,4 @@
-"""Foreign text made visible: what would steer a terminal or hide is shown as U+FFFD. Pure."""
+"""Make untrusted text safe to show: terminal controls and invisible characters become U+FFFD."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from functools import cache
 
 
 def visible(text: str) -> str:
-    """Control, bidirectional and other invisible characters as U+FFFD, every space and line end as a plain space."""
+    """Replace control, bidirectional and invisible characters by U+FFFD, and white space and line ends by spaces."""
     return text if text.isascii() and text.isprintable() else "".join(map(_shown, text))
 
 
@@ -16,23 +16,23 @@ def _shown(letter: str) -> str:
     if letter.isspace():
         return " "
     code = ord(letter)
-    never = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF  # no letters, ever: XML refuses some of them
+    never = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF  # noncharacters, some of which XML refuses
     return "\ufffd" if never or unicodedata.category(letter) in ("Cc", "Cf", "Cs", "Co") else letter
 
 
 def visible_lines(text: str) -> str:
-    """The same with its own line ends."""
+    """Apply `visible` to each line."""
     return "\n".join(map(visible, text.split("\n")))
 
 
 def cell(text: str) -> str:
-    """A text as a cell of a CSV file: on one line, visible, and never taken for a formula by a spreadsheet."""
+    """Return a text for a cell of a CSV file: one visible line, quoted if a spreadsheet would read a formula."""
     line = visible(text)
     return f"'{line}" if line.lstrip()[:1] in {*"=+-@"} and not is_number(line) else line
 
 
 def is_number(text: str) -> bool:
-    """Whether a cell is a number as CSV files have them."""
+    """Whether a CSV cell holds a number."""
     try:
         float(text)
     except ValueError:
@@ -41,5 +41,5 @@ def is_number(text: str) -> bool:
 
 
 def printable(text: str, most: int) -> str:
-    """At most so many letters of foreign text on one line, with a blank for each that a terminal would obey."""
+    """Return at most `most` characters of untrusted text, with a space for each unprintable character."""
     return "".join(letter if letter.isprintable() else " " for letter in text[:most])
