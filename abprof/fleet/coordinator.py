@@ -54,7 +54,7 @@ class Queue:
         self.own: dict[str, list[Task]] = {}  # slot -> cells whose blocks are of its device
         self.lost: list[
             tuple[str, Task]
-        ] = []  # (slot that lost the cell, cell): taken by another slot, if there is one
+        ] = []  # (slot that lost the cell, cell): another slot takes it, if there is one
 
     def take(self, slot: str) -> tuple[Task, ...]:
         """Remove and return the slot's next shard; () if there is nothing for it."""
@@ -148,9 +148,8 @@ class _Coordinator:
         self._void_foreign(todo)
         homes = self._homes()
         for cell in todo:
-            (self._queue.own.setdefault(homes[cell], []) if cell in homes else self._queue.fresh).append(
-                self._tasks[cell]
-            )
+            queue = self._queue.own.setdefault(homes[cell], []) if cell in homes else self._queue.fresh
+            queue.append(self._tasks[cell])
 
     def submit(self) -> bool:
         """Give every free slot a shard. Returns False when no shard is live and no cell is left."""
@@ -237,7 +236,7 @@ class _Coordinator:
         counts = epochs_counted(record.head, record.own_blocks, record.proofs) if mine else {}
         grown = {
             cell for cell in mine if counts[cell] != self._reopened.get(cell)
-        }  # else there was no time for an epoch
+        }  # the others had no time for an epoch
         self._reopened |= {cell: counts[cell] for cell in grown}
         return {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in grown}
 
@@ -277,9 +276,8 @@ class _Coordinator:
         for block in self._record.own_blocks:
             if block.cell in cells and block.shard:
                 by_shard.setdefault(block.shard, set()).add(block.cell)
-        self._record.lost(
-            [Loss(shard=n, device=slot, cells=tuple(sorted(c)), reason=reason) for n, c in by_shard.items()]
-        )
+        losses = [Loss(shard=n, device=slot, cells=tuple(sorted(c)), reason=reason) for n, c in by_shard.items()]
+        self._record.lost(losses)
 
     # ---------------------------------------------------------------- shards
 

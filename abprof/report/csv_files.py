@@ -86,7 +86,7 @@ def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Compariso
     place = rows.arm(run, seen.arm) if seen else None
     side = next((side for side in run.sides if place and side.id == place.side), None)
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)
-    time, parts = rows.metric(seen, metric), rows.breakdown(cell, seen)
+    time, parts = rows.metric(seen, metric), rows.Breakdown(cell, seen)
     ns, check = (time.value if time else None), (seen.check if seen else None)
     return {
         "cell": cell.id,

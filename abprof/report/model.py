@@ -144,7 +144,7 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterato
 
 def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
     """All that was recorded of an arm, by label."""
-    ns, timed, check, parts = row.ns(seen), rows.metric(seen, row.metric), seen.check, rows.breakdown(row.cell, seen)
+    ns, timed, check, parts = row.ns(seen), rows.metric(seen, row.metric), seen.check, rows.Breakdown(row.cell, seen)
     alike = run.ceilings and len({machine.device for machine in run.machines.values()}) < 2
     best_of = {"TFLOP/s": run.ceilings.tflops, "GB/s": run.ceilings.gbps} if alike and run.ceilings else {}
     if ns:

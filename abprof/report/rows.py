@@ -69,17 +69,37 @@ class Row:
         return value(seen, self.metric)
 
 
-@dataclass(frozen=True)
 class Group:
-    """The rows of one workload against one target, those that need a person first."""
+    """The rows of one workload against one target (None in a run of one branch), those that need a person first."""
 
-    workload: Workload
-    target: Side | None
-    axes: tuple[str, ...]  # axes that differ between these cells
-    constants: dict[str, str]  # the other axes: their one value, or the name of the axis they always equal
-    rows: tuple[Row, ...]
-    peers: tuple[tuple[Cell, Arm, Observation], ...]  # library implementations measured in the same rounds
-    others: tuple[Comparison, ...]  # of other pairs of arms: peers with a side, variants of a side with each other
+    def __init__(self, run: Run, workload: Workload, target: Side | None, cells: Sequence[Cell]) -> None:
+        """`cells`: all cells of this workload."""
+        self.workload, self.target = workload, target
+        # The axes that differ between cells; each other axis with its one value, or with the axis that it always equals.
+        self.axes, self.constants = _axes(workload, cells)
+        seen = {(o.cell, o.arm): o for o in run.observations}
+        judged = {(c.cell, c.from_, c.to): c for c in run.comparisons}
+        rows, used = list[Row](), set()
+        variants = _variants(run, workload, cells)
+        for cell in cells:
+            for variant in variants[cell.id]:
+                tail = f":{variant}" if variant else ""
+                key = (cell.id, f"base{tail}", f"{target.id if target else ''}{tail}")
+                used.add(key)
+                base, comparison = seen.get(key[:2]), judged.get(key)
+                metric = comparison.metric if comparison else judged_metric(run, workload, base)
+                rows.append(
+                    Row(cell, variant, metric, base, seen.get((cell.id, key[2])) if target else None, comparison)
+                )
+        self.rows = sorted(rows, key=lambda row: len(ORDER) if row.apart else ORDER.index(row.verdict))
+        names = {cell.id: cell for cell in cells}
+        # Library implementations measured in the same rounds.
+        self.peers = [(names[o.cell], Arm.of(o.arm), o) for o in run.observations
+                      if o.cell in names and o.arm[:5] == "peer:"]  # fmt: skip
+        sides = {target.id, "base"} if target else {"base"}
+        others = [c for k, c in judged.items() if k not in used] + list(run.within)
+        # Comparisons of other pairs of arms: peers with a side, variants of a side with each other.
+        self.others = [c for c in others if c.cell in names and Arm.of(c.to).side in sides]
 
     @cached_property
     def variants(self) -> bool:
@@ -121,43 +141,20 @@ def groups(run: Run) -> tuple[Group, ...]:
     """A group for each target and each workload with cells. In a run of one branch `target` is None."""
     targets: list[Side | None] = [side for side in run.sides if side.id != "base"]
     return tuple(
-        _group(run, workload, target, cells)
+        Group(run, workload, target, cells)
         for target in targets or [None]
         for workload in run.workloads
         if (cells := [cell for cell in run.cells if cell.workload == workload.name])
     )
 
 
-def _group(run: Run, workload: Workload, target: Side | None, cells: list[Cell]) -> Group:
-    axes, constants = _axes(workload, cells)
-    seen = {(o.cell, o.arm): o for o in run.observations}
-    judged = {(c.cell, c.from_, c.to): c for c in run.comparisons}
-    variants = _variants(run, workload, cells)
-    rows, used = [], set()
-    for cell in cells:
-        for variant in variants[cell.id]:
-            tail = f":{variant}" if variant else ""
-            key = (cell.id, f"base{tail}", f"{target.id if target else ''}{tail}")
-            used.add(key)
-            base, comparison = seen.get(key[:2]), judged.get(key)
-            metric = comparison.metric if comparison else judged_metric(run, workload, base)
-            rows.append(Row(cell, variant, metric, base, seen.get((cell.id, key[2])) if target else None, comparison))
-    rows.sort(key=lambda row: len(ORDER) if row.apart else ORDER.index(row.verdict))
-    names = {cell.id: cell for cell in cells}
-    peers = [(names[o.cell], Arm.of(o.arm), o) for o in run.observations if o.cell in names and o.arm[:5] == "peer:"]
-    sides = {target.id, "base"} if target else {"base"}
-    others = [c for k, c in judged.items() if k not in used] + list(run.within)
-    others = [c for c in others if c.cell in names and Arm.of(c.to).side in sides]
-    return Group(workload, target, axes, constants, tuple(rows), tuple(peers), tuple(others))
-
-
-def _variants(run: Run, workload: Workload, cells: list[Cell]) -> dict[str, list[str]]:
+def _variants(run: Run, workload: Workload, cells: Sequence[Cell]) -> dict[str, list[str]]:
     """Cell -> variants that a side ran or should have run; [""] if the package has no variants."""
     sides = {side.id for side in run.sides}
     arms = {one: Arm.of(one) for one in {o.arm for o in run.observations}}
     ran: dict[str, list[Arm]] = {cell.id: [] for cell in cells}
     for seen in run.observations:
-        if seen.cell in ran and arms[seen.arm].side in sides:  # a control stands in no row
+        if seen.cell in ran and arms[seen.arm].side in sides:  # controls have no row
             ran[seen.cell].append(arms[seen.arm])
     found = {}
     for cell, these in ran.items():
@@ -166,7 +163,7 @@ def _variants(run: Run, workload: Workload, cells: list[Cell]) -> dict[str, list
     return found
 
 
-def _axes(workload: Workload, cells: list[Cell]) -> tuple[tuple[str, ...], dict[str, str]]:
+def _axes(workload: Workload, cells: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, str]]:
     """The axes that differ between cells; and each other axis with its one value, or with the axis that it always equals."""
     varying: dict[tuple[str, ...], str] = {}
     constants: dict[str, str] = {}
@@ -240,30 +237,21 @@ def gbps(cell: Cell, ns: float | None) -> float | None:
     return cell.bytes / ns if cell.bytes and ns else None
 
 
-@dataclass(frozen=True)
 class Breakdown:
-    """An arm's phases in ns a call, from a profiled pass; None: the range never ran, or there was no pass."""
+    """An arm's phases in ns a call, from a profiled pass; None: the range never ran, or there was no pass.
 
-    phases: dict[str, float | None]  # of the cell's own direction
-    total: float | None
-    residual: float | None
-    others: dict[str, float]  # of the other direction, by full name: a backward call may compute the output again
+    `phases` are of the cell's own direction, named without it (`fwd_run` of a forward cell is `run`). `others` are of the other
+    direction, by full name: a backward call may compute the output again. `all` has both, the cell's own first.
+    """
 
-    @property
-    def all(self) -> dict[str, float | None]:
-        """Every phase, the cell's own first."""
-        return {**self.phases, **self.others}
-
-
-def breakdown(cell: Cell, seen: Observation | None) -> Breakdown:
-    """The phases of this cell's direction, named without it (`fwd_run` of a forward cell is `run`)."""
-    recorded = dict(seen.phases) if seen and seen.phases else {}
-    total, residual = recorded.pop("total", None), recorded.pop("residual", None)
-    here = str(cell.params.get("direction", ""))
-    away = {"fwd": "bwd_", "bwd": "fwd_"}.get(here, "\0")
-    mine = {name.removeprefix(f"{here}_"): ns for name, ns in recorded.items() if not name.startswith(away)}
-    others = {name: ns for name, ns in recorded.items() if name.startswith(away) and ns is not None}
-    return Breakdown(mine, total, residual, others)
+    def __init__(self, cell: Cell, seen: Observation | None) -> None:
+        recorded = dict(seen.phases) if seen and seen.phases else {}
+        self.total, self.residual = recorded.pop("total", None), recorded.pop("residual", None)
+        here = str(cell.params.get("direction", ""))
+        away = {"fwd": "bwd_", "bwd": "fwd_"}.get(here, "\0")
+        self.phases = {name.removeprefix(f"{here}_"): ns for name, ns in recorded.items() if not name.startswith(away)}
+        self.others = {name: ns for name, ns in recorded.items() if name.startswith(away) and ns is not None}
+        self.all = {**self.phases, **self.others}
 
 
 # ---------------------------------------------------------------- rows and arms as text

@@ -156,7 +156,8 @@ def warning(one: Advice) -> str:
 # ---------------------------------------------------------------- guarantees weaker than abprof's own protocol
 
 Lacking = Literal["", "reported", "sides"]
-_GUARANTEES: dict[Lacking, str] = {
+GUARANTEES: dict[Lacking, str] = {  # the sentence after `Weaker guarantee: `; `names` are of workloads
+    "": "",
     "reported": "the command timed itself. Whether its outputs are right, and which code its processes loaded, is not checked.",
     "sides": "{names} has no reference. At most the agreement of the sides' outputs was checked: a common error is not seen.",
 }
@@ -170,14 +171,9 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
     return ("sides", alone) if alone else ("", ())
 
 
-def guarantee(lack: Lacking, names: str) -> str:
-    """The sentence after `Weaker guarantee: `, with these names of workloads."""
-    return _GUARANTEES[lack].format(names=names) if lack else ""
-
-
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
     """The sentence about a weaker guarantee, with the names of `most` workloads (0: all); () if there is none."""
     lack, names = lacking(run)
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
     shown += f" and {len(names) - most} more" if most and len(names) > most else ""
-    return (f"Weaker guarantee: {guarantee(lack, shown)}",) if lack else ()
+    return (f"Weaker guarantee: {GUARANTEES[lack].format(names=shown)}",) if lack else ()

@@ -25,7 +25,7 @@ from abprof.report import sentences
 from abprof.report import tables as gains
 from abprof.report.csv_files import Line, csv_text, ms, read
 from abprof.report.model import Page
-from abprof.report.rows import Group, Row, breakdown, gbps, groups, metric, tflops, value
+from abprof.report.rows import Breakdown, Group, Row, gbps, groups, metric, tflops, value
 from abprof.report.text import NOT_RECORDED, clean
 from abprof.system import files as disk
 
@@ -181,7 +181,7 @@ def _arm(side: Side, row: Row) -> Observation | None:
 
 def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
     seen, cell = _arm(side, row), row.cell
-    timed, parts, memory = metric(seen, row.metric), breakdown(cell, seen), value(seen, "peak_mem_bytes")
+    timed, parts, memory = metric(seen, row.metric), Breakdown(cell, seen), value(seen, "peak_mem_bytes")
     ns = timed.value if timed else None
     line: Line = {name: clean(cell.params.get(name, "")) for name in suite.columns}
     line |= {"latency_ms": decimal(ms(ns)), "tflops_per_sec": decimal(tflops(cell, ns))}
@@ -267,14 +267,14 @@ def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
             steps = {step: arms.get((row.cell.id, step)) for step in ladder}
             place = ladder.index(row.variant) if row.variant in ladder else 0
             line["baseline"], line["step_before"] = clean(ladder[0]), clean(ladder[place - 1]) if place else ""
-            line |= _gain("baseline", gains.gain(group, steps[ladder[0]], seen, row.metric))
-            before = gains.gain(group, steps[ladder[place - 1]], seen, row.metric) if place else gains.Gain()
-            line |= _gain("step_before", before)
+            line |= _gain("baseline", gains.Gain(group, steps[ladder[0]], seen, row.metric))
+            before = steps[ladder[place - 1]] if place else None
+            line |= _gain("step_before", gains.Gain(group, before, seen, row.metric))
             right = {step: one for step, one in steps.items() if one and one.status != "wrong"}
             timed = {step: ns for step, one in right.items() if (ns := row.ns(one))}
             line["best_step"] = clean(min(timed, key=timed.__getitem__)) if timed else ""
         for name, by_cell in peers.items():
-            line |= _gain(f"peer_{name}", gains.gain(group, by_cell.get(row.cell.id), seen, row.metric))
+            line |= _gain(f"peer_{name}", gains.Gain(group, by_cell.get(row.cell.id), seen, row.metric))
         if group.workload.scaled:
             line["scaling_efficiency"] = scaled.get((row.cell.id, row.variant))
         for name, known in (seen.facts if seen else {}).items():
@@ -466,7 +466,7 @@ def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[st
     if (rate := tflops(row.cell, ns)) is not None:
         yield f"{'Achieved TFLOP/s':<20} | {rate:.4f}"
     yield from ("-" * 60, "Internal Timing Breakdown:")
-    parts = breakdown(row.cell, seen)
+    parts = Breakdown(row.cell, seen)
     if parts.total is None:
         yield f"  {NOT_RECORDED}"
     else:

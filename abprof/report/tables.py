@@ -6,7 +6,6 @@ A speed-up of two arms that were compared has an interval and a verdict; any oth
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from abprof.records import Observation, Run, Sweep, Value
 from abprof.records.quantities import plural
@@ -15,12 +14,12 @@ from abprof.report.rows import (
     ROWS_UP_TO,
     ArmOf,
     Block,
+    Breakdown,
     Group,
     Line,
     Row,
     Table,
     arm_name,
-    breakdown,
     gbps,
     label,
     own_interval,
@@ -71,7 +70,7 @@ def _alone(group: Group, lines: Sequence[Line]) -> Block:
 def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
     """Phases in ms a call, residual and total last: a row per case and side."""
     seen = [
-        ((line.case, side) if group.target else line.values, breakdown(line.row.cell, observed))
+        ((line.case, side) if group.target else line.values, Breakdown(line.row.cell, observed))
         for line in lines
         for side, of in group.sides
         if (observed := of(line.row)) and observed.phases
@@ -152,33 +151,27 @@ def _case(group: Group, row: Row, without: str = "") -> str:
 # ---------------------------------------------------------------- speed-ups
 
 
-@dataclass(frozen=True)
 class Gain:
-    """Speed-up of one arm over another of the same cell: 2 is half the time. `verdict` is "" if the two were not compared."""
+    """Speed-up of arm `after` over arm `before` of the same cell by a metric: 2 is half the time; None if a time is missing.
 
-    ratio: float | None = None
-    low: float | None = None
-    high: float | None = None
-    verdict: str = ""
+    `verdict` is "" if the two were not compared: `low` and `high` are then None.
+    """
+
+    def __init__(self, group: Group, before: Observation | None, after: Observation | None, metric: str) -> None:
+        one, two = value(before, metric), value(after, metric)
+        judged = group.pairs.get((after.cell, before.arm, after.arm)) if before and after else None
+        self.ratio = one / two if one and two else None
+        self.low = self.high = None
+        self.verdict = ""
+        if self.ratio and judged and judged.pct is not None:
+            changes, self.verdict = (judged.pct, judged.high_pct, judged.low_pct), judged.verdict
+            self.ratio, self.low, self.high = (None if pct is None else 1 / (1 + pct / 100) for pct in changes)
 
     def __str__(self) -> str:
         if self.ratio is None or not self.verdict:
             return "-" if self.ratio is None else f"{self.ratio:.2f} ×"
         around = f"{self.low:.3f} to {self.high:.3f}" if self.low and self.high else sentences.NO_INTERVAL
         return f"{self.ratio:.3f} × ({around}), {self.verdict}"
-
-
-def gain(group: Group, before: Observation | None, after: Observation | None, metric: str) -> Gain:
-    """Speed-up of `after` over `before`."""
-    one, two = value(before, metric), value(after, metric)
-    if not (before and after and one and two):
-        return Gain()
-    judged = group.pairs.get((after.cell, before.arm, after.arm))
-    if judged is None or judged.pct is None:
-        return Gain(one / two)
-    changes = judged.pct, judged.high_pct, judged.low_pct
-    ratio, low, high = (None if pct is None else 1 / (1 + pct / 100) for pct in changes)
-    return Gain(ratio, low, high, judged.verdict)
 
 
 def peers(group: Group) -> dict[str, dict[str, Observation]]:
@@ -232,11 +225,11 @@ def _ladder(group: Group) -> Iterator[Block]:
             if axis:
                 share = scaled[side].get((row.cell.id, name))
                 line["scaling efficiency"] = "-" if share is None else f"{share:.3f}"
-            line["of the baseline"] = str(gain(group, seen.get(steps[0]), now, row.metric))
+            line["of the baseline"] = str(Gain(group, seen.get(steps[0]), now, row.metric))
             if len(steps) > 2:  # of two steps the baseline is the one before
-                line["of the step before"] = str(gain(group, before, now, row.metric))
+                line["of the step before"] = str(Gain(group, before, now, row.metric))
             for peer, by_cell in over.items():
-                line[f"of {clean(peer)}"] = str(gain(group, by_cell.get(row.cell.id), now, row.metric))
+                line[f"of {clean(peer)}"] = str(Gain(group, by_cell.get(row.cell.id), now, row.metric))
             rows.append(line)
     text = f"Steps in order; the baseline is {clean(steps[0])}. A speed-up with an interval is of neighbouring turns and has "
     text += "a verdict by the rules for sides; one without is a ratio of the times shown."
@@ -303,32 +296,29 @@ def _sweep(group: Group) -> Iterator[Block]:
     yield from _block("Density sweep", rows, 2, text)
 
 
-def _densities(group: Group, declared: Sweep, arm: ArmOf) -> list[tuple[Row, float, float | None]]:
-    """Rows in the order of their density, each with its speed-up over the row that the sweep counts from."""
+def _densities(group: Group, declared: Sweep, arm: ArmOf) -> Iterator[tuple[Row, float, float | None]]:
+    """Rows in the order of their density, each with its density and its speed-up over the row that the sweep counts from."""
 
-    def curve(row: Row) -> tuple[str, ...]:  # all axes but the sweep's, and the variant
+    def series(row: Row) -> tuple[str, ...]:  # all axes but the sweep's, and the variant
         return (*(f"{k}={v}" for k, v in row.cell.params.items() if k not in declared.axes), row.variant)
 
-    dense = [(row, at) for row in group.rows if (at := _density(declared, row, arm(row))) is not None]
-    dense.sort(key=lambda pair: (curve(pair[0]), pair[1]))
-    start: dict[tuple[str, ...], Row] = {}
-    for row, _ in dense:
-        if declared.against and row.variant == declared.against:
-            start[(row.cell.id,)] = row
-        elif not declared.against and row.ns(arm(row)):
-            start[curve(row)] = row  # the last is the densest
-    found = []
+    def counts_from(row: Row) -> tuple[str, ...]:
+        return (row.cell.id,) if declared.against else series(row)
+
+    dense, name = [], declared.density
+    for row in group.rows:
+        seen = arm(row)
+        known = seen.facts.get(name) if seen else None
+        if (at := number(row.cell.params.get(name) if known is None else known)) is not None:
+            dense.append((row, at))
+    dense.sort(key=lambda pair: (series(pair[0]), pair[1]))
+    first = {counts_from(row): row for row, _ in dense  # of several the densest
+             if (row.variant == declared.against if declared.against else row.ns(arm(row)))}  # fmt: skip
     for row, at in dense:
-        if not row.variant or row.variant != declared.against:
-            first = start.get((row.cell.id,) if declared.against else curve(row))
-            before, ns = first.ns(arm(first)) if first else None, row.ns(arm(row))
-            found.append((row, at, before / ns if before and ns else None))
-    return found
-
-
-def _density(declared: Sweep, row: Row, seen: Observation | None) -> float | None:
-    known = seen.facts.get(declared.density) if seen else None
-    return number(row.cell.params.get(declared.density) if known is None else known)
+        if not declared.against or row.variant != declared.against:
+            start, ns = first.get(counts_from(row)), row.ns(arm(row))
+            before = start.ns(arm(start)) if start else None
+            yield row, at, before / ns if before and ns else None
 
 
 _CONFIGURED = {

@@ -89,12 +89,10 @@ def _phase(sides: Sides) -> list[Cause]:
     found = []
     for name in before.keys() - {"total", "residual"}:
         one, two = before[name], after.get(name)
-        if not one or two is None or (two - one) / sides.change_ns < _AGREES[0]:
+        if not one or two is None or whole - one < max(_REST * whole, 1e-9):
             continue
-        rest = whole - one
-        if rest < max(_REST * whole, 1e-9) or (two - one) / total < _MOST_OF_IT:
-            continue
-        if abs(two - one) / one >= _APART * abs(total - (two - one)) / rest:
+        moved, apart = two - one, abs(two - one) / one >= _APART * abs(total - (two - one)) / (whole - one)
+        if apart and moved / sides.change_ns >= _AGREES[0] and moved / total >= _MOST_OF_IT:
             way, pct = "slower" if two > one else "faster", 100 * (two / one - 1)
             text = f"{way} phase {name}: {ns(one)} -> {ns(two)} ({pct:+.1f} %)"
             found.append(Cause(kind="phase", text=text, evidence=("phases",)))

@@ -45,8 +45,7 @@ def causes(sides: Sides) -> list[Cause]:
 
 def same_code(sides: Sides) -> list[Cause]:
     """The cause where objects and torch operations are equal; how often Python calls into the objects is not counted."""
-    same = all(one.code and one.code == two.code for one, two in sides.objects)
-    if not (sides.objects and sides.matched and same and sides.same_launches):
+    if not (sides.objects and sides.same_objects and sides.same_launches):
         return []
     text = "same machine code on both sides, different time; calls into C++ are not counted on a CPU"
     return [Cause(kind="same_code", text=text, evidence=("census", "kernels"))]

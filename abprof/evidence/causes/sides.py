@@ -178,6 +178,11 @@ class Sides:
         return [(before[0], after[0])] if not found and len(before) == len(after) == 1 else found
 
     @property
+    def same_objects(self) -> bool:
+        """Whether every object has its counterpart, with equal code."""
+        return self.matched and all(one.code and one.code == two.code for one, two in self.objects)
+
+    @property
     def matched(self) -> bool:
         """Whether every object has its counterpart."""
         return sum(kernel.kind == "object" for kernels in self.kernels for kernel in kernels) == 2 * len(self.objects)

@@ -17,7 +17,7 @@ from abprof.extras.bot.notice import Notice, Row
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import plural
 from abprof.report import environment, sentences
-from abprof.report.sentences import change_text, guarantee
+from abprof.report.sentences import GUARANTEES, change_text
 from abprof.report.sentences import note as qualified
 from abprof.report.text import clean, code, duration
 from abprof.report.text import markdown as escape
@@ -75,7 +75,7 @@ def _weaker(notice: Notice, limit: int) -> Markup:
     names = Markup(", ").join(_span(name, limit) for name in notice.lacking_in[:_NAMED])
     if (more := len(notice.lacking_in) - _NAMED) > 0:
         names += Markup(f" and {plural(more, 'other')}")  # noqa: S704 - a number
-    return Markup("**Weaker guarantee:** ") + Markup(guarantee(notice.lacking, names))  # noqa: S704 - ours around code spans
+    return Markup("**Weaker guarantee:** ") + Markup(GUARANTEES[notice.lacking].format(names=names))  # noqa: S704 - ours around code spans
 
 
 def next_step(notice: Notice, *, outdated: bool = False) -> str:
