@@ -305,7 +305,7 @@ class Line:
         self.after = time_text(row.target, row.metric) if target else ""
         self.change = sentences.change_text(judged) if judged else ""
         # Of the change; of the time itself in a run of one branch.
-        self.interval = sentences.bounds(judged) if judged else own_interval(row.base, row.metric)
+        self.interval = sentences.reach(judged) if judged else own_interval(row.base, row.metric)
         self.rate = _arrow(rates, target.id) if target else rates[0]
         self.note = sentences.note(judged)  # what qualifies the verdict
         self.why = sentences.because(judged)  # the causes of a change

@@ -83,6 +83,12 @@ def bounds(row: Comparison) -> str:
     return "" if row.pct is None else f"{NO_INTERVAL} from {plural(row.epochs, 'epoch')}"
 
 
+def reach(row: Comparison) -> str:
+    """The interval, and the slow-down that the row would have shown with 90 % probability."""
+    found = "" if row.detectable_pct is None else f"would have found {signed(row.detectable_pct, 1)}"
+    return "; ".join(filter(None, (bounds(row), found)))
+
+
 def _places(row: Comparison) -> int:
     """Decimals worth showing: two when the interval is narrower than half a per cent."""
     return 2 if row.low_pct is not None and row.high_pct is not None and row.high_pct - row.low_pct < 0.5 else 1
@@ -97,15 +103,14 @@ def change_text(row: Comparison) -> str:
 
 
 def _qualifier(row: Comparison) -> str:
-    """Qualifiers of the verdict: reasons, chance, the smallest margin that could have been certified, the epochs that would
-    decide, and the slow-down that the row would have shown with 90 % probability."""
+    """Qualifiers of the verdict: reasons, chance, the smallest margin that could have been certified, and the epochs that would
+    decide."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
     could = "" if margin is None else f"a margin of {margin:.1f} % could have been certified"
     more = "" if row.needed_epochs is None else f"{row.needed_epochs} epochs would decide"
     more += "" if row.needed_seconds is None else f" ({row.needed_seconds:.0f} s more)"
-    found = "" if row.detectable_pct is None else f"would have found {signed(row.detectable_pct, 1)}"
-    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could, more, found)))
+    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could, more)))
 
 
 def note(row: Comparison | None) -> str:

@@ -79,10 +79,11 @@ def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
         names = [*dict.fromkeys(name for _, parts in seen for name, ns in parts.all.items() if ns is not None)]
         times = [(*map(parts.all.get, names), parts.residual, parts.total) for _, parts in seen]
         texts = [[NOT_RECORDED if ns is None else f"{ns / 1e6:.4f}" for ns in of] for of in times]
-        rows = tuple((*which, *of) for (which, _), of in zip(seen, texts, strict=True))
         first = ("case", "side") if group.target else group.columns
-        table = Table((*first, *map(clean, names), "residual", "total"), rows, len(first), _PHASES)
-        yield Block("Phases of a call" if group.target else "", tables=(table,), folded=bool(group.target))
+        header = (*first, *map(clean, names), "residual", "total")
+        rows = [dict(zip(header, (*which, *of), strict=True)) for (which, _), of in zip(seen, texts, strict=True)]
+        title = "Phases of a call" if group.target else ""
+        yield from _block(title, rows, len(first), caption=_PHASES, folded=bool(group.target))
 
 
 def _peers(group: Group) -> Iterator[Block]:
@@ -106,7 +107,7 @@ def _pairs(run: Run, group: Group) -> Iterator[Block]:
     rows = [
         {"verdict": f"{sentences.MARKS[one.verdict]} {one.verdict}", "case": label(cells[one.cell], group.axes),
          "first": arm_name(run, one.from_), "second": arm_name(run, one.to), "change of time": sentences.change_text(one),
-         "95 % interval": sentences.bounds(one), "note": sentences.note(one)}
+         "95 % interval": sentences.reach(one), "note": sentences.note(one)}
         for one in group.others if not any(code.endswith(failed) for code in one.reasons)
     ]  # fmt: skip
     title = f"{plural(len(rows), 'comparison')} with peers and between variants"
