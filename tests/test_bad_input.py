@@ -92,7 +92,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --only=", "--only: an empty text is no filter"),
         ("main fast --peer=", "--peer: an empty text is no name"),
         ("main fast --peer lib --no-peers", "--peer: --no-peers leaves all of them out (give one of the two)"),
-        ("main fast --peer lib", "--peer: no workload has a peer 'lib' (none has any)"),
+        ("main fast --peer lib", "--peer: no workload has a peer 'lib' (no workload has peers)"),
         ("main fast --fail-on=", "--fail-on: '' is not one of slower, broken, unclear, never"),
         ("main fast --fail-on never,slower", "--fail-on: 'never,slower': never goes with nothing else"),
         ("--resume {repo} --threshold 2", "--threshold: an interrupted run goes on as it began (beside --resume go --repo,"),

@@ -115,7 +115,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     cell.open_all()
     crowded = cell.crowded and not alone and task.judge != "graph"
     turn_taking = _Turns(cell)
-    device.watch(pool.own)
+    device.watch(pool.factory.own.copy)
     device.bad_times()  # forget earlier ones
     proofs: _Proofs = {id: (pool.pid(id), proved) for id, proved in pool.prove().items()}
     begin = time.monotonic()
@@ -275,7 +275,7 @@ class CellSetup:
             self._check_outside(state)
 
     def _check_request(self, state: ArmState) -> wire.Check:
-        name = hashlib.sha256(f"{self.pool.token} {self.task.cell.id}".encode()).hexdigest()[:24]
+        name = hashlib.sha256(f"{self.pool.factory.token} {self.task.cell.id}".encode()).hexdigest()[:24]
         against = _sample(name, self.states[0].arm) if state is not self.states[0] else ""
         return wire.Check(state.arm.id, f"{name}.expected", _sample(name, state.arm), against)
 

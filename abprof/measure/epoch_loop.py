@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from abprof.measure import turns
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.plan import Plan
-from abprof.measure.pool import WorkerPool, WorkerSpec
+from abprof.measure.pool import WorkerPool
 from abprof.records import Arm, Block, Cell, Kernel, Proof
 from abprof.records import messages as wire
 from abprof.verdict import stats
@@ -43,11 +43,11 @@ class Budget:
         return min(1.0, max(0.0, (_RESERVE * self.left / needed - self.fixed) / self.more))
 
     def affords(self, share: float) -> bool:
-        """Whether another epoch fits."""
+        """Whether another epoch fits into the time left."""
         return self.fixed + share * self.more <= self.left
 
     def charge(self, seconds: float, once: float, more: float, share: float) -> None:
-        """Book an epoch: `once` of its seconds no other epoch repeats, `more` went into rounds beyond the fewest."""
+        """Book an epoch of so many seconds: `once` for work of this epoch alone, `more` for rounds beyond the fewest."""
         self.left -= seconds
         self.done += 1
         self.fixed = max(0.0, seconds - once - more)
@@ -57,21 +57,12 @@ class Budget:
 
 @dataclass
 class _Known:
-    """What earlier epochs of this invocation teach."""
+    """What earlier epochs of this invocation found out."""
 
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
     timeouts: Timeouts = field(default_factory=Timeouts)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One package's part of an epoch."""
-
-    epoch: int
-    cells: list[Cell]
-    specs: list[WorkerSpec]
 
 
 def epochs(
@@ -82,10 +73,10 @@ def epochs(
     done: int,
     budget: float,
 ) -> Iterator[Item]:
-    """Yield blocks as they end, and what the workers had loaded and compiled.
+    """Yield blocks as they end, and records of what the workers loaded and compiled.
 
-    `wanted()` names the cells that need one more epoch. `first` is the number of the next epoch, and `done` how many of
-    an earlier invocation count towards the first look. A further epoch begins only if it fits into `budget` seconds.
+    `wanted()` names the cells that need one more epoch. `first` is the number of the next epoch, and `done` the number of
+    earlier epochs that count towards the first look. A further epoch begins only if it fits into `budget` seconds.
     """
     number, quick = first, plan.run.options.quick
     known = _Known()
@@ -97,8 +88,8 @@ def epochs(
         if number > first and (quick or not left.affords(share)):
             return
         start, once, beyond = time.monotonic(), 0.0, 0.0
-        for part in _parts(plan, known, number, todo):
-            for item in _package(plan, known, part, share):
+        for cells in _by_package(plan, number, todo):
+            for item in _package(plan, known, number, cells, share):
                 if isinstance(item, CellResult):
                     once, beyond = once + item.block.check_seconds, beyond + item.more
                     yield plan.labelled(item.block)
@@ -109,34 +100,49 @@ def epochs(
         todo = wanted() & plan.arms.keys()
 
 
-def _parts(plan: Plan, known: _Known, number: int, todo: set[str]) -> list[_Part]:
-    """The packages of an epoch and their cells, each in random order, without arms that hung too often."""
+def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
+    """The cells of each package: both in random order, but in the first epoch cells go from little work to much."""
     rng = random.Random(f"{plan.run.options.seed}/{number}")
     kernels = sorted({cell.kernel for cell in plan.run.cells if cell.id in todo})
     rng.shuffle(kernels)
-    parts = []
-    for kernel in kernels:
-        cells = [cell for cell in plan.run.cells if cell.id in todo and cell.kernel == kernel]
-        if number == 1:  # from little work to much, so that the first rows come at once
+    parts = [[cell for cell in plan.run.cells if cell.id in todo and cell.kernel == kernel] for kernel in kernels]
+    for cells in parts:
+        if number == 1:  # so that the first rows come at once
             cells.sort(key=lambda cell: cell.flops or 0.0)
         else:
             rng.shuffle(cells)
-        arms = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
-        workers = [arm.worker for id, arm in arms if arm.side == "base" or not known.timeouts.skip(id, arm, number)]
-        parts.append(_Part(number, cells, plan.specs(kernel, list(dict.fromkeys(workers)))))
     return parts
 
 
-def _package(plan: Plan, known: _Known, part: _Part, share: float) -> Iterator[CellResult | Proof | Kernel]:
-    present, cuda = {spec.id for spec in part.specs}, plan.device.kind == "cuda"
-    with WorkerPool(plan.factory, part.specs, part.epoch) as pool:
+def _package(
+    plan: Plan, known: _Known, epoch: int, cells: list[Cell], share: float
+) -> Iterator[CellResult | Proof | Kernel]:
+    """Measure the cells of one package in one epoch, without arms that hung too often."""
+    every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
+    workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
+    specs = plan.specs(cells[0].kernel, list(dict.fromkeys(workers)))
+    present, options = {spec.id for spec in specs}, plan.run.options
+    with WorkerPool(plan.factory, specs, epoch) as pool:
         yield from pool.proofs()
-        arms = {cell.id: tuple(arm for arm in plan.arms[cell.id] if arm.worker in present) for cell in part.cells}
-        warm_up = _WarmUp(pool, plan, known, part.epoch, arms)
-        for cell in part.cells:
-            if cuda:
+        arms = {cell.id: tuple(arm for arm in plan.arms[cell.id] if arm.worker in present) for cell in cells}
+        warm_up = _WarmUp(pool, plan, known, epoch, arms)
+        for cell in cells:
+            if plan.device.kind == "cuda":
                 warm_up.before(cell)
-            result = _measured(plan, known, pool, _task(plan, known, part.epoch, cell, arms[cell.id], share))
+            load = plan.workload(cell)
+            task = CellTask(
+                cell=cell,
+                arms=arms[cell.id],
+                epoch=epoch,
+                options=options,
+                judge=load.judge,
+                check=cell.id not in known.checked,
+                by_base=load.checked == "sides",
+                share=share,
+                usual=known.calls.get(cell.id, {}),
+                timeouts=known.timeouts,
+            )
+            result = _measured(plan, known, pool, task)
             known.calls.setdefault(cell.id, result.calls)
             if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
                 known.checked.add(cell.id)
@@ -146,7 +152,7 @@ def _package(plan: Plan, known: _Known, part: _Part, share: float) -> Iterator[C
 
 
 def _measured(plan: Plan, known: _Known, pool: WorkerPool, task: CellTask) -> CellResult:
-    """All arms in memory, or one at a time if they do not fit together, which is found out once per cell."""
+    """Measure with all arms in memory, or one at a time if they do not fit together, which is tried once per cell."""
     if task.cell.id not in known.crowded:
         result = measure_cell(pool, plan.device, task)
         if not result.crowded:
@@ -155,25 +161,9 @@ def _measured(plan: Plan, known: _Known, pool: WorkerPool, task: CellTask) -> Ce
     return measure_cell(pool, plan.device, task, alone=True)
 
 
-def _task(plan: Plan, known: _Known, epoch: int, cell: Cell, arms: tuple[Arm, ...], share: float) -> CellTask:
-    load, options = plan.workload(cell), plan.run.options
-    return CellTask(
-        cell=cell,
-        arms=arms,
-        epoch=epoch,
-        options=options,
-        judge=load.judge,
-        check=cell.id not in known.checked,
-        by_base=load.checked == "sides",
-        share=share,
-        usual=known.calls.get(cell.id, {}),
-        timeouts=known.timeouts,
-    )
-
-
 @dataclass
 class _WarmUp:
-    """First calls import, load and compile. On a GPU all workers make them at once, before timing."""
+    """First calls, which import, load and compile. On a GPU all workers make their first calls at once, before timing."""
 
     pool: WorkerPool
     plan: Plan
@@ -183,9 +173,9 @@ class _WarmUp:
     loaded: set[tuple[str, str, str]] = field(default_factory=set)
 
     def before(self, cell: Cell) -> None:
-        """Each worker opens the cell once if it needs code that no earlier cell did; what hangs is skipped in this epoch.
+        """Each worker opens the cell once if the cell needs code that no earlier cell needed; notes the workers that hang.
 
-        Calls known to be slow are left out: the untimed call that each arm makes anyway costs less.
+        Leaves out cells whose calls are slow: the untimed call that each arm makes anyway costs less.
         """
         code, calls = _code(cell), self.known.calls.get(cell.id, {})
         if code <= self.loaded or max(calls.values(), default=0.0) >= _SLOW_CALL:
@@ -202,6 +192,6 @@ class _WarmUp:
 
 
 def _code(cell: Cell) -> set[tuple[str, str, str]]:
-    """The workload with its values of named axes (direction, mask, type): each loads other code."""
+    """The code that a cell loads: a workload with each value of a named axis (direction, mask, type)."""
     named = {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)}
     return named or {(cell.workload, "", "")}

@@ -1,7 +1,7 @@
 """Measurements after all epochs: the profiled pass of each cell, and slices without pauses (--sustained).
 
 Profilers take seconds to start, and after torch's profiler has run CUPTI reports ticks as nanoseconds: so the profiled pass
-has processes of its own, once the verdicts stand.
+has processes of its own, after the last epoch.
 
 When two sides take turns call by call, neighbours share the clock and the power that is left, so a change that costs power
 slows both. Sustained slices run each side for a second without a pause, in fresh processes, each side and then back; the
@@ -15,7 +15,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
 
 import msgspec
 
@@ -31,21 +30,21 @@ from abprof.verdict import stats
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 _PROFILED = "the profiled pass, in processes of its own"
 _SLICE = 1e9  # ns of calls without a pause
-_FEWEST_CALLS = 3  # of a slice: one of them is not timed
+_FEWEST_CALLS = 3  # of a slice; the first is not timed
 _RULE = "slices of 1 s without a pause, the first third not timed; each side, then back; fresh processes"
 _Rounds = tuple[tuple[Turn, ...], ...]
 
 
 def owed(plan: Plan, before: Sequence[Block]) -> set[str]:
-    """Cells of which `before` lacks some of these blocks."""
+    """Cells for which `follow_up` has blocks to add to `before`."""
     return {*_slices_due(plan, before), *_to_profile(plan, before)}
 
 
 def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = math.inf) -> Iterator[Block]:
     """The profiled pass of each cell, then with --sustained its slices in each epoch up to the first look.
 
-    Yields blocks without rounds, and blocks of slices, but for those that `before` has. `first`: the number of the next
-    epoch. An arm that did not run in turns is left out. After `until` (time.monotonic()) no further profiled pass begins.
+    Yields blocks without rounds, then blocks of slices; leaves out blocks that `before` has, and arms that did not run in
+    turns. `first`: the number of the next epoch. After `until` (time.monotonic()) no further profiled pass begins.
     """
     profiled = _to_profile(plan, before)
     for pool, cell in _cells(plan, profiled, sorted({arm.side for arms in profiled.values() for arm in arms}), first):
@@ -85,7 +84,7 @@ def _turned(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
 
 
 def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
-    """Cell -> its sides' arms that ran in turns, of cells that no profiled pass saw."""
+    """Cell -> its sides' arms that ran in turns, for cells without a profiled pass."""
     turned = _turned(before)
     seen = {block.cell for block in before for outcome in block.outcomes.values() if outcome.census is not None}
     found = {}
@@ -98,7 +97,7 @@ def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
 
 
 def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
-    """A block without rounds: what a call launches, and the workload's phases."""
+    """A block without rounds: the launches of a call, and the workload's phases."""
     began, clock, load = time.time(), time.monotonic(), plan.workload(cell)
     present = set(pool.start_order)
     takers = tuple(arm for arm in arms if arm.side in present)
@@ -110,8 +109,9 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epo
             request = _pass_of(state.arm.id, state.opened.call_ns, phases=bool(load.phases))
             phased: wire.Phased | None = setup.ask(state, request)
             if phased is not None:
-                state.outcome = msgspec.structs.replace(state.outcome, **_read(phased, phases=bool(load.phases)))
-                census = phased.census
+                recorded, census = load.phases and (phased.phases or phased.total), phased.census
+                times = {**phased.phases, "total": phased.total} if recorded else None
+                state.outcome = msgspec.structs.replace(state.outcome, phases=times, census=census)
                 if census.on_device and not census.missing and not census.launches:
                     setup.wrong(state, NEVER_LAUNCHED)
         pool.close()
@@ -134,26 +134,20 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epo
 
 
 def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
-    """Ten calls, of long ones as few as take 0.1 s; without phases two, to see whether all are alike."""
+    """Ten calls, or fewer if these take 0.1 s; two calls without phases, which show whether all calls are alike."""
     calls = max(1, min(10, math.ceil(1e8 / max(call_ns, 1.0))))
     if phases:
         return wire.Phases(arm, calls, min(2, calls - 1))
     return wire.Phases(arm, 2, 1) if calls > 1 else wire.Phases(arm, 1, 0)
 
 
-def _read(phased: wire.Phased, *, phases: bool) -> dict[str, Any]:
-    recorded = phases and (phased.phases or phased.total)
-    times = {**phased.phases, "total": phased.total} if recorded else None
-    return {"phases": times, "census": phased.census}
-
-
 # ---------------------------------------------------------------- slices without a pause
 
 
 def _slices_due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
-    """Cell -> epochs with slices that it lacks (--sustained). Slices that failed are not tried again.
+    """Cell -> number of epochs whose slices are missing (--sustained). Slices that failed are not tried again.
 
-    None for cells whose arms do not fit into memory together, or with fewer than two arms that ran in turns.
+    Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms that ran in turns.
     """
     if not plan.run.options.sustained or plan.run.options.quick:
         return {}
@@ -170,7 +164,7 @@ def _slices_due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
 
 def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
     began, clock, device = time.time(), time.monotonic(), plan.device
-    device.watch(pool.own)
+    device.watch(pool.factory.own.copy)
     device.state(), device.bad_times()  # forget earlier ones
     calls, rounds = 0, _Rounds()
     outcomes = {arm.id: Outcome(status="ok") for arm in arms}
@@ -201,9 +195,9 @@ def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
 
 
 def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> tuple[int, _Rounds]:
-    """Calls of a slice, the same for all arms, and two rounds: through the arms and back. Who begins changes by epoch.
+    """The number of calls of a slice, the same for all arms, and two rounds: through the arms and back.
 
-    Raises WorkerFault, WorkerDied.
+    The first arm changes with the epoch. Raises WorkerFault, WorkerDied.
     """
     call_ns, params, seed = 0.0, dict(cell.params), plan.run.options.seed
     for arm in turns.ranked(arms, epoch - 1):

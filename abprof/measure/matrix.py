@@ -20,7 +20,7 @@ _JUDGES: dict[Timer, Judge] = {"events": "gpu", "graph": "graph", "cupti": "kern
 
 
 def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
-    """Whose clock is judged on this kind of device. --timer overrides what a workload declares."""
+    """The clock whose times are judged on this kind of device. --timer overrides what a workload declares."""
     if kind == "cpu":
         return "wall"
     wanted = declared or ("gpu" if kind == "cuda" else "wall")
@@ -30,7 +30,7 @@ def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
 def workload(
     described: wire.Described, sha256: str, kind: str, peers: Sequence[str] = (), timer: Timer = "auto"
 ) -> Workload:
-    """A workload's declarations as a run keeps them; its peers are those of --peer, or those that it measures by default."""
+    """The record of a workload in run.json. Its peers are those of --peer, else those that it measures by default."""
     default = described.peers if described.default_peers is None else described.default_peers
     chosen = tuple(peer for peer in described.peers if peer in (peers or default) or "all" in peers)
     clock = judge(timer, kind, described.declared_judge)
@@ -39,16 +39,16 @@ def workload(
 
 
 def known_peers(matrix: Iterable[wire.Described], peers: Sequence[str]) -> None:
-    """Raises AbprofError for a --peer that no workload has."""
+    """Raise AbprofError for a --peer that no workload has."""
     there = {name for described in matrix for name in described.peers}
     for name in peers:
         if name not in there and name != "all":
-            advice = _nearest(name, there) or "none has any"
+            advice = _nearest(name, there) or "no workload has peers"
             raise AbprofError(f"no workload has a peer {name!r}", where="--peer", advice=advice)
 
 
 def preset(name: str, described: wire.Described, wanted: str, where: str) -> Axes:
-    """The axes of a preset. Raises AbprofError (naming `where` it was chosen) if there is none, or a value stands twice."""
+    """The axes of a preset. Raises AbprofError (naming `where` it was chosen) if it is unknown or repeats a value."""
     if wanted not in described.presets:
         known = ", ".join(described.presets)
         raise AbprofError(f"workload {name} has no preset {wanted!r}", where=where, advice=f"it has {known}")
@@ -64,7 +64,7 @@ def cases(axes: Axes) -> list[dict[str, Value]]:
 
 
 def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
-    """A cell's id as its workload and its `axis=value`s. Raises AbprofError for a text that cannot be one."""
+    """The workload and the `axis=value` parts of a cell's id. Raises AbprofError for a text that is not an id."""
     name, slash, params = id.partition("/")
     if not slash or not name:
         advice = "as every report prints it: WORKLOAD/axis=value,... (abprof list has those of a preset)"
@@ -152,7 +152,7 @@ def _typed(text: str, like: Value, axis: str) -> Value:
 
 
 def _no_value_twice(axes: Axes, where: str) -> None:
-    """Two cells of one name could not be distinguished."""
+    """Raise AbprofError for a repeated value, which would give two cells the same id."""
     for names, rows in axes:
         shown = [",".join(map(wire.shown, row)) for row in rows]
         twice = next((value for value in shown if shown.count(value) > 1), None)
@@ -205,14 +205,14 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
 def arms(
     load: Workload, sides: Sequence[Side], builds: Sequence[Build], *, control: bool, peers: bool
 ) -> tuple[Arm, ...]:
-    """Who takes turns in a cell: every side (or each variant of it), the control, the peers."""
+    """The arms that take turns in a cell: every side (or each variant of it), the control, the peers."""
     variants = variants_of(load, builds)
     rows = [
         Arm(id=arm_id(side.id, variant), side=side.id, variant=variant)
         for variant in variants or ("",)
         for side in sides
     ]
-    if control:  # its id has the variant: packages of a run may have different ones, and one id is one arm
+    if control:  # the id has the variant, because packages of a run may have different variants
         variant = variants[0] if variants else ""
         rows.append(Arm(id=f"control:{variant}" if variant else "control", side="control", variant=variant))
     if peers:
@@ -221,7 +221,7 @@ def arms(
 
 
 def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
-    """The variants that the workload names, or all that any side has."""
+    """The variants that the workload names, else those of the builds of any side."""
     return load.variants or tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
 
 
@@ -230,16 +230,13 @@ def controls(
 ) -> set[str]:
     """Cells that get a control arm: those of identical code first, spread over the range of work. None without a target.
 
-    Each is from the middle of its part of the range: the dearest cell may take a quarter of the run.
+    Each control is from the middle of its part of the range, since the most expensive cell may take a quarter of the run.
     """
     if len(sides) == 1 or quick:
         return set()
     ordered = sorted((c for c in cells if not c.skip), key=lambda c: (c.flops or 0.0, c.id))
-    chosen = _spread([c.id for c in ordered if c.id in identical], _CONTROLS)
-    return {*chosen, *_spread([c.id for c in ordered if c.id not in identical], _CONTROLS - len(chosen))}
-
-
-def _spread(ids: list[str], count: int) -> list[str]:
-    if len(ids) <= count:
-        return ids
-    return [ids[(2 * i + 1) * len(ids) // (2 * count)] for i in range(max(0, count))]
+    chosen: set[str] = set()
+    for same in (True, False):
+        ids, count = [c.id for c in ordered if (c.id in identical) == same], _CONTROLS - len(chosen)
+        chosen.update(ids if len(ids) <= count else (ids[(2 * i + 1) * len(ids) // (2 * count)] for i in range(count)))
+    return chosen

@@ -24,7 +24,7 @@ _MOST_STARTS = 2  # failed starts of one worker in a row, in one epoch
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """Which worker to start: whose build it loads."""
+    """A worker to start, with the build that it loads."""
 
     id: str  # a side's id, "control" or "peers"
     checkout: Checkout
@@ -36,7 +36,7 @@ class WorkerPool:
     """Starts the workers together, restarts one that died, and ends them all. A context manager."""
 
     def __init__(self, factory: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int) -> None:
-        self._factory = factory
+        self.factory = factory
         self._specs = {spec.id: spec for spec in specs}
         self._epoch = epoch
         self._workers: dict[str, Worker] = {}
@@ -63,7 +63,7 @@ class WorkerPool:
 
     def _begin(self, id: str) -> bool:
         """Start the worker, without waiting for it."""
-        spec, factory = self._specs[id], self._factory
+        spec, factory = self._specs[id], self.factory
         place, log = Path(spec.build.path), factory.logs / self.log_name(id)
         try:
             worker = factory.worker(id, spec.checkout, spec.package, place, log=log, name=id, epoch=self._epoch)
@@ -77,7 +77,7 @@ class WorkerPool:
     def _receive_ready(self, id: str) -> bool:
         worker = self._workers[id]
         try:
-            worker.receive(wire.Start(self._factory.device, id), self._factory.timeout)
+            worker.receive(wire.Start(self.factory.device, id), self.factory.timeout)
         except WorkerDied as died:
             self._failed_starts[id].append(died)
             return False
@@ -102,7 +102,7 @@ class WorkerPool:
         return f"worker-{id}-{self._specs[id].package.name}.log"
 
     def worker(self, id: str) -> Worker:
-        """The living worker, restarted if it died. Raises WorkerDied at once after two failed starts or one that hung."""
+        """The living worker, restarted if it died. Raises WorkerDied at once after two failed starts or a start that hung."""
         worker = self._workers.get(id)
         if worker is not None and worker.alive:
             return worker
@@ -113,7 +113,7 @@ class WorkerPool:
         return self._workers[id]
 
     def retire(self, id: str) -> None:
-        """End a worker that is not trusted any more: the next request starts a new one."""
+        """End a worker whose state is not trusted any more: the next request starts a new worker."""
         worker = self._workers.get(id)
         if worker is not None:
             worker.kill()
@@ -123,24 +123,15 @@ class WorkerPool:
         if self._judge is None or not self._judge.alive:
             if self._judge is not None:
                 self._judge.kill()
-            self._judge = self._factory.alone("judge")
-            self._judge.call(self._factory.start("judge", epoch=self._epoch), self._factory.timeout)
+            self._judge = self.factory.alone("judge")
+            self._judge.call(self.factory.start("judge", epoch=self._epoch), self.factory.timeout)
         return self._judge
 
     def close(self) -> None:
-        """Every living worker forgets the cell; one that cannot is killed, and restarted for the next cell."""
+        """Close the cell on every living worker. A worker that cannot is killed, and restarted for the next cell."""
         for id, reply in self._ask_all(wire.Close()).items():
             if isinstance(reply, Exception):
                 self._workers[id].kill()
-
-    @property
-    def token(self) -> str:
-        """The run's secret: builders cannot know the names of files with expected values."""
-        return self._factory.token
-
-    def own(self) -> frozenset[int]:
-        """Process ids of every worker that the run has started, ended ones too."""
-        return frozenset(self._factory.own)
 
     def pid(self, id: str) -> int | None:
         """The worker's process id, None if it is dead."""
@@ -148,7 +139,7 @@ class WorkerPool:
         return worker.pid if worker is not None and worker.alive else None
 
     def prove(self) -> dict[str, wire.Proved]:
-        """What each living worker has loaded now. Not ok: one that cannot say, or bytes other than those that were built."""
+        """What each living worker has loaded now. Not ok if a worker cannot answer, or has loaded bytes that were not built."""
         proofs: dict[str, wire.Proved] = {}
         for id, reply in self._ask_all(wire.Prove()).items():
             if isinstance(reply, WorkerDied | WorkerFault):
@@ -162,7 +153,7 @@ class WorkerPool:
         return proofs
 
     def _ask_all(self, requests: Any) -> dict[str, Any]:
-        """Send every living worker the request (or its own of a mapping) at the same time.
+        """Send a request to every living worker at the same time; a mapping has a request for each worker id.
 
         Returns worker id -> reply, or the WorkerDied or WorkerFault.
         """
@@ -177,13 +168,13 @@ class WorkerPool:
         for id, worker in living:
             if id not in replies:
                 try:
-                    replies[id] = worker.receive(each[id], self._factory.timeout)
+                    replies[id] = worker.receive(each[id], self.factory.timeout)
                 except (WorkerDied, WorkerFault) as error:
                     replies[id] = error
         return replies
 
     def proofs(self) -> Iterator[Proof]:
-        """`prove` as records of the run, of workers that live on. Peers load no side's code."""
+        """`prove` as records of the run, for workers that are alive afterwards. The peers' worker loads no side's code."""
         for id, proved in self.prove().items():
             if self._workers[id].alive and id != PEERS:
                 yield Proof(
@@ -196,7 +187,7 @@ class WorkerPool:
                 )
 
     def kernels(self) -> Iterator[Kernel]:
-        """What Triton compiled for each side's worker, as records of the run."""
+        """The kernels that Triton compiled in each side's worker, as records of the run."""
         for id, proved in self._proved.items():
             if id not in STANDING_IN:
                 of = {"side": id, "package": self._specs[id].package.name, "kind": "triton"}
@@ -216,7 +207,7 @@ class Foreground:
     result: Path
 
     def outcome(self, code: int) -> wire.Finished:
-        """How it ended. `code`: its exit code, for a process that wrote nothing."""
+        """How the process ended. `code`: its exit code, used if the process wrote nothing."""
         with contextlib.suppress(OSError, OverflowError, *UNREADABLE):
             return msgspec.convert(untrusted(self.result.read_bytes()), wire.Finished)
         return wire.Finished("crash", how_ended(code))
@@ -233,7 +224,7 @@ def foreground(
     seed: int,
     facts: bool = False,
 ) -> Foreground:
-    """The process for one arm of a cell. `facts`: it also reports what the workload says of the cell."""
+    """The process for one arm of a cell. `facts`: also report the facts of the workload and the operation."""
     place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
     file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
     start = factory.start(spec.id, factory.mount(spec.checkout, spec.package, place))

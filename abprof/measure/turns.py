@@ -17,13 +17,14 @@ from abprof.records import messages as wire
 
 T = TypeVar("T")
 FEWEST, MOST = 8, 400  # rounds of an epoch
-# On a GPU ratios at one clock scatter by 0.05 to 0.3 % from 10 ms up: two mirrored pairs tell whether that will do. Of long
-# calls, 0.1 %, one pair; of those that take 0.13 s fresh processes differ by as much as rounds: one (docs/MEASUREMENT.md).
+# On a GPU ratios at one clock scatter by 0.05 to 0.3 % for calls of 10 ms and more: two mirrored pairs show whether more are
+# needed. Those of long calls scatter by 0.1 %: one pair. Calls of 0.13 s differ between fresh processes as much as between
+# rounds: one round (docs/MEASUREMENT.md).
 _FEWEST_MIDDLE, _FEWEST_LONG, _FEWEST_SINGLE = 4, 2, 1
 _SINGLE = 1.3e8  # ns
-_TELL = 0.5  # %: with this margin four epochs of so few rounds are enough; a closer margin takes twice as many
-# ns of a turn: longer calls have a turn each, shorter ones share it. A GPU's event pair resolves about 0.5 us, and on a CPU
-# a wake-up of the OpenMP pool costs some 50 us.
+_TELL = 0.5  # %: a margin at which four epochs of the fewest rounds are enough; a smaller margin takes twice the rounds
+# ns of a turn: a longer call has a turn of its own, shorter calls share a turn. A GPU's event pair resolves about 0.5 us, and
+# on a CPU a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
@@ -33,7 +34,8 @@ _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's c
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
 _EARLY = 2  # rounds between re-allocations in the fewest: an epoch that settles by then has seen four placements
 _LONG_OPEN = 1e9  # ns: inputs that take longer to make are not made again in the fewest rounds
-_EMPTIES = 8  # at most; their median is known to some 30 ns where single ones scatter by 100
+_EMPTIES = 8  # at most: the median of eight is known to some 30 ns, while single readings scatter by 100 ns
+_MOST_CALLS = 1000  # of a turn
 _MOST_RECORDED = 8  # calls of a turn by CUPTI: each has its own reading, and takes the host some 0.3 ms
 _MARGIN_OVER_ERROR = 8.0  # an epoch knows its median this much better than the margin
 
@@ -92,14 +94,15 @@ def pace(
     if not known:
         return Pace(timer, 1, FEWEST, FEWEST, wanted, "one call a turn: the timer read zero or less")
     together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
-    calls = calls_of_a_turn(kind, min(known))
-    calls = min(calls, _MOST_RECORDED) if timer == CUPTI else calls
+    most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
+    calls = max(1, min(most, math.ceil(_SHORTEST_TURN[kind] / max(min(known), 1.0))))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if options.quick else 1.0)
     fewest = FEWEST if options.quick else fewest_rounds(kind, min(known), timer)
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
     if long and timer in _CLOCKED and not options.quick:
         usual = 2 * fewest if narrowest < _TELL else fewest
-    rounds = _mirrored(fewest + round(share * (usual - fewest)))
+    rounds = fewest + round(share * (usual - fewest))
+    rounds += rounds % 2 if rounds > 1 else 0  # mirrored pairs; another epoch mirrors a single round
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it if calls are long.
     again = sum(open_ns) + (together if long else 0.0)
     affordable = 0.2 * rounds * together * calls / max(again, 1.0)
@@ -125,7 +128,7 @@ def pace(
 
 
 def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
-    """The fewest rounds of an epoch for a call of the fastest arm.
+    """The fewest rounds of an epoch whose fastest arm takes `call_ns` a call.
 
     A single round needs a timer that reads the device's clock: under a power limit the later of two calls takes 1 % longer.
     """
@@ -136,28 +139,18 @@ def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
     return _FEWEST_SINGLE if call_ns >= _SINGLE and (timer or TIMER[kind]) in _CLOCKED else _FEWEST_LONG
 
 
-def _mirrored(rounds: int) -> int:
-    """Rounds come in pairs, except a single one, whose order another epoch mirrors."""
-    return rounds + rounds % 2 if rounds > 1 else rounds
-
-
 def levelled(row: Sequence[Turn]) -> list[Turn]:
-    """A round whose turns all read what they would in a process of mean launch cost.
+    """The round with each turn's value as in a process of mean launch cost; unchanged unless all readings are above zero.
 
-    What a pair of events and a launch cost by themselves is of the process, not of the code: 3.1 to 3.4 us on an H200,
-    some 0.1 us apart from process to process, which is 1 % of a 10 us kernel. So each turn also times empty launches; that
-    is subtracted from its value, and the mean over the round's turns added: the ratio loses what the processes differ in,
-    the value stays a span from event to event. Unchanged unless each turn has readings above zero.
+    The cost of an event pair and a launch depends on the process, not on the code: 3.1 to 3.4 us on an H200, with some
+    0.1 us between processes, which is 1 % of a 10 us kernel. So each turn also times empty launches. Their time is
+    subtracted from the turn's value, and the mean over the round's turns is added: the ratio is free of the difference
+    between processes, and the value stays a span from event to event.
     """
     if not all(turn.empty > 0 and turn.value > 0 for turn in row):
         return list(row)
     usual = statistics.fmean(turn.empty for turn in row) if row else 0.0
     return [msgspec.structs.replace(turn, value=turn.value - turn.empty + usual) for turn in row]
-
-
-def calls_of_a_turn(kind: str, call_ns: float) -> int:
-    """As few calls of the fastest arm as make a turn of the shortest length."""
-    return max(1, min(1000, math.ceil(_SHORTEST_TURN[kind] / max(call_ns, 1.0))))
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:
