@@ -1,8 +1,8 @@
-"""Builds: each kernel package of each side, compiled in a process of its own and cached by content; and what code under test gets.
+"""Builds: build each kernel package of each side in its own process, cached by content, and start the run's workers.
 
-In: checkouts of the sides, packages and the cells to call at build time (`Job`), and a `WorkerFactory`. Out: `Build` records. Code
-under test runs with an environment without secrets (`builds.environment`), in bubblewrap if asked for (`builds.sandbox`), and
-`Watch` reports files that it should not touch.
+`build_packages` takes a `WorkerFactory` and a `Job` per package and side, and returns `Build` records. Code under test
+gets an environment without secrets (`builds.environment`), and may run in bubblewrap (`builds.sandbox`). `Watch`
+reports changed files that code under test must not change.
 """
 
 from abprof.builds.build import Job, build_packages, differences, identical, in_use, missing, sweep

@@ -1,8 +1,8 @@
-"""Builds of kernel packages: each package of each side in a process of its own, cached by content.
+"""Build kernel packages: each package of each side in its own process, cached by content.
 
-CACHE/builds/KEY/GENERATION/ holds src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/ (Triton's, torch's, ...)
-and build.log. The folder's path is part of what is built (ninja, rpath), so a build is made in place and published by replacing
-KEY/published.json atomically, under a lock, after a second look whether another process has published it.
+CACHE/builds/KEY/GENERATION/ holds src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/ (Triton's,
+torch's, ...) and build.log. Builds contain their folder's path (ninja, rpath), so each is made in its final folder,
+under the key's lock, and published by an atomic write of KEY/published.json.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from abprof.system.console import View
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 from abprof.system.trees import remove_tree, tree_hash
 
-_LOOK = 0.5  # seconds: Python handles a signal only when the main thread wakes up
+_LOOK = 0.5  # seconds between wake-ups of the main thread, in which Python handles signals
 _EARLIER = ("bundles", "landed")  # cache folders of earlier versions of abprof
-_MOST_DEATHS = 3  # processes that may die of a case; then no further case is called at build time
+_MOST_DEATHS = 3  # processes that may die in cases; after that no further case is called at build time
 _ERROR = re.compile(
     r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
-    r"|^[\w.]+(Error|Exception): .*",  # of a recipe in Python, which is a process of its own
+    r"|^[\w.]+(Error|Exception): .*",  # a build command in Python
     re.ASCII,
 )
 _QUOTED = re.compile(r'\s*File ".*", line \d+')
@@ -45,11 +45,11 @@ Say = Callable[[str, str], None]  # (job's name, line)
 
 @dataclass(frozen=True)
 class Job:
-    """The build of one package on one side."""
+    """A build to make: a package on a side."""
 
     checkout: Checkout
     package: Package
-    cells: tuple[Cell, ...]  # called at build time: one of each workload, or every distinct case
+    cells: tuple[Cell, ...]  # cells to call at build time: one per workload, or every distinct case
 
     @property
     def name(self) -> str:
@@ -57,17 +57,17 @@ class Job:
 
 
 class _Published(Record, frozen=True):
-    """published.json: the complete generation of a key, and its build."""
+    """Content of published.json: the generation to use for a key, and its build."""
 
     generation: str
     build: Build
-    parts: dict[str, str]  # digests of what decides a build
-    importable: tuple[str, ...]  # files of src/ that an import could find
+    parts: dict[str, str]  # part of the build key -> digest
+    importable: tuple[str, ...]  # files in src/ that an import can find
 
 
 @dataclass
 class _Running:
-    """Build processes at work. After `close`, called from another thread, all of them end and none starts."""
+    """The running build processes. `close`, called from another thread, ends them and any that start later."""
 
     closed: bool = False
     workers: set[Worker] = field(default_factory=set)
@@ -92,7 +92,7 @@ class _Running:
 def build_packages(
     factory: WorkerFactory, jobs: Sequence[Job], view: View, *, gpu: bool, rebuild: bool = False
 ) -> tuple[Build, ...]:
-    """Build what the cache lacks, several jobs at a time, and print each outcome. A failed build is a Build with `failure`."""
+    """Return the build of each job, from the cache or made now, several at a time, and print each outcome."""
     cpus = len(os.sched_getaffinity(0))
     running, pool = _Running(), ThreadPoolExecutor(max_workers=max(1, cpus // 2 if gpu else cpus))
     with view.working("building"):
@@ -101,7 +101,7 @@ def build_packages(
             while wait(futures, _LOOK).not_done:
                 pass
             builds = tuple(future.result() for future in futures)
-        finally:  # after ^C compilers are not waited for
+        finally:  # ^C does not wait for compilers
             running.close()
             pool.shutdown(cancel_futures=True)
     for made in builds:
@@ -111,16 +111,16 @@ def build_packages(
 
 
 def missing(tree: Path, package: Package) -> str:
-    """Why the files of a side, or a working tree, lack this package; "" if they have it."""
+    """Return why the tree of a side lacks this package; "" if the tree has the package."""
     path = tree / (package.path or f"kernels/{package.name}")
-    made = bool(package.build if package.path else package.module)  # by a recipe, or by importing
+    made = bool(package.build if package.path else package.module)  # by a build command, or found by import
     if made or (path.exists() if package.path else path.is_dir() or path.with_suffix(".py").is_file()):
         return ""
     return f"{path.relative_to(tree)} does not exist on this side"
 
 
 def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
-    """The build of a job, from the cache or made now."""
+    """Return the build of a job, from the cache or made now."""
     side, tree = job.checkout.side.id, Path(job.checkout.path)
     fresh = Build(side=side, kernel=job.package.name, key="")
     if why := missing(tree, job.package):
@@ -128,7 +128,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
     names = keys.inputs(tree, job.package)
     content = tree_hash(tree, names)
     chain = factory.toolchain[side]
-    # The folders that are the builder's own follow from the key.
+    # {build} stands for the build's folder, whose name depends on the key.
     received = factory.worker_env(job.checkout, job.package, Path("{build}"))
     package = keys.of_side(job.package, side)
     parts = keys.made_of(package, content, chain, keys.counted(received, factory.named, chain.get("prefix", "")))
@@ -136,14 +136,14 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
     log = factory.logs / f"build-{side}-{job.package.name}.log"
 
     def waits(holder: str) -> None:
-        say(job.name, f"waiting for {holder}, which makes the same build")
+        say(job.name, f"waiting for {holder}, which is making the same build")
 
     with locks.locked(home / "lock", f"[{job.name}] of process {os.getpid()}", waits):
         known = _published(home)
         if known and not rebuild and _unchanged(factory.cache, home / known.generation, known, names, content):
             kept = (home / known.generation / "build.log").read_bytes()
-            log.write_bytes(b"[abprof: from the cache; the log of the build that was published]\n" + kept)
-            say(job.name, f"cached, {known.build.seconds:.1f} s when it was built")
+            log.write_bytes(b"[abprof: from the cache; this is the log of the cached build]\n" + kept)
+            say(job.name, f"cached, built in {known.build.seconds:.1f} s")
             return msgspec.structs.replace(known.build, side=side, cached=True, log=log.name)
         place = _new_generation(home)
         for name in names:
@@ -156,7 +156,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
         if made.failure:
             shutil.rmtree(place, ignore_errors=True)
             return made
-        for folder in (place / "src", place / "out"):  # of a tool that ignores PYTHONDONTWRITEBYTECODE
+        for folder in (place / "src", place / "out"):  # remove .pyc files of tools that ignore PYTHONDONTWRITEBYTECODE
             for name in _compiled(folder):
                 (folder / name).unlink()
         files.put(
@@ -167,7 +167,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
 
 
 def _published(home: Path) -> _Published | None:
-    """The published build of this key; None if there is none or its record cannot be read."""
+    """Return the content of a key's published.json; None if unreadable or if the build's folder is missing."""
     try:
         known = msgspec.json.decode((home / "published.json").read_bytes(), type=_Published)
     except (OSError, *UNREADABLE):
@@ -176,7 +176,7 @@ def _published(home: Path) -> _Published | None:
 
 
 def differences(cache: Path, before: str, now: str) -> list[str]:
-    """Parts in which the builds of two keys differ; [] if unknown."""
+    """Return the parts of the build key that differ between two keys; [] if unknown."""
     old, new = (_published(cache / "builds" / key) for key in (before, now))
     if old is None or new is None:
         return []
@@ -184,8 +184,8 @@ def differences(cache: Path, before: str, now: str) -> list[str]:
 
 
 def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str], content: str) -> bool:
-    """Whether a cached build is what was published: its copy of the inputs without further importable files, and every file it
-    loads, those of its environment (PYTHONPATH) included. Files of a run's worktrees are gone by now and not compared."""
+    """Whether a cached build is unchanged: the copy of its inputs, without added importable files, and every loaded
+    file, also outside the build (PYTHONPATH), except files in worktrees, which end with their run."""
     try:
         if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
             return False
@@ -199,12 +199,12 @@ def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str]
 
 
 def _compiled(folder: Path) -> list[str]:
-    """Compiled Python files in `__pycache__` folders, where an import finds them."""
+    """Return the compiled Python files in `__pycache__` folders, which an import would load."""
     return [name for name in keys.importable(folder, keys.COMPILED) if "__pycache__" in Path(name).parts]
 
 
 def _new_generation(home: Path) -> Path:
-    """An empty build folder with a new number, or with the number of a killed build that was never published."""
+    """Make an empty build folder with the next number, or with the number of a killed build."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
     shutil.rmtree(place, ignore_errors=True)
@@ -213,12 +213,12 @@ def _new_generation(home: Path) -> Path:
     return place
 
 
-# ---------------------------------------------------------------- the process
+# ---------------------------------------------------------------- the build process
 
 
 @dataclass(frozen=True)
 class _Builder:
-    """The process of a job: imports the package, builds it, and calls cases so that lazily compiled kernels compile now."""
+    """Runs a job's process: imports and builds the package, and calls cases, so that the JIT compiles now."""
 
     factory: WorkerFactory
     job: Job
@@ -227,12 +227,12 @@ class _Builder:
     place: Path
 
     def run(self, fresh: Build) -> Build:
-        """Return `fresh` with what was built, or with the failure.
+        """Return `fresh` with the results of the build, or with the failure.
 
-        A case that fails here fails again when it is measured, and gets its status there. After one that kills the process the
-        others are called in a new one.
+        A case that fails here is ignored: the case gets its status when measured. If a case kills the process, a new
+        process calls the remaining cases.
         """
-        calls: list[tuple[Cell, str]] | None = None  # cases, with the variants they are called with
+        calls: list[tuple[Cell, str]] | None = None  # (case, variant) still to call; None: not known yet
         log, name, began = self.place / "build.log", self.job.name, time.monotonic()
         log.touch()
         for left in reversed(range(_MOST_DEATHS + 1)):
@@ -245,11 +245,11 @@ class _Builder:
                     log=log,
                     name=name,
                     on_line=lambda line: self.say(name, line),
-                    network=True,  # recipes fetch what they build with
+                    network=True,  # build commands may download dependencies
                 )
                 with self.running.entered(worker):
                     built = self._built(worker)
-                    if calls is None:  # one case of each workload; every case if there is no build()
+                    if calls is None:  # one case per workload; every case without build()
                         cells = {
                             cell.workload if built.has_build else cell.id: cell for cell in reversed(self.job.cells)
                         }
@@ -274,7 +274,7 @@ class _Builder:
         return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)
 
     def _built(self, worker: Worker) -> wire.Built:
-        """Run the recipe and the package's own build()."""
+        """Run the build command and the package's build()."""
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
         mount = factory.mount(self.job.checkout, self.job.package, place)
         worker.call(factory.start(id, mount), factory.timeout)
@@ -287,7 +287,7 @@ class _Builder:
         return built
 
     def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
-        """Call a case; returns whether the process survived."""
+        """Call a case. Returns whether the process survived."""
         try:
             worker.call(wire.Open(cell.workload, dict(cell.params), "build", variant), self.factory.timeout)
             worker.call(wire.Close(), self.factory.timeout)
@@ -313,10 +313,10 @@ class _Builder:
 
 
 def _first_error(log: Path) -> str:
-    """The first line of a build log that reads like an error."""
+    """Return the first line of a build log that looks like an error; "" if none does."""
     lines = log.read_text(errors="replace").splitlines()
     for before, line in zip(["", *lines], lines, strict=False):
-        quoted = _QUOTED.match(before)  # a source line in a traceback may contain the word
+        quoted = _QUOTED.match(before)  # a source line in a traceback may contain "error"
         if _ERROR.search(line) and not quoted and not line.startswith(("Traceback", "ninja:", "$ ")):
             return line.strip()[:300]
     return ""
@@ -328,27 +328,27 @@ def _first_error(log: Path) -> str:
 def identical(
     builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
 ) -> bool:
-    """Whether all sides load the same bytes for a package, under the same settings and toolchain, and nothing that they may not.
+    """Whether all sides load the same bytes for a package, with equal settings and toolchains, and only allowed files.
 
-    `packages`: side id -> the package there; `toolchain`: side id -> what decides a build. A case may import or read lazily what
-    the builder has not loaded, so the sources that the package can reach must agree too.
+    `packages`: side id -> package on that side; `toolchain`: side id -> versions in the build key. Sources that the
+    package can reach must be equal too, because a case may load files that the build did not load.
     """
     mine = [b for b in builds if b.side in packages and b.kernel == packages[b.side].name]
     if len(mine) < 2 or any(b.failure or b.unproved for b in mine):
         return False
     if len({msgspec.json.encode(keys.of_side(packages[b.side], b.side)) for b in mine}) > 1:
         return False
-    if any(toolchain[b.side] != toolchain[mine[0].side] for b in mine):  # another torch runs the same sources
+    if any(toolchain[b.side] != toolchain[mine[0].side] for b in mine):
         return False
     loaded = {frozenset((a.kind, a.name, a.sha256) for a in b.artefacts) for b in mine}
     return len(loaded) == 1 and len({_package_content(b, packages[b.side]) for b in mine}) == 1
 
 
 def _package_content(build: Build, package: Package) -> str:
-    """SHA-256 of the files in this build's copy that the package can reach, without prose.
+    """Return the SHA-256 of the files in the build's src/ that the package can reach, documents excluded.
 
-    For a configured package these are all its inputs; in the conventional layout all of kernels/ except the folders of other
-    packages that no file of this one names.
+    A configured package reaches all its inputs. In the conventional layout a package reaches all of kernels/, except
+    folders of other packages that none of its files names.
     """
     src = Path(build.path) / "src"
     names = [name for name in keys.inputs(src, package) if not name.endswith((".md", ".rst", ".ipynb"))]
@@ -359,7 +359,7 @@ def _package_content(build: Build, package: Package) -> str:
 
 
 def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Folders of kernels/ whose name is a word in no file that this package reaches by such words."""
+    """Return the folders of kernels/ that the package does not reach: no reached file contains their names."""
     folders = {parts[1] for name in names if len(parts := name.split("/")) > 2}
     reached, todo = {package}, [package]
     while todo:
@@ -381,14 +381,14 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
 
 @contextlib.contextmanager
 def in_use(cache: Path) -> Iterator[None]:
-    """Keep every build in place while the block runs: workers load files of their build as they go."""
+    """Prevent `sweep` from removing builds in use while the block runs: workers load files lazily."""
     with locks.locked(cache / "builds" / ".in-use", shared=True):
         yield
 
 
 def sweep(cache: Path, *, everything: bool) -> list[str]:
-    """Remove unfinished builds, superseded builds if no run uses builds, cache folders of earlier versions, and with `everything` all
-    builds; a line for each. Raises AbprofError for `everything` while a run uses builds."""
+    """Remove unfinished builds, superseded builds (unless a run uses builds), and folders of earlier versions; with
+    `everything` all builds. Returns a line per removal. Raises AbprofError for `everything` while a run uses builds."""
     homes = sorted(path for path in (cache / "builds").glob("*") if path.is_dir())
     lines = []
     for earlier in (cache / name for name in _EARLIER if (cache / name).is_dir()):
@@ -396,7 +396,7 @@ def sweep(cache: Path, *, everything: bool) -> list[str]:
         lines.append(f"removed {earlier} (of an earlier abprof)")
     with locks.abandoned(cache / "builds" / ".in-use") as free:
         if everything and not free:
-            raise AbprofError("a run is using the builds", where="abprof clean", advice="wait for its end")
+            raise AbprofError("a run is using the builds", where="abprof clean", advice="wait until the run ends")
         for home in homes:
             with locks.abandoned(home / "lock") as mine:
                 known = _published(home)

@@ -1,8 +1,8 @@
-"""The environment of builders and workers: the user's without secrets, or an allow-list, with private caches.
+"""The environment of builders and workers: the user's variables without secrets, or an allow-list, with private caches.
 
-A worker could also read withheld variables in its parent: /proc/PID/environ shows the memory in which a process received its
-variables, and /proc/PID/mem all of its memory. So `scrub_secrets` wipes those values in this process, and makes the kernel deny access
-to it to all but root (core dumps and debuggers included). A shell or a timer that started this process keeps its own copy.
+A worker could also read withheld variables from its parent: /proc/PID/environ shows the initial variables of a process,
+and /proc/PID/mem all of its memory. So `scrub_secrets` wipes the secret values in this process, and makes the kernel
+refuse others except root access to its memory. The shell that started this process keeps its own copy.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ _SECRET = re.compile(
 _SECRET_VALUE = re.compile(
     r"^(gh[pousr]_|github_pat_|glpat-|sk-|xox[abp]-|AKIA|eyJ[A-Za-z0-9_-]{10})|://[^/\s:]+:[^@\s]+@"
 )
-# What a compiler, CUDA, torch and Triton need. Not the user's HOME: untrusted code finds keys and tokens there, and a build that
-# reads it cannot be reproduced elsewhere.
+# Variables that compilers, CUDA, torch and Triton need. Not HOME: untrusted code finds keys there, and builds that
+# read the home folder are not reproducible.
 _ALLOWED = re.compile(
     r"^(PATH|LANG|LANGUAGE|LC_.*|TERM|TZ|TMPDIR|USER|LOGNAME|SHELL|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|C_INCLUDE_PATH|"
     r"CPLUS_INCLUDE_PATH|CC|CXX|CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|CUDA_.*|CUDNN_.*|NVIDIA_.*|NVCC_.*|TORCH_.*|PYTORCH_.*|"
     r"TRITON_.*|OMP_.*|GOMP_.*|KMP_.*|MKL_.*|OPENBLAS_.*|MAX_JOBS|VIRTUAL_ENV|CONDA_PREFIX|ABPROF_SIMULATED)$"
 )
-# Python's own hooks into what is imported: they would let another tree in.
+# Python's variables that change imports: they could import files of another tree.
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
-# Variables that Nsight Compute and Nsight Systems set for the processes they profile (version 2025.3), and entries that they add to
-# lists of libraries: child processes need them, and no build reads them.
+# Variables that Nsight Compute and Nsight Systems (2025.3) set for profiled processes, and entries that they add to
+# LD_PRELOAD and LD_LIBRARY_PATH: child processes need them, and no build reads them.
 _PROFILER = re.compile(
     r"(NV_NSIGHT|NV_COMPUTE_PROFILER|NV_TPS|NV_CUDA_START_SUSPENDED|NVIDIA_PROCESS_INJECTION|NVIDIA-PROCESS-TRACKING|"
     r"NSYS|QUADD|CUDA_INJECTION|NVTX_INJECTION)"
 )
 _INJECTED = re.compile(r"[^:\s]*(TreeLauncher|[Ii]njection|[Nn][Ss]ight[-_]?([Cc]ompute|[Ss]ystems))[^:\s]*[:\s]?")
-# Every build has these to itself, under its own folder.
+# Cache folders of each build: variable -> subfolder of the build's caches/.
 _CACHES = {
     "TRITON_CACHE_DIR": "triton",
     "TORCH_EXTENSIONS_DIR": "torch_extensions",
     "TORCHINDUCTOR_CACHE_DIR": "inductor",
     "CUDA_CACHE_PATH": "cuda",
     "XDG_CACHE_HOME": "xdg",
-    "HOME": "home",  # if the worker has none
+    "HOME": "home",  # only without HOME in the worker's environment
 }
 
 
 def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment without secrets, and the names withheld.
+    """Return the environment without secrets, and the names of withheld variables.
 
-    `mode` is "user" (all but what looks like a secret) or "clean" (an allow-list); `allow` names variables to let through.
+    `mode`: "user" (all variables that do not look like secrets) or "clean" (an allow-list); `allow`: names always kept.
     """
     let_through = set(allow)
     kept, withheld = {}, []
@@ -68,38 +68,38 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
 
 
 def without_profilers(name: str, value: str) -> str:
-    """The user's own part of a variable's value; "" if all of it is a profiler's."""
+    """Return a variable's value without parts that a profiler set; "" if nothing is left."""
     if name in {"LD_PRELOAD", "LD_LIBRARY_PATH"}:
         return _INJECTED.sub("", value).strip(": ")
     return "" if _PROFILER.match(name) else value
 
 
 def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Literal["user", "clean"]:
-    """`--env`, or "clean" with CI set, or "user"."""
+    """Return the value of `--env`; without `--env` "clean" if $CI is set, else "user"."""
     return asked or ("clean" if environ.get("CI") else "user")
 
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return a worker's environment: `shared`, private caches under `caches`, a HOME there if `base` has none, and `extra`."""
+    """Return a worker's environment: `shared`, private caches (and a missing HOME) below `caches`, and `extra`."""
     private = {name: str(caches / folder) for name, folder in _CACHES.items() if name != "HOME" or name not in base}
     return {**shared(base, device), **private, **extra}
 
 
 def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
-    """Return what all workers have in common: `base` with only the leased device visible."""
+    """Return the variables that all workers share: `base` with only the leased device visible."""
     env = {
         **{name: value for name, value in base.items() if name not in _CACHES or name == "HOME"},
         "PYTHONNOUSERSITE": "1",
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # a worktree stays as git wrote it
         "PYTHONHASHSEED": "0",
-        "TRITON_DISABLE_LINE_INFO": "1",  # line info holds paths, which would make equal kernels hash differently
+        "TRITON_DISABLE_LINE_INFO": "1",  # line info contains paths, which change the hash of equal kernels
     }
     if device == "cpu" or device.startswith("simulated"):
-        # An OpenMP pool spins for milliseconds after each parallel region and takes the cores of the other side's turn.
+        # OpenMP threads spin for milliseconds after a parallel region, and take the cores of the other side's turn.
         env.setdefault("GOMP_SPINCOUNT", "3000")
         env.setdefault("KMP_BLOCKTIME", "0")
-        env["CUDA_VISIBLE_DEVICES"] = ""  # a package that builds for what it sees builds for the CPU alone
+        env["CUDA_VISIBLE_DEVICES"] = ""  # a package that builds for the visible GPUs builds for the CPU only
     if device.startswith("cuda:"):
         env["CUDA_VISIBLE_DEVICES"] = device.removeprefix("cuda:")
         env["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
@@ -107,7 +107,7 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
 
 
 def scrub_secrets(allow: Iterable[str] = ()) -> None:
-    """Wipe what looks like a secret from /proc/PID/environ. This process, and git, still have it. Does nothing without /proc."""
+    """Wipe secrets from /proc/PID/environ. os.environ and child processes keep them. Does nothing without /proc."""
     known = {os.fsencode(name) for name in clean(os.environ, "user", allow)[1]}
     with contextlib.suppress(OSError, AttributeError, ValueError, IndexError):
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE

@@ -1,4 +1,4 @@
-"""Build keys: what decides whether a kernel package must be built again, by content and never by path or time."""
+"""Build keys: hashes of the content, settings, toolchain and variables that a build depends on."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from abprof.records import Package
 from abprof.system.config_file import fill
 from abprof.system.trees import files_of
 
-# Variables of a shell, terminal, desktop, batch system or service manager, abprof's own options, and the leased device: they
-# differ from one terminal or night to the next, and no build reads them. All others count: a needless build costs minutes, a
-# stale one is measured.
+# Variables of shells, terminals, desktops, batch systems and service managers, abprof's options, and the leased device:
+# no build reads them, and they change often. All other variables are part of the key: a needless build costs minutes,
+# but a stale build gives wrong results.
 _NOISE = re.compile(
     r"^(_|_CE_.*|_ModuleTable.*|PWD|OLDPWD|SHLVL|PS\d|PROMPT.*|HIST.*|LESS.*|LS_COLORS|PAGER|EDITOR|VISUAL|MAIL|"
     r"TERM.*|COLORTERM|LC_TERMINAL.*|COLUMNS|LINES|VTE_VERSION|(KONSOLE|KITTY|WEZTERM|ITERM|ALACRITTY|GHOSTTY|GNOME|VSCODE|WT)_.*|"
@@ -30,15 +30,15 @@ _NOISE = re.compile(
 
 
 def inputs(tree: Path, package: Package) -> list[str]:
-    """Files that decide a rebuild, relative to the side's root: the package's globs, all of kernels/, or the whole tree."""
+    """Return the files that a build depends on, relative to the side's root."""
     return [name for name in files_of(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
 
 
 def folders(package: Package) -> tuple[str, ...]:
-    """Folders, relative to the side's root, below which all `inputs` lie; "" for the root. Commits with the same content there have
-    the same inputs."""
+    """Return folders, relative to the side's root, that contain all `inputs`; "" for the root. Commits with equal
+    content in these folders have equal inputs."""
     patterns = _patterns(package)
-    if all(pattern.endswith("/**") for pattern in patterns):  # any other may match at any depth
+    if all(pattern.endswith("/**") for pattern in patterns):  # other patterns may match at any depth
         return tuple(dict.fromkeys(pattern[:-3] for pattern in patterns))
     return ("",)
 
@@ -47,12 +47,12 @@ def _patterns(package: Package) -> tuple[str, ...]:
     return package.inputs or (("**",) if package.module or package.path else ("kernels/**",))
 
 
-IMPORTABLE = (".so", ".py", ".pyc", ".pth")  # what an import could find, or load in the place of something else
+IMPORTABLE = (".so", ".py", ".pyc", ".pth")  # suffixes of files that an import can load, or that change imports
 COMPILED = (".pyc",)
 
 
 def importable(tree: Path, kinds: tuple[str, ...] = IMPORTABLE) -> tuple[str, ...]:
-    """Files below `tree` that end so, also in `__pycache__`: compiled Python is loaded in the place of its source. Sorted."""
+    """Return the sorted files below `tree` with these suffixes, including those in `__pycache__`."""
     found = [Path(folder) / name for folder, _, names in os.walk(tree) for name in names if name.endswith(kinds)]
     return tuple(sorted(str(path.relative_to(tree)) for path in found))
 
@@ -64,9 +64,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def of_side(package: Package, side: str) -> Package:
-    """The package's settings on this side, with {side} filled in; {worktree} and {build_dir} follow from the key and stay.
+    """Return the package's settings with {side} filled in. {worktree} and {build_dir} stay, as they depend on the key.
 
-    Raises AbprofError for another name in braces.
+    Raises AbprofError for other names in braces.
     """
     places = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": side}
     where = f"abprof.toml [kernels.{package.name}]"
@@ -76,16 +76,16 @@ def of_side(package: Package, side: str) -> Package:
 
 
 def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[str, str]:
-    """Variables of a builder that decide a build: all but the noise, which counts if abprof.toml names it.
+    """Return the variables of a builder that are part of the build key: all but _NOISE, and `named`.
 
-    `prefix` is the interpreter's: an activated venv changes nothing.
+    `prefix`: sys.prefix of the interpreter. Activating the interpreter's own venv does not change the key.
     """
     kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
     kept = {
         name: own for name, value in kept.items() if (own := environment.without_profilers(name, value)) or not value
     }
-    if "PATH" in kept:  # a folder that comes again, by whatever name, is never looked into
-        folders = kept["PATH"].split(os.pathsep)  # `.` and the like mean the builder's own folder
+    if "PATH" in kept:  # repeated folders have no effect
+        folders = kept["PATH"].split(os.pathsep)  # relative folders are relative to the build's folder
         real = (os.path.realpath(folder) if folder.startswith("/") else folder for folder in folders)
         kept["PATH"] = os.pathsep.join(dict.fromkeys(real))
     for name in {"VIRTUAL_ENV", "CONDA_PREFIX"} & kept.keys():
@@ -97,7 +97,7 @@ def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[
 def made_of(
     package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Digest of each part that decides a build: content, package settings (`of_side`), toolchain, variables (`counted`)."""
+    """Return part -> digest: content, package settings (`of_side`), toolchain, and variables (`counted`)."""
     settings = f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}"
     parts = {"the sources": content_hash, "its settings in abprof.toml": settings}
     parts |= {f"toolchain: {name}": value for name, value in toolchain.items()}
@@ -106,7 +106,7 @@ def made_of(
 
 
 def build_key(parts: Mapping[str, str]) -> str:
-    """Twenty hex digits over the parts of a build."""
+    """Return the build key, 20 hex digits, from the digests of its parts."""
     return _digest("\n".join(f"{name}={digest}" for name, digest in parts.items()))
 
 

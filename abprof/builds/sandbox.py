@@ -1,8 +1,8 @@
 """The sandbox of code under test (`--contain`): bubblewrap starts it on a read-only file system.
 
-A process in it writes to its own build, its own folder of the run's scratch and a private folder for temporary files. It sees no
-other processes, no network (builders do), no devices but GPUs, and none of the home folder's keys. Nothing stands between it and
-the processor or the GPU while it runs, so the sandbox changes no timing.
+A sandboxed process may write to its own build, its own folder of the run's scratch and a private folder for temporary
+files. The process sees no other processes, no network (except builders), no devices except GPUs, and no keys in the
+home folder. The sandbox does not intercept calls to the processor or the GPU, so it does not change timing.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from abprof.records.errors import AbprofError
 from abprof.system import processes as proc
 
 ADVICE = "install bubblewrap (bwrap) and allow user namespaces, or --contain never"
-# A profiler needs rights that the sandbox takes away.
-NOT_FOREGROUND = "{} runs for a profiler, outside of the sandbox: it may write what the user may"
-_GPUS = ("nvidia*", "dri", "kfd")  # device files; no others (disks!) exist in the sandbox
+# Profilers need rights that the sandbox removes.
+NOT_FOREGROUND = "{} runs for a profiler, outside of the sandbox, and can write all files of the user"
+_GPUS = ("nvidia*", "dri", "kfd")  # the only device files (no disks!) in the sandbox
 # Files and folders of the home folder that hold keys and tokens.
 _KEYS = (
     ".ssh", ".gnupg", ".aws", ".azure", ".docker", ".kube", ".config", ".netrc", ".git-credentials", ".pypirc", ".npmrc",
     ".kaggle", ".ngc", ".pgpass", ".vault-token", ".cache/huggingface/token", ".huggingface/token", ".local/share/keyrings",
     ".cargo/credentials", ".cargo/credentials.toml",
 )  # fmt: skip
-# Keys of a GitHub runner, in its folder; below it lies its work, the repository too.
+# Keys of a GitHub runner, in its folder, which also contains the repository.
 _RUNNER_KEYS = (".credentials*", ".runner", ".env")
 _RUNNERS = ("/actions-runner", "/opt/actions-runner", "/home/runner/actions-runner")
-# Sockets of services that would do what the process itself may not, and places of a container's secrets.
+# Sockets of services that act on behalf of a process, with more rights, and folders of container secrets.
 _SERVICES = (
     "/run/user", "/run/dbus", "/run/systemd/private", "/run/docker.sock", "/run/containerd", "/run/k3s", "/run/crio",
     "/run/podman", "/run/buildkit", "/run/libvirt", "/run/secrets", "/var/lib/lxd/unix.socket",
     "/var/snap/lxd/common/lxd/unix.socket", "/var/lib/incus/unix.socket",
 )  # fmt: skip
-# Variables with the path of a key or socket, which is hidden, or of a session: all are withheld.
+# Variables with paths of keys and sockets, which are hidden, and session variables. All are withheld.
 _KEY_PATHS = ("XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY")
 _SESSION = (
     *_KEY_PATHS, "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "SSH_AGENT_PID", "GPG_AGENT_INFO", "TMUX",
@@ -48,7 +48,7 @@ _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - mounted privately
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A bubblewrap that works on this machine."""
+    """A bubblewrap program that works on this machine."""
 
     tool: str
     version: str  # "bubblewrap 0.8.0"
@@ -58,8 +58,8 @@ class Sandbox:
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command and environment that start `argv` in the sandbox.
 
-        The process may write to `own` (created if need be) and `writable`. Temporary files lie in `own`/caches/tmp, seen under a name short
-        enough for sockets if possible.
+        The process may write to `own` (created if missing) and `writable`. $TMPDIR is `own`/caches/tmp, mounted at /tmp
+        or /var/tmp if possible, because paths of sockets must be short.
         """
         temporary = own / "caches" / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
@@ -91,10 +91,10 @@ def find() -> Sandbox:
 
 
 def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
-    """Return a run's sandbox, and for `auto` why there is none.
+    """Return a run's sandbox (None: no sandbox), and the reason if `auto` wants a sandbox and bubblewrap does not work.
 
-    `auto` means a sandbox for code that may be untrusted, that is with the clean environment. Raises AbprofError for `always`
-    without one.
+    `auto` wants a sandbox for the clean environment, which is meant for untrusted code. Raises AbprofError if
+    bubblewrap does not work and `contain` is `always`.
     """
     if contain == "never" or (contain == "auto" and environment != "clean"):
         return None, ""
@@ -107,28 +107,28 @@ def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
 
 
 def refuse_foreground(contain: str, what: str) -> None:
-    """Raise AbprofError if --contain always demands a sandbox for `what`, which never has one."""
+    """Raise AbprofError for --contain always: `what` runs under a profiler, which needs to run outside a sandbox."""
     if contain == "always":
-        advice = "leave one of the two out: --contain auto contains what it can, and says what it does not"
+        advice = "leave out one of the two, or use --contain auto, which sandboxes all other processes"
         raise AbprofError(NOT_FOREGROUND.format(what), where="--contain always", advice=advice)
 
 
 def foreground_notes(sandbox: Sandbox | None, what: str) -> tuple[str, ...]:
-    """A note if a run is sandboxed and `what` is not."""
+    """Return a note if the run is sandboxed, but `what` is not."""
     return (f"not contained: {NOT_FOREGROUND.format(what)}",) if sandbox is not None else ()
 
 
 def _everything() -> list[str]:
-    """Mounts: all files read-only, new /proc and /dev, and the GPUs' device files."""
+    """Return bwrap's arguments that mount all files read-only, a new /proc and /dev, and the GPUs' device files."""
     gpus = [str(device) for pattern in _GPUS for device in sorted(Path("/dev").glob(pattern))]
     binds = [word for device in gpus for word in ("--dev-bind-try", device, device)]
     return ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", *binds]
 
 
 def _hidden(given: Sequence[Path]) -> list[str]:
-    """Empty mounts over keys and services, except over folders that contain what the process needs."""
+    """Return bwrap's arguments that hide keys and sockets, except folders that contain one of the `given` paths."""
     homes = [Path(os.environ["HOME"])] if os.environ.get("HOME") else []
-    with contextlib.suppress(KeyError):  # the home folder by the system's list of users
+    with contextlib.suppress(KeyError):  # home folder in the user database
         homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
     work = Path(os.environ.get("RUNNER_TEMP", ""))  # ROOT/_work/_temp of the runner that runs this step
     runners = [*work.parents[1:2], *(folder for home in homes for folder in home.glob("actions-runner*"))]
@@ -140,7 +140,7 @@ def _hidden(given: Sequence[Path]) -> list[str]:
         real = place.resolve()
         try:
             exists = real.exists()
-        except OSError:  # not even readable here: then not in the sandbox either
+        except OSError:  # unreadable here, so unreadable in the sandbox
             exists = False
         if not exists or any(path.is_relative_to(folder) for path in given for folder in (place, real)):
             continue

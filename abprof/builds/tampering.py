@@ -1,9 +1,9 @@
 """Tamper detection: finds files that changed while code under test ran, by size, inode and ctime.
 
-A target's code runs as the user who runs abprof. Without a sandbox it can write to the base's build, to the workloads or to the
-worker's own code, and then abprof does not measure what was built. Fingerprints are taken before, and compared after the builds and
-after each cell. No ordinary process can set ctime, so a file that is put back differs too. Which process wrote stays unknown.
-Compiled Python (`__pycache__`) counts like source: workers write none, and would load it in place of the source.
+A target's code runs as the user who runs abprof. Without a sandbox the code can write to the base's build, the
+workloads or the worker's code, and so change what is measured. Fingerprints are taken before the builds, and compared
+after the builds and after each cell. Ordinary processes cannot set ctime, so a restored file is detected too. Compiled
+Python (`__pycache__`) is checked like source: workers never write it, but would import it instead of the source.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from abprof.records import Build, Checkout, Package, Touched
 from abprof.system import paths
 from abprof.system.trees import tree_hash
 
-_MOST_REPORTED = 50  # findings of a run
-# Files that are loaded from a cache of compiled code. Its locks, indexes and logs change with every use.
+_MOST_REPORTED = 50  # most reports of a run
+# Suffixes of files loaded from a cache of compiled code. Other files (locks, logs) change with every use.
 _CODE = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx", ".json")
-_LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # beside a package's inputs
-# Kind of folder -> suffixes of files that are watched, of all where none are given; and of added files that matter.
+_LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # suffixes of loaded files in a build, besides its inputs
+# Kind of folder -> suffixes of watched files (other kinds: all files), and of added files to report.
 _SEEN = {"caches": _CODE, "scratch": (".expected",), "out": keys.COMPILED}
 _ADDED = {"out": keys.COMPILED, "caches": keys.COMPILED}
 _IN_HOME = (".ssh", ".config", ".config/systemd/user", ".local/bin")
@@ -35,7 +35,7 @@ Print = tuple[int, int, int]  # size, inode, ns of the last change
 
 
 class Watch:
-    """Watches from the moment it is made, when no process of the run may be at work."""
+    """Detects changed files since its creation. Create before any process of the run starts."""
 
     def __init__(
         self,
@@ -45,10 +45,11 @@ class Watch:
         scratch: Path | None = None,
         packages: Iterable[Package] = (),
     ) -> None:
-        """`judging`: folders of workloads and worker code; `outside`: repository, git folder and runs folder, if changes around them
-        are reported too, which falsify nothing; `scratch`: folder of expected values; `packages`: whose inputs builds are made from."""
+        """Take fingerprints. `judging`: folders of workloads and worker code; `trees`: the sides' checkouts; `outside`:
+        repository, git folder and runs folder, to report changes there that do not affect results; `scratch`: folder of
+        expected values; `packages`: packages to build, whose inputs are hashed."""
         self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
-        for tree in trees:  # until the builds, which are copies of them
+        for tree in trees:  # only until the builds, which are copies of the trees
             self._roots.setdefault(Path(tree.path), "tree")
         self._building = True
         self._elsewhere = _elsewhere(*outside) if outside else []
@@ -56,7 +57,7 @@ class Watch:
         for tree, package in itertools.product(trees, packages):
             names = keys.inputs(Path(tree.path), package.of(tree.side))
             self._inputs[tree.side.id, package.name] = {name: _content(Path(tree.path), name) for name in names}
-        self._decide: set[str] = set()  # copies of inputs
+        self._decide: set[str] = set()  # paths of the copies of inputs
         self._hashes: dict[str, str] = {}
         self._known = self._prints(self._roots)
         self._outside = self._prints_elsewhere()
@@ -64,11 +65,11 @@ class Watch:
         self._strict = bool(self._elsewhere)
 
     def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
-        """Compare builds with their records, and watch them; the worktrees, of which they are copies, no longer."""
+        """Compare builds with their records, then watch the builds instead of the worktrees."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
         made = [a for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")]
-        # Fingerprints first: during the comparison code under test may run.
+        # Take fingerprints first: code under test may run during the comparison.
         self._hashes |= {artefact.path: artefact.sha256 for artefact in made}
         added = {Path(build.path) / name: name for build in fresh for name in ("src", "out", "caches")}
         added = {root: name for root, name in added.items() if root not in self._roots}
@@ -81,15 +82,15 @@ class Watch:
             yield from self._copied(build, moment)
             for name in ("src", "out"):
                 for compiled in keys.importable(Path(build.path) / name, keys.COMPILED):
-                    if "__pycache__" in compiled:  # build.py leaves none there
+                    if "__pycache__" in compiled:  # build.py removes these files
                         yield from self._report(f"{build.path}/{name}/{compiled}", "added", moment)
         self._known = {path: seen for path, seen in self._known.items() if self._kind(path) != "tree"}
         self._roots = {root: kind for root, kind in self._roots.items() if kind != "tree"}
         self._building = False
 
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
-        """Compare the build's copies of its inputs with their originals. A package may rewrite its own during the build: this falsifies
-        a run only if code may be untrusted and no sandbox kept it from other builds."""
+        """Compare the build's copies of its inputs with the originals. A package may rewrite its own copies during the
+        build: this falsifies results only if code may be untrusted and no sandbox separates the builds."""
         src = Path(build.path) / "src"
         for name, digest in self._inputs.get((build.side, build.kernel), {}).items():
             self._decide.add(str(src / name))
@@ -99,7 +100,7 @@ class Watch:
                 yield from self._report(str(src / name), how, moment, falsifies=self._strict)
 
     def look(self, moment: str) -> Iterator[Touched]:
-        """Yield what changed since the last look."""
+        """Yield the files that changed since the last call."""
         before, self._known = self._known, self._prints(self._roots)
         for path, how in _changes(before, self._known):
             kind = self._kind(path)
@@ -108,7 +109,7 @@ class Watch:
                 if matters:
                     yield from self._report(path, how, moment)
             elif how == "removed" or self._strict or _sha256(path) != self._hashes.get(path):
-                # A package writes logs and tuning results into its own folder.
+                # A package may write logs and tuning results into its own folder.
                 decides = path in self._decide or path in self._hashes or path.endswith(_LOADED)
                 yield from self._report(path, how, moment, falsifies=kind != "src" or decides)
         before, self._outside = self._outside, self._prints_elsewhere()
@@ -124,7 +125,7 @@ class Watch:
         return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
 
     def _prints(self, roots: Mapping[Path, str]) -> dict[str, Print]:
-        """Fingerprints of files and links below these folders, without .git."""
+        """Return fingerprints of files and links below these folders, .git excluded."""
         found: dict[str, Print] = {}
         for root, kind in roots.items():
             for folder, folders, names in os.walk(root):
@@ -135,7 +136,7 @@ class Watch:
         return found
 
     def _prints_elsewhere(self) -> dict[str, Print]:
-        """Fingerprints of these files, and of files directly in these folders."""
+        """Return fingerprints of the files in `_elsewhere`, and of files directly in its folders."""
         found: dict[str, Print] = {}
         for place in self._elsewhere:
             with contextlib.suppress(OSError):
@@ -159,8 +160,8 @@ def _content(tree: Path, name: str) -> str:
 
 
 def _elsewhere(repository: Path, git: Path, runs_dir: Path) -> list[Path]:
-    """Places where malicious code would write and no other process does on a measuring machine: the repository, git's settings and
-    hooks, results of other runs, and the first level of the home folder."""
+    """Return places that attract malicious code, and that no other process writes while abprof measures: the
+    repository, git's settings and hooks, results of other runs, and the top of the home folder."""
     home = paths.home()
     homes = [home, *(home / name for name in _IN_HOME)] if home else []
     older = sorted(runs_dir.glob("*/run.json"))[-200:]

@@ -1,7 +1,7 @@
-"""Starts the workers and builders of a run: interpreter, environment, sandbox, log, and the worker bundle.
+"""Start the workers and builders of a run, with interpreter, environment, sandbox, log, and the worker bundle.
 
-The worker bundle is the worker's code, copied by content to a folder of its own, so that nothing else of abprof's installation (or
-of a branch that has an abprof/ folder too) can be imported beside the kernels under test.
+The worker bundle is a copy of the worker's code in its own folder, named by content hash. Workers import the copy, so
+that they cannot import other files of abprof's installation, nor an abprof/ folder of the branch under test.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from abprof.system.config_file import fill
 from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 from abprof.system.trees import remove_tree
 
-_SERVERS = 3  # of an interpreter
-_CORES_EACH = 2  # of a server that imports
+_SERVERS = 3  # fork servers per interpreter
+_CORES_EACH = 2  # cores that an importing server uses
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
 _RUN = """import gc, os, sys
@@ -40,19 +40,19 @@ sys.exit(main())
 
 
 class ForkServers:
-    """The processes that workers are forked off, by interpreter; none in a sandbox.
+    """Processes that have imported torch and fork workers; several per interpreter. Sandboxed runs do not use them.
 
-    Forks of one server share the addresses of their libraries: so a run has several servers, and its epochs take them in
-    turn. Sides with the same interpreter share them.
+    Workers forked from one server have their libraries at the same addresses, so epochs alternate between several
+    servers. Sides with the same interpreter share servers.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, folder: Path = Path(), log: Path = Path()) -> None:
-        """`env`: every worker's; None for no servers. They start in `folder`."""
+        """`env`: environment of the servers; None: no servers. `folder`: working folder; `log`: log file."""
         self._env, self._folder, self._log = env, folder, log
         self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
 
     def server(self, argv: Sequence[str], epoch: int) -> ForkServer | None:
-        """The server for an epoch's workers of this command, started if need be; None where it does not start."""
+        """Return the server of this command for an epoch, started if necessary; None if no server can start."""
         key = (tuple(argv), (epoch - 1) % _SERVERS)
         if self._env is None or worker_argv():
             return None
@@ -64,13 +64,13 @@ class ForkServers:
         return self._servers[key]
 
     def close(self) -> None:
-        """End the servers; no further server starts."""
+        """End the servers and start no more."""
         self._env = None
         for server in self._servers.values():
             server.kill()
 
     def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
-        """Start the servers of this command, which import while other work goes on. `at_once`: if cores are plenty."""
+        """Start the servers of this command in the background. With `at_once` and few cores start only one server."""
         plenty = len(os.sched_getaffinity(0)) > _CORES_EACH * _SERVERS
         for number in range(_SERVERS if plenty or not at_once else 1):
             self.server(argv, number + 1)
@@ -78,27 +78,27 @@ class ForkServers:
 
 @dataclass(frozen=True)
 class WorkerFactory:
-    """Settings of a run's workers, and the processes started with them."""
+    """Starts a run's workers and builders, with the run's settings."""
 
     cache: Path
     logs: Path
     scratch: Path  # expected values and sampled outputs, shared by the run's workers
     workers: Mapping[str, Sequence[str]]  # side id -> argv
-    env: Mapping[str, str]  # without secrets
+    env: Mapping[str, str]  # variables of workers, without secrets
     device: str
-    timeout: float  # seconds for one request
+    timeout: float  # seconds for one reply
     build_timeout: float
-    withheld: tuple[str, ...] = ()  # names of variables that `env` lacks
-    forbidden: tuple[str, ...] = ()  # folders from which only a side's own files may be loaded
+    withheld: tuple[str, ...] = ()  # names of variables left out of `env`
+    forbidden: tuple[str, ...] = ()  # folders of all sides; a worker may load files of its own side only
     sources: tuple[
         str, ...
-    ] = ()  # folders of the repository under test; what is installed from them belongs to no side
+    ] = ()  # folders of the repository under test; packages installed from them belong to no side
     workloads: Mapping[str, str] = field(default_factory=dict)  # name -> file
-    toolchain: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # side id -> what decides a build
+    toolchain: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # side id -> versions in the build key
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
-    sandbox: Sandbox | None = None  # in which code under test runs
-    token: str = field(default_factory=lambda: secrets.token_hex(8))  # part of names that must not be guessed
-    own: set[int] = field(default_factory=set)  # process ids of all workers, the ended too
+    sandbox: Sandbox | None = None  # sandbox for code under test; None: no sandbox
+    token: str = field(default_factory=lambda: secrets.token_hex(8))  # secret part of names
+    own: set[int] = field(default_factory=set)  # process ids of all workers, ended workers included
     forks: ForkServers = field(default_factory=ForkServers)
 
     @classmethod
@@ -112,16 +112,16 @@ class WorkerFactory:
         logs: Path,
         workloads: Mapping[str, Path],
     ) -> WorkerFactory:
-        """The factory for these sides' interpreters and the options' environment. Raises AbprofError if an interpreter does not
-        exist."""
-        # Links are not followed: a venv's python is one.
+        """Make the factory for these sides' interpreters and the options' environment. Raises AbprofError if an
+        interpreter does not exist."""
+        # Links are not resolved: a venv's python is a link.
         workers = {id: worker_argv() or (interpreter(options, id), "-P", str(install_bundle(cache))) for id in sides}
         settings = (options.file or File()).environment
         env, withheld = environment.clean(os.environ, environment.mode(options.env, os.environ), settings.allow)
         env |= settings.set
-        # "1" keeps the autotuner's choice in the build's cache: the builder tunes, the epochs read.
+        # "1" stores the autotuner's choice in the build's cache: the builder tunes, workers reuse the choice.
         env["TRITON_CACHE_AUTOTUNING"] = "1" if options.autotune == "pinned" else "0"
-        beside = str(Path(workers[sides[0]][0]).parent)  # pip's ninja
+        beside = str(Path(workers[sides[0]][0]).parent)  # pip installs ninja there
         env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
         return cls(
             cache=cache,
@@ -139,8 +139,8 @@ class WorkerFactory:
         )
 
     def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """The factory with the run's sandbox, and a note if `auto` wants a sandbox and there is none. On a GPU a worker is tried in
-        it: drivers may need more than files. Raises AbprofError if --contain always is impossible."""
+        """Return the factory with the run's sandbox, and a note if `auto` wants a sandbox that does not work. On a GPU
+        a test worker starts in the sandbox: drivers may fail there. Raises AbprofError if --contain always fails."""
         sandbox, why = chosen(options.contain, environment.mode(options.env, os.environ))
         made = replace(self, sandbox=sandbox)
         if sandbox is not None and self.device != "cpu":
@@ -154,14 +154,14 @@ class WorkerFactory:
         return made, (f"not contained: {why}",) if why else ()
 
     def argv(self, side: str) -> Sequence[str]:
-        """The worker's command for this side; control and peers stand in for base."""
+        """Return the worker's command for this side; control and peers use base's."""
         return self.workers["base" if side in STANDING_IN else side]
 
     def mount(self, checkout: Checkout, package: Package, place: Path) -> wire.Mount:
-        """How a worker imports the build at `place`."""
+        """Return how a worker imports the build at `place`, and which files it may load."""
         src = place / "src"
         if package.module:
-            # `path` names the package's folder: its root is as many levels up as the import name has parts.
+            # `path` is the package's folder; the import root lies as many levels above as the import name has parts.
             parts = package.module.split(".")
             folder = src / package.path if package.path else src.joinpath(*parts)
             root = folder.parents[len(parts) - 1]
@@ -179,11 +179,11 @@ class WorkerFactory:
         )
 
     def start(self, id: str, mount: wire.Mount | None = None, epoch: int = 0) -> wire.Start:
-        """The first request to the worker `id` (a side's id, "control", "peers" or "judge")."""
+        """Return the first request to the worker `id` (a side's id, "control", "peers" or "judge")."""
         return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch)
 
     def alone(self, name: str, side: str = "base", *, forked: bool = False) -> Worker:
-        """Start a worker without a build, which logs to NAME.log; `forked`: off a server if possible. Raises WorkerDied."""
+        """Start a worker without a build, logging to NAME.log; `forked`: from a server. Raises WorkerDied."""
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, server=server)
@@ -201,9 +201,10 @@ class WorkerFactory:
         network: bool = False,
         epoch: int | None = None,
     ) -> Worker:
-        """Start a builder, or the worker of an `epoch`, of the build at `place`; `network`: also in a sandbox. Raises WorkerDied.
+        """Start a builder, or a worker of `epoch`, for the build at `place`. Raises WorkerDied.
 
-        In a sandbox the base, which makes the expected values, may write to all of `scratch`, another side to SCRATCH/SIDE.
+        In a sandbox only `network` gives network access. Base's worker, which computes expected values, may write to
+        all of `scratch`, other workers to SCRATCH/SIDE.
         """
         room = self.scratch / side
         room.mkdir(exist_ok=True)
@@ -221,7 +222,7 @@ class WorkerFactory:
         )
 
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
-        """The environment of a builder or worker of the build at `place`."""
+        """Return the environment of a builder or worker of the build at `place`."""
         places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": checkout.side.id}
         extra = fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
@@ -240,7 +241,7 @@ class WorkerFactory:
         network: bool = False,
         **more: Any,
     ) -> Worker:
-        """Start a worker with the folder `own`, in the sandbox if there is one. Raises WorkerDied."""
+        """Start a worker, in the sandbox if there is one, writing to `own` and `writable`. Raises WorkerDied."""
         if self.sandbox is not None:
             argv, env = self.sandbox.around(argv, env, own=own, writable=writable, network=network)
             more["walled"] = True
@@ -248,7 +249,7 @@ class WorkerFactory:
 
 
 def interpreter(config: Options, side: str) -> str:
-    """A side's Python by its whole path: --python, abprof.toml's, or abprof's own. Raises AbprofError if it does not exist."""
+    """Return the path of a side's Python: --python, abprof.toml's, or abprof's own. Raises AbprofError if missing."""
     given, file = config.python, (config.file or File()).python
     python = given.get(side) or given.get("") or file.get(side) or file.get("all") or sys.executable
     found = shutil.which(python)
@@ -263,11 +264,11 @@ def interpreter(config: Options, side: str) -> str:
 
 
 def install_bundle(cache: Path) -> Path:
-    """Return the script that starts a worker, CACHE/harness/HASH/run_worker.py, made once per content.
+    """Install the worker bundle and return its start script, CACHE/harness/HASH/run_worker.py.
 
-    A copy that differs from the source (code under test may have written to it) is replaced.
+    A bundle that differs from abprof's own files (code under test may have changed it) is replaced. Raises AbprofError.
     """
-    # records/ itself needs msgspec: the worker gets its messages only.
+    # Of records/ only messages.py: the other modules need msgspec.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
     for file in [_SOURCE / name for name in _FILES] + [*(_SOURCE / "worker").rglob("*.py")]:
         files[f"abprof/{file.relative_to(_SOURCE)}"] = file.read_bytes()
@@ -280,7 +281,7 @@ def install_bundle(cache: Path) -> Path:
         for name, text in files.items():
             (fresh / name).parent.mkdir(parents=True, exist_ok=True)
             (fresh / name).write_bytes(text)
-        with contextlib.suppress(OSError):  # another process may publish the same at this moment
+        with contextlib.suppress(OSError):  # another process may install the same bundle now
             if home.is_symlink():
                 home.unlink()
             elif home.exists() and not _holds(home, files):
@@ -294,7 +295,7 @@ def install_bundle(cache: Path) -> Path:
 
 
 def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether exactly these files are there, with these bytes, and no link or compiled Python."""
+    """Whether the folder holds exactly these files with these bytes, and no links."""
     try:
         paths = [path for path in home.rglob("*") if path.is_symlink() or not path.is_dir()]
         links = any(path.is_symlink() for path in (home, *paths))

@@ -1,6 +1,6 @@
-"""Devices to measure on, seen from the parent: identity, state, reasons not to measure, and the lease.
+"""Devices to measure on: `choose` and `several` return a `Device` for values of `--device`, `lease` locks a device.
 
-In: the values of `--device`. Out: a `Device`. Devices are read, never changed; torch is not imported.
+A `Device` reports its identity, its state, and reasons not to measure on it. Settings of devices are never changed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Device", "choose", "lease", "several"]
 
 
 def choose(names: Sequence[str]) -> Device:
-    """The device for `--device cpu | cuda | cuda:N | GPU-UUID | simulated`; () means the first GPU, or else the CPU.
+    """Return the device for `--device cpu | cuda | cuda:N | GPU-UUID | simulated`; for () the first GPU or the CPU.
 
-    Raises AbprofError for a missing device, and for more than one.
+    Raises AbprofError if the device does not exist, or if there are two names or more.
     """
     from abprof.devices import cuda
 
@@ -32,10 +32,10 @@ def choose(names: Sequence[str]) -> Device:
 
 
 def several(names: Sequence[str], most: int | None = 1) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Devices to spread a run over, and a line for each that was left out.
+    """Return the devices of a run, and with `most=None` a line for each unusable GPU.
 
-    All of `names`, or without names the first `most` usable GPUs (None: all), or the CPU if there is none. Raises
-    AbprofError if measurements on a named device could not be trusted (MIG slices, exclusive mode, ...).
+    The devices are those of `names`; without names the first `most` usable GPUs (None: all), or the CPU without GPUs.
+    Raises AbprofError if a named device does not exist or gives no reliable times (MIG slices, exclusive mode, ...).
     """
     from abprof.devices import cuda
 
@@ -78,9 +78,9 @@ def _named(name: str) -> Device:
 
 @contextlib.contextmanager
 def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold `device` ("cpu" or a GPU's UUID) while the block runs. Waits for a busy device, and prints its holder's `label`.
+    """Lock `device` ("cpu" or a GPU's UUID) while the block runs. If locked, wait and print the holder's `label`.
 
-    Raises AbprofError when it is busy and `wait` is False. The lock ends with the process, however that ends.
+    Raises AbprofError if the device is locked and `wait` is False. The lock ends with the process, even if killed.
     """
     began: list[float] = []
 

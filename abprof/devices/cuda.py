@@ -1,4 +1,4 @@
-"""An NVIDIA GPU as a device, through NVML: no CUDA context in the parent. Settings are read, never changed."""
+"""NVIDIA GPUs as devices, read through NVML, which needs no CUDA context in the parent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from abprof.records import Machine, MachineState
 from abprof.records.errors import AbprofError
 
 _PERIOD = 0.1  # seconds between samples; a sample costs about a millisecond of a core
-# nvml.h, nvmlClocksEventReasons: a hardware slowdown voids a round, the power cap is the machine's normal state.
+# nvml.h, nvmlClocksEventReasons. Hardware slowdowns void rounds; the power cap is normal under load.
 _REASONS = {
     0x4: "software power cap",
     0x8: "hardware slowdown",
@@ -36,16 +36,16 @@ _GONE: dict[int | None, str] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """What NVML reports at one moment."""
+    """NVML's readings at one moment."""
 
     at: int  # time.monotonic_ns()
     readings: tuple[float | None, float | None, float | None]  # clock, MHz; power, W; temperature, °C
     reasons: int
-    processes: list[tuple[int, str]]  # on the GPU: id, and name while it lived
+    processes: list[tuple[int, str]]  # processes on the GPU: (id, name)
 
 
 def every() -> list[CudaDevice]:
-    """The GPUs that CUDA_VISIBLE_DEVICES leaves, in CUDA's order; [] if there are none. Raises AbprofError for a MIG slice."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES allows, in its order. Raises AbprofError for a MIG slice."""
     try:
         import pynvml
 
@@ -59,7 +59,7 @@ def every() -> list[CudaDevice]:
 
 
 def _visible(uuids: list[str]) -> list[str]:
-    """What CUDA_VISIBLE_DEVICES leaves, in its order; as for CUDA, the list ends at the first invalid entry."""
+    """Return the UUIDs that CUDA_VISIBLE_DEVICES allows. As in CUDA, its list ends at the first invalid entry."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return uuids
@@ -76,7 +76,7 @@ def _visible(uuids: list[str]) -> list[str]:
 
 
 class CudaDevice(Device):
-    """`nvml` is the pynvml module, or an object of its shape in a test."""
+    """An NVIDIA GPU. `nvml`: the pynvml module, or a substitute in tests."""
 
     kind = "cuda"
 
@@ -93,14 +93,14 @@ class CudaDevice(Device):
         self._thread: threading.Thread | None = None
 
     def _ask(self, function: str, *args: Any) -> Any:
-        """An NVML answer, or None if this GPU, driver or virtual machine does not support it."""
+        """Call an NVML function; None if this GPU, driver or virtual machine does not support the function."""
         try:
             return getattr(self._nvml, function)(self._handle, *args)
         except Exception:  # noqa: BLE001 - "not supported" has many classes
             return None
 
     def machine(self) -> Machine:
-        """Name, UUID, memory, driver and the settings that matter to timing."""
+        """Return name, UUID, memory, driver and settings that affect timing."""
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         limit = self._ask("nvmlDeviceGetPowerManagementLimit")
         facts = {
@@ -120,7 +120,7 @@ class CudaDevice(Device):
         )
 
     def refusal(self) -> tuple[str, str] | None:
-        """Compute mode, MIG, MPS."""
+        """Refuse exclusive compute modes, MIG slices and MPS."""
         mode, mig = self._ask("nvmlDeviceGetComputeMode"), self._ask("nvmlDeviceGetMigMode")
         mps = self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3")
         if mode:
@@ -137,7 +137,7 @@ class CudaDevice(Device):
         return None
 
     def busy(self) -> tuple[str, str] | None:
-        """Another process on it, and a utilization of 10 % or more."""
+        """Report other processes on the GPU if its utilization is 10 % or more."""
         own, use = self._known(), self._ask("nvmlDeviceGetUtilizationRates")
         others = [f"{name or 'process'} {pid}" for pid, name in self._processes() if pid not in own]
         if others and use is not None and use.gpu >= 10:
@@ -146,7 +146,7 @@ class CudaDevice(Device):
         return None
 
     def gone(self) -> str | None:
-        """If NVML reports that the GPU is lost (it fell off the bus) or must be reset."""
+        """Report a GPU that NVML calls lost (fallen off the bus) or in need of a reset."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except Exception as error:  # noqa: BLE001 - "not supported" has many classes
@@ -154,11 +154,11 @@ class CudaDevice(Device):
         return None
 
     def _processes(self) -> list[tuple[int, str]]:
-        """(id, name) of the processes on the GPU."""
+        """Return (id, name) of each process on the GPU."""
         return [(p.pid, _process_name(p.pid)) for p in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Begin to sample in a thread; it ends with the process."""
+        """Start a daemon thread that samples until this process ends."""
         self._known()
         self._own_now = own
 
@@ -183,18 +183,18 @@ class CudaDevice(Device):
             self._bad.append(sample)
 
     def _known(self) -> set[int]:
-        """The process ids of this abprof, also of processes that ended."""
+        """Return the ids of all processes that this abprof has started, ended processes included."""
         self._own |= set(self._own_now())
         return self._own
 
     def _foreign(self, sample: Sample) -> set[str]:
         own = self._known()
         others = {f"{name or 'process'} {pid}" for pid, name in sample.processes if pid not in own}
-        # Inside a container the driver's process ids may be the host's: then ours are not among them either.
+        # In a container NVML may report the host's process ids, which match none of ours: then ignore all.
         return others if len(others) < len(sample.processes) else set()
 
     def state(self) -> MachineState:
-        """Means since the last reading; None for what NVML does not report."""
+        """Return means of the samples since the last call; None for values that NVML does not report."""
         with self._lock:
             seen, self._samples = self._samples, []
         known = [[value for one in seen if (value := one.readings[place]) is not None] for place in range(3)]
@@ -208,7 +208,7 @@ class CudaDevice(Device):
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Spans in which the GPU throttled or a foreign process used it."""
+        """Return the time spans in which the GPU throttled or another process used the GPU."""
         with self._lock:
             seen, self._bad = self._bad, []
         half = int(_PERIOD * 1e9)

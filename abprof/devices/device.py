@@ -1,4 +1,4 @@
-"""The base class of devices, the CPU, and the simulated one."""
+"""The base class of devices, the CPU, and simulated devices."""
 
 from __future__ import annotations
 
@@ -12,47 +12,47 @@ from abprof.records import Machine, MachineState
 
 
 class Device:
-    """A device to measure on. The base class refuses nothing and knows no state."""
+    """A device to measure on. The defaults: always usable, never busy, no state."""
 
     kind: Literal["cpu", "cuda", "simulated"]
-    lease: str  # name of its lock: "cpu", or the GPU's UUID
-    worker: str  # its name in a worker: "cpu", "cuda:UUID"
+    lease: str  # name of the device's lock: "cpu", or the GPU's UUID
+    worker: str  # name of the device in requests to workers: "cpu", "cuda:UUID"
 
     def machine(self) -> Machine:
-        """The record of the device and its host."""
+        """Return the record of the device and its host."""
         raise NotImplementedError
 
     def refusal(self) -> tuple[str, str] | None:
-        """(reason, advice) if measurements could not be trusted as the device is set up, or None."""
+        """Return (reason, advice) if the device's settings make times unreliable, else None."""
         return None
 
     def busy(self) -> tuple[str, str] | None:
-        """(reason, advice) if another process uses it now, or None. Call it with the lease held."""
+        """Return (reason, advice) if another process uses the device now, else None. Call with the lease held."""
         return None
 
     def gone(self) -> str | None:
-        """Why the device can no longer be used, or None. Call it after a worker failed."""
+        """Return why the device can no longer be used, or None. Call after a worker failed."""
         return None
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Begin to sample. `own` returns abprof's process ids; it is called when samples are read, and ids stay known."""
+        """Start to sample the device's state. `own` returns abprof's process ids; called whenever samples are read."""
 
     def state(self) -> MachineState:
-        """What was sampled since `watch` or the last `state`."""
+        """Return the state sampled since `watch` or the last call of `state`."""
         return MachineState()
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """(from, to, why), time.monotonic_ns(), of what voids a round, since the last call."""
+        """Return the spans (from, to, reason) since the last call that void rounds, in time.monotonic_ns()."""
         return []
 
 
 class CpuDevice(Device):
-    """Never refused, busy or voided: a CPU is shared by its nature, and load slows both sides of a round alike."""
+    """The host's CPU, always usable: other load slows both sides of a round alike."""
 
     kind = lease = worker = "cpu"  # one lease covers the whole machine
 
     def machine(self) -> Machine:
-        """Processor, cores, memory and frequency governor."""
+        """Return the host's processor, cores, memory and frequency governor."""
         import psutil
 
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -69,7 +69,7 @@ class CpuDevice(Device):
         )
 
     def state(self) -> MachineState:
-        """Load over the last minute, and the mean core frequency if known."""
+        """Return the load of the last minute, and the mean core frequency if known."""
         import psutil
 
         frequency = psutil.cpu_freq()
@@ -77,7 +77,7 @@ class CpuDevice(Device):
 
 
 class SimulatedDevice(Device):
-    """The device of simulated workers. There may be several, of several models."""
+    """A device of simulated workers, in tests. Several devices and models can be simulated."""
 
     kind = "simulated"
 
@@ -91,6 +91,6 @@ class SimulatedDevice(Device):
         return Machine(host="simulated", device=self._model or "simulated", kind="simulated", uuid=uuid)
 
     def gone(self) -> str | None:
-        """A simulated worker leaves a mark beside its scenario when its device disappears."""
+        """Return a reason if the simulated worker has written the file that marks its device as gone."""
         mark = Path(f"{os.environ.get('ABPROF_SIMULATED', '')}.gone.{self.lease}")
         return "the simulated device has disappeared" if mark.exists() else None

@@ -1,6 +1,6 @@
-"""The run folder: its journal, run.json, and the removal of folders that killed runs left.
+"""The run folder: run.json, the journal (rounds.jsonl, evidence.jsonl), and removal of folders of killed runs.
 
-In: a run's head, and blocks as they are measured. Out: the same, read from disk. Nothing here judges or reports.
+`Record` writes the run's header (run.json without results) and its blocks while measuring; `read` reads a run folder.
 """
 
 from abprof.store.record import Record, Wanted

@@ -1,4 +1,4 @@
-"""A run while it is measured: its head and all results so far, written to disk as they arrive."""
+"""A run while it is measured: writes its header (run.json without results) and its results to disk as they arrive."""
 
 from __future__ import annotations
 
@@ -34,16 +34,15 @@ from abprof.system.console import View
 Status = Literal["running", "complete", "interrupted"]
 Judge = Callable[[Run, Sequence[Block]], Run]
 Wanted = Callable[[Run, Sequence[Block], Sequence[Proof]], set[str]]
-_REWRITE = 5.0  # seconds between rewrites of run.json while measuring,
-_REWRITE_SHARE = 20.0  # and at least so many times the duration of the last: judging a thousand cells takes seconds
+_REWRITE = 5.0  # least seconds between rewrites of run.json while measuring
+_REWRITE_SHARE = 20.0  # ... as a multiple of the last rewrite's duration: judging a thousand cells takes seconds
 
 
 class Record:
-    """Head, blocks and findings of a run. run.json is written before the first turn and again while the run is measured.
+    """Header, blocks and findings of a run. Writes run.json before the first turn, and again while the run is measured.
 
-    `judge(run, blocks)` returns the run with verdicts; `wanted(run, blocks, proofs)` the ids of cells that need one more
-    epoch. `older`: how many of `blocks` are of earlier invocations. Memory is never behind the disk, so that a report after
-    ^C is complete.
+    `judge(run, blocks)` returns the run with verdicts; `wanted(run, blocks, proofs)` returns the ids of cells that need
+    another epoch. `older`: number of `blocks` from earlier invocations. A report after ^C has every block on disk.
     """
 
     def __init__(
@@ -66,12 +65,12 @@ class Record:
         self.sampled = {(one.cell, one.arm): one for one in head.sampled}
         self.older, self.interrupted = older, False
         self._judge, self._wanted = judge, wanted
-        self._writing: Block | None = None  # ^C may find a block on the disk and not yet in `blocks`
+        self._writing: Block | None = None  # a block that ^C may leave on disk but not in `blocks`
         self._next_write = 0.0
 
     @property
     def own_blocks(self) -> list[Block]:
-        """Blocks of this invocation."""
+        """The blocks that this invocation measured."""
         return self.blocks[self.older :]
 
     @property
@@ -80,16 +79,16 @@ class Record:
 
     @property
     def done(self) -> int:
-        """Epochs that count towards this invocation's first look: those of an interrupted run that is resumed."""
+        """Number of judged epochs of this invocation, quick epochs excluded."""
         return len({b.epoch for b in self.own_blocks if b.metric and b.judged and not b.quick})
 
     def start(self, head: Run) -> None:
-        """Builds and arms are known: write the head."""
+        """Write run.json once builds and arms are known."""
         self.head = head
         self.folder.write_run(head)
 
     def placed(self, device: str, machine: Machine) -> None:
-        """Add a device that measures part of the run, or new facts and builds of it."""
+        """Add a device that measures part of the run, or update its facts and builds."""
         before = self.head.machines.get(device)
         if before:
             made = {(build.side, build.kernel): build for build in (*before.builds, *machine.builds)}
@@ -100,20 +99,20 @@ class Record:
             self.folder.append_finding(Finding(placed=Placed(device=device, machine=machine)))
 
     def knows(self, arm: Arm) -> None:
-        """Add an arm that takes turns in some cell."""
+        """Add an arm that a cell measures, unless the header has the arm."""
         if arm not in self.head.arms:
             self.head = msgspec.structs.replace(self.head, arms=(*self.head.arms, arm))
             self.folder.append_finding(Finding(arm=arm))
 
     def lost(self, losses: Sequence[Loss]) -> None:
-        """Drop the blocks of lost shards, on disk first."""
+        """Drop the blocks of lost shards, first on disk, then in memory."""
         if losses:
             self.head = msgspec.structs.replace(self.head, losses=(*self.head.losses, *losses))
             self.folder.write_run(self.judged("running"))
             self.blocks[:] = runfolder.standing(self.head, self.blocks)
 
     def note(self, found: Iterable[Touched]) -> None:
-        """Add files that changed and should not have: every later judgement sees them."""
+        """Add files that changed and must not. All later verdicts take them into account."""
         found = tuple(found)
         self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, *found))
         for touched in found:
@@ -121,7 +120,7 @@ class Record:
             self.view.warn(f"{touched.path} was {touched.how} {touched.moment}")
 
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
-        """Add a result; blocks, proofs and kernels are on disk before this returns."""
+        """Add a result. Blocks, proofs and kernels are on disk when the method returns."""
         match item:
             case Trace():
                 self.traces[item.cell, item.arm, item.by] = item
@@ -148,7 +147,7 @@ class Record:
                     self._next_write = done + max(_REWRITE, _REWRITE_SHARE * (done - began))
 
     def wanted(self) -> set[str]:
-        """Ids of cells that need one more epoch; the status line shows their number."""
+        """Return the ids of cells that need another epoch, and show their number in the status line."""
         todo = self._wanted(self.head, self.own_blocks, self.proofs)
         cells = self.head.cells
         labels = [self._labels[cell.id] for cell in cells if cell.id in todo]
@@ -156,7 +155,7 @@ class Record:
         return todo
 
     def known(self, status: Status) -> Run:
-        """The head with everything known so far, without verdicts."""
+        """Return the run with proofs, kernels and profiles so far, without verdicts."""
         return msgspec.structs.replace(
             self.head,
             status=status,
@@ -168,17 +167,17 @@ class Record:
         )
 
     def judged(self, status: Status) -> Run:
-        """The run with verdicts on everything measured so far."""
+        """Return the run with verdicts from all blocks so far."""
         return self._judge(self.known(status), self.blocks)
 
     def close(self, ended: str) -> None:
-        """Check the journal against what was measured, and set the time of the end (ISO 8601)."""
+        """Set the time of the end (ISO 8601), and compare rounds.jsonl with the blocks in memory."""
         self.head = msgspec.structs.replace(self.head, ended=ended)
         self.blocks[:] = runfolder.standing(self.head, self.blocks)
         with contextlib.suppress(AbprofError):
             cells = {cell.id for cell in self.head.cells}
             journal = (block for block in runfolder.blocks(self.folder.path, []) if block.cell in cells)
-            # Block by block: all blocks at once would take their memory twice.
+            # Compare block by block: reading all blocks at once would double the memory.
             for there, kept in zip_longest(runfolder.standing(self.head, journal), tuple(self.blocks)):
                 if kept is None and there is not None and there == self._writing:
                     self._writing = None

@@ -1,7 +1,7 @@
-"""A run's folder: run.json, rounds.jsonl and evidence.jsonl (docs/RUN_FOLDER.md), and folders of killed runs.
+"""A run's folder with run.json, rounds.jsonl and evidence.jsonl (docs/RUN_FOLDER.md): make, write, read, remove.
 
-run.json is replaced whole, so that a reader or a crash at any moment sees one complete version. rounds.jsonl and
-evidence.jsonl only grow, in checksummed lines, so that a killed run keeps every block that had ended.
+run.json is replaced atomically: readers see a complete version at any time, also after a crash. rounds.jsonl and
+evidence.jsonl only grow, by checksummed lines, so that a killed run keeps every finished block.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ RUN = "run.json"
 ROUNDS = "rounds.jsonl"
 EVIDENCE = "evidence.jsonl"
 LOGS = "logs"
-_NOTES = "unfinished"  # in the state folder: a file for each living run
+_NOTES = "unfinished"  # folder in the state folder, with a locked file for each running run
 _IGNORE_ALL = "*\n"
-_COPY_AGAIN = "abprof writes it whole and checked: copy the folder again from where it was made"
+_COPY_AGAIN = "the file was damaged after abprof wrote it: copy the folder again from the original"
 _Line = TypeVar("_Line", Block, Finding)
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """One run's folder; its name is the run's id."""
+    """The folder of a run; the folder's name is the run's id."""
 
     path: Path
 
@@ -53,26 +53,26 @@ class RunFolder:
         return self.path / LOGS
 
     def write_run(self, run: Run) -> None:
-        """Replace run.json atomically; the bytes on disk are read back strictly before they become run.json.
+        """Replace run.json atomically, after a strict read of the new file.
 
-        Raises ValueError on NaN or infinity (JSON has neither), AbprofError if the disk refuses.
+        Raises ValueError for NaN or infinity (JSON has neither), AbprofError if writing fails.
         """
         text = checksummed.text(run, 1) + b"\n"
         replace(self.path / RUN, text, lambda file: msgspec.json.decode(file.read_bytes(), type=Run))
 
     def append_block(self, block: Block) -> None:
-        """Add one line to rounds.jsonl and force it to the disk; a line that does not fit is removed again.
+        """Append a line to rounds.jsonl and sync the file; a partly written line is removed.
 
-        Raises ValueError on NaN or infinity, AbprofError if the disk refuses.
+        Raises ValueError for NaN or infinity, AbprofError if writing fails.
         """
         _append(self.path / ROUNDS, checksummed.line(block))
 
     def append_finding(self, finding: Finding) -> None:
-        """Add one line to evidence.jsonl, for what the next run.json will contain."""
+        """Append a line to evidence.jsonl, in case the run is killed before the next run.json."""
         _append(self.path / EVIDENCE, checksummed.line(finding))
 
     def sweep(self) -> None:
-        """Remove partial files of a killed run. Only while no other run uses the folder."""
+        """Remove temporary files of a killed run. Call only while no other run uses the folder."""
         for path in self.path.glob(".*.partial"):
             path.unlink(missing_ok=True)
 
@@ -97,7 +97,7 @@ def _append(target: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
-    """A new run's folder with its log. Removed if the run ends before run.json is written; after `kill -9`, by `sweep`."""
+    """Make a new run's folder and log. Removed at the end without run.json; after `kill -9` by `sweep`."""
     for line in sweep(paths.state_dir(), runs_dir):
         view.say(line)
     folder = create(runs_dir, id, _claim)
@@ -114,7 +114,7 @@ def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
 
 
 def _note(path: Path) -> Path:
-    """A file that names a run's folder, and is locked while the run lives."""
+    """Return the path of the file that names a run's folder and is locked while the run is alive."""
     return paths.state_dir() / _NOTES / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
@@ -126,10 +126,10 @@ def _claim(path: Path) -> bool:
 
 
 def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _: True) -> RunFolder:
-    """Make `runs_dir/run_id`, or with `-2`, `-3`, ... if it exists or `claim(path)` is false.
+    """Make the folder `runs_dir/run_id`. Append `-2`, `-3`, ... if the folder exists or `claim(path)` returns False.
 
-    A new runs folder gets a `.gitignore`, so that runs never show in `git status`; in a folder with other files the run
-    folder gets it. Raises AbprofError if the folder cannot be made.
+    A new runs folder gets a `.gitignore` that hides runs from `git status`; if `runs_dir` has other files, the run
+    folder gets the `.gitignore`. Raises AbprofError if the folder cannot be made.
     """
     with refusals(runs_dir, "choose another place with --runs-dir"):
         runs_dir.mkdir(parents=True, exist_ok=True)
@@ -150,7 +150,7 @@ def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _
 
 
 def _discard(path: Path) -> None:
-    """Remove a run folder without run.json, and the runs folder if it holds nothing else."""
+    """Remove a run folder without run.json, and the runs folder if now empty."""
     shutil.rmtree(path, ignore_errors=True)
     ignore = path.parent / ".gitignore"
     with suppress(OSError):
@@ -160,10 +160,10 @@ def _discard(path: Path) -> None:
 
 
 def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
-    """Remove folders of killed runs that have no run.json (only in `runs_dir`, if given). Returns a line for each."""
+    """Remove folders of killed runs without run.json (only in `runs_dir`, if given). Returns a line per folder."""
     lines = []
     for note in sorted((state / _NOTES).glob("*")):
-        with suppress(FileNotFoundError):  # its run has just ended
+        with suppress(FileNotFoundError):  # the run has just ended
             folder = Path(note.read_text(errors="surrogateescape"))
             if runs_dir is None or folder.parent == runs_dir:
                 with locks.abandoned(note) as dead:
@@ -178,10 +178,10 @@ def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
 
 
 def read(path: Path) -> tuple[Run, list[Block], list[str]]:
-    """Read a run: its head and results, its whole blocks in file order, and a note for each line that was dropped.
+    """Read a run. Returns the run, its valid blocks in file order, and a note for each dropped line.
 
-    `path` is the folder, or its run.json. Raises AbprofError if there is no run, if it does not fit the schema, or if a
-    newer abprof wrote it.
+    `path` is the folder, or its run.json. Raises AbprofError if there is no run.json, if run.json does not fit the
+    schema, or if a newer abprof wrote it.
     """
     folder = path.parent if path.name == RUN else path
     file = folder / RUN
@@ -199,18 +199,18 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
         notes.append(f"{ROUNDS}: {len(found) - len(known)} blocks are of cells that {RUN} does not have, dropped")
     known = list(standing(run, known))
     if run.observations and not known:
-        notes.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
+        notes.append(f"{ROUNDS}: no round can be read, so the results are those of {RUN}")
     findings = list(_read_lines(folder / EVIDENCE, Finding, "evidence", notes))
     return _completed(run, findings), known, notes
 
 
 def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
-    """The whole blocks of rounds.jsonl; a note is added for each line that cannot be read."""
+    """Yield the valid blocks of rounds.jsonl, and add a note for each line that cannot be read."""
     return _read_lines(folder / ROUNDS, Block, "a block", notes)
 
 
 def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
-    """The blocks without those of lost shards whose cells were measured again."""
+    """Yield the blocks, except those of lost shards whose cells another shard measured again."""
     lost = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
     return (block for block in blocks if not block.shard or (block.shard, block.cell) not in lost)
 
@@ -251,7 +251,7 @@ def _read_run(data: bytes, file: Path) -> Run:
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:
-    """The run with findings of evidence.jsonl that the run.json of a killed run lacks."""
+    """Add findings of evidence.jsonl, which the run.json of a killed run may lack."""
     if not findings:
         return run
 
@@ -259,8 +259,8 @@ def _completed(run: Run, findings: Sequence[Finding]) -> Run:
         return [value for finding in findings if (value := getattr(finding, field)) is not None]
 
     looked = {_proof_key(proof): proof for proof in merged((), found("proof"))}
-    proofs = tuple(looked.pop(_proof_key(proof), proof) for proof in run.proofs)  # evidence.jsonl has all looks
-    kernels = {kernel_key(kernel): kernel for kernel in (*found("kernel"), *run.kernels)}  # run.json's may be read
+    proofs = tuple(looked.pop(_proof_key(proof), proof) for proof in run.proofs)  # evidence.jsonl has all checks
+    kernels = {kernel_key(kernel): kernel for kernel in (*found("kernel"), *run.kernels)}  # run.json's has more
     return msgspec.structs.replace(
         run,
         proofs=(*proofs, *looked.values()),
@@ -272,7 +272,7 @@ def _completed(run: Run, findings: Sequence[Finding]) -> Run:
 
 
 def merged(proofs: Iterable[Proof], more: Iterable[Proof]) -> list[Proof]:
-    """Add proofs. A worker proves itself before and after timing: the same answer twice is one proof of two looks."""
+    """Merge proofs. Equal results of a worker's checks before and after timing become one proof with `looks` = 2."""
     known = {_proof_key(proof): proof for proof in proofs}
     for proof in more:
         key = _proof_key(proof)
@@ -286,5 +286,5 @@ def _proof_key(proof: Proof) -> tuple[Any, ...]:
 
 
 def kernel_key(kernel: Kernel) -> tuple[str, ...]:
-    """Equal for two records of the same kernel."""
+    """Return the identity of a kernel: equal for two records of the same kernel."""
     return kernel.side, kernel.package, kernel.kind, kernel.key, kernel.sha256

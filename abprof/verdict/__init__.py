@@ -1,8 +1,8 @@
-"""Verdicts: records in (a run's head, blocks of rounds, proofs), the run with its results out. Pure; imports records alone.
+"""Verdicts: pure functions from a run's header (run.json without results), blocks and proofs to its results.
 
-`judge` gives comparisons with verdicts, observations, warnings and the header with its exit code; `undecided` is the
-stopping rule; `aggregate` gives each cell's data, CellCache keeps it from call to call. The modules `stats` (numbers),
-`headline` (counts and the sentence) and `waivers` belong to the face.
+`judge` returns the run with comparisons, observations, warnings, and a summary with the exit code. `undecided` is the
+stopping rule. `aggregate` collects each cell's data, and CellCache keeps the data between calls. The modules `stats`
+(numbers), `headline` (counts, summary, warnings) and `waivers` are public too. Only records are imported.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CellCache", "CellData", "aggregate", "decide", "epochs_counted", "ju
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: numpy costs more than a short command."""
+    """Import the functions on first use: importing numpy takes longer than a short command."""
     if name in __all__:
         from abprof.verdict import judgement
 

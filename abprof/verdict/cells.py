@@ -1,4 +1,4 @@
-"""Aggregation: from a run's blocks to one `CellData` per cell, with each arm's state and the epoch values of any pair."""
+"""Aggregate a run's blocks into one `CellData` per cell: each arm's state, and epoch values of any pair of arms."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from abprof.records import (
 from abprof.verdict import stats
 
 Array = NDArray[np.float64]
-TIME, HOST_TIME, CLOCK, WAIT = range(4)  # rows of an arm in Rounds
-_FASTEST_CLOCK = 1e6  # MHz: no right reading is above
-_QUIETER = 0.8  # rescaled rounds are judged when they scatter by less than this share of the measured ones
-_FEWEST_RATIOS = 6  # a first look of mirrored pairs with one round rejected
-_FEWEST_ROUNDS = 4  # a first look of single rounds
-_MORE_SLOW_CALLS = 0.001  # P
+TIME, HOST_TIME, CLOCK, WAIT = range(4)  # indexes of an arm's rows in Rounds.arms
+_FASTEST_CLOCK = 1e6  # MHz: readings above are errors
+_QUIETER = 0.8  # rescaled rounds are judged if their scatter is below this share of the measured rounds'
+_FEWEST_RATIOS = 6  # ratios at the first look, with two rounds an epoch and one round rejected
+_FEWEST_ROUNDS = 4  # rounds at the first look, with one round an epoch
+_MORE_SLOW_CALLS = 0.001  # largest p-value
 _CLOCK_MISSING = 0.1  # largest share of turns that may lack a clock
 
 
 @dataclass(frozen=True)
 class Rounds:
-    """A block's kept rounds. `arms` has four rows per arm with one value a round: judged time and wall clock in ns per call,
-    the device's clock in MHz, the time the parent waited in ns per call. NaN: unknown, or no turn of the arm."""
+    """A block's kept rounds. `arms` has four rows per arm, with a value per round: judged time and host time in ns per
+    call, the device's clock in MHz, and the parent's wait in ns per call. NaN: unknown, or the arm had no turn."""
 
     epoch: int
     protocol: str
@@ -49,12 +49,12 @@ class Rounds:
     arms: dict[str, Array]
 
     def judged_arms(self) -> dict[str, Array]:
-        """All arms but peers, which do not decide how the sides are judged."""
+        """Return all arms except peers, which must not affect how sides are judged."""
         return {arm: rows for arm, rows in self.arms.items() if not Arm.of(arm).peer}
 
 
 def kept_rounds(block: Block) -> Rounds:
-    """A block's kept rounds. Raises ValueError on a judged time that is not positive, finite and below LONGEST_CALL."""
+    """Return a block's kept rounds. Raises ValueError for a judged time outside 0 to LONGEST_CALL."""
     dropped = frozenset(block.rejected)
     kept = [row for number, row in enumerate(block.rounds) if number not in dropped]
     turns = np.array([msgspec.structs.astuple(turn) for row in kept for turn in row], dtype=float).reshape(-1, 8)
@@ -76,12 +76,12 @@ def kept_rounds(block: Block) -> Rounds:
 
 
 def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
-    """The times rescaled to the mean clock of all turns; None unless that reduces the scatter of ratios by a fifth, or when
-    more than a tenth of the turns lack a clock.
+    """Return the rounds with times rescaled to the mean clock of all turns. None unless that reduces the scatter of
+    ratios by a fifth, and also if more than a tenth of the turns lack a clock.
 
-    A device changes its clock within a call of 20 ms (docs/MEASUREMENT.md). Only scatter is compared, never a centre, so
-    the choice cannot favour a verdict. Epochs of one round have no scatter of their own: there the drift of all arms
-    together is compared, not the ratios between epochs, which the interval is made of.
+    A device changes its clock within a call of 20 ms (docs/MEASUREMENT.md). The choice depends on scatter, not on
+    means, so it cannot favour a verdict. With one round per epoch there is no scatter of ratios within epochs: then the
+    drift of all arms together decides, because the interval is computed from the ratios between epochs.
     """
     clocks = [rows[CLOCK, ~np.isnan(rows[TIME])] for block in blocks for rows in block.judged_arms().values()]
     every = np.concatenate([np.empty(0), *clocks])
@@ -107,8 +107,8 @@ def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
 
 
 def _ratio_scatter(blocks: Sequence[dict[str, Array]]) -> float | None:
-    """Median absolute deviation of the rounds' log ratios from their epoch's median, over all pairs of an arm with the
-    first; None with fewer than six ratios. `blocks`: log times by arm."""
+    """Return the median absolute deviation of log ratios (each arm to the first) from their epoch's median; None with
+    fewer than six ratios. `blocks`: log times by arm."""
     deviations = [np.empty(0)]
     for block in blocks:
         first, *others = block.values() or [np.empty(0)]
@@ -121,11 +121,11 @@ def _ratio_scatter(blocks: Sequence[dict[str, Array]]) -> float | None:
 
 
 def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
-    """Standard deviation of the rounds' mean log time over the arms that every epoch has; None with fewer than two such
-    arms or four rounds.
+    """Return the standard deviation of the rounds' mean log time, over the arms that every epoch has. None with fewer
+    than two such arms or four rounds.
 
-    Independent of the ratios when the arms scatter alike. When one scatters three times as far, 95 % intervals miss in
-    7 % instead of 5 (tests/simulations/test_error_rates.py).
+    The drift is independent of the ratios if all arms scatter equally. If an arm scatters three times as far, 7 % of
+    the 95 % intervals miss instead of 5 % (tests/simulations/test_error_rates.py).
     """
     several = [block for block in blocks if len(block) > 1]
     common = sorted(set.intersection(*map(set, several))) if several else []
@@ -139,9 +139,9 @@ def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
 T = TypeVar("T")
 Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "sustained"]
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
-# Worst first: the status of an arm whose epochs disagree. A wrong answer comes first: only it would show a speed.
+# Worst first, for arms whose epochs disagree. `wrong` comes first: of these statuses it alone comes with a speed.
 SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
-TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be the machine's fault
+TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be caused by the machine
 
 
 @dataclass(frozen=True)
@@ -151,12 +151,12 @@ class ArmState:
     status: Status
     reason: str = ""
     log: str = ""
-    at: str = ""  # where the workload itself raised: function and file
+    at: str = ""  # function and file of the workload that raised
     check: CheckResult | None = None
     proof_broken: bool = False
-    flaky: bool = False  # one epoch failed, at least two did not: ok, with a warning
-    settled: bool = True  # False: one failure so far, further attempts decide
-    seen: bool = True  # False: not tried in any epoch
+    flaky: bool = False  # one epoch failed and two or more did not: ok, with a warning
+    settled: bool = True  # False: one transient failure so far, further epochs decide
+    seen: bool = True  # False: no epoch tried the arm
 
     @property
     def runs(self) -> bool:
@@ -164,26 +164,26 @@ class ArmState:
 
     @property
     def failed(self) -> bool:
-        """Whether no further epoch can show a speed."""
+        """Whether further epochs are useless: the arm will show no speed."""
         return self.proof_broken or (self.settled and not self.runs)
 
 
 @dataclass(frozen=True, eq=False)
 class CellData:
-    """Everything measured about one cell."""
+    """All measurements of one cell."""
 
     cell: Cell
     states: dict[str, ArmState]
     quick: bool
     allow_wrong: bool
-    attempts: int  # distinct epochs that tried this cell
-    metric: str  # the judged one: gpu_span, wall or reported
+    attempts: int  # number of epochs that tried this cell
+    metric: str  # the judged metric: gpu_span, wall, reported, ...
     blocks: tuple[Block, ...]
-    sustained: tuple[Block, ...] = ()  # slices without a pause
+    sustained: tuple[Block, ...] = ()  # blocks of calls without pauses
     _memo: dict[object, Any] = field(default_factory=dict)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
-        """Memoize a result that depends on this cell, the key, and the run's head alone (see CellCache)."""
+        """Return `compute()`, memoized by `key`. The result may depend only on this cell and on CellCache.head."""
         if key not in self._memo:
             self._memo[key] = compute()
         result: T = self._memo[key]
@@ -194,22 +194,22 @@ class CellData:
 
     @property
     def device(self) -> str:
-        """The run's device it was measured on; "" in a run on one device and when not measured."""
+        """The lease of the device that measured the cell; "" in a run on one device, or if not measured."""
         return next((block.device for block in self.blocks if block.device), "")
 
     def shows_times(self, arm: str) -> bool:
-        """Whether this arm's times may be shown: no speed is reported for a wrong answer or for wrong code."""
+        """Whether this arm's times may be shown: not for wrong outputs or for code of another side."""
         state = self.state(arm)
         return state.runs or (state.status == "wrong" and self.allow_wrong)
 
     @cached_property
     def read(self) -> tuple[Rounds, ...]:
-        """The rounds as measured. Raises ValueError on an impossible time."""
+        """The rounds as measured. Raises ValueError for an impossible time."""
         return tuple(map(kept_rounds, self.blocks))
 
     @cached_property
     def judged(self) -> tuple[Rounds, ...]:
-        """The judged rounds: rescaled to one clock where that is quieter, else as measured."""
+        """The judged rounds: rescaled to one clock if that reduces scatter, else as measured."""
         return at_one_clock(self.read) or self.read
 
     @cached_property
@@ -221,10 +221,10 @@ class CellData:
         return self.judged is not self.read
 
     def epochs(self, of: Quantity, *arms: str) -> list[Array]:
-        """Per epoch in which all arms ran: a row of values for each arm, of the rounds that have them all.
+        """Return an array for each epoch in which all arms ran: a row per arm, a column per round that has all arms.
 
-        `of`: the judged times, the times as read, the wall clock, the device's clock, cycles (time x clock), the times of
-        slices without a pause, or `waits`: two rows for each arm, the times as read and the time the parent waited.
+        `of`: `judged` times, times as `read`, `wall` (the host's clock), the device's `clock`, `cycles` (time x clock),
+        `sustained` (times without pauses), or `waits`: two rows per arm, the times as read and the parent's wait.
         """
         if not all(map(self.shows_times, arms)):
             return []
@@ -240,23 +240,23 @@ class CellData:
         return [each for each in whole if each.size]
 
     def epoch_values(self, before: str, after: str, of: Quantity = "judged") -> list[float]:
-        """Epoch values D in the order of epochs: the median over rounds of log(after/before)."""
+        """Return the epoch values: for each epoch the median over rounds of log(after/before)."""
         return self.once(
             ("values", before, after, of),
             lambda: [float(np.median(np.log(b) - np.log(a))) for a, b in self.epochs(of, before, after)],
         )
 
     def rounding(self, before: str, after: str) -> float:
-        """The largest log ratio that the last digit of printed times can hide; 0 for times that a worker read."""
+        """Return the largest log ratio that rounding of printed times can hide; 0 for times that a worker read."""
         step = max((block.last_digit_ns for block in self.blocks), default=0.0)
         medians = [*map(self.epoch_medians, (before, after))]
         return sum(step / 2 / float(np.median(each)) for each in medians) if step and all(medians) else 0.0
 
     def tail(self, before: str, after: str, pct: float) -> float | None:
-        """Change of the 90th percentile of calls in per cent, if more calls of `after` than of `before` are slow; else None.
+        """Return the change of the 90th percentile of calls in per cent, or None unless `after` has more slow calls.
 
-        A call is slow if it takes, in proportion to its own arm's median, `pct` per cent more than the 90th percentile of
-        `before`. More: P at most 0.001, one-sided, if both had as many.
+        Times are relative to their arm's median. A call is slow if its time is `pct` per cent above the 90th percentile
+        of `before`. More slow calls: a one-sided sign test against equal numbers has p <= 0.001.
         """
         pairs = self.epochs("judged", before, after)
         if not pairs:
@@ -269,12 +269,12 @@ class CellData:
         return stats.percent(float(np.log(np.quantile(b, 0.9) / np.quantile(a, 0.9))))
 
     def epoch_medians(self, arm: str, of: Quantity = "judged") -> list[float]:
-        """The arm's median time of each epoch, ns per call."""
+        """Return the arm's median time in each epoch, ns per call."""
         return self.once(("medians", arm, of), lambda: [float(np.median(each)) for each in self.epochs(of, arm)])
 
 
 def _values(rows: Array, of: Quantity) -> Array:
-    """What an arm's rows of Rounds have of a quantity."""
+    """Return a quantity's rows, from an arm's rows of Rounds."""
     if of == "cycles":
         return np.asarray(rows[TIME] * rows[CLOCK])
     found: Array = rows[{"wall": [HOST_TIME], "clock": [CLOCK], "waits": [TIME, WAIT]}.get(of, [TIME])]
@@ -283,8 +283,8 @@ def _values(rows: Array, of: Quantity) -> Array:
 
 @dataclass
 class CellCache:
-    """Aggregated cells of one run, reused while a cell's blocks are the same objects and the head is equal in what any
-    cell's data or memoized results depend on."""
+    """Aggregated cells of one run. A cell is reused while its blocks are the same objects and `head` is equal: all
+    fields of the run that a cell's data or memoized results depend on."""
 
     head: tuple[object, ...] = ()
     cells: dict[str, tuple[list[Block], CellData]] = field(default_factory=dict)
@@ -293,15 +293,15 @@ class CellCache:
 def aggregate(
     run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
 ) -> dict[str, CellData]:
-    """Cell id -> data, for every cell of the run, measured or not; what `cache` has is reused. Raises ValueError on
-    impossible input."""
+    """Return cell id -> data for every cell of the run, measured or not, reusing cells of `cache`. Raises ValueError
+    for blocks of unknown cells or with impossible times."""
     cache = cache or CellCache()
     owned: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
     for block in blocks:
         if block.cell not in owned:
             raise ValueError(f"rounds of a cell that is not in the run: {block.cell}")
         owned[block.cell].append(block)
-    # If any output was checked, an arm whose only check did not arrive is not trusted.
+    # If the run checks outputs, an arm whose only check failed to report is not trusted.
     checked = any(outcome.check is not None for block in blocks for outcome in block.outcomes.values())
     broken = tuple(proof for proof in proofs if not proof.ok)
     builds = [(device, machine.builds) for device, machine in run.machines.items() if machine.builds]
@@ -317,8 +317,8 @@ def aggregate(
 
 def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof], *, checked: bool) -> CellData:
     blocks = [block for block in every if block.judged]
-    # A quick epoch chose the cells that were measured again, so it would bias them: fresh epochs alone count.
-    # A block without a metric states what was known without measuring, and yields to any that was measured.
+    # A quick epoch selects the cells to measure again, so its values would bias them: only later epochs count.
+    # A block without a metric has outcomes known without measuring; measured blocks replace it.
     tried = [block for block in blocks if block.metric]
     fresh = [block for block in tried if not block.quick]
     kept = tuple(sorted(fresh or tried or blocks, key=lambda block: (block.epoch, block.began)))
@@ -342,12 +342,12 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
 
 
 def same_code(run: Run) -> bool:
-    """Whether this is an A/A run: every side is the same tree, and its cells are judged by their intervals."""
+    """Whether this is an A/A run: all sides have the same tree. Cells are then judged by their intervals."""
     return len(run.sides) > 1 and len({side.tree for side in run.sides}) == 1
 
 
 def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
-    """Ids of the arms of this cell in the run's order; controls only where one was measured."""
+    """Return the ids of this cell's arms in the run's order. A control is included only if measured."""
     workload = next((load for load in run.workloads if load.name == cell.workload), None)
     built = [variant for build in run.builds if build.kernel == cell.kernel for variant in build.variants]
     variants = (workload.variants if workload else ()) or built or ("",)
@@ -364,7 +364,7 @@ def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
 def _state(
     run: Run, cell: Cell, arm: str, blocks: Sequence[Block], broken: Sequence[Proof], *, checked: bool
 ) -> ArmState:
-    """One arm's outcome, strongest evidence first: skipped, wrong code loaded, not built, then its epochs."""
+    """Return an arm's state, from the first that applies: skipped, wrong code loaded, not built, results of epochs."""
     if cell.skip:
         return ArmState("unsupported", cell.skip)
     side, peer = Arm.of(arm).side, Arm.of(arm).peer
@@ -384,18 +384,17 @@ def _state(
         turned = any(arm in block.arms and block.rounds for block in blocks)
         return ArmState("ok", "" if turned else "not measured", seen=turned)
     merged = _over_epochs(tried, last=run.options.quick or not any(block.metric for block in blocks))
-    if merged.flaky and merged.check is None and checked:  # the failed epoch was the one that checks the output
+    if merged.flaky and merged.check is None and checked:  # the failed epoch is the one that checks outputs
         first = next(outcome for _, outcome in tried if outcome.status in TRANSIENT)
         return ArmState(first.status, first.reason, first.log, first.at)
     return merged
 
 
 def _over_epochs(tried: Sequence[tuple[int, Outcome]], *, last: bool) -> ArmState:
-    """Merge an arm's outcomes: the worst status wins, with one exception.
+    """Merge an arm's outcomes (epoch, outcome): the worst status wins, with one exception.
 
-    A crash, timeout or exhausted memory in a single epoch that at least two other epochs do not repeat leaves the arm ok,
-    with a warning. A wrong answer, an unsupported case or a missing kernel counts from the first time. `last`: no further
-    attempt will be made.
+    A crash, timeout or exhausted memory in a single epoch is only a warning if two or more other epochs succeeded. A
+    wrong output, an unsupported case or a missing kernel always counts. `last`: no further epoch follows.
     """
     failed = {epoch for epoch, outcome in tried if outcome.status in TRANSIENT}
     good = {epoch for epoch, outcome in tried if outcome.status in RUNS} - failed

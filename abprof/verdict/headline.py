@@ -1,5 +1,4 @@
-"""What a run says first: its header (counts, trust, exit code, the sentence that says whether to act), and its warnings, one
-record per kind with what to do."""
+"""The summary of a run (counts, trust, exit code, a sentence), and its warnings with advice, one per kind."""
 
 from __future__ import annotations
 
@@ -16,23 +15,23 @@ from abprof.records.quantities import plural
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import ArmState, CellData, same_code
 
-MOST_UNDECIDED = 0.10  # share of the judged rows above which a run gives no answer (exit 4)
+MOST_UNDECIDED = 0.10  # larger shares of undecided rows mean exit code 4
 WITHHELD = frozenset({"clock", "power", "timer"})  # reasons: another reading contradicts the verdict
-# Reasons that more epochs could remove.
+# Reasons that further epochs may remove.
 OPEN = {"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming"} | WITHHELD
-_FASTEST = -100 + 1e-9  # per cent; a change rounded to -100 has no logarithm
+_FASTEST = -100 + 1e-9  # per cent; -100 has no logarithm
 Answer = Literal["act", "confirm", "unjudged", "fine"]
 Counts = Mapping[str, int]
 Cells = Mapping[str, CellData]
 Rows = Sequence[Comparison]
-_ABOVE_BEST = 1.1  # the measured best rate of a device may be too low by so much
+_ABOVE_BEST = 1.1  # tolerated ratio to the device's measured peak rate
 _VERDICTS = ("slower", "faster", "slight", "same", "unclear", "broken", "unsupported", "missing")
 
 
 def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) -> Header:
-    """The header of a run from its rows (base with targets) and controls. `within`, the comparisons between variants,
-    affects the sentence of a run of one branch alone."""
-    tested = trust_panel(rows, controls)
+    """Return the summary of a run. `rows` compare base with targets; `within` compares variants, and is used only in
+    the sentence of a run with one side."""
+    tested = self_comparisons(rows, controls)
     outside, inside = len(beyond_margin(run, cells, tested)), sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows) | {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
     counts["tampered"] = sum(one.falsifies for one in run.touched)
@@ -51,7 +50,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
 
 
 def untimed(run: Run) -> Header:
-    """The header of a run in which nothing was timed: what Nsight Compute recorded, and what failed."""
+    """Return the summary of a run without timing: how many cells Nsight Compute profiled, and which arms failed."""
     failed = [one for one in run.profiles if one.status not in ("ok", "unsupported")]
     cells = {one.cell for one in run.profiles if one.status == "ok"}
     sentence = f"{plural(len(cells), 'cell')} under Nsight Compute, nothing was timed"
@@ -62,8 +61,8 @@ def untimed(run: Run) -> Header:
     return Header(sentence=sentence, counts={"cells": len(run.cells)}, trusted=True, exit_code=int(code))
 
 
-def trust_panel(rows: Rows, controls: Rows) -> list[Comparison]:
-    """Every comparison of code with itself that has an interval: controls, and measured cells of identical code."""
+def self_comparisons(rows: Rows, controls: Rows) -> list[Comparison]:
+    """Return the comparisons of code with itself that have an interval: controls, and rows of identical code."""
     known = [row for row in rows if "identical_code" in row.reasons]
     return [row for row in (*controls, *known) if row.low_pct is not None]
 
@@ -75,13 +74,13 @@ def inside_margin(run: Run, row: Comparison) -> bool:
     return low is not None and high is not None and -margin <= low and high <= margin
 
 
-def beyond_margin(run: Run, cells: Cells, panel: Rows) -> Rows:
-    """The rows of the panel whose whole interval lies outside the margin: a difference was measured where there is none.
+def beyond_margin(run: Run, cells: Cells, rows: Rows) -> Rows:
+    """Return the rows of `self_comparisons` whose whole interval lies outside the margin: false alarms.
 
-    The level is divided by the number of rows (Bonferroni), so that at most 5 % of the runs without any bias have such a row.
+    The level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have such a row.
     """
-    level, found = stats.tabled(0.05 / max(1, len(panel))), []
-    for row in panel:
+    level, found = stats.tabled(0.05 / max(1, len(rows))), []
+    for row in rows:
         data = cells[row.cell]
         values, rounding = data.epoch_values(row.from_, row.to), data.rounding(row.from_, row.to)
         interval = stats.repeated_interval(values, level, rounding)
@@ -92,7 +91,7 @@ def beyond_margin(run: Run, cells: Cells, panel: Rows) -> Rows:
 
 
 def undecided_row(row: Comparison) -> bool:
-    """Whether more epochs could answer."""
+    """Whether further epochs could decide the row."""
     return bool(OPEN & set(row.reasons))
 
 
@@ -101,11 +100,11 @@ def base_not_ok(row: Comparison) -> bool:
 
 
 def count(run: Run, rows: Rows) -> dict[str, int]:
-    """Counts of rows. slower + faster + slight + same + unclear + broken + unsupported + missing = comparisons.
+    """Count rows: slower + faster + slight + same + unclear + broken + unsupported + missing = comparisons.
 
-    Of these: `undecided` could be settled by more epochs, `base_not_ok` have a base that does not run, `identical` are the
-    `same` of identical code, `waived` the `slower` with a waiver, `suspect_*` the changed that false-discovery control
-    leaves out.
+    Further counts overlap: `undecided` (further epochs could decide), `base_not_ok` (the base does not run),
+    `identical` (`same` because of identical code), `waived` (`slower` with a waiver), and `suspect_slower` and
+    `suspect_faster` (rejected by false-discovery control).
     """
     counts = {"cells": len(run.cells), "comparisons": len(rows)} | dict.fromkeys(_VERDICTS, 0)
     for row in rows:
@@ -125,19 +124,19 @@ def count(run: Run, rows: Rows) -> dict[str, int]:
 
 
 def certain(counts: Counts, verdict: str) -> int:
-    """Rows of this verdict that survive false-discovery control and have no waiver."""
+    """Return the number of rows of this verdict that survive false-discovery control and have no waiver."""
     waived = counts.get("waived", 0) if verdict == "slower" else 0
     return counts.get(verdict, 0) - counts.get(f"suspect_{verdict}", 0) - waived
 
 
 def _mostly_undecided(of: Counts) -> bool:
-    """Whether more than a tenth of the judged rows are open, or changed by what may be chance."""
+    """Whether more than a tenth of the judged rows are undecided or rejected by false-discovery control."""
     judged = of.get("comparisons", 0) - of.get("unsupported", 0) - of.get("missing", 0)
     return sum(of.get(k, 0) for k in ("undecided", "suspect_slower", "suspect_faster")) > MOST_UNDECIDED * judged
 
 
 def answer(counts: Counts, *, measured: bool) -> Answer:
-    """Whether to act. `unjudged`: nothing was measured, files were tampered with, controls failed, or too much is open."""
+    """Return whether to act. `unjudged`: nothing measured, tampering, failed controls, or too many undecided rows."""
     if not measured or counts.get("controls_outside") or counts.get("tampered"):
         return "unjudged"
     if counts.get("broken") or certain(counts, "slower"):
@@ -148,7 +147,7 @@ def answer(counts: Counts, *, measured: bool) -> Answer:
 
 
 def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
-    """Geometric mean of the time ratios of the first target's rows that have an interval and run on both sides."""
+    """Return the geometric mean of the first target's changes, per cent, over rows that have an interval."""
     first = next((side.id for side in run.sides if side.id != "base"), None)
     thetas = [
         math.log1p(max(row.pct, _FASTEST) / 100)
@@ -162,10 +161,10 @@ def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
 
 
 def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
-    """docs/DESIGN.md, "Exit codes, everywhere". Untrusted comes before any verdict, a certain slow-down before doubt.
+    """Return the exit code (docs/DESIGN.md, "Exit codes, everywhere"), the first that applies in the order below.
 
-    `--fail-on never` keeps only "nothing measured"; with `unclear` one unclear row is enough for exit 4, otherwise it
-    takes more than a tenth of the judged rows.
+    With `--fail-on never` only "nothing measured" fails. Exit code 4 for doubt needs one unclear row with `--fail-on
+    unclear`, else more than a tenth of the judged rows.
     """
     fail_on = run.options.fail_on
     if not measured:
@@ -181,7 +180,7 @@ def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
 
 
 def _one_branch(run: Run, counts: Counts, within: Rows) -> str:
-    """The sentence of a run of one branch."""
+    """Return the sentence of a run with one side."""
     known = Counter(row.verdict for row in within if row.pct is not None)
     between = "one branch alone has no verdict"
     if known:
@@ -192,10 +191,10 @@ def _one_branch(run: Run, counts: Counts, within: Rows) -> str:
 
 
 def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, action: bool = False) -> str:
-    """The sentence of a comparison: `3 slower, 1 faster, 2 unchanged (6 cells).`, changes by false-discovery control.
+    """Return the sentence of a comparison, like `3 slower, 1 faster, 2 unchanged (6 cells).`
 
-    A run that must not be acted on, or has no answer, says so first; with `action` every run says first whether to act.
-    `margin` is in per cent; `same_code`: every side is the same tree.
+    Changes count if they survive false-discovery control. The sentence starts with `_lead` if the run has no answer,
+    and always with `action`. `margin` is in per cent; `same_code`: all sides have the same tree.
     """
     if not measured:
         return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
@@ -211,7 +210,7 @@ def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, a
 
 
 def _lead(counts: Counts, margin: float) -> str:
-    """Whether to act, and why not."""
+    """Return whether to act, and the reason if not."""
     if counts.get("tampered"):
         return f"Do not act on this run, {plural(counts['tampered'], 'file')} that it rests on changed while it ran"
     if counts.get("controls_outside"):
@@ -244,59 +243,59 @@ def _rest(counts: Counts) -> str:
 # ---------------------------------------------------------------- warnings
 
 
-# Kind -> what was found, what to do. `_warning` fills the braces; `{n}` is the number of rows, blocks or cells.
+# Kind -> (finding, advice). `_warning` fills in the braces; `{n}` is the number of rows, blocks or cells.
 _WARNINGS = {
     "untrusted": (
-        "the same code against itself differs beyond the margin in {controls}, by up to {worst:.2f} %",
-        "something on this machine favours one worker; find it before reading any verdict of this run",
+        "{controls}: two copies of the same code differ beyond the margin, by up to {worst:.2f} %",
+        "something on this machine favours one worker; find the cause before you trust any verdict of this run",
     ),
     "proof": (
         "a worker loaded code from outside its own side",
-        "no number is shown; look for an editable install or a path that points elsewhere",
+        "its times are not shown; look for an editable install or a path that points elsewhere",
     ),
     "wrong_shown": (
-        "wrong answers, and their times are shown because of --allow-wrong",
+        "wrong outputs; their times are shown because of --allow-wrong",
         "do not use these times",
     ),
     "suspect": (
         "{n} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
-        "their intervals stand; `abprof rerun RUN` gives them fresh epochs",
+        "their intervals are valid; `abprof rerun RUN` measures them again",
     ),
     "clock": (
-        "the device's clock differed between the sides by up to {most:.2g} %: at one clock they compare otherwise",
-        "`abprof rerun RUN` gives fresh epochs; locked clocks (nvidia-smi --lock-gpu-clocks) decide",
+        "the device's clock differed between the sides by up to {most:.2g} %, and the verdict depends on that",
+        "run `abprof rerun RUN`, or lock the clocks (nvidia-smi --lock-gpu-clocks) and run again",
     ),
     "power": (
         "{cell}: {turns:+.2f} % of time in turns, {sustained:+.2f} % without a pause at the power limit",
-        "which of them counts depends on how the kernel is used: short bursts, or for seconds on end",
+        "use the first number for a kernel called in short bursts, the second for one that runs for seconds",
     ),
     "timer": (
         "the clock outside the worker does not confirm the worker's timer for these cells",
-        "code under test may have patched its timer, or moved its time to where no timer looks (the host, a reset)",
+        "code under test may have patched the timer, or moved work out of the timed call (to the host or a reset)",
     ),
     "roofline": (
         "faster than the best matrix products of plain torch on this device",
-        "a result kept from an earlier call, another data type, or a workload that counts too much work",
+        "check for a result reused from an earlier call, another data type, or a workload that counts too much work",
     ),
     "tail": (
         "more calls of the target are slow: the slowest tenth by up to {most:+.1f} %, while the median is not",
-        "the verdict rests on the median; the cell's detail in report.html has the change of both",
+        "the verdict uses the median; report.html shows both changes in the cell's detail",
     ),
     "dependent": (
         "successive epochs depend on each other (autocorrelation {lag:+.2f}): intervals are too narrow",
-        "a load or a temperature that changes over minutes does that; run again when the machine is quiet",
+        "load or temperature may change over minutes; run again when the machine is quiet",
     ),
     "flaky": (
         "failed in one epoch and not in the others",
-        "it counts as ok; if it comes back, it is a bug",
+        "the arm counts as ok; a failure that comes back is a bug",
     ),
     "rejected": (
         "{n} epoch blocks lost every round ({why})",
-        "the machine was too busy to measure on; run again when it is quiet",
+        "the machine was too busy to measure on; run again when the machine is quiet",
     ),
     "one_at_a_time": (
-        "the sides do not fit into memory together: they were measured one after the other, in two visits each",
-        "their intervals are wider for it; on a device with more memory they take turns call by call",
+        "the sides do not fit into memory together: each was measured alone, in two visits",
+        "their intervals are wider; a device with more memory gives narrower ones",
     ),
     "foreign": (
         "other processes used the device: {names}",
@@ -306,9 +305,9 @@ _WARNINGS = {
 
 
 def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Advice]:
-    """All warnings of a run, the gravest first."""
+    """Yield all warnings of a run, most serious first."""
     yield from _touched(run, falsifies=True)
-    out = beyond_margin(run, cells, trust_panel(rows, controls))
+    out = beyond_margin(run, cells, self_comparisons(rows, controls))
     worst = max((abs(row.pct or 0.0) for row in out), default=0.0)
     yield from _rows("untrusted", out, controls=plural(len(out), "control"), worst=worst)
     yield from _arms("proof", cells, lambda state: state.proof_broken)
@@ -326,7 +325,7 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
 
 
 def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
-    """Verdicts that chance, another reading or dependent epochs may explain."""
+    """Yield warnings about verdicts that may be due to chance, another reading or dependent epochs."""
     because = {code: [row for row in rows if code in row.reasons] for code in ("clock", "power", "timer", "tail")}
     yield from _rows("suspect", [r for r in rows if r.verdict in {"slower", "faster"} and not r.discovery])
     yield from _rows(
@@ -344,7 +343,7 @@ def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
 
 
 def _conditions(blocks: Sequence[Block]) -> Iterator[Advice]:
-    """What disturbed the measurement: a busy machine, too little memory for both sides, other processes."""
+    """Yield warnings about the machine: too busy, too little memory for both sides, other processes."""
     lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
     yield from _rows("rejected", lost, why=", ".join({block.rejected_why: 0 for block in lost}))
     yield from _rows("one_at_a_time", [block for block in blocks if block.alone])
@@ -376,9 +375,9 @@ def _failed(kind: str, cells: Cells, rows: Rows, what: str) -> Iterator[Advice]:
         state, number = cells[row.cell].state(arm), len({each.cell for each in rows})
         why = f"{arm} {state.status}{f': {state.reason}' if state.reason else ''}"
         log = f"logs/{state.log.removeprefix('logs/')} in the run folder"
-        advice = f"read {log}" if state.log else "the reason stands in the report"
+        advice = f"read {log}" if state.log else "see the reason in the report"
         if state.at:
-            advice = f"fix {state.at}, or what this arm returns to it; the traceback is in {log}"
+            advice = f"fix {state.at}, or the value that this arm passes to it; the traceback is in {log}"
         elif kind == "base_not_ok":
             advice = "fix the base, or compare with another ref"
         text = f"{plural(number, 'cell')} {what} (first: {row.cell}, {why})"
@@ -389,16 +388,16 @@ def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:
     found = [one for one in run.touched if one.falsifies == falsifies]
     for first in found[:1]:
         more = f", and {len(found) - 1} more files" if len(found) > 1 else ""
-        so = "what was measured or judged may not be what was built" if falsifies else "no verdict rests on it"
+        so = "results may not be those of the built code" if falsifies else "no result depends on this file"
         yield Advice(
             kind="tampered" if falsifies else "written_elsewhere",
             text=f"{first.path} was {first.how} {first.moment}{more}: {so}",
-            advice="a package may have written there; --contain always keeps code under test to its own folders",
+            advice="find the package that writes there; --contain always confines code under test to its own folders",
         )
 
 
 def _too_fast(run: Run, data: CellData, row: Comparison) -> bool:
-    """Whether the target is above the best rate of plain torch's matrix products in this run, while the base is not."""
+    """Whether the target exceeds the rate of plain torch's best matrix product in this run, and the base does not."""
     machine = run.machines.get(data.device)
     known, medians = machine.ceilings if machine else run.ceilings, [*map(data.epoch_medians, (row.from_, row.to))]
     if not known or not known.tflops or not data.cell.flops or not all(medians):

@@ -1,21 +1,21 @@
-"""`judge`: records in, verdicts out. Which arms of a cell are compared, the verdict on each pair, and when a cell is decided.
+"""The verdict rules: which arms of a cell are compared, the verdict on each pair, and when a cell is decided.
 
-A live run and `abprof report` call the same function.
+A live run and `abprof report` both call `judge`.
 
-Rules, on log ratios of time with the repeated intervals of `stats` (95 % for a change; 90 % for equivalence, which is two
-one-sided tests at 5 %). The first that holds is the verdict:
+The verdict is the first rule that holds, on log ratios of time with the repeated intervals of `stats` (95 % for a change;
+90 % for equivalence, that is two one-sided tests at 5 %):
     slower     the whole 95 % interval is above log(1 + threshold)
     faster     the whole 95 % interval is below log(1 - threshold)
     same       the 90 % interval lies inside the margin (never wider than the cell's threshold)
     slight     the 95 % interval excludes zero and lies inside the threshold
-    otherwise more epochs; at the end `unclear`, with the smallest margin that could have been certified.
-Every interval covers at all planned looks together, so stopping at the first look that decides costs nothing.
+    unclear    otherwise, when measuring ends; until then the cell gets more epochs
+The intervals cover jointly over all planned looks, so stopping at the first look that decides does not add errors.
 
-A verdict is withheld (`unclear`) where another reading certainly contradicts it: times as read those at one clock
-(`clock`), slices without a pause (`power`), or the parent's own clock (`timer`).
+A verdict becomes `unclear` if another reading contradicts it with 95 % confidence: times as read contradict times at
+one clock (reason `clock`), times without pauses contradict (`power`), or the parent's clock contradicts (`timer`).
 
-Targets, peers and variants are three families: false-discovery control runs over each by itself. Peers and variants do
-not affect the header, the exit code or the number of epochs (except variants in a run of one branch).
+Targets, peers and variants are three families, each with its own false-discovery control. Peers and variants do not
+affect the summary, the exit code or the number of epochs, except variants in a run with one side.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from abprof.verdict import stats, waivers
 from abprof.verdict.cells import CellCache, CellData, aggregate, same_code
 from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
 
-_SEEN = 0.5  # share of a claimed saving that the parent's clock must see
+_SEEN = 0.5  # share of a saving that the parent's clock must confirm
 Role = Literal["target", "peer", "variant", "control"]
 
 
 class Pair(NamedTuple):
-    """Two arms of one cell that are compared, and as what."""
+    """Two arms of one cell to compare, and the role of the comparison."""
 
     before: str
     after: str
@@ -61,10 +61,10 @@ class Pair(NamedTuple):
 
 
 def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None) -> Run:
-    """The run with the results of everything measured so far, without causes. Pure: equal records give equal results.
+    """Return the run with results computed from `blocks` and `proofs`, without causes. Pure.
 
-    Results that the run has are not read. `cache` reuses cells from call to call. Raises ValueError on impossible input: a
-    kept round with an impossible time, or rounds of a cell that the run does not have.
+    Results already in `run` are replaced. `cache` keeps cells between calls. Raises ValueError for a kept round with an
+    impossible time, and for blocks of a cell that the run does not have.
     """
     if not run.options.timed:
         return msgspec.structs.replace(run, header=untimed(run))
@@ -92,12 +92,12 @@ def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache
 
 
 def _compared(run: Run, data: CellData) -> list[tuple[Role, Comparison]]:
-    """Every pair of a cell, judged once as long as the cell has nothing new."""
+    """Return the comparison of every pair of a cell, memoized until the cell has new blocks."""
     return data.once("rows", lambda: [(pair.role, compare(run, data, pair)) for pair in pairs(run, data)])
 
 
 def provisional(run: Run, blocks: Sequence[Block]) -> list[tuple[Pair, list[float]]]:
-    """The pairs that cells are measured for, with their epoch values so far (log ratios), from the first epoch on."""
+    """Return the pairs that `pursued` selects, with their epoch values so far (log ratios), from the first epoch on."""
     cells = aggregate(run, blocks).values()
     found = [(pair, data.epoch_values(pair.before, pair.after)) for data in cells for pair in pairs(run, data)]
     return [(pair, values) for pair, values in found if values and pursued(run, pair.role)]
@@ -106,13 +106,12 @@ def provisional(run: Run, blocks: Sequence[Block]) -> list[tuple[Pair, list[floa
 def undecided(
     run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
 ) -> set[str]:
-    """Ids of the cells to measure in the next epoch; before the first, all that can run.
+    """Return the ids of the cells to measure in the next epoch. Before the first epoch: all cells that can run.
 
-    A cell stops at the first planned look at which every comparison with a target (in a run of one branch: between its
-    variants) is decided, and is as precise as --precision requires; with --epochs after that many. A changed cell that
-    false-discovery control would call chance goes on. One failure that may be the machine's allows two more attempts.
-    Controls and peers never keep a cell going, except that a cell with a control reaches the first look. To plan a rerun
-    pass only its own blocks.
+    A cell stops at the first planned look at which every comparison with a target (in a run with one side: between
+    variants) is decided and as precise as --precision requires. With --epochs N it stops after N epochs. A changed cell
+    that false-discovery control rejects continues. A failure that the machine may have caused allows two more epochs.
+    Peers do not prolong a cell; a control does until the first look. For a rerun pass only the rerun's blocks.
     """
     cells = aggregate(run, blocks, proofs, cache)
     more = {cell for cell, data in cells.items() if data.once("open", partial(_wants_more, run, data))}
@@ -135,7 +134,7 @@ def _wants_more(run: Run, data: CellData) -> bool:
     every = pairs(run, data)
     if any(pair.role == "target" for pair in every):
         return any(_open(run, data, pair) for pair in every if pair.role in {"target", "control"})
-    for arm, state in data.states.items():  # a profile of one branch: each arm up to the first look
+    for arm, state in data.states.items():  # a run with one side: each arm up to the first look
         if not state.settled or (not state.failed and len(data.epoch_medians(arm)) < stats.LOOKS[0]):
             return True
     variants = [pair for pair in every if pursued(run, pair.role) and data.epoch_values(pair.before, pair.after)]
@@ -143,7 +142,7 @@ def _wants_more(run: Run, data: CellData) -> bool:
 
 
 def _open(run: Run, data: CellData, pair: Pair) -> bool:
-    """Whether a comparison between sides, with a control, or of the only side's variants needs another epoch."""
+    """Whether a pair needs another epoch: target, control, or variants in a run with one side."""
     states = data.state(pair.before), data.state(pair.after)
     values = data.epoch_values(pair.before, pair.after)
     if pair.role == "control":
@@ -164,7 +163,7 @@ def _open(run: Run, data: CellData, pair: Pair) -> bool:
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:
-    """Cell -> epochs behind its verdict, without quick ones: the least over its comparisons."""
+    """Return cell id -> number of epochs behind its verdict (the minimum over targets), quick epochs excluded."""
     found = {}
     for cell, data in aggregate(run, blocks, proofs).items():
         targets = [pair for pair in pairs(run, data) if pair.role == "target"]
@@ -178,10 +177,10 @@ def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
 
 
 def pairs(run: Run, data: CellData) -> list[Pair]:
-    """The comparisons of a cell: base with each target (same variant), base with its control, each peer with every side,
-    and the variants of a side: the plain one with every other, and each step of the ladder with the next.
+    """Return the pairs to compare: base with each target (same variant), base with its control, each peer with every
+    side, and within a side the baseline variant with every other variant, and each step of LADDER with the next.
 
-    Plain is the ladder's first step or the sweep's reference; without either variants are not compared.
+    The baseline is the first step of LADDER, or `against` of SWEEP; without a baseline variants are not compared.
     """
     variants = {arm.id: arm.variant for arm in run.arms}
     sides = [side.id for side in run.sides]
@@ -202,7 +201,7 @@ def pairs(run: Run, data: CellData) -> list[Pair]:
 
 
 def pursued(run: Run, role: Role) -> bool:
-    """Whether cells are measured until pairs of this role are decided: sides, and in a run of one branch its variants."""
+    """Whether pairs of this role prolong a cell until decided: targets, and in a run with one side variants."""
     return role == "target" or (role == "variant" and len(run.sides) == 1)
 
 
@@ -213,10 +212,10 @@ def precise(values: Sequence[float], options: Options) -> bool:
 
 
 def decide(values: Sequence[float], threshold: float, margin: float, rounding: float = 0.0) -> Verdict | None:
-    """The verdict that these epoch values (log ratios) support at their last planned look; None if none yet.
+    """Return the verdict of these epoch values (log ratios) at the last planned look; None if undecided.
 
-    `threshold` and `margin` are in per cent. With a margin wider than the threshold a change could be both `slower` and
-    `same`, so the narrower of the two is the margin. `rounding`: see `stats.repeated_interval`.
+    `threshold` and `margin` are in per cent. The margin is cut to the threshold: otherwise a change could be both
+    `slower` and `same`. `rounding`: see `stats.repeated_interval`.
     """
     strict, wide = (stats.repeated_interval(values, alpha, rounding) for alpha in (0.05, 0.10))
     return _by_intervals(strict, wide, threshold, margin) if strict and wide else None
@@ -234,7 +233,7 @@ def _by_intervals(strict: stats.Interval, wide: stats.Interval, threshold: float
 
 
 def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
-    """Epochs at the first later look that would decide, if mean and scatter stay as they are; None if no look would."""
+    """Return the epochs of the first look that decides if mean and scatter stay the same; None if no look does."""
     values, rounding = data.epoch_values(pair.before, pair.after), data.rounding(pair.before, pair.after)
     threshold, margin = run.options.threshold_of(data.cell.id), run.options.margin
     for look in stats.LOOKS if len(values) > 1 else ():
@@ -245,8 +244,8 @@ def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
 
 
 def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
-    """The verdict of `decide`, where `same` at one clock also needs times as read, or slices without a pause, within the
-    threshold: a change of the clock alone is a change of time."""
+    """Return the verdict of `decide`. `same` with times at one clock also requires times as read, or times without
+    pauses, within the threshold: code that only lowers the clock is slower too. None if undecided."""
     before, after, threshold = pair.before, pair.after, run.options.threshold_of(data.cell.id)
     values = data.epoch_values(before, after)
     verdict = decide(values, threshold, run.options.margin, data.rounding(before, after))
@@ -257,8 +256,8 @@ def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
 
 
 def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
-    """The verdict on one pair, with its numbers if both arms may show times. Before the first look there is a change and no
-    interval."""
+    """Return the verdict on a pair, with its numbers if both arms may show times. Before the first look there is no
+    interval, only a change."""
     before, after, role = pair
     values, percent = data.epoch_values(before, after), stats.percent
     threshold, rounding = run.options.threshold_of(data.cell.id), data.rounding(before, after)
@@ -313,7 +312,7 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
 
 
 def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Mark the changed rows that survive false-discovery control (5 %) over all tested rows of one family."""
+    """Set `discovery` on the changed rows of one family that survive false-discovery control at 5 %."""
     found = zip(rows, stats.discoveries([row.p for row in rows]), strict=True)
     return tuple(
         msgspec.structs.replace(row, discovery=yes and row.verdict in {"slower", "faster"}) for row, yes in found
@@ -321,16 +320,16 @@ def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def _without_times(data: CellData, pair: Pair) -> tuple[Verdict, tuple[str, ...]] | None:
-    """The verdict if an arm is not ok (docs/DESIGN.md, "Outcomes are values"); None if both are."""
+    """Return verdict and reasons if an arm is not ok (docs/DESIGN.md, "Outcomes are values"); None if both are ok."""
     before, after, role = data.state(pair.before), data.state(pair.after), pair.role
     first = {"peer": "peer_", "variant": "first_"}.get(role, "base_")
-    second = {"control": "control_", "variant": "second_"}.get(role, "")  # a target's status has no prefix
+    second = {"control": "control_", "variant": "second_"}.get(role, "")  # reasons about a target have no prefix
     if before.proof_broken or after.proof_broken:
         found = ((before, f"{first}proof"), (after, f"{second}proof"))
         return "broken", tuple(reason for state, reason in found if state.proof_broken)
     if before.runs and after.runs:
         return None
-    if {before.status, after.status} <= {"unsupported", "missing"}:  # also a new variant that does not cover this case
+    if {before.status, after.status} <= {"unsupported", "missing"}:  # also a new variant without this case
         return "unclear", (before.status if before.status == after.status else "unsupported",)
     if not before.runs and not after.runs:
         return "broken", ("both",)
@@ -340,7 +339,7 @@ def _without_times(data: CellData, pair: Pair) -> tuple[Verdict, tuple[str, ...]
 
 
 def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
-    """The verdict by the epoch values, unless another reading contradicts it."""
+    """Return verdict and reasons from the epoch values; `unclear` if another reading contradicts them."""
     options, threshold = run.options, run.options.threshold_of(data.cell.id)
     interrupted = run.status == "interrupted"
     if not values:
@@ -368,15 +367,15 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
 
 
 def _sustained_contradicts(verdict: Verdict, slices: stats.Interval, theta: float, margin: float) -> bool:
-    """Whether slices without a pause certainly have the opposite sign of a change, or for `same` lie beyond the margin (%)."""
+    """Whether the interval without pauses has the opposite sign of `theta`, or for `same` lies outside the margin."""
     low, high = stats.band(margin) if verdict == "same" else (0.0, 0.0)
     up, down = slices.low > high, slices.high < low
     return (up or down) if verdict == "same" else (down if theta > 0 else up)
 
 
 def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin: float) -> bool:
-    """Whether times at one clock and times as read certainly disagree while the sides' clocks differed by more than a
-    quarter of the margin."""
+    """Whether the intervals of times at one clock and of times as read are disjoint, while the sides' clocks differ by
+    more than a quarter of the margin (per cent)."""
     other = data.epoch_values(pair.before, pair.after, "read" if data.at_one_clock else "cycles")
     judged, second = stats.repeated_interval(values), stats.repeated_interval(other)
     if judged is None or second is None or len(other) < len(values):
@@ -389,15 +388,15 @@ def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin
 
 
 def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
-    """Whether the parent's clock certainly (95 %, over epochs) contradicts the verdict; False if it was not recorded.
+    """Whether the parent's clock contradicts the verdict, with 95 % confidence over epochs; False without its readings.
 
-    Code under test can patch the worker's timer, but not reach the parent's clock, which sees a whole turn with flush, resets
-    and messages. Contradicted are a `faster` of which the parent saw less than half, and, where the host's clock is the
-    judged one, any verdict but `slower` if the parent waited longer by more than `threshold` (per cent) than the timer says.
+    Code under test can patch the worker's timer, but not the parent's clock, which covers a whole turn with flushes,
+    resets and messages. `faster` is contradicted if the parent sees less than half of the saving. If host time is
+    judged, every verdict but `slower` is contradicted if the parent sees a slow-down above `threshold` (per cent) more.
     """
     if verdict == "slower":
         return False
-    # What the second arm saves per epoch, as a share of the first one's time: by the timer, by the parent's clock.
+    # Share of the first arm's time that the second arm saves, per epoch: (by the timer, by the parent's clock).
     savings = [
         (float(np.median(first - second) / np.median(first)), float(np.median(waited - less) / np.median(first)))
         for first, waited, second, less in data.epochs("waits", pair.before, pair.after)
@@ -429,14 +428,14 @@ def _observation(data: CellData, arm: str) -> Observation:
         facts={name: value for outcome in outcomes for name, value in outcome.facts.items()},
         epochs=len(data.epoch_medians(arm)),
         log=state.log,
-        # Of several passes (a rerun's) the last that succeeded.
+        # With several passes (a rerun adds one) the last successful pass.
         census=next((one for one in reversed(censuses) if not one.missing), censuses[-1] if censuses else None),
         device=data.device,
     )
 
 
 def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str, Metric]:
-    """Times in ns, memory in bytes; rates from the judged time and the work that the cell declares."""
+    """Return an arm's metrics: times, memory, and rates computed from the cell's declared FLOPs and bytes."""
     found: dict[str, Metric] = {}
 
     def add_time(name: str, medians: Sequence[float], protocol: str) -> None:
@@ -468,8 +467,7 @@ def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str,
 
 
 def _phases(recorded: Sequence[dict[str, float | None]]) -> dict[str, float | None] | None:
-    """Mean over the profiled passes of each phase, median ns per call, and `residual` = total minus the other phases. None
-    if no epoch recorded phases."""
+    """Return ns per call of each phase (mean over passes) and `residual`: total minus all phases; None if empty."""
     means: dict[str, float | None] = {}
     for name in dict.fromkeys(name for each in recorded for name in each):
         known = [value for each in recorded if (value := each.get(name)) is not None]

@@ -1,8 +1,8 @@
-"""The numbers behind the verdicts: pure functions of epoch values.
+"""Statistics of the verdicts: pure functions of epoch values.
 
-The statistical unit is the epoch (fresh worker processes). Its value D is the median over rounds of the pair's log ratio
-log(to/from); the effect is theta, the mean of D over epochs. Everything is in log ratios unless a name says `percent`: an
-equal step up and down cancels, and a ratio's interval is the exponential of its log's.
+The statistical unit is the epoch (fresh worker processes). An epoch's value D is the median over its rounds of the log
+ratio of times, log(to/from). The effect `theta` is the mean of D over epochs. Functions take and return log ratios
+unless a name says `percent` or `pct`; on the log scale equal steps up and down cancel.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-LOOKS = (4, 6, 8, 12, 16, 24, 32)  # epochs at which a verdict may be given
-MOST_ATTEMPTS = 2 * LOOKS[-1]  # epochs after which a cell that keeps failing or losing all rounds is given up
+LOOKS = (4, 6, 8, 12, 16, 24, 32)  # planned looks: numbers of epochs after which a verdict may be given
+MOST_ATTEMPTS = 2 * LOOKS[-1]  # epochs after which a cell without a verdict is given up
 
 # Repeated confidence intervals (Jennison & Turnbull 1984; for equivalence 1993): at look k the interval is
 #     theta_k +- t(1 - a'/2; E_k - 1) * s_k / sqrt(E_k)
@@ -28,13 +28,13 @@ JOINT = (
     (0.70, 0.2819), (0.90, 0.4540), (1.0, 1.0),
 )  # fmt: skip
 _LEVEL = dict(JOINT)
-_FEWEST_ORDERED = 6  # epochs
-_LARGEST = 700.0  # exp() of more overflows
+_FEWEST_ORDERED = 6  # epochs: fewer have too few orders for `lag_one`
+_LARGEST = 700.0  # log ratio: exp() of more overflows
 
 
 @dataclass(frozen=True)
 class Interval:
-    """theta with its interval, in log ratios, and the number of epochs it rests on."""
+    """The mean log ratio `theta` with its confidence interval, and the number of epochs used."""
 
     theta: float
     low: float
@@ -46,16 +46,16 @@ class Interval:
 
 
 def last_look(epochs: int) -> int:
-    """Epochs of the last planned look that `epochs` complete; 0 before the first."""
+    """Return the largest planned look (number of epochs) that is at most `epochs`; 0 before the first look."""
     return max((look for look in LOOKS if look <= epochs), default=0)
 
 
 def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: float = 0.0) -> Interval | None:
-    """Repeated confidence interval at level 1 - alpha (a row of JOINT), jointly over all LOOKS; None before the first.
+    """Return the confidence interval whose level 1 - alpha holds jointly for all LOOKS; None before the first look.
 
-    Between looks it rests on the epochs of the last completed look, in the order of measuring: the joint level is a
-    statement about the planned looks only. Equal values give zero width. `rounding`: the largest log ratio that rounded
-    readings can hide, which widens the interval on both sides.
+    Only the first epochs, up to the last planned look, are used, because the joint level holds at planned looks only.
+    Equal values give zero width. `alpha`: a row of JOINT. `rounding`: the largest log ratio that rounding of printed
+    times can hide; widens the interval on both sides.
     """
     look = last_look(len(values))
     if not look:
@@ -65,7 +65,7 @@ def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: fl
 
 
 def expected_interval(values: Sequence[float], look: int, alpha: float = 0.05, rounding: float = 0.0) -> Interval:
-    """The repeated interval that `look` epochs would give, if their mean and scatter were those of `values` (two at least)."""
+    """Return the repeated interval of `look` epochs with the mean and scatter of `values` (two or more)."""
     from scipy.special import stdtrit
 
     mean, error = _mean_and_error(values)
@@ -74,12 +74,12 @@ def expected_interval(values: Sequence[float], look: int, alpha: float = 0.05, r
 
 
 def tabled(alpha: float) -> float:
-    """The largest level of JOINT that is not above `alpha`, else its smallest."""
+    """Return the largest alpha in JOINT that is at most `alpha`, or the smallest alpha in JOINT."""
     return max((row for row, _ in JOINT if row <= alpha), default=JOINT[0][0])
 
 
 def student_interval(values: Sequence[float], alpha: float) -> Interval:
-    """Two-sided Student interval of the mean at level 1 - alpha; needs two values."""
+    """Return the two-sided Student interval of the mean at level 1 - alpha, for two or more values."""
     from scipy.special import stdtrit
 
     mean, error = _mean_and_error(values)
@@ -88,10 +88,10 @@ def student_interval(values: Sequence[float], alpha: float) -> Interval:
 
 
 def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
-    """P against "theta lies in [low, high]", corrected for all LOOKS; None before the first look.
+    """Return the p-value of "theta lies in [low, high]", corrected for all LOOKS; None before the first look.
 
-    Twice the one-sided Student p towards the nearer bound, mapped through the distribution of the smallest p over the
-    looks: p <= 0.05 exactly when the repeated 95 % interval lies beyond the bounds.
+    This is twice the one-sided Student p-value for the nearer bound, corrected by `joint_p`: p <= 0.05 if and only if
+    the repeated 95 % interval lies outside [low, high].
     """
     from scipy.special import stdtr
 
@@ -106,8 +106,8 @@ def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
 
 
 def joint_p(smallest: float) -> float:
-    """P(smallest two-sided p over LOOKS <= `smallest`) under the null: JOINT, interpolated in log-log, and at most
-    Bonferroni's bound. Below the first row that bound, or the row if it is less."""
+    """Return P(smallest two-sided p over LOOKS <= `smallest`) under the null: JOINT interpolated in log-log, at most
+    Bonferroni's bound."""
     bound = min(1.0, len(LOOKS) * smallest)
     if smallest < JOINT[0][1]:
         return min(bound, JOINT[0][0])
@@ -117,32 +117,32 @@ def joint_p(smallest: float) -> float:
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and standard error; 0 for values equal up to rounding."""
+    """Return mean and standard error. The error is 0 for values equal up to floating-point rounding."""
     data = np.asarray(values, dtype=float)
     mean, spread = float(data.mean()), float(data.std(ddof=1))
     return mean, 0.0 if spread <= 1e-14 * max(1.0, abs(mean)) else spread / math.sqrt(data.size)
 
 
 def percent(theta: float) -> float:
-    """Change of time in per cent of a log ratio: 100 (exp(theta) - 1)."""
+    """Convert a log ratio to a change of time in per cent: 100 (exp(theta) - 1)."""
     return 100 * math.expm1(max(-_LARGEST, min(_LARGEST, theta)))
 
 
 def band(pct: float) -> tuple[float, float]:
-    """Log ratios of -pct and +pct per cent of time, symmetric in per cent. From 100 % nothing is faster than the band."""
+    """Return the log ratios of -pct and +pct per cent of time. The lower bound is -inf from 100 % on."""
     return (math.log1p(-pct / 100) if pct < 100 else -math.inf, math.log1p(pct / 100))
 
 
 def half_width_pct(interval: Interval) -> float:
-    """Half the interval's width, in per cent of time."""
+    """Return half the interval's width, in per cent of time."""
     return (percent(interval.high) - percent(interval.low)) / 2
 
 
 def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> float | None:
-    """The theta above `bound` that these epochs would have shown as certainly above `bound` with probability `power`;
-    None before the first look.
+    """Return the smallest theta that epochs with this scatter show to lie above `bound` (95 %) with probability
+    `power`; None before the first look.
 
-    Given their scatter, the mean of E epochs is theta + t s / sqrt(E), with t of Student's distribution.
+    The mean of E epochs is theta + t s / sqrt(E), with t of Student's distribution.
     """
     from scipy.special import stdtrit
 
@@ -154,17 +154,17 @@ def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> flo
 
 
 def more_often(after: int, before: int) -> float:
-    """P, one-sided, that at least `after` of `after + before` events fall to one of two equally likely sides."""
+    """Return the one-sided p-value of a sign test: P(X >= after) for X ~ Binomial(after + before, 0.5)."""
     from scipy.special import bdtrc
 
     return float(bdtrc(after - 1, after + before, 0.5)) if after else 1.0
 
 
 def lag_one(series: Sequence[Sequence[float]], p: float = 0.002) -> float | None:
-    """Mean autocorrelation of neighbouring epoch values over the comparisons, if larger than chance allows; else None.
+    """Return the lag-one autocorrelation of epoch values, the mean over comparisons, or None if it may be chance.
 
-    Epochs are reordered at random, in all comparisons alike, since comparisons share epochs. `p`: share of the orders that
-    may show as much. Comparisons with fewer than six epochs are left out: their orders are too few.
+    Significance is tested by random orders of the epochs, the same for all comparisons, because comparisons share
+    epochs. `p`: largest p-value. None with fewer than six epochs, which have too few orders.
     """
     most = max(map(len, series), default=0)
     used = [np.asarray(each) - np.mean(each) for each in series if len(each) == most and len(set(each)) > 1][:200]
@@ -182,8 +182,8 @@ def lag_one(series: Sequence[Sequence[float]], p: float = 0.002) -> float | None
 
 
 def own_time(epoch_medians: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """An arm's own time: geometric mean of its epoch medians and its 95 % Student interval (in logs; None with one epoch),
-    as a description: no verdict uses it."""
+    """Return (time, low, high) of an arm: geometric mean of its epoch medians, and 95 % Student interval (None with one
+    epoch). For display: no verdict uses these numbers."""
     first = float(epoch_medians[0])
     if len(epoch_medians) == 1:
         return first, None, None
@@ -194,7 +194,7 @@ def own_time(epoch_medians: Sequence[float]) -> tuple[float, float | None, float
 
 
 def false_alarm_bound(alarms: int, controls: int) -> float | None:
-    """95 % upper bound on the false-alarm rate (Clopper & Pearson 1934, one-sided); None without controls."""
+    """Return the 95 % upper bound of the false-alarm rate (Clopper & Pearson 1934); None without controls."""
     from scipy.special import betaincinv
 
     if not controls:
@@ -203,9 +203,9 @@ def false_alarm_bound(alarms: int, controls: int) -> float | None:
 
 
 def discoveries(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
-    """Which hypotheses Benjamini and Hochberg's procedure (1995) rejects at false-discovery rate q; None is not tested.
+    """Return which hypotheses Benjamini and Hochberg (1995) reject at false-discovery rate q. None: a row without test.
 
-    Not scipy.stats.false_discovery_control, which takes a second to import at the end of every run.
+    scipy.stats.false_discovery_control does the same, but takes a second to import.
     """
     known = sorted(p for p in p_values if p is not None)
     limit = max((p for k, p in enumerate(known, 1) if p * (len(known) / k) <= q), default=-1.0)

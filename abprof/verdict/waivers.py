@@ -1,7 +1,7 @@
-"""Waivers: accepted slow-downs. A covered row stays `slower`, gets the reason `waived`, and does not count as one to act on.
+"""Waivers: accepted slow-downs. A covered row stays `slower` with the reason `waived`, and does not fail the run.
 
-A waiver covers a `slower` row up to its largest change, in runs that began on or before its last day. The file they come
-from is read by abprof/system/waiver_file.py, from base's commit: a pull request cannot waive itself.
+A waiver covers `slower` rows up to a largest change, in runs that began on or before its last day. Waivers are read
+from base's commit (abprof/system/waiver_file.py), so a pull request cannot waive its own slow-down.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ FILE = "abprof-waivers.toml"
 
 
 def in_force(run: Run) -> tuple[Waiver, ...]:
-    """Those whose last day had not passed when the run began, so that a run is judged the same later."""
+    """Return the waivers whose last day had not passed when the run began, so that later reports agree."""
     return tuple(one for one in run.waivers if run.began[:10] <= one.expires)
 
 
 def _accepted(run: Run, row: Comparison) -> float | None:
-    """The largest change that waivers in force accept for a slower row; None without one."""
+    """Return the largest change that waivers in force accept for a slower row; None without a waiver."""
     most = (one.most_pct for one in in_force(run) if fnmatchcase(row.cell, one.cells) and row.verdict == "slower")
     return max(most, default=None)
 
 
 def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """The rows, with the reason `waived` on those that a waiver covers."""
+    """Add the reason `waived` to the rows that a waiver covers."""
     accepted = [(row, _accepted(run, row)) for row in rows]
     return tuple(
         msgspec.structs.replace(row, reasons=(*row.reasons, "waived")) if most and (row.pct or 0.0) <= most else row
@@ -37,21 +37,21 @@ def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def describe(waiver: Waiver) -> str:
-    """`dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
+    """Return a line like `dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
     return (
         f"{waiver.cells}: up to {waiver.most_pct:g} % slower until {waiver.expires} ({waiver.owner}: {waiver.reason})"
     )
 
 
 def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
-    """Warnings: a waiver of these cells has expired; a row is slower than its waiver allows."""
+    """Yield warnings about expired waivers of this run's cells, and about rows slower than their waiver allows."""
     names, valid = [cell.id for cell in run.cells], in_force(run)
     old = [one for one in run.waivers if one not in valid and any(fnmatchcase(name, one.cells) for name in names)]
     if old:
         yield Advice(
             kind="waiver_expired",
             text=f"{len(old)} waivers for these cells have expired: " + "; ".join(map(describe, old)),
-            advice=f"fix what is slower and remove the waiver from {FILE}, or renew it: abprof waive",
+            advice=f"fix the slow-down and remove the waiver from {FILE}, or renew the waiver: abprof waive",
             cells=tuple(name for name in names if any(fnmatchcase(name, one.cells) for one in old)),
         )
     beyond = dict.fromkeys(row.cell for row in rows if _accepted(run, row) and "waived" not in row.reasons)
