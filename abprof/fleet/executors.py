@@ -131,7 +131,7 @@ class Executor:
         log = Path(shard.logs) / "program.log"
         with refusals(log.parent):
             log.parent.mkdir(parents=True, exist_ok=True)
-        replace(file, checksummed.text(self.placed(shard, slot)))
+        replace(file, checksummed.line(self.placed(shard, slot)))
         self._logs[shard.number], self._read[shard.number] = log, 0
         safe = ["-P"] if sys.flags.safe_path else []
         try:
@@ -392,11 +392,9 @@ class RayExecutor(Executor):
         self._ray: Any = ray
         if not self.slots():
             ray.shutdown()
-            kind = (
-                "a GPU" if self._gpu else f"the resource {_RESOURCE!r} (ray start --resources='{{\"{_RESOURCE}\": 1}}')"
-            )
+            resource = f"the resource {_RESOURCE!r} (ray start --resources='{{\"{_RESOURCE}\": 1}}')"
             model = f" of model {self.options.gpu}" if self.options.gpu else ""
-            raise AbprofError(f"no node has {kind}{model}", where=where)
+            raise AbprofError(f"no node has {'a GPU' if self._gpu else resource}{model}", where=where)
 
     def slots(self) -> Sequence[str]:
         """NODE/PLACE for each shard that living nodes of the GPU's model may run at a time."""

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-import msgspec
-
-from abprof.records import UNREADABLE, Arm, Block, Kernel, Placed, Proof, Record, Run, Touched
+from abprof.records import Arm, Block, Kernel, Placed, Proof, Record, Run, Touched
 from abprof.records.options import File
 from abprof.system import checksummed
 
@@ -61,11 +59,9 @@ class News(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def read_shard(text: bytes) -> Shard:
-    """Decode a shard's file. Raises ValueError if this abprof cannot read it."""
-    try:
-        return msgspec.json.decode(text, type=Shard)
-    except UNREADABLE as error:
-        raise ValueError(f"not a shard of this abprof: {error}") from None
+    """Decode a shard's file. Raises ValueError if it is torn or unknown."""
+    shard: Shard = checksummed.unseal(text.removesuffix(b"\n"), Shard, "a shard")
+    return shard
 
 
 def read_news(line: bytes) -> News:

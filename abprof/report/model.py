@@ -228,9 +228,8 @@ def _epochs(every: Sequence[Measured]) -> str:
     span = " to ".join(dict.fromkeys((str(min(per_cell)), str(max(per_cell)))))
     rounds, rejected = sum(len(b.rounds) for b in blocks), sum(len(b.rejected) for b in blocks)
     why = "; ".join(dict.fromkeys(clean(b.rejected_why) for b in blocks if b.rejected_why))
-    return f"{span} per cell; {rounds} rounds, {rejected} dropped by a rule fixed beforehand" + (
-        f" ({why})" if why else ""
-    )
+    dropped = f"{rejected} dropped by a rule fixed beforehand{f' ({why})' if why else ''}"
+    return f"{span} per cell; {rounds} rounds, {dropped}"
 
 
 def _method(run: Run, blocks: Sequence[Measured]) -> Facts:

@@ -260,7 +260,7 @@ def memory_sentence(groups: Sequence[Sequence[traffic.Table]]) -> str:
 
 def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
     """A line for each kernel of each file, for each sum (`kernel` is empty), for launches outside the calls (kind
-    `outside`), and for each failed arm (kind `error`)."""
+    `outside`), and for each failed arm (kind `error`). A kernel that only base has is listed with 0 launches."""
     for group in groups:
         for table in group:
             of = table.of
@@ -269,28 +269,24 @@ def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
                 continue
             compared = table is not group[0]
             for pair in traffic.beside(group[0], table if compared else None):
-                yield _memory_line(of, pair, compared=compared)
+                row, here = pair.either, pair.target if compared else pair.base
+                both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
+                line: Line = {
+                    "file": str(Path(of.csv)), "shape": 1, "kernel": row.kernel, "grid": row.grid, "block": row.block,
+                    "kind": row.kind, "launches": here.launches if here else 0,
+                    "launches_a_call": here.a_call if here else 0, "warmup": of.warmup, "runs": of.runs,
+                    "in_files": both if compared else "", "cell": of.cell, "arm": of.arm,
+                }  # fmt: skip
+                if here:
+                    for level in recording.LEVELS:
+                        line[f"{level}_bytes_a_launch"] = here.per_launch[level]
+                        line[f"{level}_bytes_a_call"] = here.per_call[level]
+                        line[f"{level}_change_pct"] = pair.pct(level)
+                        line[f"{level}_minimum_bytes"] = of.minimum.get(level) if row.kind == "all" else None
+                yield line
             for (kernel, grid, block), count in table.outside.items():
                 yield {"file": str(Path(of.csv)), "kernel": kernel, "grid": grid, "block": block, "kind": "outside",
                        "launches": count}  # fmt: skip
-
-
-def _memory_line(of: Profile, pair: traffic.Pair, *, compared: bool) -> Line:
-    """The line of a kernel or a sum; a kernel that only base has is listed with 0 launches."""
-    row, here = pair.either, pair.target if compared else pair.base
-    both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
-    line: Line = {
-        "file": str(Path(of.csv)), "shape": 1, "kernel": row.kernel, "grid": row.grid, "block": row.block,
-        "kind": row.kind, "launches": here.launches if here else 0, "launches_a_call": here.a_call if here else 0,
-        "warmup": of.warmup, "runs": of.runs, "in_files": both if compared else "", "cell": of.cell, "arm": of.arm,
-    }  # fmt: skip
-    if not here:
-        return line
-    for level in recording.LEVELS:
-        line |= {f"{level}_bytes_a_launch": here.per_launch[level], f"{level}_bytes_a_call": here.per_call[level]}
-        line |= {f"{level}_change_pct": pair.pct(level)}
-        line |= {f"{level}_minimum_bytes": of.minimum.get(level) if row.kind == "all" else None}
-    return line
 
 
 def _memory_csv(groups: Sequence[Sequence[traffic.Table]]) -> str:

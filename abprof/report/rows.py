@@ -87,10 +87,9 @@ class Group:
                 key = (cell.id, f"base{tail}", f"{target.id if target else ''}{tail}")
                 used.add(key)
                 base, comparison = seen.get(key[:2]), judged.get(key)
+                other = seen.get((cell.id, key[2])) if target else None
                 metric = comparison.metric if comparison else judged_metric(run, workload, base)
-                rows.append(
-                    Row(cell, variant, metric, base, seen.get((cell.id, key[2])) if target else None, comparison)
-                )
+                rows.append(Row(cell, variant, metric, base, other, comparison))
         self.rows = sorted(rows, key=lambda row: len(ORDER) if row.apart else ORDER.index(row.verdict))
         names = {cell.id: cell for cell in cells}
         # Library implementations measured in the same rounds.
@@ -98,18 +97,13 @@ class Group:
                       if o.cell in names and o.arm[:5] == "peer:"]  # fmt: skip
         sides = {target.id, "base"} if target else {"base"}
         others = [c for k, c in judged.items() if k not in used] + list(run.within)
-        # Comparisons of other pairs of arms: peers with a side, variants of a side with each other.
-        self.others = [c for c in others if c.cell in names and Arm.of(c.to).side in sides]
+        # (cell, from, to) -> comparison of another pair of arms: a peer with a side, or variants of a side with each other.
+        self.others = {(c.cell, c.from_, c.to): c for c in others if c.cell in names and Arm.of(c.to).side in sides}
 
     @cached_property
     def variants(self) -> bool:
         """Whether any row has a variant."""
         return any(row.variant for row in self.rows)
-
-    @cached_property
-    def pairs(self) -> dict[tuple[str, str, str], Comparison]:
-        """`others` as a dictionary: (cell, from, to) -> comparison."""
-        return {(one.cell, one.from_, one.to): one for one in self.others}
 
     @property
     def columns(self) -> tuple[str, ...]:

@@ -108,7 +108,7 @@ def _pairs(run: Run, group: Group) -> Iterator[Block]:
         {"verdict": f"{sentences.MARKS[one.verdict]} {one.verdict}", "case": label(cells[one.cell], group.axes),
          "first": arm_name(run, one.from_), "second": arm_name(run, one.to), "change of time": sentences.change_text(one),
          "95 % interval": sentences.reach(one), "note": sentences.note(one)}
-        for one in group.others if not any(code.endswith(failed) for code in one.reasons)
+        for one in group.others.values() if not any(code.endswith(failed) for code in one.reasons)
     ]  # fmt: skip
     title = f"{plural(len(rows), 'comparison')} with peers and between variants"
     yield from _block(title, rows, 4, caption=_PAIRS, folded=bool(group.target))
@@ -160,7 +160,7 @@ class Gain:
 
     def __init__(self, group: Group, before: Observation | None, after: Observation | None, metric: str) -> None:
         one, two = value(before, metric), value(after, metric)
-        judged = group.pairs.get((after.cell, before.arm, after.arm)) if before and after else None
+        judged = group.others.get((after.cell, before.arm, after.arm)) if before and after else None
         self.ratio = one / two if one and two else None
         self.low = self.high = None
         self.verdict = ""

@@ -135,9 +135,8 @@ def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
         row = [clean(cell if pair == ["base", "target"] else f"{cell} ({pair[0]} → {pair[1]})")]
         for side in (left, right):
             one = side.get(key)
-            row += (
-                [one.verdict, sentences.change_text(one), sentences.bounds(one)] if one else ["not in this run", "", ""]
-            )
+            known = (one.verdict, sentences.change_text(one), sentences.bounds(one)) if one else ()
+            row += known or ("not in this run", "", "")
         found.append(tuple(row))
     sentence = sentence if both else "The runs have no row in common."
     return rows.Table(header, tuple(found), 1), [*_notes(first, second)], sentence

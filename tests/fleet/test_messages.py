@@ -19,9 +19,9 @@ def test_a_shard_is_read_as_it_was_written() -> None:
     arms = {cell.id: run.arms for cell in run.cells}
     rest = {"budget": 60.0, "repository": "/r", "logs": "/l", "blocks": tuple(runs.blocks(run))}
     shard = Shard(number=3, run=run, file=File(), arms=arms, **rest)
-    assert read_shard(sealed.text(shard)) == shard
+    assert read_shard(sealed.line(shard)) == shard
     with pytest.raises(ValueError, match="not a shard of this abprof"):
-        read_shard(b'{"schema": 1}')
+        read_shard(sealed.seal(b'{"schema": 1}'))
 
 
 @pytest.mark.parametrize(

@@ -58,9 +58,8 @@ def _sides(run: Run, seen: Mapping[tuple[str, str], Observation], package: str, 
     one, two = (seen.get((row.cell, arm)) for arm in arms)
     if not row.pct or one is None or two is None or row.metric not in one.metrics:
         return None
-    before, after = (
-        tuple(k for k in run.kernels if (k.side, k.package) == (Arm.of(arm).side, package)) for arm in arms
-    )
+    own = [k for k in run.kernels if k.package == package]
+    before, after = (tuple(k for k in own if k.side == Arm.of(arm).side) for arm in arms)
     if not any((one.census, two.census, before, after, one.phases, two.phases)):
         return None
     sampled = {s.arm: s for s in run.sampled if s.cell == row.cell and not s.missing and s.samples}

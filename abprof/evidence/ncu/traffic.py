@@ -82,8 +82,7 @@ class Pair:
 
     def pct(self, level: str) -> float | None:
         """Change of a call's bytes in per cent; None if one is missing or base moved none."""
-        before = self.base.per_call[level] if self.base else None
-        after = self.target.per_call[level] if self.target else None
+        before, after = (row.per_call[level] if row else None for row in (self.base, self.target))
         return None if not before or after is None else 100 * (after / before - 1)
 
 
