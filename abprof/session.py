@@ -45,14 +45,16 @@ from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
 
-_FOLLOW_UP = 0.1  # of the budget, which profiled passes may take even if epochs have spent it: causes rest on them
+_FOLLOW_UP = (
+    0.1  # share of the budget that profiled passes get even after epochs have spent it: causes need these passes
+)
 
 
 def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
     """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
 
-    `until`: which cells need one more epoch; by default those without a verdict. Raises AbprofError for what the user can
-    mend. ^C ends the measuring, and the report is written all the same.
+    `until`: chooses the cells that need one more epoch; by default those without a verdict. ^C ends the measuring, and the
+    report is written all the same. Raises AbprofError for errors that the user can correct.
     """
     with begin(config, view) as (place, folder, trees):
         record_of = partial(new_record, folder, blocks=(), view=view, until=until)
@@ -95,14 +97,13 @@ def rerun(
         view.attach(folder.path / "output.txt")
         for note in notes:
             view.warn(note)
-        rest = Continued(head, cells)
-        older = 0 if resume else len(blocks)
+        rest, older = Continued(head, cells), 0 if resume else len(blocks)
         record_of = partial(new_record, folder, blocks=blocks, view=view, older=older, until=until)
         return finish(_measured(place, trees, folder.logs, record_of, view, rest)), folder.path
 
 
 def dry_run(config: Options, view: View) -> Run:
-    """The plan alone: sides, cells and machine as a run's head, and why broken workloads are broken. Builds nothing."""
+    """The head of a run that is not measured: sides, cells, machine, and the reasons of broken workloads. Builds nothing."""
     place = look_around(config, view)
     with (
         signals(),
@@ -119,7 +120,7 @@ def dry_run(config: Options, view: View) -> Run:
 
 
 def report(path: Path) -> tuple[Run, Path]:
-    """Judge a run again from its head and rounds, and write every report anew. Raises AbprofError."""
+    """Judge a run again from its head and rounds, and rewrite every report. Raises AbprofError if it cannot be read."""
     view = View(quiet=True)
     run, blocks = judged(path, view.warn)
     folder = RunFolder(path.parent if path.is_file() else path)
@@ -129,7 +130,7 @@ def report(path: Path) -> tuple[Run, Path]:
 
 
 def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
-    """A run judged again, and its blocks; writes nothing. `say` gets a note for each line that cannot be read."""
+    """A run judged again, and its blocks; writes nothing. Calls `say` with a note for each line that cannot be read."""
     head, blocks, notes = read(path)
     for note in notes:
         say(note)
@@ -137,7 +138,7 @@ def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
 
 
 def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None) -> Run:
-    """The run with verdicts and their causes; with its own results if it has no rounds. Pure."""
+    """The run with verdicts and their causes; unchanged if it has results and no rounds. Pure."""
     if run.observations and not blocks:
         return run
     return explained(judge(run, blocks, run.proofs, cache))
@@ -148,7 +149,7 @@ def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None)
 
 @contextlib.contextmanager
 def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, tuple[Checkout, ...]]]:
-    """A new run: its context, its folder, its sides' worktrees, and the devices reserved for it, while the block runs."""
+    """The context, folder and worktrees of a new run, with its devices reserved while the block runs."""
     place = look_around(config, view)
     if "ncu" in config.probe:
         capture.find()  # refuse before measuring, not after
@@ -164,7 +165,7 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
 def held(
     place: RunContext, id: str, view: View, *, wait: bool = True
 ) -> Iterator[tuple[RunContext, tuple[Checkout, ...]]]:
-    """The sides' worktrees and the reserved devices while the block runs; no process outlives it."""
+    """The sides' worktrees, and the context with the reserved devices, while the block runs; no process outlives the block."""
     with (
         signals(),
         proc.no_orphans(),
@@ -182,7 +183,7 @@ def _measured(
     view: View,
     rest: Continued | None = None,
 ) -> Record:
-    """Plan and measure: workloads, or a command that times itself. The budget counts from here, builds apart."""
+    """Plan and measure workloads, or a command that times itself. The budget counts from here, without builds."""
     began = time.monotonic()
     if rest.run.command if rest else place.options.command:
         bench = commands.prepare(place, trees, logs, view, rest)
@@ -198,7 +199,7 @@ def _measured(
 def new_record(
     folder: RunFolder, head: Run, blocks: Sequence[Block], view: View, older: int = 0, until: Wanted | None = None
 ) -> Record:
-    """The record of a run; verdicts are computed anew only for cells with something new."""
+    """The record of a run. Verdicts are computed again only for cells with new results."""
     every = CellCache()
     own = CellCache() if older else every  # a rerun plans its looks by its own blocks
     return Record(
@@ -213,8 +214,11 @@ def new_record(
 
 
 def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None:
-    """Build, and add epochs to the record until all is decided, the budget is spent, or ^C. `began`: by time.monotonic()."""
-    # Children that no group and no mark identifies end here, before the results are written.
+    """Build, and add epochs to the record until all cells are decided, the budget is spent, or ^C.
+
+    `began`: start of the budget, by time.monotonic().
+    """
+    # `no_orphans` here: children without a group or a mark end before the results are written.
     with (
         proc.no_orphans(),
         interruptible(record),
@@ -237,7 +241,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
                 add(item)
                 if isinstance(item, Block) and not executor:
                     record.note(watch.look(f"in epoch {item.epoch}"))
-        if not executor:  # a shard does so after its own cells
+        if not executor:  # else each shard does the follow-up of its own cells
             until = max(began + place.options.budget, time.monotonic() + _FOLLOW_UP * place.options.budget)
             for block in follow_up(plan, record.blocks, record.next_epoch, until):
                 add(block)
@@ -249,14 +253,16 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
         record.note(watch.look("after the epochs"))
         for kernel in read_kernels(record.known("running"), record.kernels.values(), place.cache / "code"):
             key = kernel_key(kernel)
-            if not kernel.missing or record.kernels.get(key, kernel).missing:  # without its file: what was read before
+            if (
+                not kernel.missing or record.kernels.get(key, kernel).missing
+            ):  # if the file is gone, keep the earlier reading
                 record.kernels[key] = kernel
 
 
 def start(
     place: RunContext, plan: Plan, builds: tuple[Build, ...], record: Record, add: Callable[[Item], None] | None = None
 ) -> Plan:
-    """Assign the arms, write the head, and record the cells that need no measuring."""
+    """Assign the arms, write the head, and record the cells that need no measuring (with `add`, by default record.add)."""
     plan, skipped = assign_arms(place, plan, builds, record.blocks)
     record.start(plan.run)
     for block in skipped:
@@ -265,7 +271,7 @@ def start(
 
 
 def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
-    """Measure a command that times itself: nothing of it can be checked, proved or probed."""
+    """Measure a command that times itself, without checks, proofs and probes."""
     budget, first, add = place.options.budget, record.next_epoch, progress(record)
     with proc.no_orphans(), interruptible(record), record.view.working("starting workers", budget):
         record.start(record.head)
@@ -294,7 +300,7 @@ def interruptible(record: Record) -> Iterator[None]:
 
 
 def progress(record: Record) -> Callable[[Item], None]:
-    """A function that records an item, and shows each failure that is new and each pair of arms with a number."""
+    """A function that records an item, and shows each new failure and the result so far of each pair of arms."""
     labels = names.short_labels(record.head.cells)
     cells = {cell.id: cell for cell in record.head.cells}
     shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch

@@ -48,15 +48,15 @@ class Timeouts:
     epochs: dict[tuple[str, str, str, str], set[int]] = field(default_factory=dict)
 
     def note(self, cell: str, arm: Arm, epoch: int) -> None:
-        """Record that it hung in this epoch."""
+        """Record that the arm's operation hung in this epoch."""
         self.epochs.setdefault(_operation(cell, arm), set()).add(epoch)
 
     def any(self, cell: str, arm: Arm) -> bool:
-        """Whether it hung in any epoch of this invocation."""
+        """Whether the arm's operation hung in any epoch of this invocation."""
         return _operation(cell, arm) in self.epochs
 
     def skip(self, cell: str, arm: Arm, epoch: int) -> str:
-        """Why it is not tried in this epoch; "" if it is."""
+        """The reason to skip the arm's operation in this epoch; "" to try it."""
         found = self.epochs.get(_operation(cell, arm), set())
         if epoch in found:
             return "not asked again in this epoch"
@@ -69,16 +69,16 @@ def _operation(cell: str, arm: Arm) -> tuple[str, str, str, str]:
 
 @dataclass(frozen=True)
 class CellTask:
-    """What to do with one cell in one epoch."""
+    """One cell to measure in one epoch."""
 
     cell: Cell
     arms: tuple[Arm, ...]
     epoch: int
     options: Options
-    judge: Judge  # whose clock is judged
+    judge: Judge  # the clock whose times are judged
     check: bool = False  # check outputs
     by_base: bool = False  # base's outputs are the only reference
-    share: float = 1.0  # of the rounds beyond the fewest that the budget affords
+    share: float = 1.0  # of the rounds beyond the fewest, as the budget affords
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
 
@@ -90,8 +90,8 @@ class ArmState:
     arm: Arm
     outcome: Outcome = field(default_factory=lambda: Outcome(status="ok"))
     opened: wire.Opened | None = None
-    captured: wire.Captured | None = None  # its CUDA graph (--timer graph)
-    refused: bool = False  # no CUDA graph could be captured of it
+    captured: wire.Captured | None = None  # the arm's CUDA graph (--timer graph)
+    refused: bool = False  # the arm's calls could not be captured in a CUDA graph
 
     @property
     def takes_turns(self) -> bool:
@@ -104,7 +104,7 @@ class CellResult:
 
     block: Block
     calls: dict[str, float]  # arm -> ns of its warm call
-    crowded: bool  # the arms do not fit into memory together: nothing stands of this block
+    crowded: bool  # the arms do not fit into memory together: the block is not used
     more: float  # seconds of rounds beyond the fewest
 
 
@@ -154,7 +154,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
 
 
 class CellSetup:
-    """The arms of one cell, and the requests that make them ready. `alone`: only one arm is in memory at a time."""
+    """The arms of one cell, and the requests that open and check them. `alone`: only one arm is in memory at a time."""
 
     def __init__(self, pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> None:
         self.pool, self.device, self.task, self.alone = pool, device, task, alone
@@ -206,7 +206,7 @@ class CellSetup:
             state.opened = None
 
     def lost(self, state: ArmState, status: Status, reason: str) -> None:
-        """The arm's worker ended. Other arms that were open on it are opened again on a new one."""
+        """The arm's worker ended. Other arms that were open on that worker are opened again on a new worker."""
         self.fail(state, status, reason)
         state.opened = None
         for other in self.states if not self.alone else ():
@@ -214,7 +214,7 @@ class CellSetup:
                 self.open(other)
 
     def renew(self, state: ArmState) -> None:
-        """End the arm's worker, whose state cannot be trusted any more; its other arms move to a new one."""
+        """End the arm's worker, whose state is not trusted any more; its other arms move to a new worker."""
         self.pool.retire(state.arm.worker)
         self.lost(state, state.outcome.status, state.outcome.reason)
 
@@ -280,7 +280,7 @@ class CellSetup:
         return wire.Check(state.arm.id, f"{name}.expected", _sample(name, state.arm), against)
 
     def check_again(self, calls: int) -> None:
-        """Check each arm that was checked once more, on what its `calls` timed calls left."""
+        """Check the outputs again that each checked arm has after its `calls` timed calls."""
         for state in self.states:
             began = time.monotonic()
             if calls and state.takes_turns and state.outcome.check is not None and state.outcome.status == "ok":
@@ -294,8 +294,8 @@ class CellSetup:
     #
     # A side's worker holds the reference, the check and the inputs' seed in the process of the package that it checks,
     # which could patch the one and remember answers for the other. So a judge, a worker without any package, makes inputs
-    # from random seeds and checks what the side's worker hands over. A second seed's values are put into the inputs in
-    # place, between two calls: outputs that were kept from an earlier call are then wrong.
+    # from random seeds and checks the outputs that the side's worker hands over. Between two calls the inputs get the values
+    # of a second seed in place: outputs that were kept from an earlier call are then wrong.
 
     def _check_outside(self, state: ArmState) -> None:
         try:
@@ -310,11 +310,11 @@ class CellSetup:
             self.wrong(state, fault)
 
     def _fault_outside(self, state: ArmState) -> str | None:
-        """What the judge found wrong; "" for nothing, None if the arm's worker had no answer.
+        """The fault that the judge finds; "" for right outputs, None if the arm's worker gives no answer.
 
         Outputs that are right on fresh inputs and wrong on inputs changed in place may come from the workload's `prepare`,
-        which may work inputs up. They are wrong after another `prepare` only if the package keeps them, unless base's are
-        wrong too. Raises WorkerFault and WorkerDied when the judge cannot answer.
+        which may transform inputs. Outputs that are wrong after another `prepare` too are kept by the package, unless base's
+        are wrong as well. Raises WorkerFault and WorkerDied if the judge cannot answer.
         """
         first, second = self._seeds
         found = self._examined_outside(state, second)
@@ -345,7 +345,7 @@ def _sample(name: str, arm: Arm) -> str:
 
 
 class _Turns:
-    """How the arms of a cell that is set up take their turns."""
+    """The turns of a cell whose arms are open."""
 
     def __init__(self, cell: CellSetup) -> None:
         self.cell, self.task = cell, cell.task
@@ -380,8 +380,8 @@ class _Turns:
     def alone(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         """One arm is in memory at a time: each has its turns in two visits.
 
-        The order of the second visits mirrors that of the first (base, target, target, base; who begins changes by epoch),
-        so that an even drift cancels.
+        The order of the second visits mirrors the order of the first (base, target, target, base), so that a steady drift
+        cancels. The first arm changes with the epoch.
         """
         order = turns.ranked(self.cell.ready, self.task.epoch - 1)
         if not order:
@@ -436,7 +436,7 @@ class _Turns:
         return turns.pace(kind, calls, opens, task.options, task.share, timer)
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
-        """One turn of one arm; None when it became the arm's outcome. `fresh`: re-allocate the inputs at this placement."""
+        """One turn of one arm; None if a fault became the arm's outcome. `fresh`: re-allocate the inputs at this placement."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
         began = time.perf_counter_ns()
         read: wire.Turned | None = self.cell.ask(state, request)
@@ -455,7 +455,7 @@ def _uncaptured(states: Sequence[ArmState]) -> list[ArmState]:
 
 
 def _reject_by_proof(cell: CellSetup, count: int, before: _Proofs, rejected: dict[int, str]) -> None:
-    """Compare what each worker has loaded after timing with before: nothing may be wrong, and nothing compiled between."""
+    """Prove what each worker has loaded after timing. A failed proof fails arms; a kernel compiled meanwhile rejects rounds."""
     pool, proved = cell.pool, cell.pool.prove()
     for state in cell.states:
         if count and state.takes_turns and state.arm.worker not in proved:

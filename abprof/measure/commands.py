@@ -1,6 +1,7 @@
 """Commands that time themselves (`abprof run ... -- COMMAND`): one process a side and epoch, which prints `name,ms` lines.
 
-`prepare` builds the worktrees and runs the command once on every side; the names it prints are the cells. `epochs` measures.
+`prepare` builds the worktrees and runs the command once on every side; the names that it prints are the cells. `epochs`
+yields the blocks of these cells.
 """
 
 from __future__ import annotations
@@ -53,7 +54,6 @@ AXIS = "name"
 CONTROL = "control"
 _RULE = "the command's own timing, a process of each side an epoch"
 _ORDERS = 64  # orders drawn at once: more than epochs, so that they do not depend on the number of epochs
-_FIRST = "at first, not counted"
 LONGEST, MOST = 300, 5000  # letters of a name; names of a process
 MOST_TIMES = 200_000  # of a process, of all names together: each becomes a round
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:inity)?", re.I)
@@ -61,11 +61,11 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:ini
 
 @dataclass(frozen=True)
 class Bench:
-    """Everything that is settled before the first epoch."""
+    """Everything that does not change once epochs begin."""
 
     head: Run
     sides: dict[str, _Side]  # side id -> how the command runs there
-    arms: dict[str, tuple[Arm, ...]]  # cell id -> who takes turns in it
+    arms: dict[str, tuple[Arm, ...]]  # cell id -> the arms that are measured in it
     names: frozenset[str]  # printed by the first run on any side
 
 
@@ -80,10 +80,10 @@ class _Side:
     own: Path  # its caches and builds
     log: Path
     sandbox: contain.Sandbox | None = None
-    unbuilt: str = ""  # why its build failed
+    unbuilt: str = ""  # reason why the build failed
 
     def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Argv and environment; in a sandbox the command can write only to its worktree and its own folder."""
+        """Argv and environment to start `argv` with; in a sandbox it can write only to its worktree and its own folder."""
         if self.sandbox is None:
             return argv, self.env
         return self.sandbox.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)
@@ -98,7 +98,7 @@ class _Ended:
     began: int
     ended: int
     times: Mapping[str, Sequence[float]] = field(default_factory=dict)  # ns by name, in the order they were printed
-    last_digit_ns: float = 0.0  # of the most precise of them
+    last_digit_ns: float = 0.0  # of the most precise time
 
 
 # ---------------------------------------------------------------- preparing
@@ -109,7 +109,7 @@ def prepare(
 ) -> Bench:
     """Build, run the command once on every side without counting it, and lay out the cells, or take a continued run's.
 
-    Raises AbprofError if it runs on no side, prints no times on any, or no cell is left.
+    Raises AbprofError if the command fails on every side, or if --only leaves no cell.
     """
     entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
     command = continued.run.command if continued else None
@@ -122,8 +122,7 @@ def prepare(
     notes = (*place.notes, *((f"not contained: {why}",) if why else ()))
     for line in notes:
         view.say(line)
-    sides = {tree.side.id: _side(place, tree, command, env, sandbox, logs) for tree in trees}
-    sides = {id: _built(side, command, place.options.build_timeout, view) for id, side in sides.items()}
+    sides = {tree.side.id: _side(place, tree, command, env, sandbox, logs, view) for tree in trees}
     first = {id: _first(side, place.options.timeout, view) for id, side in sides.items()}
     if all(ended.status != "ok" for ended in first.values()):
         id, ended = next(iter(first.items()))
@@ -141,10 +140,8 @@ def prepare(
     controlled = matrix.controls(cells, place.sides, quick=place.options.quick)
     load = Workload(name=NAME, kernel="", suite=NAME, axes=(AXIS,), judge="reported", text=shlex.join(command.argv))
     arms = {cell.id: matrix.arms(load, place.sides, (), control=cell.id in controlled, peers=False) for cell in cells}
-    known = continued.run.arms if continued else ()  # a quick run has no controls, its rerun may
-    every = tuple(dict.fromkeys((*known, *(arm for row in arms.values() for arm in row))))
     if continued:
-        head = msgspec.structs.replace(continued.run, arms=every)
+        head = continued.run
     else:
         options = msgspec.structs.replace(
             place.options.resolved(place.device.kind, "reported"), env=mode, sandbox=sandbox.version if sandbox else ""
@@ -154,24 +151,26 @@ def prepare(
             options,
             command=command,
             workloads=(load,),
-            arms=every,
             cells=cells,
             versions={"abprof": __version__},
             withheld=withheld,
             notes=notes,
         )
-    return Bench(head, sides, arms, frozenset(names))
+    every = dict.fromkeys((*head.arms, *(arm for row in arms.values() for arm in row)))  # a rerun may add controls
+    return Bench(msgspec.structs.replace(head, arms=tuple(every)), sides, arms, frozenset(names))
 
 
 def _side(
     place: RunContext,
     tree: Checkout,
     command: Command,
-    env: dict[str, str],
+    env: Mapping[str, str],
     sandbox: contain.Sandbox | None,
     logs: Path,
+    view: View,
 ) -> _Side:
-    own = Path(tree.path).parent / NAME / tree.side.id  # its caches last as long as the run
+    """The side with the build of abprof.toml done in its worktree, or with the reason why the build failed."""
+    own = Path(tree.path).parent / NAME / tree.side.id  # removed with the worktree
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
     (own / "out").mkdir(parents=True)
     extra = fill(command.env, "abprof.toml [command.env]", **places)
@@ -179,38 +178,30 @@ def _side(
     if tree.side.kind == "dist":  # else the copy installed in the interpreter would be measured
         given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
     log = logs / f"command-{tree.side.id}.log"
-    argv = _filled(command.argv, tree.side.id, Path(tree.path), own)
-    return _Side(tree.side.id, argv, given, Path(tree.path), own, log, sandbox)
-
-
-def _filled(argv: Sequence[str], side: str, cwd: Path, own: Path) -> tuple[str, ...]:
-    """The words with {worktree}, {build_dir} and {side} filled in; any other brace is the command's own."""
-    for name, value in (("worktree", cwd), ("build_dir", own / "out"), ("side", side)):
-        argv = [word.replace(f"{{{name}}}", str(value)) for word in argv]
-    return tuple(argv)
-
-
-def _built(side: _Side, command: Command, timeout: float, view: View) -> _Side:
-    """The side with the build of abprof.toml done in its worktree, or with the reason why it failed."""
+    side = _Side(tree.side.id, _filled(command.argv, places), given, Path(tree.path), own, log, sandbox)
     if not command.build:
         return side
     view.say(f"{side.id}: building")
     try:
-        words = _filled(command.build, side.id, side.cwd, side.own)
-        argv, env = side.started(words, network=True)  # it may download what it needs
-        code = proc.logged(argv, env=env, cwd=side.cwd, log=side.log, timeout=timeout)
+        argv, env = side.started(_filled(command.build, places), network=True)  # it may download what it needs
+        code = proc.logged(argv, env=env, cwd=side.cwd, log=log, timeout=place.options.build_timeout)
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:
         why = died.reason
-    if not why:
-        return side
-    printed = side.log.read_text(errors="replace").strip().splitlines() if side.log.exists() else []
-    return replace(side, unbuilt=f"{why}{f': {printed[-1]}' if printed else ''}")
+    printed = log.read_text(errors="replace").strip().splitlines() if why and log.exists() else []
+    return replace(side, unbuilt=": ".join([*filter(None, [why]), *printed[-1:]]))
+
+
+def _filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
+    """The words with {worktree}, {build_dir} and {side} filled in. Other braces stay, since the command may use them."""
+    for name, value in places.items():
+        argv = [word.replace(f"{{{name}}}", value) for word in argv]
+    return tuple(argv)
 
 
 def _first(side: _Side, timeout: float, view: View) -> _Ended:
-    """A run that is not counted: it fills the side's caches, and gives the names."""
-    ended = _run(side, _FIRST, timeout)
+    """Run the command once without counting it, which fills the side's caches and shows the names that it prints."""
+    ended = _run(side, "at first, not counted", timeout)
     ok = ended.status == "ok"
     result = plural(len(ended.times), "name") if ok else f"{ended.status}, {ended.reason}"
     seconds = (ended.ended - ended.began) / 1e9
@@ -267,7 +258,10 @@ def _side_of(bench: Bench, arm: Arm) -> _Side:
 
 
 def _order(bench: Bench, todo: set[str], number: int) -> list[Arm]:
-    """Who runs in this epoch; the control only if an open cell has one. Every second order mirrors the one before."""
+    """The arms that run in this epoch, in order. Every second order mirrors the previous order.
+
+    The control runs only if an open cell has a control.
+    """
     arms = list({arm.id: arm for cell in sorted(todo) for arm in bench.arms[cell]}.values())
     arms.sort(key=lambda arm: (arm.side == CONTROL, arm.id))
     orders = turns.orders(len(arms), max(_ORDERS, number), bench.head.options.seed)
@@ -323,7 +317,7 @@ def _block(
     bad: str,
     state: MachineState,
 ) -> Block:
-    """`ended`: arm id -> its process, in the order of their starts. `bad`: what voids the epoch."""
+    """`ended`: arm id -> its process, in the order of the starts. `span`: began and seconds. `bad`: reasons to reject the epoch."""
     name = str(cell.params[AXIS])
     arms = [arm for arm in bench.arms[cell.id] if arm.id in ended]
     outcomes = {arm.id: _outcome(bench, arm, ended[arm.id], name) for arm in arms}
@@ -363,7 +357,7 @@ def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
 
 
 def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[tuple[Turn, ...], ...]:
-    """The first times that the processes printed, then the second ones, and so on. A turn spans its whole process."""
+    """One round for the first times that the processes printed, one for the second, and so on. A turn spans a process."""
     times = {place: ended.times[name] for place, ended in ran}
     ordered = sorted(ran, key=lambda one: one[1].began)
     return tuple(
@@ -380,11 +374,10 @@ def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[
 
 
 def read(text: str) -> tuple[dict[str, list[float]], float]:
-    """Times in ns by name, from the `name,ms` lines of what a command printed, and the last digit of the most precise one in
-    ns; other lines are skipped.
+    """Name -> times in ns, from the `name,ms` lines of a command's output, and the last digit of the most precise time in ns.
 
-    A name that is printed several times was timed several times. Raises ValueError with a one-line message if there are
-    no times, or too many.
+    Skips other lines. A name that is printed several times was timed several times. Raises ValueError with a one-line
+    message if there are no times, or too many.
     """
     times: dict[str, list[float]] = {}
     first, count, last_digit = "", 0, math.inf

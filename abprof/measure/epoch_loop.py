@@ -142,23 +142,16 @@ def _package(
                 usual=known.calls.get(cell.id, {}),
                 timeouts=known.timeouts,
             )
-            result = _measured(plan, known, pool, task)
+            result = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
+            if result.crowded:  # from now on one arm is in memory at a time
+                known.crowded.add(cell.id)
+                result = measure_cell(pool, plan.device, task, alone=True)
             known.calls.setdefault(cell.id, result.calls)
             if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
                 known.checked.add(cell.id)
             yield result
         yield from pool.proofs()
         yield from pool.kernels()
-
-
-def _measured(plan: Plan, known: _Known, pool: WorkerPool, task: CellTask) -> CellResult:
-    """Measure with all arms in memory, or one at a time if they do not fit together, which is tried once per cell."""
-    if task.cell.id not in known.crowded:
-        result = measure_cell(pool, plan.device, task)
-        if not result.crowded:
-            return result
-        known.crowded.add(task.cell.id)
-    return measure_cell(pool, plan.device, task, alone=True)
 
 
 @dataclass

@@ -1,4 +1,7 @@
-"""How long a run takes: from each cell's work, an assumed rate of the device, and the pacing rules. Right to a factor of a few."""
+"""Estimate of a run's duration from each cell's work, an assumed rate of the device, and the pacing rules.
+
+The estimate is right to a factor of a few.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds before a proc
 
 
 def estimate(run: Run, *, peers: bool) -> str:
-    """One or two sentences for --dry-run: how long, on which assumption, and whether the first look fits the budget."""
+    """One or two sentences for --dry-run: the duration, its assumptions, and whether the first look fits the budget."""
     options, (tflops, gbps) = run.options, _rates(run)
     silent = sum(not (cell.flops or cell.bytes) for cell in run.cells if not cell.skip)
     assumed = f"builds not counted, assuming {tflops:g} TFLOP/s and {gbps:g} GB/s"
@@ -34,7 +37,7 @@ def estimate(run: Run, *, peers: bool) -> str:
 
 
 def _seconds(run: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
-    """Seconds of so many epochs with the fewest and with the usual rounds; spread over `run.machines` if there are any."""
+    """Seconds of `epochs` epochs with the fewest and with the usual rounds, spread over `run.machines` if there are any."""
     slots = max(1, len(run.machines))
     least, most = (epochs * each / slots for each in epoch_seconds(run, peers=peers))
     start = PROGRAM[run.machine.kind] if run.machines else 0.0

@@ -240,7 +240,6 @@ def _head(place: RunContext, factory: WorkerFactory, found: discovery.Survey, wo
         options,
         workloads=found.workloads,
         workloads_from=workloads_from,
-        arms=(),
         cells=found.cells,
         versions=found.ready.versions,
         environment={name: shown[name] for name in sorted(shown) if name.startswith(_SHOWN)},
@@ -265,6 +264,7 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
         waivers=place.waivers,
         night=place.options.night,
         machine=place.device.machine(),
+        arms=(),
         **rest,
     )
 
@@ -360,13 +360,12 @@ def watched(place: RunContext, plan: Plan) -> Watch:
 
 
 def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...]:
-    """Build every package that a cell is measured with, on every side. Raises AbprofError if no side has any."""
-    gpu, rebuild = place.device.kind == "cuda", place.options.rebuild
-    builds = build_packages(plan.factory, _jobs(plan), view, gpu=gpu, rebuild=rebuild)
-    if builds and all(made.failure is not None and made.failure.status == "missing" for made in builds):
-        raise _on_no_side(
-            place, [made.kernel for made in builds], builds[0].failure.reason if builds[0].failure else ""
-        )
+    """Build the package of every cell on every side. Raises AbprofError if no side has any of the packages."""
+    gpu = place.device.kind == "cuda"
+    builds = build_packages(plan.factory, _jobs(plan), view, gpu=gpu, rebuild=place.options.rebuild)
+    reasons = [made.failure.reason for made in builds if made.failure and made.failure.status == "missing"]
+    if builds and len(reasons) == len(builds):
+        raise _on_no_side(place, [made.kernel for made in builds], reasons[0])
     return builds
 
 

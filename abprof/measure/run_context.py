@@ -1,4 +1,4 @@
-"""The run context: options, repository, devices, sides and folders, settled before anything is made or measured.
+"""The run context: options, repository, devices, sides and folders of a run, found before anything is built or measured.
 
 `worktrees`, `alone` and `signals` hold what a run needs while it lasts, and release it however the run ends.
 """
@@ -34,12 +34,12 @@ _Repository = repo.Repository | repo.Folder
 
 @dataclass(frozen=True)
 class RunContext:
-    """Everything that is settled before anything is made."""
+    """What a run is set up with, before anything is built."""
 
     options: Options
     file: File
     repository: _Repository
-    devices: tuple[Device, ...]  # that the run is spread over; usually one
+    devices: tuple[Device, ...]  # the run is spread over these; usually one
     sides: tuple[Side, ...]
     notes: tuple[str, ...]
     waivers: tuple[Waiver, ...]
@@ -60,7 +60,7 @@ class RunContext:
 
     @property
     def label(self) -> str:
-        """This run's name, for processes that wait for it."""
+        """The run's name, shown by processes that wait for its devices."""
         return f"abprof {' '.join(side.label for side in self.sides)} in {self.repository.path}"
 
     @property
@@ -116,9 +116,9 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
 def _sides(
     repository: _Repository, options: Options, file: File, view: View
 ) -> tuple[tuple[Side, ...], tuple[str, ...], File]:
-    """The sides that the specs name, notes on them, and the configuration that holds."""
+    """The sides that the specs name, notes on the sides, and the configuration that applies."""
     kernels = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
-    kernels = () if options.command else kernels  # what a command runs is not known
+    kernels = () if options.command else kernels  # a command may use any file
     timeout = options.under(file).build_timeout
     known = repo.install_releases(options.specs, partial(interpreter, options), repository.cache, timeout, view.say)
     sides, notes = repo.resolve(repository, options.specs, kernel_paths=kernels, known=known)
@@ -128,7 +128,7 @@ def _sides(
 
 
 def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None:
-    """Raises AbprofError for an option that does not fit the run's sides or its kind of device."""
+    """Raise AbprofError for an option that does not fit the run's sides or its kind of device."""
     ids = [side.id for side in sides]
     for name in options.python:
         if name and name not in ids:
@@ -148,7 +148,7 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
 
 
 def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """The devices of a run, and notes on others. Raises AbprofError for several if the run needs a single one."""
+    """The devices of a run, and notes on devices that are left out. Raises AbprofError for several if only one can be used."""
     reasons = {
         "a command is run on one device": bool(options.command),
         f"--probe {','.join(options.probe)} looks at one device": bool(options.probe),
@@ -167,12 +167,12 @@ def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     if free and len(devices.several((), None)[0]) > 1:
         left_out = (*left_out, f"measured on {found[0].lease} alone: {why}")
     if len({device.kind for device in found}) > 1:
-        raise AbprofError("devices of two kinds are no one run's", where="--device", advice="name GPUs alone")
+        raise AbprofError("one run cannot use devices of two kinds", where="--device", advice="name GPUs alone")
     return found, left_out
 
 
 def _repository(options: Options, cache: Path) -> _Repository:
-    """The repository; for a run of releases alone a folder without git is enough. Raises AbprofError."""
+    """The repository, or for a run of releases alone a folder without git. Raises AbprofError if there is none."""
     path = Path(options.repo).expanduser()
     try:
         return repo.open_repository(path, cache=cache)
@@ -183,7 +183,7 @@ def _repository(options: Options, cache: Path) -> _Repository:
 
 
 def _file(repository: _Repository, options: Options) -> File:
-    """The working tree's configuration; with CI set base's: a pull request does not configure its own judge."""
+    """The working tree's configuration; with CI set base's, so that a pull request does not change how it is measured."""
     released = repo.is_release(options.specs[0]) if options.specs else False
     if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
@@ -201,7 +201,7 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
 
 
 def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
-    """The waivers of base's commit: neither the target nor the working tree waives itself."""
+    """The waivers of base's commit; the target and the working tree cannot waive their own changes."""
     if base.kind == "dist" or isinstance(repository, repo.Folder):
         return ()
     text = repository.read_file(base.commit, waivers.FILE)
@@ -221,8 +221,8 @@ def worktrees(place: RunContext, run_id: str) -> contextlib.AbstractContextManag
 def alone(place: RunContext, view: View, *, wait: bool) -> Iterator[RunContext]:
     """Reserve the devices while the block runs, and yield the context with those that were reserved.
 
-    Waits for other abprofs; raises AbprofError for any other user of a device. Among GPUs that no option names, those in
-    use are left out if others are free. From here on code under test may run, so this process hides its secrets.
+    Waits for other abprofs; raises AbprofError if any other process uses a device. GPUs in use that no option names are left
+    out if others are free. Code under test may run from here on, so secrets are wiped from /proc/PID/environ.
     """
     environment.scrub_secrets(place.file.environment.allow)
     if place.options.executor:  # each shard reserves its own device, which may be this one
@@ -254,7 +254,7 @@ def _reserve(held: contextlib.ExitStack, place: RunContext, device: Device, view
 
 
 def not_busy(device: Device) -> None:
-    """Raises AbprofError if a process that is no abprof uses the device."""
+    """Raise AbprofError if a process other than abprof's uses the device."""
     busy = device.busy()
     if busy:
         raise AbprofError(busy[0], where=device.lease, advice=busy[1])
