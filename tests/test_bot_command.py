@@ -92,7 +92,7 @@ def test_the_gate_gives_commits_and_options_and_nothing_else(hub, tmp_path, caps
     ("change", "says"),
     [
         (lambda hub: hub.heads.update({7: "5" * 40}), "the head of pull request 7 is 5555555555, not 9f2c4e7a9f"),
-        (lambda hub: hub.pulls.update({7: {"state": "closed"}}), "it is closed"),
+        (lambda hub: hub.pulls.update({7: {"state": "closed"}}), "the pull request is closed"),
     ],
 )
 def test_the_gate_refuses_in_one_line(hub, tmp_path, capsys, change, says):
@@ -202,7 +202,7 @@ def test_init_writes_both_files_and_replaces_nothing(tmp_path, capsys):
     config.write_text('users = ["ada"]\n')
     workflow.unlink()
     assert run_command_line(args) == 2
-    assert "is there and differs (--overwrite replaces it; nothing was written)" in capsys.readouterr().err
+    assert "exists with other content (nothing was written; --overwrite replaces it)" in capsys.readouterr().err
     assert not workflow.exists()
     assert run_command_line([*args, "--overwrite"]) == 0
     assert "users = []" in config.read_text()

@@ -351,12 +351,12 @@ def test_what_cannot_be_as_in_the_run_is_said(lab: Lab, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["RUN", "--preset", "smoke"], "--preset: a run has its cells and its set-up"),
+        (["RUN", "--preset", "smoke"], "--preset: a run keeps its own options"),
         (["RUN", "--only", "n=9"], "n has no value '9'"),
         (["nowhere", "main"], "unknown ref 'nowhere'"),
         (["main", "fast", "--cell", "w/n=x"], "--cell w/n=x: n=x: expected int"),
         (["main", "fast", "--cell", "w"], "'w': no id of a cell"),
-        (["main", "fast", "--cell", "w/n=1", "--set", "n=2"], "--set: a cell's id has its values"),
+        (["main", "fast", "--cell", "w/n=1", "--set", "n=2"], "--set: a cell's id sets its values"),
     ],
 )
 def test_what_the_verb_refuses(lab: Lab, args: Sequence[str], said: str, tmp_path: Path) -> None:

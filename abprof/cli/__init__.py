@@ -1,7 +1,7 @@
 """The command line. In: argv. Out: an exit code, results on standard output, progress and errors on standard error.
 
-A file holds one verb or a few related verbs; `options` declares every option that several verbs take, `app` has the program and its
-errors. A verb imports heavy modules itself, so that `abprof --help` answers at once.
+Each file defines one verb or a few related verbs; `options` declares the options that verbs share, `app` defines the program and
+prints errors. Verbs import heavy modules inside their functions, so that `abprof --help` answers at once.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ VERBS = (run, report, profile, machine, init, bisect, bot, nightly)  # importing
 
 
 def run_command_line(argv: Sequence[str]) -> int:
-    """Run one command line and return its exit code; an empty one shows the help and returns 2. Never raises."""
+    """Run one command line and return its exit code. An empty `argv` shows the help and returns 2. Never raises."""
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # bytes of a path or name that are not text are shown as "?"
+        sys.stdout.reconfigure(errors="replace")  # invalid UTF-8 in a path or name is shown as "?"
     shown = guarded(lambda: app(args=list(argv) or ["--help"], prog_name="abprof", standalone_mode=False), argv)
     return shown if argv else Exit.CANNOT_RUN

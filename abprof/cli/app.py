@@ -1,4 +1,4 @@
-"""The program `abprof`: its verbs, of which `run` is the default, and errors as one line and an exit code."""
+"""The program `abprof`: `run` is its default verb; an error becomes one line and an exit code."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GPU_MARGIN, GPU_THRESHOLD
 from abprof.records.visible import visible
 
-USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, whichever package holds it
-_PROGRAM = "abprof.program"  # in the context
+USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, from click itself or from Typer's copy
+_PROGRAM = "abprof.program"  # key in the context: the words after `--`
 _TOP = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
 _DISK = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
 _LIMITS = "end other programs, or raise the limits: ulimit -a"
-_REFUSALS = {  # of the machine, and what to do
+_REFUSALS = {  # errno of a lacking resource -> advice
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO), _DISK),
     **dict.fromkeys((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE), _LIMITS),
 }
 
 
 class _Verbs(TyperGroup):
-    """Inserts `run` where the first word is no verb."""
+    """Inserts `run` if the first word is not a verb."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.rich_markup_mode = None  # rich's help takes longer to import than the list of verbs to read
+        self.rich_markup_mode = None  # importing rich takes noticeable time, and the list of verbs needs no markup
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """`abprof main feature` and `abprof --repo P main feature` mean `abprof run ...`."""
+        """Turn `abprof main feature` and `abprof --repo P main feature` into `abprof run ...`."""
         options = self.commands["run"].params
         takes_value = {name for p in options if not getattr(p, "is_flag", True) for name in p.opts}
         words = iter(args)
@@ -57,25 +57,25 @@ class Verb(TyperCommand):
     """A verb whose command line may end in `-- PROGRAM ARGS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Read the words before `--`."""
+        """Parse the words before `--`; keep those after it for `program`."""
         own = before(args)
         ctx.meta[_PROGRAM] = args[len(own) + 1 :] if len(own) < len(args) else None
         return super().parse_args(ctx, own)
 
 
 def before(args: list[str]) -> list[str]:
-    """The words of a command line before `--`."""
+    """Return the words of a command line before `--`."""
     return args[: args.index("--")] if "--" in args else args
 
 
 def program(ctx: Any) -> list[str] | None:
-    """The words after `--`; None without `--`."""
+    """Return the words after `--`; None without `--`."""
     found: list[str] | None = ctx.meta[_PROGRAM]
     return found
 
 
 def given(ctx: Any) -> dict[str, str]:
-    """Parameter -> option (`set` -> `--set`) of the options on the command line."""
+    """Return parameter -> option (`set` -> `--set`) for the options on the command line."""
     sources = [(param, ctx.get_parameter_source(param.name)) for param in ctx.command.params]
     return {param.name: param.opts[0] for param, source in sources if source and source.name == "COMMANDLINE"}
 
@@ -83,7 +83,7 @@ def given(ctx: Any) -> dict[str, str]:
 def refuse(
     ctx: Any, what: str, *, but: Collection[str] | None = None, only: Collection[str] = (), advice: str = "leave it out"
 ) -> None:
-    """Raise AbprofError for an option on the command line that would have no effect: all `but` these, or `only` these."""
+    """Raise AbprofError if the command line has an option that would have no effect: any except `but`, or one of `only`."""
     for name, option in given(ctx).items():
         if name in only if but is None else name not in but:
             raise AbprofError(what, where=option, advice=advice)
@@ -101,23 +101,23 @@ def warn(text: str) -> None:
 
 @contextlib.contextmanager
 def while_read() -> Iterator[None]:
-    """Print a result. A reader that stops (`abprof ... | head`) does not change the exit code."""
+    """Ignore a closed pipe (`abprof ... | head`) while the block prints a result, so that the exit code stays."""
     try:
         yield
         sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # rich answers a closed pipe with SystemExit
+    except (BrokenPipeError, SystemExit):  # rich raises SystemExit on a closed pipe
         _close_output()
 
 
 def _close_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains at exit
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports the closed pipe at exit
 
 
 # ---------------------------------------------------------------- errors and exit codes
 
 
 def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
-    """The exit code of `command`, whatever it raises."""
+    """Run `command` and return its exit code; print an exception as one line. Never raises."""
     try:
         code = command()
         return int(code) if isinstance(code, int) else 0
@@ -129,7 +129,7 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         param = getattr(error, "param", None)
         if param and error.message:
             return _refused(AbprofError(error.message.rstrip("."), where=param.opts[0], advice="abprof --help"), argv)
-        text = error.format_message()  # empty without arguments: the help has been shown
+        text = error.format_message()  # empty if no arguments were given and the help was shown
         return _refused(AbprofError(text, advice="abprof --help"), argv) if text else Exit.CANNOT_RUN
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
@@ -156,7 +156,7 @@ def _refused(error: AbprofError, argv: Sequence[str]) -> int:
 
 
 def variable_of(option: str) -> str:
-    """The environment variable of an option: ABPROF_RUNS_DIR for --runs-dir."""
+    """Return the environment variable of an option: ABPROF_RUNS_DIR for --runs-dir."""
     return f"ABPROF_{option.removeprefix('--').replace('-', '_').upper()}"
 
 
@@ -194,11 +194,11 @@ app = typer.Typer(
     name="abprof",
     cls=_Verbs,
     help="Did this branch change the speed of these GPU kernels, by how much, and why?\n\n"
-    "`abprof BASE TARGET` compares two refs of the git repository you stand in; either may be `.`, the working tree as "
-    "it is, or a release, `dist:NAME==VERSION`. It is short for `abprof run BASE TARGET`.\n\n"
+    "`abprof BASE TARGET` compares two refs of the git repository around the current folder; either may be `.` (the working "
+    "tree) or a release, `dist:NAME==VERSION`. This is short for `abprof run BASE TARGET`.\n\n"
     f"A change counts beyond {GPU_THRESHOLD:g} % of time on a GPU, {CPU_THRESHOLD:g} % on a CPU (--threshold); `same` "
     f"means within {GPU_MARGIN:g} % on a GPU, {CPU_MARGIN:g} % on a CPU (--margin). Measuring takes {DEFAULT_BUDGET} at "
-    "most (--budget). Exit codes: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted.",
+    "most (--budget). Exit codes: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not trustworthy.",
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -22,14 +22,14 @@ from abprof.records.visible import visible
 )
 def bisect(
     ctx: typer.Context,
-    refs: Annotated[list[str], typer.Argument(metavar="GOOD BAD", help="A fast and a slow end.")] = [],  # noqa: B006
+    refs: Annotated[list[str], typer.Argument(metavar="GOOD BAD", help="A fast and a slow commit.")] = [],  # noqa: B006
     **values: Any,
 ) -> int:
-    """Find the commits between GOOD and BAD that made cells slower: each step is an ordinary run of one commit against the
-    good end, which goes on until it is certain; the culprit is then measured against its parent.
+    """Find the commits between GOOD and BAD that made cells slower. Each step is an ordinary run that compares one commit with
+    GOOD until the answer is certain or the budget is spent; each culprit is then compared with its parent.
 
-    Commits that do not build are passed over, more than one culprit is found, and what stays unclear is reported as a range of
-    commits. Exit codes: 0 found, or nothing is slower; 4 not all of it could be decided.
+    Commits that do not build are skipped; several culprits can be found; an undecided part is reported as a range of commits.
+    Exit codes: 0 every culprit found, or nothing is slower; 4 a part stayed undecided.
     """
     import msgspec
 
@@ -39,8 +39,8 @@ def bisect(
     view, json, resume = view_of(values), values["json"], values["resume"]
     if resume:
         if refs or program(ctx) is not None:
-            raise AbprofError("the ends are known", where="--resume", advice="abprof bisect --resume FOLDER alone")
-        refuse(ctx, "a bisection goes on as it began", but=("resume", "repo", "json", *VIEW))
+            raise AbprofError("a resumed bisection has its refs", where="--resume", advice="leave GOOD and BAD out")
+        refuse(ctx, "a resumed bisection keeps its options", but=("resume", "repo", "json", *VIEW))
         folder = Path(resume)
         begun = read(folder)
         if "repo" in given(ctx):
@@ -48,7 +48,7 @@ def bisect(
     else:
         command = command_of(ctx, "abprof bisect GOOD BAD -- python bench.py", ("dry_run",))
         if len(refs) != 2:
-            raise AbprofError("which ends?", where="abprof bisect", advice="abprof bisect GOOD BAD, or --resume FOLDER")
+            raise AbprofError("needs two refs", where="abprof bisect", advice="give GOOD BAD, or --resume FOLDER")
         begun, made = begin(options_from(refs, values, command=command), view)
         lines = plan(begun)
         if made is None:
@@ -64,10 +64,10 @@ def bisect(
         with signals():
             done = finish(begun, folder, view)
     except KeyboardInterrupt:
-        view.warn(f"interrupted; abprof bisect --resume {folder} goes on")
+        view.warn(f"interrupted; continue with abprof bisect --resume {folder}")
         return Exit.INTERRUPTED
     except AbprofError:
-        view.warn(f"abprof bisect --resume {folder} goes on from the last step that was finished")
+        view.warn(f"continue after the last finished step with abprof bisect --resume {folder}")
         raise
     with while_read():
         if json:
@@ -76,5 +76,5 @@ def bisect(
             print(msgspec.json.encode({**shown, "bisect_dir": str(folder)}).decode())
         else:
             print("\n".join(map(visible, [*done.weaker, *result(done)])))
-    view.say(f"kept in {folder}: report.html, report.md, bisect.json, steps/")
+    view.say(f"saved in {folder}: report.html, report.md, bisect.json, steps/")
     return Exit.OK if done.decided else Exit.UNTRUSTED

@@ -16,20 +16,20 @@ from abprof.records.errors import AbprofError, Exit
 
 @app.command("comment", short_help="Post a run's result on a pull request.")
 @takes(
-    text("--repo", "OWNER/NAME", "The repository.", default=""),
-    number("--pr", "N", "The pull request.", 1, default=0),
-    text("--artifact", "FILE", "A file of `report --format artifact`, in place of RUN."),
-    text("--event", "FILE", "GitHub's event: it names repository and pull request."),
-    text("--key", "TEXT", "Keep a comment for each key, e.g. a device's name.", default=""),
-    text("--url", "URL", "Where the full report is.", default=""),
-    text("--summary", "FILE", "Append the comment to this file too [$GITHUB_STEP_SUMMARY]."),
+    text("--repo", "OWNER/NAME", "Repository on GitHub; default: the event's.", default=""),
+    number("--pr", "N", "Number of the pull request; default: the event's.", 1, default=0),
+    text("--artifact", "FILE", "Post this output of `report --format artifact` instead of RUN."),
+    text("--event", "FILE", "GitHub's event file, which names repository and pull request."),
+    text("--key", "TEXT", "Keep one comment per key, e.g. per device; default: no key.", default=""),
+    text("--url", "URL", "Link to the full report.", default=""),
+    text("--summary", "FILE", "Also append the comment to this file [$GITHUB_STEP_SUMMARY]."),
     "dry_run",
 )
 def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "", **values: Any) -> int:
     """Post a run's result on a pull request as one comment that later runs update, or print it (--dry-run).
 
-    The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md has the rules,
-    and the two jobs, of which only the second has a token.
+    The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md describes the
+    rules and the two jobs; only the second job has a token.
     """
     from abprof.extras.bot import make_notice, post_notice, read_notice, render
 
@@ -46,7 +46,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
     if values["dry_run"]:
         sys.stdout.write(text)
         return Exit.OK
-    # First, so that a refused comment is not the only record.
+    # The summary first, so that a result remains if posting the comment fails.
     _append(values["summary"] or os.environ.get("GITHUB_STEP_SUMMARY"), text + "\n", "--summary")
     where = values["repo"], values["pr"], Path(event) if event else None
     done = post_notice(notice, *where, untrusted=bool(artifact), key=values["key"], link=link)
@@ -55,7 +55,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
 
 
 def _append(path: str | None, text: str, option: str) -> None:
-    """Append text to the file `path`, if given. Raises AbprofError naming the option."""
+    """Append text to the file `path`, if given. Raises AbprofError that names the option."""
     if not path:
         return
     try:
@@ -65,16 +65,16 @@ def _append(path: str | None, text: str, option: str) -> None:
         raise AbprofError(error.strerror or str(error), where=f"{option} {path}") from None
 
 
-@app.command("admit", short_help="Whether a /abprof comment may run, and on what.")
+@app.command("admit", short_help="Check whether a /abprof comment may start a run.")
 @takes(
-    text("--event", "FILE", "GitHub's event of the comment.", default=...),
-    text("--allow", "FILE", "The list of users: .github/abprof-bot.toml.", default=".github/abprof-bot.toml"),
+    text("--event", "FILE", "GitHub's event file of the comment.", default=...),
+    text("--allow", "FILE", "Users who may start runs [.github/abprof-bot.toml].", default=".github/abprof-bot.toml"),
     text("--output", "FILE", "Append name=value lines to this file [$GITHUB_OUTPUT]."),
 )
 def admit(**values: Any) -> int:
     """Check a comment `/abprof COMMIT key=value ...`: may its author run it, and is COMMIT still the pull request's head?
 
-    Prints name=value lines for the measuring job: base, target, pr and the options. Exit code 2 and one line if not.
+    Print name=value lines for the measuring job: base, target, pr and the options; or one line, with exit code 2.
     """
     from abprof.extras.bot import admit as checked
 

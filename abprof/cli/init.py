@@ -1,4 +1,4 @@
-"""`abprof init`: abprof.toml and a first workload for a repository, or the bot's workflow."""
+"""`abprof init`: write abprof.toml and a first workload for a repository, or the bot's workflow."""
 
 from __future__ import annotations
 
@@ -20,31 +20,31 @@ if TYPE_CHECKING:
     from abprof.records.options import File
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
-_NAMED = 5  # other functions that could be measured
+_NAMED = 5  # further measurable functions that a note names
 
 
 def _plain(name: str, option: str) -> str:
-    """A name that a file, a module and a TOML key can have. Raises AbprofError."""
+    """Return `name` if a file, a module and a TOML key can have this name. Raises AbprofError."""
     if not re.fullmatch(r"[A-Za-z]\w*", name):
-        raise AbprofError(f"{name!r} is no name for a module", where=option, advice="letters, digits and _")
+        raise AbprofError(f"{name!r} is not a valid module name", where=option, advice="use letters, digits and _")
     return name
 
 
-@app.command("init", short_help="Begin with a repository: abprof.toml and a workload.")
+@app.command("init", short_help="Write abprof.toml and a first workload for a repository.")
 @takes(
-    flag("--github", "Write the workflow of the bot on GitHub's pull requests."),
+    flag("--github", "Write the GitHub workflow of the pull-request bot."),
     text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", _plain, default=""),
-    text("--workload", "NAME", "A workload for the kernel package of that name.", _plain, default=""),
-    text("--function", "[FILE:]NAME", "Function to measure: the likeliest.", default=""),
-    text("--workloads-dir", "PATH", "Folder of the workloads, also outside of the repository."),
+    text("--workload", "NAME", "Write a workload for the existing kernel package NAME.", _plain, default=""),
+    text("--function", "[FILE:]NAME", "Function to measure; default: the likeliest candidate.", default=""),
+    text("--workloads-dir", "PATH", "Folder for the workloads, also outside the repository; default: workloads/."),
     flag("--overwrite", "Replace existing files that differ."),
     "repo",
 )
 def init(ctx: typer.Context, **values: Any) -> int:
-    """Propose abprof.toml and a first workload for this repository, by reading its files and running none: docs/ADOPT.md.
+    """Propose abprof.toml and a first workload for this repository. Reads the repository's files, runs none (docs/ADOPT.md).
 
-    --kernel and --workload begin in abprof's own layout; --github writes the bot's workflow and the list of users who may
-    start it. A file that is there and differs is not replaced (exit code 2) without --overwrite.
+    --kernel and --workload use abprof's own layout; --github writes the bot's workflow and the list of users who may
+    start runs. An existing file that differs is replaced only with --overwrite; otherwise the exit code is 2.
     """
     if values["github"]:
         refuse(ctx, "does not go with --github", but=("github", "repo", "overwrite"))
@@ -60,13 +60,13 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
 
     if not (root / ".git").exists():
         raise AbprofError("not the top of a git repository", where=f"--repo {root}")
-    read_file(root)  # the bot's runs would refuse a broken abprof.toml
+    read_file(root)  # a broken abprof.toml would fail the bot's runs
     _write(root, {to: (bundled("templates") / "github" / name).read_bytes() for name, to in _FILES.items()}, overwrite)
-    print("Read both, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
+    print("Read both files, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
 
 
 def _adopt(values: Mapping[str, Any]) -> None:
-    """Look, write, and say what comes next. Raises AbprofError; then nothing was written."""
+    """Read the repository, write the files, print the next commands. Raises AbprofError before anything is written."""
     from abprof import sides as repo
     from abprof.system import paths
     from abprof.system.config_file import place, read_file
@@ -78,20 +78,20 @@ def _adopt(values: Mapping[str, Any]) -> None:
     if values["workloads_dir"]:
         given = os.path.relpath(Path(values["workloads_dir"]).expanduser().absolute(), root)
         if file and given != folder:
-            what, advice = "the file that is there names another folder", f"set workloads = {given!r} there first"
+            what, advice = "this file names another folder of workloads", f"set workloads = {given!r} in it first"
             raise AbprofError(what, where=f"--workloads-dir {given}", advice=advice)
         folder = given
     made, notes = _made(values, repository.files(), root, file, folder)
     if made.missing:
         print("\n".join(made.missing))
-        what = "is there and has no table for this package"
-        raise AbprofError(what, where=str(place(root)[0]), advice="add the lines above and run this again")
+        what = "this file has no table for the package"
+        raise AbprofError(what, where=str(place(root)[0]), advice="add the lines above to it and run this again")
     for name in made.files:
         there = (root / name).parent.resolve()
         meant = values["workloads_dir"] and Path(name).parent == Path(folder)
         if not there.is_relative_to(root.resolve()) and not meant:  # by `..` or by a link
-            advice = f"if it is meant: --workloads-dir {shlex.quote(os.path.normpath((root / name).parent))}"
-            raise AbprofError(f"lies outside of the repository, at {there}", where=str(root / name), advice=advice)
+            advice = f"to write there, give --workloads-dir {shlex.quote(os.path.normpath((root / name).parent))}"
+            raise AbprofError(f"leads outside the repository, to {there}", where=str(root / name), advice=advice)
     _write(root, {name: text.encode() for name, text in made.files.items()}, values["overwrite"])
     for line in notes:
         print(line)
@@ -101,7 +101,7 @@ def _adopt(values: Mapping[str, Any]) -> None:
 def _made(
     values: Mapping[str, Any], files: Sequence[str], root: Path, file: File | None, folder: str
 ) -> tuple[Made, list[str]]:
-    """The files to write, and notes: other functions, and Python files that cannot be read."""
+    """Return the files to write, and notes on other functions and on Python files that cannot be parsed."""
     from abprof.extras import init as maker
     from abprof.records.options import File
     from abprof.system.config_file import place
@@ -112,45 +112,47 @@ def _made(
         return maker.begun(kernel, name, file, folder), []
     if kernel and not name:
         where = there[0] if there else place(root)[0].name
-        raise AbprofError("is there", where=where, advice="--workload NAME writes one for it")
+        raise AbprofError("already exists", where=where, advice="--workload NAME writes a workload for it")
     found = maker.look(files, lambda path: (root / path).read_text(encoding="utf-8-sig"))
     more = f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
-    notes = [f"no Python of this version, or no text: {', '.join(found.unread[:3])}{more}"] if found.unread else []
+    notes = [f"not parsed as Python: {', '.join(found.unread[:3])}{more}"] if found.unread else []
     some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
-        what = "; ".join(["found nothing to measure: no @triton.jit, no function of tensors", *notes])
-        raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME begins a kernel package")
+        what = "; ".join(
+            ["found no function to measure: no @triton.jit kernel, no function that takes tensors", *notes]
+        )
+        raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
     one, others = _chosen(some, values["function"])
     made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
     return made, [*others, *notes]
 
 
 def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
-    """The function to measure, --function or the likeliest, and a note with the others."""
+    """Return the function to measure, --function or the likeliest, and a note that names other candidates."""
     file, _, name = wanted.rpartition(":")
     fitting = [one for one in some if not wanted or (one.name == name and one.path.endswith(file))]
     names = ", ".join([f"{one.path}:{one.name}" for one in some if one not in fitting[:1]][:_NAMED])
     if not fitting:
-        raise AbprofError("no such function of tensors", where=f"--function {wanted}", advice=f"there is {names}")
-    return fitting[0], [f"--function chooses another: {names}"] if names and not wanted else []
+        raise AbprofError("no such candidate", where=f"--function {wanted}", advice=f"candidates: {names}")
+    return fitting[0], [f"other candidates for --function: {names}"] if names and not wanted else []
 
 
 def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
-    """Raises AbprofError, before anything is written, for a file that is there and differs."""
+    """Write `files`. Raises AbprofError, before anything is written, if a file exists with other content."""
     from abprof.system import files as disk
 
     paths = {Path(os.path.normpath(root / name)): content for name, content in files.items()}
     same = [path for path, content in paths.items() if path.exists() and path.read_bytes() == content]
     for path in paths:
         if path.exists() and path not in same and not overwrite:
-            advice = "--overwrite replaces it; nothing was written"
-            raise AbprofError("is there and differs", where=str(path), advice=advice)
+            advice = "nothing was written; --overwrite replaces it"
+            raise AbprofError("exists with other content", where=str(path), advice=advice)
     for path, content in paths.items():
         print(f"unchanged {path}" if path in same else f"wrote {disk.put(path, content)}")
 
 
 def _what_next(root: Path, made: Made, *, begun: bool) -> None:
-    """The commands that follow. `begun`: the repository has a commit, which every side stands on."""
+    """Print the commands to run next. `begun`: whether the repository has a commit, which every side needs."""
     from abprof import devices
 
     one = made.function
@@ -163,5 +165,5 @@ def _what_next(root: Path, made: Made, *, begun: bool) -> None:
     print(f"Next: abprof .{where} --dry-run")
     print(f"then: abprof run .{where} --quick{' --preset smoke' if on_cpu else ''}")
     if one.kernels and on_cpu:
-        print("      (no GPU here: with TRITON_INTERPRET=1 it runs, and its times mean nothing)")
-    print("then: abprof BASE TARGET with two branches; docs/ADOPT.md goes on from here")
+        print("      (without a GPU set TRITON_INTERPRET=1: kernels run, but their times mean nothing)")
+    print("then: abprof BASE TARGET with two branches (more in docs/ADOPT.md)")

@@ -1,4 +1,4 @@
-"""`abprof demo`, `selfcheck`, `list`, `doctor`, `clean` and `waive`: the machine, the repository, and abprof's caches."""
+"""`abprof demo`, `selfcheck`, `list`, `doctor`, `clean` and `waive`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 @app.command("demo", short_help="Compare two branches of a small example repository.")
 @takes("device", *VIEW)
 def demo(
-    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Where the demo repository is made.")] = "",
+    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder of the new demo repository.")] = "",
     **values: Any,
 ) -> int:
     """Make a small example repository with branches main and optimize_ffa, and compare the two."""
@@ -34,12 +34,12 @@ def demo(
     return Exit.OK
 
 
-@app.command("selfcheck", short_help="Measure abprof itself on this machine.")
+@app.command("selfcheck", short_help="Measure abprof's own error rates on this machine.")
 @takes("budget", "preset", "epochs", "only", "device", "timer", "quick", "runs_dir", "json", "quiet")
 def selfcheck(**values: Any) -> int:
-    """Measure abprof itself on this machine: false alarms, detection of known changes, coverage of its intervals.
+    """Measure abprof's own error rates on this machine: false alarms, detection of known changes, coverage of intervals.
 
-    Presets are quick, default and full; --budget is 5m by default.
+    Presets: quick, default, full. Default of --budget: 5m.
     """
     import msgspec
 
@@ -95,7 +95,7 @@ def list_(**values: Any) -> int:
 
 
 def _survey(root: Path, options: Options, cache: Path) -> Survey:
-    """The cells of the working tree's workloads, which are not copied because nothing is measured."""
+    """Return the cells of the working tree's workloads, read in place because nothing is measured."""
     from abprof import devices
     from abprof.builds import WorkerFactory
     from abprof.measure.discovery import find_workloads, survey
@@ -111,7 +111,7 @@ def _survey(root: Path, options: Options, cache: Path) -> Survey:
 
 
 @app.command("doctor", short_help="Report what this machine can measure.")
-@takes(text("--python", "PATH", "The workers' interpreter."), "json")
+@takes(text("--python", "PATH", "Interpreter of the workers; default: abprof's own."), "json")
 def doctor(**values: Any) -> int:
     """Report what this machine can measure, and which tools are missing."""
     import msgspec
@@ -127,11 +127,11 @@ def doctor(**values: Any) -> int:
     return Exit.CANNOT_RUN if any(found.state == "problem" for found in findings) else Exit.OK
 
 
-@app.command("clean", short_help="Remove what killed runs left behind.")
-@takes(flag("--builds", "Remove cached builds too."), flag("--all", "Remove clones, releases and builds too."))
+@app.command("clean", short_help="Remove leftovers of killed runs.")
+@takes(flag("--builds", "Also remove cached builds."), flag("--all", "Also remove clones, releases and builds."))
 def clean(**values: Any) -> int:
-    """Remove what killed runs left behind (worktrees, half-made clones and builds, run folders without a run.json), builds
-    that --rebuild superseded, and cache folders of earlier versions. A run folder with a run.json is never touched."""
+    """Remove leftovers of killed runs (worktrees, incomplete clones and builds, run folders without a run.json), builds
+    replaced by --rebuild, and cache folders of earlier versions. Run folders with a run.json stay."""
     from abprof import builds, sides, store
     from abprof.system import paths
 
@@ -152,22 +152,22 @@ def _day(text: str, option: str) -> str:
     return day.isoformat()
 
 
-@app.command("waive", short_help="Accept a slow-down, for a while.")
+@app.command("waive", short_help="Accept a slow-down until a date.")
 @takes(
-    text("--most", "PCT", "Largest accepted slow-down.", percent, default=...),
-    text("--reason", "TEXT", "Reason for accepting it.", default=...),
-    text("--owner", "NAME", "Person who answers for it.", default=...),
-    text("--until", "DATE", "Last day of the waiver, e.g. 2026-12-31.", _day, default=...),
+    text("--most", "PCT", "Largest accepted slow-down, in per cent of time.", percent, default=...),
+    text("--reason", "TEXT", "Why the slow-down is acceptable.", default=...),
+    text("--owner", "NAME", "Person responsible for the waiver.", default=...),
+    text("--until", "DATE", "Last day on which the waiver holds, e.g. 2026-12-31.", _day, default=...),
     "repo",
 )
 def waive(
-    cells: Annotated[str, typer.Argument(metavar="GLOB", help="Cells by their ids, e.g. 'dense/*direction=bwd*'.")],
+    cells: Annotated[str, typer.Argument(metavar="GLOB", help="Pattern of cell ids, e.g. 'dense/*direction=bwd*'.")],
     **values: Any,
 ) -> int:
     """Add a waiver to abprof-waivers.toml in the working tree.
 
-    Runs read that file from the base's commit: a waiver takes effect once it is on the base branch. A waived row stays
-    `slower`, and does not fail a run while it is within the accepted change and the date.
+    Runs read the file from the base's commit, so a waiver takes effect once committed on the base branch. A waived row stays
+    `slower`, but does not fail a run within the accepted change and until the given date.
     """
     from abprof.records import Waiver
     from abprof.system import files as disk
@@ -179,10 +179,10 @@ def waive(
     start = Path(values["repo"]).absolute()
     root = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), None)
     if root is None:
-        raise AbprofError("no git repository here", where=f"--repo {values['repo']}")
+        raise AbprofError("not a git repository", where=f"--repo {values['repo']}")
     path = root / waivers.FILE
     text = toml.read(path) if path.exists() else ""
     disk.put(path, waiver_file.with_one_more(text, made, str(path)).encode())
     print(f"{path}: {waivers.describe(made)}")
-    print("It takes effect once it is committed on the base branch.")
+    print("The waiver takes effect once committed on the base branch.")
     return Exit.OK

@@ -1,4 +1,4 @@
-"""`abprof nightly`, one night of a branch, and `abprof history`, the results of many nights."""
+"""`abprof nightly` measures a branch once a night; `abprof history` prints the results of many nights."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
     from abprof.extras.nightly import History, NightReport
 
 
-@app.command("nightly", short_help="A branch's head against its last judged commit.")
+@app.command("nightly", short_help="Compare a branch's head with its last judged commit.")
 @takes(
-    text("--branch", "REF", "Branch to watch: main.", default="main"),
-    text("--series", "NAME", "Name of the series of nights: the branch's.", default=""),
-    text("--summary", "FILE", "Write a summary in Markdown."),
+    text("--branch", "REF", "Branch to measure; default: main.", default="main"),
+    text("--series", "NAME", "Name of the series of nights; default: the branch's name.", default=""),
+    text("--summary", "FILE", "Write a summary in Markdown to this file."),
     *(name for name in RUN if name != "devices"),
 )
 def nightly(**values: Any) -> int:
     """Compare the last judged commit of a branch with its head; on the first night profile the head alone.
 
-    Takes the options of `abprof run` too (--preset, --only, --device, --runs-dir, --budget, ...). Prints one JSON line, and
-    exits as a run does: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not to be trusted. What was judged before
-    is not measured again.
+    Also accepts the options of `abprof run` (--preset, --only, --device, --runs-dir, --budget, ...). Prints one JSON line and
+    exits like a run: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not trustworthy. A head that was already judged
+    with the same matrix and machine is not measured again.
     """
     from abprof.extras.nightly import run_night
 
     summary = values["summary"]
     try:
         if summary and (Path(summary).is_dir() or not os.access(Path(summary).absolute().parent, os.W_OK)):
-            raise AbprofError("no file can be written there", where=f"--summary {summary}", advice="name a file")
+            raise AbprofError("not a writable path of a file", where=f"--summary {summary}", advice="name a file")
         options, view = options_from((values["branch"],), values), view_of(values)
         return run_night(options, values["series"], view, lambda report: _publish(report, summary)).exit_code
     except AbprofError as error:
@@ -56,7 +56,7 @@ def nightly(**values: Any) -> int:
 
 
 def _publish(report: NightReport, path: str | None) -> None:
-    """Print the night, and write its summary; a failure is a note."""
+    """Print the night's report and write its summary. A failure to write prints a note."""
     from abprof.extras.nightly import summary
     from abprof.system.files import put
 
@@ -69,7 +69,7 @@ def _publish(report: NightReport, path: str | None) -> None:
 
 
 def _print(message: dict[str, Any]) -> None:
-    """Print a message as one line of JSON, also with names of files and branches that are not valid Unicode."""
+    """Print a message as one line of JSON; names that are not valid Unicode are escaped."""
     print(json.dumps(message), flush=True)
 
 
@@ -77,7 +77,7 @@ def _print(message: dict[str, Any]) -> None:
 
 
 def _since(text: str, option: str) -> str:
-    """ "2026-11-20", "2026-11-20T02:00" (UTC) or "30d" as ISO 8601. Raises AbprofError."""
+    """Convert "2026-11-20", "2026-11-20T02:00" (UTC) or "30d" (days ago) to ISO 8601. Raises AbprofError."""
     if days := re.fullmatch(r"(\d{1,5})\s*d", text.strip()):
         return (datetime.now(UTC) - timedelta(days=int(days[1]))).isoformat(timespec="seconds")
     try:
@@ -88,15 +88,15 @@ def _since(text: str, option: str) -> str:
 
 
 _CHOICE = (
-    many("--cell", "ID|GLOB", "Only these cells."),
-    text("--since", "DATE|30d", "Only nights from then on (UTC).", _since, default=""),
-    text("--series", "NAME", "Only this branch's nights.", default=""),
+    many("--cell", "ID|GLOB", "Only these cells; default: all."),
+    text("--since", "DATE|30d", "Only nights since this date (UTC) or number of days.", _since, default=""),
+    text("--series", "NAME", "Only this series of nights; default: all.", default=""),
     *("json", "repo", "runs_dir"),
 )
-_METRICS = "gpu_span, gpu_graph, gpu_kernels, wall or peak_mem_bytes."
+_METRICS = "gpu_span, gpu_graph, gpu_kernels, wall or peak_mem_bytes; default: the judged metric."
 
-verbs = typer.Typer(help="What many nights measured together.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(verbs, name="history", short_help="Nights: query, changes.")
+verbs = typer.Typer(help="Print the results of many nights.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(verbs, name="history", short_help="Print results of nights: query, changes.")
 
 
 @verbs.command("query")
@@ -105,7 +105,7 @@ app.add_typer(verbs, name="history", short_help="Nights: query, changes.")
     *_CHOICE,
 )
 def query(**values: Any) -> int:
-    """Print what the nights measured, a row per night and cell, as CSV."""
+    """Print the measured values as CSV, one row per night and cell."""
     from abprof.extras.nightly import COLUMNS
 
     rows = list(_history(values).table(values["series"], values["cell"], values["metric"], values["since"]))
@@ -116,7 +116,7 @@ def query(**values: Any) -> int:
         for row in rows:
             if values["json"]:
                 print(json.dumps(dict(zip(COLUMNS, row, strict=True))))
-            else:  # a text never ends its line, steers a terminal, or is a formula to a spreadsheet
+            else:  # no newline, control character or spreadsheet formula in a text
                 writer.writerow([csv_cell(item) if isinstance(item, str) else item for item in row])
     return Exit.OK
 
@@ -124,7 +124,7 @@ def query(**values: Any) -> int:
 @verbs.command("changes")
 @takes(*_CHOICE)
 def changes(**values: Any) -> int:
-    """List where cells changed, confirmed by three nights, and when the machine did."""
+    """List changes of cells, each confirmed by three nights, and shifts of the whole machine."""
     from abprof.extras.nightly import history_changes
 
     silent = True
@@ -149,9 +149,9 @@ def changes(**values: Any) -> int:
 
 
 def _history(values: dict[str, Any]) -> History:
-    """All nights among the runs of --runs-dir or --repo; what could not be read is printed on standard error.
+    """Return all nights in --runs-dir, or in runs/ of --repo; print notes on unreadable runs on standard error.
 
-    Raises AbprofError for an unknown series or cell: an empty answer would look as if nothing happened.
+    Raises AbprofError for an unknown series or cell, because an empty answer would look like an answer without changes.
     """
     from abprof.extras.nightly import read_history
 

@@ -1,8 +1,8 @@
-"""The options of all verbs, one line each, and `options_from`, which makes Options of their values.
+"""Declare the options of all verbs, and build Options from their values (`options_from`).
 
-`@takes("device", *MATRIX, flag("--check", "..."))` gives a verb shared options by name and options of its own, whose values it
-receives as keywords. None, () or False: the option is not given. A shared option with a value is also read from the environment:
-ABPROF_THRESHOLD for --threshold.
+`@takes("device", *MATRIX, flag("--check", "..."))` adds shared options (by name) and own options to a verb, which receives their
+values as keyword arguments; None, () or False if an option is not given. A shared option with a value is also read from the
+environment: ABPROF_THRESHOLD for --threshold.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GP
 if TYPE_CHECKING:
     from abprof.system.console import View
 
-Read = Callable[[Any, str], Any]  # an option's text or texts, and its name -> the value; raises AbprofError
+Read = Callable[[Any, str], Any]  # (an option's text or texts, its name) -> its value; raises AbprofError
 Refs = Annotated[
     list[str],
     typer.Argument(
@@ -49,19 +49,19 @@ class Option:
     metavar: str | None
     help: str
     read: Read | None = None
-    default: Any = None  # `...`: it must be given
+    default: Any = None  # `...`: the option is required
     spellings: tuple[str, ...] = ()
-    panel: str | None = None  # of shared options, which are also read from the environment
-    least: int | None = None  # of a number
+    panel: str | None = None  # heading in the help; shared options have one, and are also read from the environment
+    least: int | None = None  # smallest value of a number
 
     @property
     def name(self) -> str:
-        """The verb's keyword."""
+        """Name of the verb's keyword argument."""
         name = self.option.removeprefix("--").replace("-", "_")
         return f"{name}_" if keyword.iskeyword(name) else name
 
     def parameter(self, default: Any) -> inspect.Parameter:
-        """The parameter that Typer reads. `value` fills in defaults, except a flag's."""
+        """Return the parameter for Typer. `value` sets defaults, except those of flags."""
         made = typer.Option(
             *(self.spellings or (self.option,)),
             help=self.help,
@@ -78,7 +78,7 @@ class Option:
         return inspect.Parameter(self.name, kind, default=first, annotation=Annotated[self.kind, made])
 
     def value(self, given: Any) -> Any:
-        """The option's value from what Typer read. Raises AbprofError."""
+        """Convert the value that Typer parsed. Raises AbprofError."""
         if given is None:
             return self.default
         if self.read and given != []:
@@ -87,27 +87,27 @@ class Option:
 
 
 def flag(option: str, help: str, *spellings: str, default: bool = False) -> Option:
-    """An option without a value."""
+    """Declare an option without a value."""
     return Option(option, bool, None, help, None, default, spellings)
 
 
 def text(option: str, metavar: str, help: str, read: Read | None = None, default: Any = None) -> Option:
-    """An option with one value, which `read` makes from its text."""
+    """Declare an option with one value; `read` converts its text."""
     return Option(option, str, metavar, help, read, default)
 
 
 def number(option: str, metavar: str, help: str, least: int, default: int | None = None) -> Option:
-    """An option with a whole number, `least` or more."""
+    """Declare an option with a whole number, `least` or more."""
     return Option(option, int, metavar, help, default=default, least=least)
 
 
 def many(option: str, metavar: str, help: str, read: Read | None = None) -> Option:
-    """An option that may be given several times; () if it is not."""
+    """Declare an option that may be given several times; its value is a tuple."""
     return Option(option, list[str], metavar, help, read)
 
 
 def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Add options after a verb's own parameters; `defaults`: name of a flag -> its default for this verb."""
+    """Return a decorator that adds options to a verb; `defaults`: name of a flag -> its default for this verb."""
 
     def decorate(verb: Callable[..., int]) -> Callable[..., int]:
         own = inspect.signature(verb, eval_str=True).parameters.values()
@@ -129,7 +129,7 @@ def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., i
 
 
 def one_of(*known: str) -> Read:
-    """A reader that refuses all but the `known` texts."""
+    """Return a reader that accepts only the `known` texts."""
 
     def read(text: str, option: str) -> str:
         if text not in known:
@@ -141,27 +141,27 @@ def one_of(*known: str) -> Read:
 
 def _devices(text: str, option: str) -> int:
     if text != "all" and not (text.isdecimal() and int(text)):
-        raise AbprofError(f"{text!r} is neither all nor a number of devices", where=option)
+        raise AbprofError(f"{text!r} is not a number of devices or all", where=option)
     return 0 if text == "all" else int(text)
 
 
 def _executor(text: str, option: str) -> str:
     if not re.fullmatch(r"local|slurm|ray(://[^/\s]+)?", text):
-        raise AbprofError(f"no executor {text!r}", where=option, advice="local, ray, ray://HOST:PORT or slurm")
+        raise AbprofError(f"unknown executor {text!r}", where=option, advice="local, ray, ray://HOST:PORT or slurm")
     return "" if text == "local" else text
 
 
 def _fail_on(text: str, option: str) -> tuple[str, ...]:
     chosen = tuple(one_of("slower", "broken", "unclear", "never")(word, option) for word in text.split(","))
     if "never" in chosen and len(chosen) > 1:
-        raise AbprofError(f"{text!r}: never goes with nothing else", where=option)
+        raise AbprofError(f"{text!r}: never excludes the other values", where=option, advice="give never alone")
     return chosen
 
 
 def _names(texts: Sequence[str], option: str) -> tuple[str, ...]:
-    """Names, given one by one or separated by commas."""
+    """Return names given in several options or separated by commas."""
     if not all(text.strip(",") for text in texts):
-        raise AbprofError("an empty text is no name", where=option)
+        raise AbprofError("a name is empty", where=option)
     return tuple(name for text in texts for name in text.split(",") if name)
 
 
@@ -178,7 +178,7 @@ def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _pythons(texts: Sequence[str], option: str) -> dict[str, str]:
-    """`PATH` for all sides, `target=PATH` for one. A path may hold a `=`, a side's name no `/`."""
+    """Return side -> path; side "" of a plain PATH means all. A path may contain `=`, a side's name no `/`."""
     found = {}
     for text in texts:
         side, equals, path = text.partition("=")
@@ -192,64 +192,67 @@ def _pythons(texts: Sequence[str], option: str) -> dict[str, str]:
 
 # ---------------------------------------------------------------- the shared options
 
-_BEYOND = f"A change counts beyond this: {GPU_THRESHOLD:g} % on a GPU, {CPU_THRESHOLD:g} % on a CPU."
-_WITHIN = f"`same` means inside this: {GPU_MARGIN:g} % on a GPU, {CPU_MARGIN:g} % on a CPU."
-_FOR = f"Time for measuring, e.g. 90s, 1.5h: abprof.toml's, or {DEFAULT_BUDGET}."
-_OUTSIDE = "Check outputs in each side's process; outside: for untrusted code also in a process without that code."
-_PROBE = "Profile the changed cells after timing: traces, Triton's profile, a GPU's counters, samples of a CPU."
-_SANDBOX = "Start code under test in bubblewrap; auto: with --env clean, if bubblewrap starts."
+_BEYOND = f"Smallest change of time that counts; default: {GPU_THRESHOLD:g} % on a GPU, {CPU_THRESHOLD:g} % on a CPU."
+_WITHIN = f"Largest change of time that is `same`; default: {GPU_MARGIN:g} % on a GPU, {CPU_MARGIN:g} % on a CPU."
+_FOR = f"Longest time for measuring, e.g. 90s, 1.5h; default: abprof.toml's, or {DEFAULT_BUDGET}."
+_OUTSIDE = "Where outputs are checked: in each side's process (default); outside: also in a process without its code."
+_PROBE = "After timing, profile changed cells: with torch.profiler, Nsight Compute or perf."
+_SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean, if bubblewrap starts."
+_VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
+_AUTOTUNE = "When Triton's autotuner runs: once, while building (pinned, default), or in each epoch."
+_TIMED = "How to time calls; auto (default): CUDA events on a GPU, the clock on a CPU."
 _TIMERS = ("auto", "events", "graph", "cupti", "cpu")
 
 _PANELS = {
     "Matrix": (
         many("--kernels", "NAME", "Only these kernel packages.", _names),
-        many("--workloads", "NAME|PATH", "Only these workloads, or those of a file or folder."),
-        text("--workloads-from", "base|target|PATH", "Source of the workloads."),
-        text("--preset", "NAME", "Matrix: smoke, default, full, ..."),
-        many("--only", "AXIS=VALUE|GLOB", "Only these cells; for a finished run also verdict=..."),
-        many("--set", "AXIS=V1,V2", "Other values for an axis."),
-        many("--cell", "ID", "Exactly these cells, whatever the preset."),
-        flag("--peers", "Measure peers (library functions) too.", "--peers/--no-peers", default=True),
-        many("--peer", "NAME|all", "Only these peers; all: slow peers too.", _names),
-        flag("--all", "Measure and show unchanged cells too."),
+        many("--workloads", "NAME|PATH", "Only these workloads, or the workloads of a file or folder."),
+        text("--workloads-from", "base|target|PATH", "Side or folder to take workloads from; default: working tree."),
+        text("--preset", "NAME", "Matrix of cells: smoke, default, full, ..."),
+        many("--only", "AXIS=VALUE|GLOB", "Only these cells; of a finished run also verdict=..."),
+        many("--set", "AXIS=V1,V2", "Replace the values of an axis."),
+        many("--cell", "ID", "Exactly these cells, in any preset or none."),
+        flag("--peers", "Also measure peers (library functions); default: yes.", "--peers/--no-peers", default=True),
+        many("--peer", "NAME|all", "Only these peers; all: also slow peers.", _names),
+        flag("--all", "Also measure and show cells whose code is unchanged."),
     ),
     "Measuring": (
         text("--threshold", "PCT", _BEYOND, quantities.percent),
         text("--margin", "PCT", _WITHIN, quantities.percent),
-        text("--precision", "PCT", "Measure until intervals are this narrow.", quantities.percent),
+        text("--precision", "PCT", "Measure until each interval is within +/- PCT.", quantities.percent),
         text("--budget", "TIME", _FOR, quantities.seconds),
-        number("--epochs", "N", "Exactly this many epochs of every cell.", 1),
-        flag("--quick", "One epoch: a screen, not a verdict."),
-        text("--timer", "|".join(_TIMERS), "Timer of all cells; auto: by rules.", one_of(*_TIMERS)),
-        flag("--sustained", "Afterwards time cells without pauses too, at the GPU's power limit."),
+        number("--epochs", "N", "Measure exactly N epochs of every cell.", 1),
+        flag("--quick", "Measure one epoch of every cell: a first look, without verdicts."),
+        text("--timer", "|".join(_TIMERS), _TIMED, one_of(*_TIMERS)),
+        flag("--sustained", "After timing, also time cells without pauses, at the GPU's power limit."),
         many("--probe", "torch|ncu|perf", _PROBE, _probes),
-        flag("--allow-wrong", "Time wrong outputs too; reports carry a watermark."),
-        flag("--watch", "Measure one epoch again at every save, until ^C."),
-        number("--seed", "N", "Seed of inputs and of the order of turns: drawn anew, and recorded.", -(2**63)),
-        text("--timeout", "TIME", "Longest wait for an answer of a worker: 120s.", quantities.seconds),
+        flag("--allow-wrong", "Also time cells with wrong outputs; reports get a watermark."),
+        flag("--watch", "Measure one epoch after every save of a file, until ^C."),
+        number("--seed", "N", "Seed of inputs and of the order of turns; default: random (recorded).", -(2**63)),
+        text("--timeout", "TIME", "Longest wait for a worker's answer; default: 120s.", quantities.seconds),
     ),
     "Place": (
-        text("--repo", "PATH", "The git repository.", default="."),
-        many("--device", "NAME", "cpu, cuda, cuda:N or a GPU's UUID."),
-        text("--devices", "all|N", "Spread over all of the host's GPUs (default), or at most N.", _devices),
-        text("--executor", "local|ray[://ADDRESS]|slurm", "Measure on this host or on a cluster.", _executor),
-        many("--executor-option", "KEY=VALUE", "An option of the cluster's job.", _pairs),
-        many("--python", "[SIDE=]PATH", "The workers' interpreter.", _pythons),
-        text("--env", "user|clean", "The workers' environment.", one_of("user", "clean")),
-        text("--autotune", "pinned|each-epoch", "Triton's autotuning.", one_of("pinned", "each-epoch")),
+        text("--repo", "PATH", "Git repository; default: the current folder's.", default="."),
+        many("--device", "NAME", "Measure on this device: cpu, cuda, cuda:N or a GPU's UUID."),
+        text("--devices", "all|N", "Use all of the host's GPUs (default), or at most N.", _devices),
+        text("--executor", "local|ray[://ADDRESS]|slurm", "Measure on this host (default) or on a cluster.", _executor),
+        many("--executor-option", "KEY=VALUE", "Set an option of the cluster's job.", _pairs),
+        many("--python", "[SIDE=]PATH", "Interpreter of the workers; default: abprof's own.", _pythons),
+        text("--env", "user|clean", _VARIABLES, one_of("user", "clean")),
+        text("--autotune", "pinned|each-epoch", _AUTOTUNE, one_of("pinned", "each-epoch")),
         text("--check", "inside|outside", _OUTSIDE, one_of("inside", "outside")),
         text("--contain", "auto|always|never", _SANDBOX, one_of("auto", "always", "never")),
-        text("--build-timeout", "TIME", "Longest build: 30m.", quantities.seconds),
-        flag("--rebuild", "Build even what is cached."),
-        flag("--no-wait", "Do not wait for a busy device."),
+        text("--build-timeout", "TIME", "Longest time for a build; default: 30m.", quantities.seconds),
+        flag("--rebuild", "Build again, even if the build is cached."),
+        flag("--no-wait", "Fail if the device is busy, instead of waiting."),
     ),
     "Output": (
-        text("--runs-dir", "PATH", "Folder for run folders: runs/ of the repository."),
-        text("--fail-on", "WHAT", "Verdicts with exit code 1: slower,broken (default), unclear, never.", _fail_on),
-        flag("--dry-run", "Show the plan and an estimate; measure nothing."),
+        text("--runs-dir", "PATH", "Parent of run folders; default: runs/ of the repository."),
+        text("--fail-on", "WHAT", "Results with exit code 1: slower,broken (default), unclear, never.", _fail_on),
+        flag("--dry-run", "Show what would be done; change nothing."),
         flag("--json", "Print JSON."),
-        flag("--quiet", "Only warnings and the result.", "--quiet", "-q"),
-        flag("--verbose", "Print all output of builds.", "--verbose", "-v"),
+        flag("--quiet", "Print only warnings and the result.", "--quiet", "-q"),
+        flag("--verbose", "Print all build output.", "--verbose", "-v"),
     ),
 }
 _SHARED = {one.name: replace(one, panel=panel) for panel, options in _PANELS.items() for one in options}
@@ -269,17 +272,17 @@ RUN = (
 
 
 def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) -> Options:
-    """Options of a run of `refs` with a verb's values. Raises AbprofError naming the invalid option."""
+    """Return the Options of a run of `refs`, given a verb's `values`. Raises AbprofError that names the invalid option."""
     value = {**dict.fromkeys(_SHARED), "repo": ".", "peers": True, **values}
     if not os.path.exists(value["repo"]):  # noqa: PTH110 - pathlib raises on names that no file can have
         raise AbprofError("no such folder", where=f"--repo {value['repo']}")
     one = "leave one of them out"
     for clash, option, what, advice in (
-        (value["quick"] and value["epochs"], "--epochs", "--quick is one epoch", one),
-        (value["cell"] and value["set"], "--set", "a cell's id has its values", "leave one of --cell, --set out"),
-        (value["peer"] and not value["peers"], "--peer", "--no-peers leaves all of them out", "give one of the two"),
+        (value["quick"] and value["epochs"], "--epochs", "--quick measures exactly one epoch", one),
+        (value["cell"] and value["set"], "--set", "a cell's id sets its values", "leave one of --cell, --set out"),
+        (value["peer"] and not value["peers"], "--peer", "--no-peers leaves out all peers", "give one of the two"),
         (value["executor_option"] and not value["executor"], "--executor-option",
-         "this host's own devices take no options", "it goes with --executor ray or slurm"),
+         "has no effect without --executor", "add --executor ray or slurm"),
     ):  # fmt: skip
         if clash:
             raise AbprofError(what, where=option, advice=advice)
@@ -289,28 +292,28 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
 
         names = names or tuple(dict.fromkeys(id_parts(id)[0] for id in value["cell"]))
     value |= {"workloads": names, "workloads_from": source}
-    value["seed"] = secrets.randbits(31) if value["seed"] is None else value["seed"]  # other orders in every run
+    value["seed"] = secrets.randbits(31) if value["seed"] is None else value["seed"]  # a new order in every run
     value |= {"specs": tuple(refs), "executor_options": value["executor_option"], "no_peers": not value["peers"]}
     chosen = {name: value[name] for name in Options.__struct_fields__ if value.get(name)}
     return Options(**{**chosen, "arguments": tuple(sys.argv[1:]), **more})
 
 
 def view_of(values: Mapping[str, Any]) -> View:
-    """The view for --quiet and --verbose."""
+    """Return the view that --quiet and --verbose ask for."""
     from abprof.system.console import View
 
     return View(quiet=values["quiet"], verbose=values.get("verbose", False))
 
 
 def _workloads(values: Sequence[str], source: str) -> tuple[tuple[str, ...], str]:
-    """Names and source of the workloads: --workloads takes names, or the path of a workload's file or of a folder."""
+    """Return names and source of the workloads: --workloads takes names, or the path of one file or folder."""
     places = [value for value in values if "/" in value or value in {".", ".."} or value.endswith(".py")]
     names = _names([value for value in values if value not in places], "--workloads")
     if not places:
         return names, source
     place = Path(places[0]).expanduser()
     if len(places) > 1 or source:
-        raise AbprofError("more than one place of workloads", where="--workloads", advice="name one file or folder")
+        raise AbprofError("more than one source of workloads", where="--workloads", advice="name one file or folder")
     if not (place.is_dir() or (place.is_file() and place.suffix == ".py")):
         raise AbprofError("no such folder or Python file", where=f"--workloads {place}")
     return names, str(place.absolute())

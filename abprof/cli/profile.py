@@ -1,4 +1,4 @@
-"""`abprof profile` and `abprof memory`: counters of each kernel, by Nsight Compute."""
+"""`abprof profile` and `abprof memory`: read hardware counters of each kernel with Nsight Compute."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _OF_REFS = ("repo", *MATRIX, *PEERS, *WORKERS, "runs_dir", "json", *VIEW)
 _OF_FILES = ("warmup", "runs", "out", "json", "from_", "kernel")
 
 
-@app.command("profile", short_help="Both sides' kernels under Nsight Compute.")
+@app.command("profile", short_help="Profile both sides' kernels with Nsight Compute.")
 @takes(*_OF_REFS, peers=False)
 def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
-    """Metrics of each kernel with their differences between the sides: bytes and rates of DRAM, L2 and L1, hit rates, tensor
-    cores and issue slots, occupancy, what warps wait for, bank conflicts, efficiency of global loads and stores.
+    """Print metrics of each kernel and their differences between the sides: bytes and rates of DRAM, L2 and L1, hit rates,
+    tensor cores and issue slots, occupancy, stall reasons of warps, bank conflicts, efficiency of global loads and stores.
 
-    `abprof profile RUN` looks at the cells of a run that changed (or those of --only) and adds them to it; `abprof profile
-    BASE TARGET` at every cell of the matrix, in a run folder in which nothing is timed. Each arm runs alone, in a process of
-    its own, and its .ncu-rep is kept. Needs Nsight Compute, and its permission to read counters.
+    `abprof profile RUN` profiles the changed cells of a run (or those of --only) and adds the profiles to the run. `abprof
+    profile BASE TARGET` profiles every cell of the matrix in a new run folder, without timing. Each arm runs alone, in its own
+    process; its .ncu-rep is saved. Needs Nsight Compute and permission to read the GPU's counters.
     """
     from abprof.evidence.ncu.capture import PROFILE
     from abprof.extras import profiling
@@ -41,15 +41,15 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
     if word.name == RUN or (word / RUN).is_file():
         if len(words) > 1:
             advice = "abprof profile RUN, or abprof profile BASE TARGET"
-            raise AbprofError("a run has its refs", where=words[1], advice=advice)
+            raise AbprofError("a run already has its refs", where=words[1], advice=advice)
         beside = ("words", "repo", "only", "json", *VIEW)
-        refuse(ctx, "a run has its own", but=beside, advice="leave it out; --only chooses cells")
+        refuse(ctx, "a run keeps its own options", but=beside, advice="leave it out; --only chooses cells")
         looked = profiling.run(word, values["only"], values["repo"], PROFILE, view)
     else:
         values["peers"] = values["peers"] or bool(values["peer"])
         looked = profiling.refs(options_from(words, values), PROFILE, view)
     _show_profiles(looked, json=values["json"])
-    view.say(f"kept in {os.path.relpath(looked.folder)}: report.html, memory.csv, ncu/*.ncu-rep")
+    view.say(f"saved in {os.path.relpath(looked.folder)}: report.html, memory.csv, ncu/*.ncu-rep")
     if looked.interrupted:
         return Exit.INTERRUPTED
     states = {one.status for one in looked.made}
@@ -57,7 +57,7 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
 
 
 def _show_profiles(looked: Profiled, *, json: bool) -> None:
-    """Print the tables of the arms that this invocation profiled."""
+    """Print tables of the arms that this command profiled."""
     import msgspec
 
     from abprof.records.quantities import plural
@@ -74,13 +74,13 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
         terminal.print_tables(made, notes, f"{plural(cells, 'cell')} under Nsight Compute")
 
 
-@app.command("memory", short_help="DRAM, L2, L1 traffic of each kernel, by Nsight Compute.")
+@app.command("memory", short_help="Count DRAM, L2 and L1 bytes of each kernel with Nsight Compute.")
 @takes(
-    many("--from", "FILE.csv", "What `ncu --csv` wrote; the first is base."),
-    number("--warmup", "CALLS", "Warm-up calls; of refs 10.", 0),
-    number("--runs", "CALLS", "Calls after them; of refs 50.", 1),
-    many("--kernel", "NAME|GLOB", "Count these kernels alone; each must be there."),
-    many("--out", "FILE.csv|.json", "Write it there as well."),
+    many("--from", "FILE.csv", "Output of `ncu --csv`, once per side, base first."),
+    number("--warmup", "CALLS", "Warm-up calls per arm; default for refs: 10.", 0),
+    number("--runs", "CALLS", "Calls after the warm-up; default for refs: 50.", 1),
+    many("--kernel", "NAME|GLOB", "Count only these kernels; fails if one is missing."),
+    many("--out", "FILE.csv|.json", "Also write the table to this file."),
     *_OF_REFS,
 )
 def memory(
@@ -88,12 +88,12 @@ def memory(
     refs: Annotated[list[str], typer.Argument(metavar="[BASE [TARGET]...]", help="Refs.")] = [],  # noqa: B006
     **values: Any,
 ) -> int:
-    """DRAM, L2 and L1 bytes of each kernel, per launch and per call.
+    """Count DRAM, L2 and L1 bytes of each kernel, per launch and per call.
 
-    `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in a process of its own;
-    `--from` reads files that `ncu --csv` wrote.
-    Each file or arm has warm-up + runs calls of one shape, and the warm-ups are dropped. A count that is no multiple of warm-up +
-    runs is refused (exit code 2). docs/NCU.md has the rules.
+    `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in its own process;
+    `--from` reads files written by `ncu --csv`.
+    Each file or arm has warm-up + runs calls of one shape; the warm-up calls are dropped. A number of launches that is no
+    multiple of warm-up + runs is an error (exit code 2). docs/NCU.md has the rules.
     """
     from abprof.evidence.ncu import measured
     from abprof.extras import profiling
@@ -106,22 +106,22 @@ def memory(
         raise AbprofError(what, advice="abprof memory BASE TARGET, or abprof memory --from FILE.csv")
     for name in values["out"]:
         if not name.endswith((".csv", ".json")):
-            raise AbprofError(f"{name!r} ends in neither .csv nor .json", where="--out")
+            raise AbprofError(f"{name!r} does not end in .csv or .json", where="--out")
         if any(Path(name).resolve() == Path(file).resolve() for file in files):
-            raise AbprofError("this is what --from reads", where=f"--out {name}", advice="write it to another file")
+            raise AbprofError("--from reads this file", where=f"--out {name}", advice="name another file")
     if not files:
-        refuse(ctx, "it has no effect beside BASE", only=("kernel",))
+        refuse(ctx, "has no effect with refs", only=("kernel",))
         warmup, runs = 10 if warmup is None else warmup, runs or 50
         ordered = Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs)
         looked = profiling.refs(options_from(refs, values), ordered, view)
         _show_traffic(memory_tables(looked.run), values)
-        view.say(f"kept in {os.path.relpath(looked.folder)}: memory.csv, report.html, ncu/*.ncu-rep")
+        view.say(f"saved in {os.path.relpath(looked.folder)}: memory.csv, report.html, ncu/*.ncu-rep")
         header = looked.run.header
         return Exit.INTERRUPTED if looked.interrupted else header.exit_code if header else Exit.CANNOT_RUN
-    refuse(ctx, "it has no effect beside --from", but=_OF_FILES)
+    refuse(ctx, "has no effect with --from", but=_OF_FILES)
     for name, value in (("--warmup", warmup), ("--runs", runs)):
         if value is None:
-            raise AbprofError("how many calls does a file have?", where=name, advice=f"{name} N; see --help")
+            raise AbprofError("--from needs the number of calls in a file", where=name, advice=f"{name} N; see --help")
     made = [measured(Path(name), warmup=warmup, runs=runs, kernels=values["kernel"]) for name in files]
     _show_traffic([made], values)
     return Exit.OK

@@ -23,7 +23,7 @@ _FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy", "artifact")
 
 @app.command("report", short_help="Judge a run again and rewrite its reports.")
 @takes(
-    text("--format", "|".join(_FORMATS), "Print this format; no file is written.", one_of(*_FORMATS)),
+    text("--format", "|".join(_FORMATS), "Print the run in this format; write no file.", one_of(*_FORMATS)),
     flag("--open", "Open report.html in the browser."),
     *("all", "json"),
 )
@@ -39,7 +39,7 @@ def report(
         raise AbprofError(f"{len(runs)} runs given", where="abprof report", advice="give one run, or two to compare")
     if format and (values["open"] or values["json"]):
         other = "--open" if values["open"] else "--json"
-        raise AbprofError(f"--format {format} with {other}", advice="--format prints one thing; take one of the two")
+        raise AbprofError(f"--format {format} with {other}", advice="leave one of them out")
     if len(runs) == 2:
         if values["open"] or format not in (None, "json"):
             advice = "--json prints it as JSON"
@@ -57,7 +57,7 @@ def report(
 
 
 def _print(format: str, path: Path) -> None:
-    """Print a run in one format on standard output. `legacy` is several files, which are written, and their paths printed."""
+    """Print a run in one format. `legacy`: write several files and print their paths."""
     from abprof import session
     from abprof.report import legacy, rendered
     from abprof.system import files as disk
@@ -94,7 +94,7 @@ def _compare(runs: Sequence[str], *, json: bool) -> None:
             terminal.print_tables([table] if table.rows else [], notes, sentence)
 
 
-@app.command("compare-csv", short_help="Compare two profile CSVs that exist.")
+@app.command("compare-csv", short_help="Compare two existing profile CSVs.")
 @takes("threshold")
 def compare_csv(
     base: Annotated[Path, typer.Argument(metavar="BASE.csv")],
@@ -102,7 +102,7 @@ def compare_csv(
     out: Annotated[Path, typer.Argument(metavar="OUT.csv")],
     **values: Any,
 ) -> int:
-    """Compare two profile CSVs that exist, of dense or block-sparse runs, by the original scripts' formula."""
+    """Compare two existing profile CSVs, of dense or block-sparse runs, by the original scripts' formula."""
     from abprof.records.options import GPU_THRESHOLD
     from abprof.report import suite_csv
 
@@ -112,14 +112,14 @@ def compare_csv(
 
 @app.command("scripts", short_help="Write scripts for nsys, ncu and abprof.")
 @takes(
-    text("--out", "DIR", "Folder for the scripts."),
+    text("--out", "DIR", "Folder for the scripts; default: RUN/scripts, or abprof-scripts."),
     *("repo", *(name for name in MATRIX if name != "kernels"), "device", "python", "quiet"),
 )
 def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
     """Write nvtx_analysis.sh (Nsight Systems), ncu_analysis.sh (Nsight Compute) and compare_analysis.sh (abprof itself) for
-    the cells and commits of a run, or of refs that were not measured yet.
+    the cells and commits of a run, or of refs that are not measured yet.
 
-    What a run flagged comes first. Nothing is measured here: the scripts call `abprof run-cell` and `abprof run`.
+    Flagged cells of a run come first. This command measures nothing: the scripts call `abprof run-cell` and `abprof run`.
     """
     from abprof import session
     from abprof.measure import continued
@@ -129,8 +129,8 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
 
     path, view = Path(of[0]), view_of(values)
     if len(of) == 1 and (path.is_file() or (path / RUN).is_file()):
-        advice = "--only chooses among them"
-        refuse(ctx, "a run has its cells and its set-up", but=("of", "repo", "out", "only", "quiet"), advice=advice)
+        advice = "leave it out; --only chooses cells"
+        refuse(ctx, "a run keeps its own options", but=("of", "repo", "out", "only", "quiet"), advice=advice)
         run, _ = session.judged(path, warn)
         continued.of_workloads(run, str(path))
         cells, folder = continued.choose(run, values["only"]), (path.parent if path.is_file() else path) / "scripts"
@@ -148,7 +148,7 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
 
 
 def _repository(run: Run, where: str) -> Path:
-    """The repository's folder. Raises AbprofError if the repository lacks a commit of the run; warns if the working tree changed."""
+    """Return the repository's folder; warn if the working tree changed. Raises AbprofError if a commit of the run is missing."""
     from abprof import sides as repo
     from abprof.system import paths
 

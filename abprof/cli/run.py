@@ -1,4 +1,4 @@
-"""`abprof run` and `rerun`, which measure, and `run-cell`, which profilers start."""
+"""`abprof run` and `rerun` measure; `run-cell` calls one cell, for profilers."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _OF_WORKLOADS = (  # options without effect on a command that times itself
 def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B006
     """Compare two refs or more, or profile one branch alone.
 
-    Both sides go into worktrees of their own, their kernel packages are built with the compiler's output on show, and
+    Each side is checked out into its own worktree; its kernel packages are built, with the compiler's output shown; then
     isolated processes take turns on the device until each cell is decided or the budget is spent.
 
-    `abprof BASE TARGET -- COMMAND ARGS` runs a command on each side in turns that prints `name,ms` lines, CSV or JSON: its
-    own timing is judged, and nothing is checked or proved.
+    `abprof BASE TARGET -- COMMAND ARGS` runs COMMAND on the sides in turn. COMMAND prints `name,ms` lines, CSV or JSON; abprof
+    judges these times, and checks no outputs.
 
     An option that takes a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
     """
@@ -46,12 +46,12 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     view = view_of(values)
     if values["resume"]:
         if refs:
-            raise AbprofError("an interrupted run has its refs", where="--resume", advice="abprof run --resume RUN")
-        advice = "beside --resume go --repo, --budget, --all, --json, --quiet, --verbose"
-        refuse(ctx, "an interrupted run goes on as it began", but=_BESIDE_RESUME, advice=advice)
+            raise AbprofError("a resumed run has its refs", where="--resume", advice="abprof run --resume RUN")
+        advice = "with --resume use only --repo, --budget, --all, --json, --quiet, --verbose"
+        refuse(ctx, "a resumed run keeps its options", but=_BESIDE_RESUME, advice=advice)
         return show(_again(values["resume"], (), values, resume=True), values)
     if not refs:
-        raise AbprofError("which refs?", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
+        raise AbprofError("no refs given", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
     command = command_of(ctx, "abprof BASE TARGET -- python bench.py")
     devices = 1 if values["watch"] else values["devices"] or None
     options = options_from(refs, values, command=command, devices=devices)
@@ -63,10 +63,10 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     return Exit.OK
 
 
-@app.command("rerun", short_help="Measure cells again; results are added.")
+@app.command("rerun", short_help="Measure cells of a run again, and add the results.")
 @takes("only", "repo", "budget", "all", "json", *VIEW)
 def rerun(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")], **values: Any) -> int:
-    """Measure cells of a run again, in fresh epochs: results are added, never replaced."""
+    """Measure cells of a run again, in new epochs. The results are added; earlier results stay."""
     return show(_again(run, values["only"], values, resume=False), values)
 
 
@@ -81,22 +81,22 @@ def _again(folder: str, only: tuple[str, ...], values: dict[str, Any], *, resume
 
 @app.command("run-cell", short_help="Call one cell of one side, for a profiler.")
 @takes(
-    text("--variant", "NAME", "Variant of the kernel: the first."),
-    text("--peer", "NAME", "Peer of the workload, in place of the kernel."),
-    number("--warmup", "CALLS", "Calls before the runs: 10.", 0, default=10),
-    number("--runs", "CALLS", "Calls: 50.", 1, default=50),
+    text("--variant", "NAME", "Variant of the kernel; default: the first."),
+    text("--peer", "NAME", "Call this peer of the workload instead of the kernel."),
+    number("--warmup", "CALLS", "Warm-up calls before the runs; default: 10.", 0, default=10),
+    number("--runs", "CALLS", "Calls after the warm-up; default: 50.", 1, default=50),
     *("repo", *WORKERS, "preset", "workloads_from", "contain", *VIEW),
 )
 def run_cell(
     ref: Annotated[str, typer.Argument(metavar="REF", help="A ref, or `.`.")],
-    cell: Annotated[str, typer.Argument(metavar="CELL", help="Its id, as every report prints it.")],
+    cell: Annotated[str, typer.Argument(metavar="CELL", help="Id of the cell, as reports print it.")],
     **values: Any,
 ) -> int:
     """Call one cell of one side in the foreground, without measuring it, and print what ran.
 
     For profilers: `ncu --target-processes all --nvtx --nvtx-include abprof_call abprof run-cell
-    main CELL`, `perf record abprof run-cell . CELL`. The worktree, the build (cached) and one call that compiles come
-    first; then warm-ups and runs, on a GPU each in the NVTX range `abprof_call`. No output is checked.
+    main CELL`, `perf record abprof run-cell . CELL`. First come the checkout, the (cached) build and one call that
+    compiles; then the warm-ups and runs, on a GPU each in the NVTX range `abprof_call`. Outputs are not checked.
     """
     from abprof.extras import run_cell
 
@@ -106,18 +106,18 @@ def run_cell(
 
 
 def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """The command after `--`, () without `--`. Raises AbprofError for an empty command and for options of workloads."""
+    """Return the command after `--`, () without `--`. Raises AbprofError for an empty command or an option for workloads."""
     command = program(ctx)
     if command is None:
         return ()
     if not command:
-        raise AbprofError("there is no command", where="--", advice=example)
-    refuse(ctx, "goes with workloads, not with a command", only=set(_OF_WORKLOADS) - set(allowed))
+        raise AbprofError("no command given", where="--", advice=example)
+    refuse(ctx, "has no effect on a command", only=set(_OF_WORKLOADS) - set(allowed))
     return tuple(command)
 
 
 def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
-    """Print a finished run and its folder by --json and --all. Returns the run's exit code."""
+    """Print a finished run and its folder, as --json and --all say. Return the run's exit code."""
     from abprof.report import print_run
 
     finished, folder = done
@@ -132,7 +132,7 @@ def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
 
 
 def run_as_json(finished: Run, folder: Path) -> str:
-    """run.json's content plus `run_dir`."""
+    """Return the content of run.json plus `run_dir`, as JSON."""
     import msgspec
 
     from abprof.system import checksummed
@@ -143,8 +143,8 @@ def run_as_json(finished: Run, folder: Path) -> str:
 def _watch(ctx: typer.Context, options: Options, view: View) -> int:
     from abprof.extras.watch import watch
 
-    advice = "leave it out, and confirm by a run"
-    refuse(ctx, "--watch answers every save by one epoch", only=_NOT_WATCHED, advice=advice)
+    advice = "leave it out, and confirm changes by a run without --watch"
+    refuse(ctx, "has no effect with --watch, which measures one epoch per save", only=_NOT_WATCHED, advice=advice)
 
     def answer(lines: list[str]) -> None:
         with while_read():

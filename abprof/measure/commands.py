@@ -297,7 +297,7 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
         return _Ended("crash", ": ".join([how, *(line[-400:] for line in last)]), began, ended)
     try:
         if len(printed.encode()) >= proc.LOG_LIMIT:
-            raise ValueError(f"it printed more than {proc.LOG_LIMIT >> 20} MiB")
+            raise ValueError(f"the command printed more than {proc.LOG_LIMIT >> 20} MiB")
         return _Ended("ok", "", began, ended, *read(printed))
     except ValueError as error:
         return _Ended("crash", str(error), began, ended)
@@ -394,12 +394,12 @@ def read(text: str) -> tuple[dict[str, list[float]], float]:
         last_digit = min(last_digit, 10.0**exponent * 1e6) if isinstance(exponent, int) else last_digit
         count += 1
     if not times:
-        what = f"its first line is {_shown(first)}" if first else "it printed nothing"
-        raise ValueError(f"{what}; print a line `name,ms` for each time")
+        what = f"the first line is {_shown(first)}" if first else "the command printed nothing"
+        raise ValueError(f"{what}; print a line `name,ms` for each timing")
     if count > MOST_TIMES:
-        raise ValueError(f"it printed more than {MOST_TIMES} times: print a median of each name")
+        raise ValueError(f"the command printed more than {MOST_TIMES} timings: print a median for each name")
     if len(times) > MOST:
-        raise ValueError(f"it printed {len(times)} names, and {MOST} are the most")
+        raise ValueError(f"the command printed {len(times)} names, at most {MOST} are allowed")
     return times, last_digit if math.isfinite(last_digit) else 0.0
 
 

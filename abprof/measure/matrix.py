@@ -126,7 +126,7 @@ def _set_group(names: list[str], rows: list[Any], wanted: dict[str, list[str]]) 
     if not given:
         return names, rows
     if not rows:
-        raise AbprofError(f"{given[0]} has no value here that tells its type", where="--set", advice="another --preset")
+        raise AbprofError(f"type of {given[0]} is unknown in this preset", where="--set", advice="another --preset")
     columns = {axis: [_typed(text, rows[0][names.index(axis)], axis) for text in wanted[axis]] for axis in given}
     if len(given) == len(names):
         if len({len(values) for values in columns.values()}) > 1:

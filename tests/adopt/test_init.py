@@ -44,11 +44,11 @@ def test_the_likeliest_function_is_taken_and_others_are_named(tmp_path: Path) ->
     repo = repository(tmp_path / "repo", TWO)
     lacking = init(repo, "--function", "nothing", home=tmp_path)
     assert (lacking.code, repo.git("status", "--porcelain")) == (2, "")
-    assert "there is ops.py:softmax, ops.py:scaled" in lacking.err
+    assert "candidates: ops.py:softmax, ops.py:scaled" in lacking.err
     done = init(repo, home=tmp_path)
     assert done.code == 0
     assert (repo.path / "workloads" / "softmax.py").exists()
-    assert "--function chooses another: ops.py:scaled" in done.out
+    assert "other candidates for --function: ops.py:scaled" in done.out
     assert init(repo, "--function", "ops.py:scaled", home=tmp_path).code == 0
     assert (repo.path / "workloads" / "scaled.py").exists()
 
@@ -57,7 +57,7 @@ def test_what_is_there_is_not_overwritten_without_being_told(tmp_path: Path) -> 
     repo = repository(tmp_path / "repo", {**PLAIN, "workloads/softmax.py": "API = 1\n"})
     done = init(repo, home=tmp_path)
     assert done.code == 2
-    assert "is there and differs (--overwrite replaces it; nothing was written)" in done.err
+    assert "exists with other content (nothing was written; --overwrite replaces it)" in done.err
     assert repo.git("status", "--porcelain") == ""
     assert init(repo, "--overwrite", home=tmp_path).code == 0
     assert "KERNEL" in (repo.path / "workloads" / "softmax.py").read_text()
@@ -67,7 +67,7 @@ def test_a_configuration_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> 
     repo = repository(tmp_path / "repo", {**PLAIN, "abprof.toml": "schema = 1\n[defaults]\nthreshold = 3.0\n"})
     done = init(repo, home=tmp_path)
     assert done.code == 2
-    assert "add the lines above and run this again" in done.err
+    assert "add the lines above to it and run this again" in done.err
     with (repo.path / "abprof.toml").open("a") as file:
         file.write(done.out)
     assert init(repo, home=tmp_path).code == 0
@@ -93,7 +93,7 @@ def test_nothing_is_written_outside_of_the_repository_unasked(tmp_path: Path, ho
         (repo.path / folder).symlink_to(tmp_path / "elsewhere")
     done = init(repo, home=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1), done
-    assert f"lies outside of the repository, at {tmp_path}/elsewhere (if it is meant: --workloads-dir /" in done.err
+    assert f"leads outside the repository, to {tmp_path}/elsewhere (to write there, give --workloads-dir /" in done.err
     assert not list((tmp_path / "elsewhere").iterdir())
     asked = done.err.partition("--workloads-dir ")[2].partition(")")[0]
     assert init(repo, "--workloads-dir", asked, home=tmp_path).code == 0
@@ -104,9 +104,9 @@ def test_nothing_to_measure(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {"README.md": "# nothing\n", "old.py": "print 'hello'\n"})
     done = init(repo, home=tmp_path)
     assert done.code == 2
-    assert "found nothing to measure" in done.err
-    assert "no Python of this version, or no text: old.py" in done.err
-    assert "abprof init --kernel NAME begins" in done.err
+    assert "found no function to measure" in done.err
+    assert "not parsed as Python: old.py" in done.err
+    assert "abprof init --kernel NAME writes" in done.err
 
 
 def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
     assert done.code == 0, done
     again = init(repo, "--kernel", "rows", home=tmp_path)
     assert again.code == 2
-    assert "--workload NAME writes one for it" in again.err
+    assert "--workload NAME writes a workload for it" in again.err
     assert init(repo, "--kernel", "rows", "--workload", "second", home=tmp_path).code == 0
     assert 'KERNEL = "rows"' in (repo.path / "workloads" / "second.py").read_text()
     unknown = init(repo, "--workload", "nowhere", home=tmp_path)

@@ -114,10 +114,10 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     [
         (("main", "fast", "--probe", "torch", *TWO), "--probe torch looks at one device"),
         (("main", "fast", "--devices", "1", *TWO), "--device was given 2 times, and this measures on one device"),
-        (("main", "fast", "--devices", "0"), "--devices: '0' is neither all nor a number of devices"),
-        (("main", "fast", "--devices", "few"), "--devices: 'few' is neither all nor a number of devices"),
+        (("main", "fast", "--devices", "0"), "--devices: '0' is not a number of devices or all"),
+        (("main", "fast", "--devices", "few"), "--devices: 'few' is not a number of devices or all"),
         (("main", ".", "--watch", *TWO), "--device was given 2 times, and this measures on one device"),
-        (("main", ".", "--watch", "--devices", "2"), "--watch answers every save by one epoch"),
+        (("main", ".", "--watch", "--devices", "2"), "has no effect with --watch"),
         (("bisect", "main", "fast", *TWO), "--device was given 2 times, and this measures on one device"),
         (("nightly", "--branch", "main", *TWO), "--device was given 2 times, and this measures on one device"),
     ],

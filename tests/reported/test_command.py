@@ -133,9 +133,9 @@ env = { PYTHONPATH = "{worktree}/lib", WHO = "{side}" }
 @pytest.mark.parametrize(
     ("command", "said"),
     [
-        ((), "--: there is no command (abprof BASE TARGET -- python bench.py)"),
+        ((), "--: no command given (abprof BASE TARGET -- python bench.py)"),
         (("no-such-program", "x"), "no-such-program on base: no-such-program could not be started"),
-        (("echo", "hello"), "echo on base: its first line is 'hello'; print a line `name,ms` for each time"),
+        (("echo", "hello"), "echo on base: the first line is 'hello'; print a line `name,ms` for each timing"),
         (("sh", "-c", "echo oh no >&2; exit 3"), "sh on base: exit code 3: oh no"),
         (("sh", "-c", "kill -9 $$"), "sh on base: killed by SIGKILL"),
     ],
@@ -150,7 +150,7 @@ def test_what_cannot_run_is_one_line(repo: GitRepo, command: tuple[str, ...], sa
 
 @pytest.mark.slow
 def test_an_option_of_workloads_is_refused_and_the_commands_own_are_not_read(repo: GitRepo) -> None:
-    assert "--preset: goes with workloads, not with a command" in run(repo, "--preset", "smoke").err
+    assert "--preset: has no effect on a command" in run(repo, "--preset", "smoke").err
     done = run(repo, "--quick", command=("sh", "-c", "exit 1", "--json", "--preset", "smoke"))
     assert done.code == 2
     assert not done.out, "its --json is not abprof's"

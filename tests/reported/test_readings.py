@@ -45,11 +45,11 @@ def test_the_last_digit_is_the_most_precise_lines(text: str, ns: float) -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "it printed nothing"),
-        ("softmax 1.5 ms\n", "its first line is 'softmax 1.5 ms'; print a line `name,ms` for each time"),
+        ("", "the command printed nothing"),
+        ("softmax 1.5 ms\n", "the first line is 'softmax 1.5 ms'; print a line `name,ms` for each timing"),
         ("x" * (LONGEST + 1) + ",1\n", "a name has 301 letters"),
         ("".join(f"n{i},1\n" for i in range(MOST + 1)), "5001 names"),
-        ("a,1\n" * (MOST_TIMES + 1), "more than 200000 times"),
+        ("a,1\n" * (MOST_TIMES + 1), "more than 200000 timings"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_a_line(text: str, said: str) -> None:

@@ -129,9 +129,9 @@ def test_a_signal_that_another_thread_takes_ends_it(tmp_path: Path) -> None:
     ("args", "said"),
     [
         ("main fast --watch", "main fast --watch: watches the working tree alone (abprof BASE . --watch)"),
-        ("main . --watch --epochs 4", "--epochs: --watch answers every save by one epoch"),
-        ("main . --watch --json", "--json: --watch answers every save by one epoch"),
-        ("main . --watch -- echo a,1", "--watch: goes with workloads, not with a command"),
+        ("main . --watch --epochs 4", "--epochs: has no effect with --watch"),
+        ("main . --watch --json", "--json: has no effect with --watch"),
+        ("main . --watch -- echo a,1", "--watch: has no effect on a command"),
     ],
 )
 def test_what_cannot_be_watched_is_one_line(tmp_path: Path, args: str, said: str) -> None:

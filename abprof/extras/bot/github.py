@@ -194,7 +194,7 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
     """
     found = read_event(event)
     if found.options is None:
-        raise AbprofError("not an event of a comment", where=f"--event {event}")
+        raise AbprofError("the event has no comment", where=f"--event {event}")
     names = ", ".join(BotConfig.__struct_fields__)
     text = toml.read(allow)
     loose = toml.loads(text, str(allow))
@@ -209,7 +209,7 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
         pull = repo.get_pull(found.number)
         base, head, state = str(pull.base.sha), str(pull.head.sha), pull.state
     if state != "open":
-        raise AbprofError("it is closed", where=where)
+        raise AbprofError("the pull request is closed", where=where)
     if head != found.head:
         what = f"the head of pull request {found.number} is {head[:10]}, not {found.head[:10]}"
         raise AbprofError(what, where=WORD, advice="read it again, and name its commit")
