@@ -228,17 +228,17 @@ class CellSetup:
             self.pool.retire(state.arm.worker)
 
     def open_all(self) -> None:
-        """Open, check and profile every arm; the order of opening changes with the epoch, since it decides the memory."""
+        """Open and check every arm. The order of opening decides the memory, so it changes with the epoch."""
         if self.alone:
             for state in self.states:
                 self.open(state)
-                self._examine(state)
+                self._check(state)
                 self.pool.close()
             return
         for state in turns.ranked(self.states, self.task.epoch - 1):
             self.open(state)
         for state in self.states:  # base first: other outputs are also compared with its outputs
-            self._examine(state)
+            self._check(state)
 
     def open(self, state: ArmState) -> None:
         """Open the cell for one arm: make its inputs and a first call."""
@@ -256,15 +256,12 @@ class CellSetup:
             known = {"peak_mem_bytes": opened.peak_mem_bytes, "host_ns": opened.host_ns or None}
             state.outcome = msgspec.structs.replace(state.outcome, **known)
 
-    def _examine(self, state: ArmState) -> None:
+    def _check(self, state: ArmState) -> None:
         began = time.monotonic()
         # If base's outputs are the reference and base failed, no other side becomes the reference: the next epoch checks.
         checkable = not self.task.by_base or state is self.states[0] or self.states[0].outcome.check is not None
-        if self.task.check and state.takes_turns and checkable:
-            self._check(state)
-            self.checking += time.monotonic() - began
-
-    def _check(self, state: ArmState) -> None:
+        if not (self.task.check and state.takes_turns and checkable):
+            return
         checked: wire.Checked | None = self.ask(state, self._check_request(state))
         if checked is not None:
             result = CheckResult(**{f.name: getattr(checked, f.name) for f in dataclasses.fields(CheckResult)})
@@ -273,6 +270,7 @@ class CellSetup:
                 self.wrong(state, checked.reason or _NO)
         if self.task.options.check == "outside" and state.outcome.status == "ok" and not state.arm.peer:
             self._check_outside(state)
+        self.checking += time.monotonic() - began
 
     def _check_request(self, state: ArmState) -> wire.Check:
         name = hashlib.sha256(f"{self.pool.factory.token} {self.task.cell.id}".encode()).hexdigest()[:24]
@@ -309,8 +307,8 @@ class CellSetup:
         if fault:
             self.wrong(state, fault)
 
-    def _fault_outside(self, state: ArmState) -> str | None:
-        """The fault that the judge finds; "" for right outputs, None if the arm's worker gives no answer.
+    def _fault_outside(self, state: ArmState) -> str:
+        """The fault that the judge finds; "" for right outputs, or if a fault of the worker became the arm's outcome.
 
         Outputs that are right on fresh inputs and wrong on inputs changed in place may come from the workload's `prepare`,
         which may transform inputs. Outputs that are wrong after another `prepare` too are kept by the package, unless base's
@@ -318,16 +316,16 @@ class CellSetup:
         """
         first, second = self._seeds
         found = self._examined_outside(state, second)
-        if not found:
-            return found
-        plain = self._examined_outside(state, None)
-        if plain is None or plain:
-            return plain and f"checked outside its process (seed {first}): {plain}"
+        plain = self._examined_outside(state, None) if found else None
+        if not found or plain is None:
+            return ""
+        if plain:
+            return f"checked outside its process (seed {first}): {plain}"
         kept = self._examined_outside(state, second, anew=True)
         if kept and state.arm.side == "base":
             self._keeps.add(state.arm.variant)
         blamed = kept and state.arm.side != "base" and state.arm.variant not in self._keeps
-        return f"{KEPT} (seeds {first}, {second})" if blamed else kept and ""
+        return f"{KEPT} (seeds {first}, {second})" if blamed else ""
 
     def _examined_outside(self, state: ArmState, again: int | None, *, anew: bool = False) -> str | None:
         cell, seed = self.task.cell, self._seeds[0]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from abprof.measure import turns
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import Arm, Block, Cell, Kernel, Proof
+from abprof.records import Block, Cell, Kernel, Proof
 from abprof.records import messages as wire
 from abprof.verdict import stats
 
@@ -121,20 +121,17 @@ def _package(
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
     specs = plan.specs(cells[0].kernel, list(dict.fromkeys(workers)))
-    present, options = {spec.id for spec in specs}, plan.run.options
+    present = {spec.id for spec in specs}
     with WorkerPool(plan.factory, specs, epoch) as pool:
         yield from pool.proofs()
-        arms = {cell.id: tuple(arm for arm in plan.arms[cell.id] if arm.worker in present) for cell in cells}
-        warm_up = _WarmUp(pool, plan, known, epoch, arms)
+        loaded = set[tuple[str, str, str]]()
         for cell in cells:
-            if plan.device.kind == "cuda":
-                warm_up.before(cell)
             load = plan.workload(cell)
             task = CellTask(
                 cell=cell,
-                arms=arms[cell.id],
+                arms=tuple(arm for arm in plan.arms[cell.id] if arm.worker in present),
                 epoch=epoch,
-                options=options,
+                options=plan.run.options,
                 judge=load.judge,
                 check=cell.id not in known.checked,
                 by_base=load.checked == "sides",
@@ -142,6 +139,8 @@ def _package(
                 usual=known.calls.get(cell.id, {}),
                 timeouts=known.timeouts,
             )
+            if plan.device.kind == "cuda":
+                _warm_up(pool, task, loaded)
             result = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
             if result.crowded:  # from now on one arm is in memory at a time
                 known.crowded.add(cell.id)
@@ -154,37 +153,23 @@ def _package(
         yield from pool.kernels()
 
 
-@dataclass
-class _WarmUp:
-    """First calls, which import, load and compile. On a GPU all workers make their first calls at once, before timing."""
+def _warm_up(pool: WorkerPool, task: CellTask, loaded: set[tuple[str, str, str]]) -> None:
+    """Make the first calls of a cell, which import, load and compile, on all workers at once, before timing.
 
-    pool: WorkerPool
-    plan: Plan
-    known: _Known
-    epoch: int
-    arms: Mapping[str, Sequence[Arm]]  # cell -> arms whose worker is there
-    loaded: set[tuple[str, str, str]] = field(default_factory=set)
-
-    def before(self, cell: Cell) -> None:
-        """Each worker opens the cell once if the cell needs code that no earlier cell needed; notes the workers that hang.
-
-        Leaves out cells whose calls are slow: the untimed call that each arm makes anyway costs less.
-        """
-        code, calls = _code(cell), self.known.calls.get(cell.id, {})
-        if code <= self.loaded or max(calls.values(), default=0.0) >= _SLOW_CALL:
-            return
-        self.loaded |= code
-        own = {arm.side: arm for arm in self.arms[cell.id] if not arm.peer}
-        opens = {
-            side: wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=self.plan.run.options.seed)
-            for side, arm in own.items()
-            if not self.known.timeouts.any(cell.id, arm)
-        }
-        for side in self.pool.warm(opens):
-            self.known.timeouts.note(cell.id, own[side], self.epoch)
-
-
-def _code(cell: Cell) -> set[tuple[str, str, str]]:
-    """The code that a cell loads: a workload with each value of a named axis (direction, mask, type)."""
+    Does nothing if earlier cells have `loaded` the cell's code, which is its workload with each value of a named axis
+    (direction, mask, type), or if calls are slow: the untimed call that each arm makes anyway costs less.
+    """
+    cell = task.cell
     named = {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)}
-    return named or {(cell.workload, "", "")}
+    code = named or {(cell.workload, "", "")}
+    if code <= loaded or max(task.usual.values(), default=0.0) >= _SLOW_CALL:
+        return
+    loaded |= code
+    own = {arm.side: arm for arm in task.arms if not arm.peer}
+    opens = {
+        side: wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=task.options.seed)
+        for side, arm in own.items()
+        if not task.timeouts.any(cell.id, arm)
+    }
+    for side in pool.warm(opens):
+        task.timeouts.note(cell.id, own[side], task.epoch)
