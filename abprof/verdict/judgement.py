@@ -2,8 +2,8 @@
 
 A live run and `abprof report` both call `judge`.
 
-The verdict is the first rule that holds, on log ratios of time with the repeated intervals of `stats` (95 % for a change;
-90 % for equivalence, that is two one-sided tests at 5 %):
+The verdict is the first rule that holds, on log ratios of time with the repeated intervals of `stats` (95 % for a
+change; 90 % for equivalence, that is two one-sided tests at 5 %):
     slower     the whole 95 % interval is above log(1 + threshold)
     faster     the whole 95 % interval is below log(1 - threshold)
     same       the 90 % interval lies inside the margin (never wider than the cell's threshold)

@@ -3,9 +3,9 @@
     from abprof.adapters import perf_report
     WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib")
 
-All sides use one copy of the benchmark's file, as of workloads; the package that the file imports is each side's own. The
-call that the benchmark would have timed is intercepted and timed by abprof. There is no reference: outputs are compared
-between the sides only. triton, pytest and tritonbench are imported when a benchmark needs them.
+All sides use the same copy of the benchmark's file, but import their own kernel package. abprof intercepts and times
+the call that the benchmark would time. There is no reference: outputs are compared between sides only. triton, pytest
+and tritonbench are imported only when a benchmark needs them.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ _NAMESPACE = f"abprof_workloads.{WRAPPED}"
 
 
 class Caught(BaseException):
-    """Raised instead of timing, with the operation. A BaseException: `except Exception` in a benchmark does not catch it."""
+    """Raised in place of timing, with the operation. A BaseException, so that benchmarks do not catch it."""
 
 
 class Wrapped:
-    """A workload (docs/WRITING.md) whose cases and calls are those of a benchmark's file. It has no reference."""
+    """A workload (docs/WRITING.md) that takes its cases and calls from a benchmark's file, without a reference."""
 
     API = 1
 
     def __init__(self, where: str, *, kernel: str) -> None:
-        """`where`: FILE or FILE:NAME, the file from the repository's root; `kernel`: the package under test, by its name in
-        abprof.toml, which is its import name too. To be called in the workload's own file."""
+        """`where`: FILE or FILE:NAME, relative to the repository's root; `kernel`: the package under test, by its name
+        in abprof.toml, which must be its import name. Call in the workload's own file."""
         self.file, _, self.name = where.partition(":")
         self.KERNEL, self.__doc__ = kernel, f"{where}, wrapped"
         frames = map(sys._getframe, itertools.count(1))
@@ -57,7 +57,7 @@ class Wrapped:
 
     @property
     def path(self) -> Path:
-        """The benchmark's file. Raises FileNotFoundError."""
+        """Path of the benchmark's file. Raises FileNotFoundError."""
         folder = Path(self._workload).resolve().parent
         copied = folder / WRAPPED
         for place in [copied] if copied.is_dir() else [folder, *folder.parents]:
@@ -67,14 +67,14 @@ class Wrapped:
         raise FileNotFoundError(f'no file {self.file}: add benchmarks = ["{first}"] to abprof.toml')
 
     def described(self) -> types.ModuleType:
-        """The benchmark for its declarations alone, imported with a stand-in for the package."""
+        """Import the benchmark to read its declarations, with a stand-in for the package under test."""
         with self.without_package():
             return _load(self.path)
 
     @contextlib.contextmanager
     def without_package(self) -> Iterator[None]:
-        """While the block runs, a stand-in replaces the package, unless the package is imported already. Modules of the package
-        and the benchmark that the block imports are removed at its end."""
+        """Replace the package under test by a stand-in while the block runs, unless already imported. At the end,
+        unload the modules of package and benchmark that the block imported."""
         package, folder = self.KERNEL.partition(".")[0], str(self.path if self.path.is_dir() else self.path.parent)
         before, finder = set(sys.modules), _StandIns(package)
         if package not in sys.modules:
@@ -90,11 +90,11 @@ class Wrapped:
                     sys.modules.pop(name, None)
 
     def inputs(self, case: Mapping[str, Any], device: object, number: int) -> dict[str, Any]:  # noqa: ARG002
-        """The seed and the device: benchmarks make their inputs themselves when they are called."""
+        """Return seed and device: benchmarks make their own inputs when called."""
         return {"seed": number, "device": str(device)}
 
     def prepare(self, kernel: object, variant: str | None, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> Op:  # noqa: ARG002
-        """The operation that the benchmark would have timed in this case. Raises ValueError if it times nothing."""
+        """Return the operation that the benchmark would time in this case. Raises ValueError if there is none."""
         _seed(inputs["seed"])
         try:
             return self.operation(case, inputs["device"])
@@ -102,12 +102,12 @@ class Wrapped:
             return cast("Op", caught.args[0])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Returns the operation, or raises Caught."""
+        """Return the operation, or raise Caught with the operation."""
         raise NotImplementedError
 
 
 def _seed(number: int) -> None:
-    """Seed all generators of a benchmark's inputs: the same bytes on every side."""
+    """Seed all random generators, so that a benchmark makes equal inputs on every side."""
     torch.manual_seed(number)
     random.seed(number)
     if "numpy" in sys.modules:
@@ -115,7 +115,7 @@ def _seed(number: int) -> None:
 
 
 def _plain(value: object) -> Any:
-    """The value of an axis: a torch.dtype and other objects by name. Raises TypeError for a stand-in."""
+    """Return a plain value for an axis: torch.dtype and other objects by name. Raises TypeError for a stand-in."""
     if isinstance(value, _StandIn):
         value.no_value()
     if isinstance(value, str | int | float | bool):
@@ -124,7 +124,7 @@ def _plain(value: object) -> Any:
 
 
 def _as_now(call: Callable[[], Any]) -> Callable[[], Any]:
-    """The call, without gradients if they are off now: a benchmark's `with torch.no_grad()` ends before abprof's timing."""
+    """Wrap the call in torch.no_grad() if gradients are off now, as a benchmark's `with` block ends earlier."""
     return call if torch.is_grad_enabled() else torch.no_grad()(call)
 
 
@@ -137,7 +137,7 @@ def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
 
 
 def _load(file: Path) -> types.ModuleType:
-    """Import the file, once, as a script would be: its siblings are found first, and after everything else later on."""
+    """Import the file like a script: its folder is first on sys.path during the import, and last afterwards."""
     folder = str(file.parent)
     package = f"{_NAMESPACE}.{re.sub(r'[^a-zA-Z0-9]', '_', folder)}"
     for name in (_NAMESPACE, package):  # relative imports find siblings, too
@@ -152,7 +152,7 @@ def _load(file: Path) -> types.ModuleType:
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Finds a package and all below it as stand-ins."""
+    """Imports a package and its submodules as stand-ins."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -169,8 +169,8 @@ class _StandIns(MetaPathFinder, Loader):
 
 
 class _StandIn(types.ModuleType):
-    """A missing package, and every function, class, decorator or constant of it. A use as a value raises TypeError: cases
-    must not depend on the package."""
+    """Stands in for a missing package and all its attributes. Iteration, `in`, len() and truth tests raise TypeError:
+    cases must not depend on the package."""
 
     def no_value(self, *_: object) -> NoReturn:
         package = self.__name__.partition(".")[0]
@@ -200,12 +200,12 @@ class _StandIn(types.ModuleType):
 class perf_report(Wrapped):  # noqa: N801 - used like a function
     """WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib").
 
-    The x and line values of the marked function become axes; its call of do_bench is timed.
+    The x and line values of the marked function become axes; the call that the function passes to do_bench is timed.
     """
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """`default` and `full` are all points, `smoke` is the first x of each line."""
+        """The presets: `default` and `full` have all points, `smoke` the first x of each line."""
         _, one = self._marked(self.described())
         points = [tuple(map(_plain, point)) for point in _points(one)]
         lines = {one.line_arg: [_plain(line) for line in one.line_vals]}
@@ -213,7 +213,7 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         return {"smoke": {tuple(one.x_names): points[:1], **lines}, "default": every, "full": every}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
-        """The first call that the function passes to `triton.testing.do_bench`."""
+        """Return the first call that the function passes to `triton.testing.do_bench`."""
         function, one = self._marked(_load(self.path))
         known = {one.line_arg: {_plain(line): line for line in one.line_vals}}
         for point in _points(one):
@@ -224,7 +224,7 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         raise ValueError(f"{self.name} did not call triton.testing.do_bench")
 
     def _marked(self, module: Any) -> tuple[Callable[..., Any], Any]:
-        """The function and its Benchmark. Raises ValueError for something else."""
+        """Return the marked function and its Benchmark. Raises ValueError if there is not exactly one Benchmark."""
         mark = getattr(module, self.name, None) if self.name else None
         marks = getattr(mark, "benchmarks", ())
         marks = marks if isinstance(marks, list | tuple) else [marks]
@@ -235,15 +235,15 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
 
 
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
-    """The x values, as triton reads them: a single value is that of all names."""
+    """Return the x values as tuples; like triton, use a single value for all names."""
     count = len(list(benchmark.x_names))
     return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
 
 @contextlib.contextmanager
 def _intercepted() -> Iterator[None]:
-    """While the block runs, do_bench raises Caught under every name that it was imported as. triton's autotuner and torch's
-    compiler, which use do_bench too, get the real one."""
+    """Replace do_bench, in all modules that import it, by a function that raises Caught, while the block runs. Calls
+    from triton (the autotuner) and torch (the compiler) get the real do_bench."""
     import triton.testing
 
     def catching(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -268,20 +268,20 @@ def _intercepted() -> Iterator[None]:
 # ---------------------------------------------------------------- a pytest-benchmark suite
 
 _AXIS = "test"
-# No configuration, cache or plug-in of the same name: nothing is written beside the tests, and the fixture is ours.
+# Ignore pytest.ini, the cache and plug-ins that would write files or define the fixture `benchmark`.
 _QUIET = ["-q", "-c/dev/null", "-pno:cacheprovider", "-pno:benchmark", "-pno:xdist", "--import-mode=importlib"]
 
 
 class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
     """WORKLOAD = pytest_benchmark("tests/test_speed.py", kernel="mylib"); the file may be a folder of tests.
 
-    Each test is a case. pytest runs the test in this process with a fixture `benchmark` that intercepts the callable and
-    ends the test. Fixtures are torn down before the callable is timed: what a fixture closes is closed then.
+    Each test is a case. pytest runs the test in this process, with a fixture `benchmark` that intercepts the callable
+    and ends the test. Fixtures are torn down before the callable is timed, so resources that they close are closed.
     """
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Every preset is all tests that use the fixture. Raises ValueError if there is none, or pytest fails."""
+        """The presets: each has all tests that use the fixture. Raises ValueError without such tests."""
         tests = list[str]()
 
         def collected(items: list[Any]) -> None:
@@ -296,7 +296,7 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
         return {preset: {_AXIS: tests} for preset in ("smoke", "default", "full")}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
-        """The first callable that the test passes to `benchmark(...)` or `benchmark.pedantic(...)`."""
+        """Return the first callable that the test passes to `benchmark(...)` or `benchmark.pedantic(...)`."""
         file, _, name = str(case[_AXIS]).partition("::")
         fixture, skipped = _Fixture(), list[str]()
 
@@ -315,7 +315,7 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
         raise ValueError(f"{case[_AXIS]} passed nothing to its benchmark and {why}")
 
     def _run(self, *argv: str, **hooks: object) -> tuple[int, str]:
-        """Run pytest with these hooks and fixtures. Returns its exit code, and its error or last line; prints its output."""
+        """Run pytest with these hooks and fixtures, and print its output. Returns the exit code and the last line."""
         plugin = types.ModuleType("abprof_plugin")
         vars(plugin).update(hooks)
         out, root = io.StringIO(), self.path if self.path.is_dir() else self.path.parent
@@ -328,7 +328,7 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
 
 
 def _pytest() -> Any:
-    """This interpreter's pytest. Raises Unsupported if pytest is not installed."""
+    """Import pytest. Raises Unsupported if pytest is not installed."""
     try:
         return importlib.import_module("pytest")
     except ImportError:
@@ -336,7 +336,7 @@ def _pytest() -> Any:
 
 
 class _Fixture:
-    """The `benchmark` of a test."""
+    """The fixture `benchmark`, which intercepts a test's callable."""
 
     found: Op | None = None
     group = None
@@ -350,7 +350,7 @@ class _Fixture:
     def pedantic(
         self, target: Callable[..., Any], args: Any = (), kwargs: Any = None, setup: Any = None, **_rounds: Any
     ) -> NoReturn:
-        """Intercept the call, and end the test. `setup` may return new arguments, untimed before every call."""
+        """Intercept the call, and end the test. `setup`, which may return new arguments, runs before every call."""
         given: list[Any] = [args, kwargs or {}]
 
         def reset() -> None:
@@ -365,8 +365,8 @@ class _Fixture:
 
 # ---------------------------------------------------------------- operators in tritonbench's style
 
-# tritonbench need not be installed: this module provides the names of `tritonbench.utils.triton_op` that an operator
-# needs. All other modules of tritonbench are the installed ones, or stand-ins.
+# This module defines the names of `tritonbench.utils.triton_op` that operators need: tritonbench need not be installed.
+# Other modules of tritonbench are the installed modules, or stand-ins.
 _STYLE = "tritonbench.utils.triton_op"
 _MARK = "_abprof_registered"
 _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -393,14 +393,14 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """`default` and `full` are all inputs with all registered methods, `smoke` is the first input."""
+        """The presets: `default` and `full` have all inputs and registered methods, `smoke` the first input."""
         every = functools.cache(self._axes)
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
     def _axes(self, kind: str, *, first: bool = False) -> dict[Any, Any]:
-        """Raises ValueError for a class without a registered method or without inputs."""
+        """Return the axes. Raises ValueError for a class without registered methods or inputs."""
         made = self._made(self.described(), kind)
-        # Methods in the order in which they are written, a base class's first.
+        # Methods in source order, those of base classes first.
         methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}
         names = [name for name, method in methods.items() if getattr(method, _MARK)]
         _seed(0)
@@ -416,7 +416,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return kind(_Options(device=device, mode=self._mode.value), [])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """The registered method's call on the input, in the operator's mode."""
+        """Return the registered method's call on the input, in the operator's mode."""
         made = self._made(_load(self.path), device)
         inputs = next(itertools.islice(made.get_input_iter(), int(case["input"]), None))
         method = getattr(made, str(case["backend"]))
@@ -431,7 +431,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
 
 
 class _Options(argparse.Namespace):
-    """tritonbench's own options: None unless given."""
+    """tritonbench's options: an option that is not given is None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -440,7 +440,7 @@ class _Options(argparse.Namespace):
 
 
 class BenchmarkOperator:
-    """The base class of operators: device, dtype and mode, and methods to override."""
+    """The base class of operators, with device, dtype and mode, and methods to override."""
 
     DEFAULT_PRECISION = "bypass"
 
@@ -453,7 +453,7 @@ class BenchmarkOperator:
         return [list(one.shape) for one in inputs if isinstance(one, torch.Tensor)]
 
     def get_grad_to_none(self, args: Any) -> Any:
-        """Tensors whose gradients are cleared before each call."""
+        """Return tensors whose gradients are cleared before each call; None: no tensors."""
 
 
 def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any], Any]:
@@ -466,7 +466,7 @@ def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any]
 
 
 def _provide_style() -> None:
-    """Make `tritonbench.utils.triton_op` importable with this module's names; without tritonbench stand-ins are the rest."""
+    """Make `tritonbench.utils.triton_op` importable from this module; other modules may be stand-ins."""
     if _STYLE in sys.modules:
         return
     if importlib.util.find_spec("tritonbench") is None:

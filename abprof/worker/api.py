@@ -18,27 +18,27 @@ __all__ = ["Band", "Check", "Op", "Sweep", "Unsupported", "Work", "accepts", "ag
 
 
 class Unsupported(Exception):
-    """Raised by a workload or a kernel for a case that cannot run here. The report shows the reason; the case has not failed."""
+    """Raise for a case that cannot run here. The report shows the reason; the case does not fail."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """A measured operation: `call()` is timed; `reset()`, untimed, restores in-place state and gradients before each call;
-    `facts()`, called once after a call, returns further facts of this arm for the report."""
+    """An operation to measure. `call()` is timed. `reset()` runs untimed before each call, to restore in-place state
+    and gradients. `facts()` runs once after a call, and returns facts of this arm for the report."""
 
     call: Callable[[], Any]
     reset: Callable[[], None] | None = None
     facts: Callable[[], Mapping[str, Any]] | None = None
 
     def restore(self) -> None:
-        """Call `reset`, if there is one."""
+        """Call `reset` if defined."""
         if self.reset:
             self.reset()
 
 
 @dataclass(frozen=True)
 class Check:
-    """Whether an arm's outputs match the reference. `max_rel` is relative to the largest magnitude of the reference."""
+    """The result of a check of outputs. `max_rel` is relative to the largest magnitude in the reference."""
 
     ok: bool
     reason: str = ""
@@ -48,7 +48,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Work:
-    """Floating-point operations and bytes of one call, and the name of the convention that counts them."""
+    """Floating-point operations and bytes of one call, and the name of the counting convention."""
 
     flops: float | None = None
     bytes: float | None = None
@@ -58,9 +58,9 @@ class Work:
 def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
     """Compare tensors, or equally long sequences of tensors, of the same shapes, in float64.
 
-    An output passes when every element satisfies |out - ref| <= atol + rtol * max|ref|: the reference's largest
-    magnitude, not the element's own, because errors of attention outputs, which are averages, scale with the values
-    averaged. An infinity passes if the reference has the same one there; NaN and a wrong shape never pass.
+    An output passes if every element satisfies |out - ref| <= atol + rtol * max|ref|. The tolerance uses the largest
+    magnitude of the reference instead of the element's, because attention outputs are averages, whose errors scale with
+    the averaged values. Infinities must be equal in both; NaN and a wrong shape never pass.
     """
     worst_abs = worst_rel = 0.0
     outs, refs = tensors(outputs), tensors(expected)
@@ -89,14 +89,14 @@ def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
 
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-3, torch.float16: 1e-2, torch.bfloat16: 2e-2}
-_AGREE_NARROW = 0.1  # of types of eight bits and less
+_AGREE_NARROW = 0.1  # for types of eight bits or less
 
 
 def agree(outputs: Any, expected: Any) -> Check:
     """Compare outputs with those of another side, for workloads without a reference.
 
-    As `compare`, with a tolerance of the dtype: 1e-3 of the largest magnitude for float32, since tensor cores round to
-    TF32; integers must be equal. NaN agrees with NaN in the same place, unless every value is NaN.
+    Like `compare`, with a tolerance by dtype: 1e-3 of the largest magnitude for float32, because tensor cores round to
+    TF32; integers must be equal. NaN agrees with NaN at the same index, unless every value is NaN.
     """
     outs, refs = tensors(outputs), tensors(expected)
     mine, other = (", ".join(str(one.dtype).removeprefix("torch.") for one in each) for each in (outs, refs))
@@ -119,8 +119,8 @@ def agree(outputs: Any, expected: Any) -> Check:
 
 
 def accepts(function: Callable[..., Any], *names: str) -> bool:
-    """Whether `function` takes arguments of these names: for `prepare` where the sides' signatures differ. False if the
-    signature is unknown (built-in or compiled functions)."""
+    """Whether `function` takes arguments with these names. For a `prepare` that handles different signatures on the
+    sides. False if the signature is unknown (built-in or compiled functions)."""
     try:
         inspect.signature(function).bind_partial(**dict.fromkeys(names))
     except (TypeError, ValueError):
@@ -129,7 +129,7 @@ def accepts(function: Callable[..., Any], *names: str) -> bool:
 
 
 def tensors(values: Any) -> list[torch.Tensor]:
-    """Every tensor of a nested sequence or mapping, in order; None is skipped. Raises TypeError for anything else in it."""
+    """Return the tensors in a nested sequence or mapping, in order. None is skipped; other values raise TypeError."""
     if values is None:
         return []
     if isinstance(values, torch.Tensor):

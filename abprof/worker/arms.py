@@ -1,4 +1,4 @@
-"""The arms of one cell: their inputs and operations are made, warmed up, moved to other addresses, and timed."""
+"""The arms of one cell: make inputs and operations, warm up, re-allocate, and time calls."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from abprof.worker.clocks import CudaClock, NotCaptured, clock, mean, shortest
 from abprof.worker.compiles import Watch
 from abprof.worker.faults import MissingPackage, running
 
-_LOADED = 1.5  # a first call of more than so many usual times loaded or compiled something
+_LOADED = 1.5  # a first call that takes more usual times than this has loaded or compiled code
 
 
 @dataclass
 class Arm:
-    """An open arm. `inputs` and `pad` hold its memory; `wall` is the host's time of the last untimed call, ns."""
+    """An open arm. `inputs` and `pad` keep its memory allocated; `wall`: host time of the last untimed call, ns."""
 
     request: wire.Open
     module: types.ModuleType
@@ -32,40 +32,40 @@ class Arm:
     pad: object
     wall: float = 0.0
     graph: Any = None  # a clocks.Graph, once captured
-    outputs: tuple[str, ...] = ()  # digests of what it returned when it was checked
+    outputs: tuple[str, ...] = ()  # digests of the outputs in the first check
 
     def facts(self) -> dict[str, wire.Value]:
-        """The facts of the case and of this arm's operation."""
+        """Return the facts of the case and of this arm's operation."""
         return workload.facts(self.module, types.MappingProxyType(self.request.case), self.inputs, self.op)
 
 
 class Arms:
-    """A worker's workloads, kernel package and clock, and the open arms by id."""
+    """The workloads, kernel package and clock of a worker, and its open arms by id."""
 
     def __init__(self, start: wire.Start) -> None:
         self.start, self.clock, self.compiles = start, clock(start.device), Watch()
         self.opened: dict[str, Arm] = {}
-        self.mounted: types.ModuleType | None = None  # the kernel package; before its import a module of its name
+        self.imported: types.ModuleType | None = None  # the kernel package, or an empty module during its import
         self._package: types.ModuleType | None = None
 
     def module(self, name: str) -> types.ModuleType:
-        """A workload, imported."""
+        """Import a workload, unless already imported, and return it."""
         module = workload.load(name, self.start.workloads[name])
-        wrapped: types.ModuleType = getattr(module, "WORKLOAD", module)  # of abprof.adapters: an object like a module
+        wrapped: types.ModuleType = getattr(module, "WORKLOAD", module)  # an adapter, used like a module
         return wrapped
 
     def kernel(self) -> types.ModuleType:
-        """The package under test, imported by the first request that needs it."""
+        """Return the package under test, imported by the first call."""
         if self._package is None:
             assert self.start.mount is not None, "this worker has no kernel package"
-            # A fault of the import is the package's, not the workload's: its name is known before.
-            self.mounted = types.ModuleType(self.start.mount.module)
+            # Set the name before the import, so that a failing import is attributed to the package.
+            self.imported = types.ModuleType(self.start.mount.module)
             self.compiles.install()
-            self.mounted = self._package = package.kernel_package(self.start.mount)
+            self.imported = self._package = package.kernel_package(self.start.mount)
         return self._package
 
     def inputs(self, request: wire.Open) -> Any:
-        """Fresh inputs, with the same bytes each time."""
+        """Make the inputs; equal requests give equal bytes."""
         torch.manual_seed(request.seed)
         random.seed(request.seed)
         module = self.module(request.workload)
@@ -73,7 +73,7 @@ class Arms:
             return module.inputs(types.MappingProxyType(request.case), self.clock.device, request.seed)
 
     def prepared(self, request: wire.Open, inputs: Any) -> Op:
-        """The operation on these inputs. Raises MissingPackage if the side lacks the variant."""
+        """Prepare the operation on these inputs. Raises MissingPackage if the side lacks the variant."""
         module, case = self.module(request.workload), types.MappingProxyType(request.case)
         op: Op
         if request.peer:
@@ -87,13 +87,13 @@ class Arms:
         return op
 
     def make(self, request: wire.Open, placement: int) -> Arm:
-        """A new arm, not called yet."""
+        """Make a new arm without calling its operation."""
         pad = self.clock.pad(placement)
         inputs = self.inputs(request)
         return Arm(request, self.module(request.workload), self.prepared(request, inputs), inputs, pad)
 
     def open(self, request: wire.Open) -> wire.Opened:
-        """Make an arm, and call it until it is warm. Raises what the workload and the package raise."""
+        """Make an arm, and call its operation until it is warm. Exceptions of workload and package propagate."""
         if self.opened.pop(request.arm, None):
             gc.collect()
         self.clock.reset_peak()
@@ -109,9 +109,10 @@ class Arms:
         return wire.Opened(call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
-        """Ns of a warm call, and ns that the host needs to enqueue a call (0: unknown). `first`: ns of the first call.
+        """Warm up. Returns ns of a warm call and host ns to enqueue a call, 0 if unknown. `first`: ns of the first
+        call.
 
-        A long call is made once more at most, and not at all if the first took about its usual time of an earlier epoch.
+        A long call is made at most once more, and not again if the first call took about as long as in earlier epochs.
         """
         clock, usual = self.clock, arm.request.usual_ns
         if usual >= wire.LONG_CALL:
@@ -127,7 +128,7 @@ class Arms:
         return shortest([clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)]), host
 
     def reopen(self, request: wire.Open, wall: float, arm: Arm | None = None) -> None:
-        """Open `arm`, or a new one, after a check. Makes an untimed call, unless the last one (`wall`, ns) was long."""
+        """Open `arm`, or a new arm, after a check. Makes an untimed call unless the last call (`wall`, ns) was long."""
         arm = arm or self.make(request, request.placement)
         arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
         self.opened[request.arm] = arm
@@ -144,13 +145,13 @@ class Arms:
         return wire.Captured("", "", replay, took)
 
     def gpu(self, what: str) -> CudaClock:
-        """The clock. Raises Unsupported on a CPU."""
+        """Return the CUDA clock. Raises Unsupported on a CPU."""
         if not isinstance(self.clock, CudaClock):
             raise Unsupported(f"{what} needs a GPU")
         return self.clock
 
     def turn(self, request: wire.Turn) -> wire.Turned:
-        """Time calls of one arm, from an idle device to an idle device."""
+        """Time calls of one arm. The device is idle before and after."""
         arm, clock, timer = self.opened[request.arm], self.clock, request.timer
         if request.placement is not None:
             self._replace(arm, request.placement)
@@ -173,7 +174,7 @@ class Arms:
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
     def _replace(self, arm: Arm, placement: int) -> None:
-        """Free the inputs, make inputs of the same values at other addresses, and call once."""
+        """Free the inputs, make inputs with the same values at other addresses, and call once."""
         arm.inputs = arm.pad = arm.graph = None
         arm.op = Op(lambda: None)
         fresh = self.make(arm.request, placement)

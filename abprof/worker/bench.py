@@ -1,4 +1,4 @@
-"""What a worker answers: a method for each request but `start` and `stop`, by its verb."""
+"""The replies of a worker: a method for each verb of messages.VERBS except `start` and `stop`."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ from abprof.worker.package import Prover
 
 
 class Bench(Arms):
-    """Faults are raised, and classified by the loop."""
+    """Answers requests. Exceptions propagate to the loop in main.py, which turns them into faults."""
 
     check, hand, examine = checks.check, checks.hand, checks.examine
 
     def __init__(self, start: wire.Start) -> None:
         super().__init__(start)
         self._versions = versions()
-        # torch, Triton and the driver are loaded, and no code of a side or a workload.
+        # At this point torch, Triton and the driver are loaded, but no code of a side or workload.
         benchmarks = {str(Path(file).parent / wire.WRAPPED) for file in start.workloads.values()}
         self._prover = Prover(start.mount, benchmarks) if start.mount else None
 
     def ready(self) -> wire.Ready:
-        """What decides a build for this worker."""
+        """Return versions and other facts that are part of the build key."""
         facts = {
             "capability": self.clock.capability(),
             "prefix": os.path.realpath(sys.prefix),
@@ -60,11 +60,11 @@ class Bench(Arms):
         return True
 
     def describe(self, request: wire.Describe) -> wire.Described:
-        """Raises ValueError for a module that breaks the contract."""
+        """Return a workload's declarations. Raises ValueError for invalid declarations."""
         return workload.described(self.module(request.workload), request.workload, self.clock.kind)
 
     def screen(self, request: wire.Screen) -> wire.Screened:
-        """Which cases the workload skips on this device, and the work of each."""
+        """Return the reason to skip each case on this device, and the work of each case."""
         module = self.module(request.workload)
         skips, works = [], []
         for loose in request.cases:
@@ -74,18 +74,18 @@ class Bench(Arms):
         return wire.Screened(skips, [w.flops for w in works], [w.bytes for w in works], [w.convention for w in works])
 
     def inventory(self, _request: wire.Inventory) -> wire.Listed:
-        """Installed distributions, the first of each name as an import would find it."""
+        """Return the installed distributions; for each name the first on the import path."""
         found: dict[str, str] = {}
         for one in metadata.distributions():
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
-        """The device's peak rates."""
+        """Return the device's peak rates."""
         return ceilings(self.clock)
 
     def build(self, request: wire.Build) -> wire.Built:
-        """Run the recipe, then the package's own build(). Output goes to the log, flags do not depend on it."""
+        """Run the build command, then the package's build(). Their output goes to the log."""
         began = time.monotonic()
         if request.recipe:
             print("$", *request.recipe, flush=True)
@@ -97,42 +97,42 @@ class Bench(Arms):
         return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
-        """What is loaded now, and whether it may be."""
+        """Return the files loaded now, and whether this side may load them."""
         assert self._prover is not None, "this worker has no kernel package"
         kernels = self.compiles.kernels
         reason, artefacts = self._prover.prove({key: kernel.sha256 for key, kernel in kernels.items()})
         return wire.Proved(not reason, reason, artefacts, self.compiles.count, list(kernels.values()))
 
     def marked(self, of: wire.Open) -> contextlib.AbstractContextManager[None]:
-        """NVTX ranges around this arm's calls: the cell's id, the arm's, and the workload's own names for a call."""
+        """Return a context of NVTX ranges: the cell's id, the arm's id, and the workload's names for a call."""
         if self.clock.kind != "cuda":
             return contextlib.nullcontext()
         names = workload.nvtx_names(self.module(of.workload), types.MappingProxyType(of.case), of.variant or of.peer)
         return profile.nvtx([wire.cell_id(of.workload, of.case), of.arm], names)
 
     def phases(self, request: wire.Phases) -> wire.Phased:
-        """Phases of a call and what it launches, from a profiled pass, which may be kept as a file."""
+        """Profile calls: return phases and launches of a call, and keep the profile as a file if requested."""
         arm, target = self.opened[request.arm], Path(self.start.scratch) / request.keep if request.keep else None
         ranges = {name: spec[0] for name, spec in getattr(arm.module, "PHASES", {}).items()}
         with self.marked(arm.request):
             phased = profile.phases(arm.op, ranges, request, self.clock, self.compiles, target)
-        if self.mounted is None or phased.census.missing:
+        if self.imported is None or phased.census.missing:
             return phased
-        launches = chosen(phased.census.launches, self.mounted.__name__)
+        launches = chosen(phased.census.launches, self.imported.__name__)
         return dataclasses.replace(phased, census=dataclasses.replace(phased.census, launches=launches))
 
     def close(self, _request: wire.Close) -> wire.Done:
-        """Forget the cell's arms."""
+        """Free the cell's arms."""
         self.opened.clear()
         gc.collect()
-        gc.freeze()  # what outlives a cell stays for good: walking torch's objects at every cell took 70 ms each time
+        gc.freeze()  # objects that outlive a cell are permanent: collecting torch's objects took 70 ms per cell
         self.clock.reset_peak()
         return wire.Done()
 
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Versions of the interpreter, torch and what else decides a build. Imports Triton, and touches no device."""
+    """Return the versions that are part of the build key. Imports Triton, without using a device."""
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -151,16 +151,16 @@ def versions() -> dict[str, str]:
 
 # ---------------------------------------------------------------- the device's peak rates, by plain torch
 
-SIZE = {"cpu": 1024, "cuda": 8192}  # of the square matrices
-MIB = {"cpu": 256, "cuda": 1024}  # of a copy: more than caches hold
-SLICE = 2e7  # ns of a reading
+SIZE = {"cpu": 1024, "cuda": 8192}  # rows of the square matrices
+MIB = {"cpu": 256, "cuda": 1024}  # MiB of a copy, more than caches hold
+SLICE = 2e7  # ns of calls per reading
 READINGS = 3
 
 
 def ceilings(clock: Clock) -> wire.Ceilings:
-    """Peak rates of matrix products and copies at the device's present clock; None if there is no memory for them.
+    """Measure peak rates of matrix products and copies at the present clock; a rate is None if memory does not suffice.
 
-    A kernel may be faster: memory traffic that a cache serves is faster than a copy.
+    A kernel may exceed these rates: caches serve memory traffic faster than a copy.
     """
     gpu = clock if isinstance(clock, CudaClock) else None
     size, mib, device = SIZE[clock.kind], MIB[clock.kind], clock.device
@@ -172,7 +172,7 @@ def ceilings(clock: Clock) -> wire.Ceilings:
         blocks = [torch.randn(512, 512, device=device).to(dtype) for _ in range(2)]
         left, right = (block.repeat(size // 512, size // 512) for block in blocks)
         out = torch.empty_like(left)
-        return Op(lambda: torch.mm(left, right.t(), out=out))  # both are read along their rows, which is fastest
+        return Op(lambda: torch.mm(left, right.t(), out=out))  # the fastest layout: both are read along rows
 
     def copy() -> Op:
         source = torch.ones(mib << 20, dtype=torch.uint8, device=device)
@@ -180,10 +180,10 @@ def ceilings(clock: Clock) -> wire.Ceilings:
         return Op(lambda: target.copy_(source))
 
     def best(work: float, make: Callable[[], Op]) -> float | None:
-        """The highest work per ns of several readings."""
+        """Return the highest work per ns of several readings; None if memory does not suffice."""
         try:
             op = make()
-            clock.wall(op)  # libraries start, pages are touched
+            clock.wall(op)  # loads libraries, touches pages
             calls = min(1000, max(3, math.ceil(SLICE / max(clock.wall(op), 1.0))))
             return work / shortest([gpu.sustained(op, calls) if gpu else clock.wall(op) for _ in range(READINGS)])
         except (RuntimeError, MemoryError, ZeroDivisionError) as error:  # torch's own memory errors are RuntimeErrors

@@ -1,4 +1,4 @@
-"""Checks of an arm's outputs: against the reference, against the base's outputs, or in another process."""
+"""Check an arm's outputs: against the reference, against base's outputs, or in another process."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from abprof.worker.arms import Arms
 from abprof.worker.faults import running
 
 OVERWRITTEN = "the kernel overwrote its inputs, and the workload has no reset()"
-SAMPLE = 1 << 16  # elements kept of each output tensor
+SAMPLE = 1 << 16  # elements sampled from each output tensor
 
 
 def check(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check the first call on fresh inputs against the reference of inputs that no kernel saw, and sample its outputs.
+    """Check the first call on fresh inputs against the reference (computed from other inputs), and sample the outputs.
 
-    The open arm's memory is freed before the fresh arm is made. A kernel that changes its inputs without a reset() fails:
-    its later calls would have other values. Without a reference the outputs of the base, which is checked first, are it.
+    The open arm's memory is freed before the fresh arm is made. A kernel that changes its inputs without a reset()
+    fails, because later calls get other inputs. Without a reference, base's outputs (checked first) are the reference.
     """
     if request.again:
         return _again(arms, request)
@@ -57,13 +57,13 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     facts = arm.facts()
     if alone and (words := not_compared(tensors, beside)):
         facts["checked"] = words
-    digest = "" if beside else digest  # a digest of a part cannot show that all is the same
+    digest = "" if beside else digest  # a digest of some outputs cannot prove all equal
     compared = bool(tensors) or not alone
     return wire.Checked(*_fields(verdict), digest, base_max_abs, compared, facts)
 
 
 def _again(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check one more call on the inputs as the timed calls left them, unless its outputs are those of the first check."""
+    """Check another call on the inputs that the timed calls left, unless its outputs equal those of the first check."""
     arm, path = arms.opened[request.arm], Path(arms.start.scratch) / request.expected
     arm.op.restore()
     results = arm.op.call()
@@ -77,7 +77,7 @@ def _again(arms: Arms, request: wire.Check) -> wire.Checked:
 
 
 def hand(arms: Arms, request: wire.Hand) -> wire.Done:
-    """Write the outputs on inputs of another seed to a file, for `examine` in another worker; then open the arm again."""
+    """Write outputs for inputs of another seed to a file, for `examine` in another worker; then reopen the arm."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
     if request.again is not None:
@@ -94,8 +94,8 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
 
 
 def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
-    """Check the outputs that another worker wrote against the reference of inputs made here. Raises ValueError if the file has
-    more than tensors and plain containers: unpickling other objects would run the other process's code."""
+    """Check outputs that another worker wrote, against the reference for inputs made here. Raises ValueError if the
+    file has other objects than tensors in plain containers: unpickling them would run the other process's code."""
     wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
     again = None if request.again is None else dataclasses.replace(wanted, seed=request.again)
     path = Path(arms.start.scratch) / request.outputs
@@ -132,15 +132,15 @@ def _fields(verdict: Check) -> tuple[bool, str, float | None, float | None]:
 
 
 def _finite(value: float | None) -> float | None:
-    """None for NaN and infinity: JSON has neither."""
+    """Replace NaN and infinity, which JSON does not have, by None."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any:
-    """The reference of this case, which the first worker computes and the others read.
+    """Return the reference of a case from the file `path`, or from `make`, and write the file.
 
-    A worker that may not write into the folder (the sandbox) computes its own, as does any if the file has more than tensors
-    and plain containers. `host`: the reference is the first side's outputs; raises ValueError if they cannot be loaded.
+    A sandboxed worker may not write the file. If the file has other objects than tensors in plain containers, `make` is
+    used; with `host` (the reference is the first side's outputs) ValueError is raised instead.
     """
     if path.exists():
         try:
@@ -156,14 +156,14 @@ def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any
 
 
 def _portable(values: Any, *, host: bool = False) -> Any:
-    """The values with copies of tensors that are views of more memory; with `host` in plain containers and on the host."""
+    """Copy tensors that are views of larger memory; with `host` also move tensors to the host, in plain containers."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu() if host else values
         view = values.layout == torch.strided and values.untyped_storage().nbytes() > values.nbytes
         return values.clone() if view else values
     if isinstance(values, Mapping):
         return {key: _portable(value, host=host) for key, value in values.items()}
-    if isinstance(values, tuple) and (host or type(values) is tuple):  # host: named tuples and torch's own, too
+    if isinstance(values, tuple) and (host or type(values) is tuple):  # host: named tuples and torch's tuples too
         return tuple(_portable(value, host=host) for value in values)
     if type(values) is list or (host and isinstance(values, Iterable) and not isinstance(values, str)):
         return [_portable(value, host=host) for value in values]
@@ -177,9 +177,9 @@ def _save(values: Any, path: Path) -> None:
 
 
 def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None]:
-    """Digest of the outputs, and the largest difference from the base's on the sampled elements.
+    """Write a sample of the outputs. Returns the digest of all outputs, and the largest difference from base's sample.
 
-    The digest covers every bit by two sums over the raw integers: a plain one, and one weighted by position.
+    The digest covers every bit: a plain sum over the raw integers, and a sum weighted by position.
     """
     digest = hashlib.sha256()
     kept: list[torch.Tensor] = []
@@ -206,7 +206,7 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
 
 
 def input_digests(inputs: Any) -> list[str]:
-    """A digest of up to SAMPLE evenly spaced elements of each strided tensor in the inputs."""
+    """Return a digest of up to about SAMPLE evenly spaced elements of each strided tensor in the inputs."""
     flat = (tensor.detach().reshape(-1) for tensor in _held(inputs))
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
@@ -231,17 +231,17 @@ def _held(values: Any) -> Iterator[torch.Tensor]:
 
 # ---------------------------------------------------------------- the values that a call returns
 
-_NAMED = 5  # kinds of values that a fact names at most
+_NAMED = 5  # most kinds of values in the fact `checked`
 _OPAQUE = (torch.Tensor, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)
 
 
 def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], list[str]]:
-    """The tensors to compare, and the kinds of other values.
+    """Return the tensors to compare, and the kinds of other values in a call's results.
 
-    Tensors, and arrays that become tensors without a copy (DLPack), are found in sequences, mappings, dataclasses and the
-    attributes of other objects (sorted by name), each object once. Private attributes (`_scratch`) are no outputs. Named as
-    other values are private tensors, numbers, strings, handles and sparse tensors; None is skipped. `whole`: raises
-    Unsupported for a sparse tensor or an iterator, which cannot be compared.
+    Tensors, and arrays that become tensors without a copy (DLPack), are found in sequences, mappings, dataclasses and
+    attributes of other objects (sorted by name), each object once. Other values are numbers, strings, handles, sparse
+    tensors, and tensors in private attributes (`_scratch`); None and other private attributes are skipped. `whole`:
+    raise Unsupported for a sparse tensor or an iterator, which cannot be compared.
     """
     tensors, beside, seen = list[torch.Tensor](), list[str](), set[int]()
 
@@ -274,7 +274,7 @@ def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], 
 
 
 def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
-    """The fact `checked`: which values are compared and which are not; "" if all are."""
+    """Return the fact `checked`: the compared and other values; "" if all values are compared."""
     more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
     kinds = ", ".join(beside[:_NAMED]) + more
     if not tensors:
@@ -284,7 +284,7 @@ def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, str]]:
-    """The values in a container or an object, each with TYPE.ATTRIBUTE if it is an attribute."""
+    """Yield the values in a container or object: (value, "") for elements, (value, "TYPE.ATTRIBUTE") for attributes."""
     if isinstance(value, Mapping | list | tuple):
         yield from ((part, "") for part in (value.values() if isinstance(value, Mapping) else value))
     elif dataclasses.is_dataclass(value):

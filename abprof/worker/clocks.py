@@ -1,7 +1,7 @@
-"""The timers of a call, in nanoseconds.
+"""Timers of calls, in nanoseconds.
 
-On a CPU the host's clock. On a GPU an event pair around each call, after a flush of the L2 cache and a spin that hides the
-launch cost; CUPTI's activity records; replays of a captured graph. A turn on a GPU also has its mean clock rate.
+On a CPU the host's clock. On a GPU: an event pair around each call, after a flush of the L2 cache and a spin kernel
+that hides the launch cost; CUPTI's activity records; replays of a captured graph; and the mean clock rate of a turn.
 """
 # ruff: noqa: ARG002
 
@@ -23,8 +23,8 @@ from abprof.worker.api import Op, Unsupported
 
 
 class NotCaptured(Unsupported):
-    """A call that cannot be captured. `why`: one word. `spoiled`: the capture had begun, and torch's allocator and generators
-    may be in any state (CUDAGraph::reset): this process must not measure again."""
+    """A call cannot be captured. `why`: one word. `spoiled`: the capture failed halfway, and torch's allocator and
+    generators may be in any state (CUDAGraph::reset): this process must not measure again."""
 
     def __init__(self, why: str, reason: str, *, spoiled: bool = False) -> None:
         super().__init__(reason)
@@ -32,14 +32,14 @@ class NotCaptured(Unsupported):
 
 
 class Clock:
-    """Times calls on the host."""
+    """Times calls by the host's clock."""
 
     kind = "cpu"
-    enqueued = 0.0  # host time to enqueue the last call of `wall`; 0 where the host is the device
+    enqueued = 0.0  # host ns to enqueue the last call of `wall`; 0 on a CPU
     profiled = False  # whether torch's profiler ran on the device in this process
 
     def __init__(self) -> None:
-        """Limit this process to 90 % of the free memory: a greedy workload gets a MemoryError, and the machine does not swap."""
+        """Limit this process to 90 % of the free memory, so that a workload gets a MemoryError before swapping."""
         self.device = torch.device("cpu")
         with open("/proc/meminfo") as file:
             rows = dict(line.split(":") for line in file)
@@ -49,10 +49,10 @@ class Clock:
             resource.setrlimit(resource.RLIMIT_DATA, (wanted if soft == -1 else min(soft, wanted), hard))
 
     def sync(self) -> None:
-        """Return when the device is idle."""
+        """Wait until the device is idle."""
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Mean of `calls` calls, each after `op.reset()`. On a CPU `cold` has no effect: caches stay warm."""
+        """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the cache first (GPU only)."""
         readings = []
         for _ in range(calls):
             op.restore()
@@ -62,48 +62,48 @@ class Clock:
         return mean(readings)
 
     def wall(self, op: Op) -> float:
-        """One call by the host's clock, from an idle device to an idle device."""
+        """Return host ns of a call, from an idle device to an idle device."""
         return self.turn(op, 1, cold=False)
 
     def empty(self, times: int, *, cold: bool) -> float:
-        """The median of `times` readings of an empty operation by `turn`; 0 on a CPU, which has no launch cost."""
+        """Return the median ns of `times` empty launches, timed like `turn`; 0 on a CPU, which has no launch cost."""
         return 0.0
 
     def mhz(self) -> float:
-        """The device's mean clock over the last `turn`, MHz; 0 if unknown."""
+        """Return the device's mean clock over the last `turn`, MHz; 0 if unknown."""
         return 0.0
 
     def pad(self, placement: int) -> object:
-        """A buffer that moves the next allocation. `placement` seeds its size: up to 64 MiB on a GPU, 4 MiB on a CPU."""
+        """Allocate a buffer that shifts the next allocation, of random size: up to 64 MiB on a GPU, 4 MiB on a CPU."""
         step, most = (512, 1 << 17) if self.kind == "cuda" else (64, 1 << 16)
         size = step * random.Random(placement).randrange(1, most)
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def peak_bytes(self) -> int | None:
-        """Peak memory since the last `reset_peak`; None if unknown."""
+        """Return the peak memory in bytes since the last `reset_peak`; None if unknown."""
         return None
 
     def reset_peak(self) -> None:
         """Reset the peak and release cached memory."""
 
     def capability(self) -> str:
-        """The device's instruction set."""
+        """Return the device's instruction set."""
         return str(torch.backends.cpu.get_cpu_capability())
 
 
 def clock(device: str) -> Clock:
-    """The clock for "cpu", "cuda" or "cuda:UUID". Raises RuntimeError without such a device."""
+    """Return the clock for "cpu", "cuda" or "cuda:UUID". Raises RuntimeError if torch sees no such device."""
     return Clock() if device == "cpu" else CudaClock()
 
 
 def mean(readings: Sequence[float]) -> float:
-    """Mean of a turn's calls; the smallest reading if it is not positive, for which the parent drops the round."""
+    """Return the mean of a turn's readings, or a reading that is not positive, for which the parent drops the round."""
     least = min(readings)
     return sum(readings) / len(readings) if least > 0 else float(least)
 
 
 def shortest(readings: Sequence[float]) -> float:
-    """The smallest positive reading, or 0."""
+    """Return the smallest positive reading, or 0."""
     return float(min((reading for reading in readings if reading > 0), default=0.0))
 
 
@@ -111,25 +111,25 @@ def shortest(readings: Sequence[float]) -> float:
 
 _LONGEST_SPIN = 5_000_000.0  # ns
 _NOTHING = Op(lambda: torch.cuda._sleep(0))
-_KNOWN = Op(lambda: torch.cuda._sleep(200_000))  # about 0.1 ms: the launch hardly counts
+_KNOWN = Op(lambda: torch.cuda._sleep(200_000))  # about 0.1 ms, so that the launch cost is negligible
 
 
 class CudaClock(Clock):
-    """Device time from CUDA events (`turn`), CUPTI (`kernels`) and graphs (`replays`)."""
+    """Times calls on a GPU by CUDA events (`turn`), CUPTI (`kernels`) and graphs (`replays`)."""
 
     kind = "cuda"
 
     def __init__(self) -> None:
         if not torch.cuda.is_available():
             raise RuntimeError("torch sees no CUDA device")
-        self.device = torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES leaves just the one that is leased
+        self.device = torch.device("cuda", 0)  # CUDA_VISIBLE_DEVICES shows the leased device only
         self._properties = torch.cuda.get_device_properties(self.device)
         self._flush: torch.Tensor | None = None
         self._held = 0
         self._spins: dict[str, float] = {}  # ns, by arm
         self._cycles_per_ns = max(float(getattr(self._properties, "clock_rate", 0) or 2_000_000) / 1e6, 0.5)
         self._stamps: Stamps | None = None
-        torch.cuda.synchronize(self.device)  # makes the CUDA context
+        torch.cuda.synchronize(self.device)  # creates the CUDA context
         try:
             self._stamps = Stamps(self.device)
         except (OSError, RuntimeError, AttributeError) as error:  # MIG, an emulator
@@ -140,11 +140,11 @@ class CudaClock(Clock):
         torch.cuda.synchronize(self.device)
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Mean over calls of the event pair (`gpu_span`).
+        """Return the mean ns between an event before and an event after each call (`gpu_span`).
 
-        Before each call twice the size of the L2 cache is written, and a spin kernel keeps the stream busy while the host
-        enqueues the operation, so that the launch cost lies before the first event. If the device passes the first event
-        before the host is done, the call is made again with a longer spin.
+        Before each call, a buffer twice the size of the L2 cache is written, and a spin kernel keeps the stream busy
+        while the host enqueues the operation, which keeps the launch cost out of the time. If the device reaches the
+        first event before the host has finished, the call is repeated with a longer spin.
         """
         pairs = [self._one(op, arm, cold=cold, stamp=i == 0) for i in range(calls)]
         if self._stamps is not None:
@@ -153,7 +153,7 @@ class CudaClock(Clock):
         return 1e6 * mean([first.elapsed_time(last) for first, last in pairs])
 
     def _one(self, op: Op, arm: str, *, cold: bool, stamp: bool = False) -> tuple[torch.cuda.Event, torch.cuda.Event]:
-        # The first spin follows the warm-up: a spin that is too short costs another call, which may take a second.
+        # Estimate the first spin from the warm-up: too short a spin costs another call, which may take a second.
         spin = self._spins.get(arm, 100_000.0 + 1.5 * self.enqueued)
         while True:
             op.restore()
@@ -169,9 +169,9 @@ class CudaClock(Clock):
             last.record()
             needed = time.perf_counter_ns() - began
             hidden = not first.query()
-            # The spin shrinks slowly and grows at once: a delay of the host is rare, a second call is expensive.
+            # Shrink the spin slowly and grow it at once: host delays are rare, but repeated calls are expensive.
             self._spins[arm] = max(1.25 * needed + 10_000, 0.9 * spin) if hidden else 2.0 * max(spin, needed)
-            if hidden or spin > _LONGEST_SPIN:  # an operation that waits for the device cannot be hidden
+            if hidden or spin > _LONGEST_SPIN:  # the launch cost cannot be hidden if the operation waits for the device
                 return first, last
             spin = self._spins[arm]
 
@@ -201,17 +201,17 @@ class CudaClock(Clock):
         return graph
 
     def replays(self, graph: Graph, op: Op, times: int, *, arm: str = "") -> float:
-        """Mean of `times` replays with warm caches, behind a spin kernel. One event pair is around all replays, or around
-        each if the operation has a reset, which is not timed."""
+        """Return the mean ns of `times` replays with warm caches, after a spin kernel. An event pair encloses all
+        replays; if the operation has a reset, which is not timed, an event pair encloses each replay."""
         key = f"{arm} in a graph"
         if op.reset:
             return self.turn(Op(graph.replay, reset=op.reset), times, cold=False, arm=key)
         return self.turn(Op(lambda: graph.replay(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Mean over calls of the sum of all durations of a call's kernels, copies and fills, by CUPTI.
+        """Return the mean over calls of the summed durations of a call's kernels, copies and fills, in ns, by CUPTI.
 
-        Raises Unsupported without cupti-python, or where CUPTI's times are not nanoseconds.
+        Raises Unsupported without cupti-python, or if CUPTI's times are not nanoseconds.
         """
         if self.profiled:
             what = "torch's profiler ran in this process: CUPTI's times are now ticks of the processor's counter"
@@ -220,7 +220,7 @@ class CudaClock(Clock):
             records = Records()
             recorded = self._recorded(records, _KNOWN, 1, cold=False)
             timed = self.turn(_KNOWN, 1, cold=False, arm="CUPTI's try")
-            if not 0.5 * timed < recorded < 1.5 * timed:  # a nanosecond has two ticks or more
+            if not 0.5 * timed < recorded < 1.5 * timed:  # ticks would read at least twice as long
                 raise Unsupported(f"CUPTI records {recorded / 1e3:.1f} us for a kernel that spans {timed / 1e3:.1f} us")
             self._records = records
         return self._recorded(self._records, op, calls, cold=cold)
@@ -240,7 +240,7 @@ class CudaClock(Clock):
         return mean(readings)
 
     def sustained(self, op: Op, calls: int) -> float:
-        """Mean of the last two thirds of the calls by one event pair around them: no pause, warm caches, resets included."""
+        """Return the mean ns of the last two thirds of `calls` calls without pauses, resets included."""
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         lead = calls // 3
         for number in range(calls):
@@ -260,7 +260,7 @@ class CudaClock(Clock):
             self._flush.zero_()
 
     def peak_bytes(self) -> int | None:
-        """Peak of torch's allocator, without the memory held at `reset_peak` (the flush buffer, other arms)."""
+        """Return the peak of torch's allocator, minus the memory in use at `reset_peak` (flush buffer, other arms)."""
         return int(torch.cuda.max_memory_allocated(self.device)) - self._held
 
     def reset_peak(self) -> None:
@@ -277,16 +277,16 @@ class CudaClock(Clock):
 
 
 class Records:
-    """Records kernels, copies and fills while it is entered. Raises Unsupported without cupti-python or if CUPTI fails.
+    """Context that records kernels, copies and fills. Raises Unsupported without cupti-python or if CUPTI fails.
 
-    torch's profiler registers with CUPTI too, and only the last to register gets records: each entry registers anew.
-    The first entry must precede that profiler's first pass in the process, after which CUPTI's times are ticks.
+    Entering registers with CUPTI each time, because only the last client to register gets records, and torch's profiler
+    registers too. Enter for the first time before torch's profiler runs, after which CUPTI's times are ticks.
     """
 
     def __init__(self) -> None:
         try:
             from cupti import cupti
-        except Exception as error:  # cupti has its own class of error for a missing library
+        except Exception as error:  # cupti has its own exception for a missing library
             raise Unsupported(f"cupti-python cannot be imported ({error}): pip install it here") from error
         self._cupti = cupti
         kind = cupti.ActivityKind
@@ -298,7 +298,7 @@ class Records:
             self._cupti.activity_register_callbacks(lambda: (8 << 20, 0), self._completed)
             for kind in self._kinds:
                 self._cupti.activity_enable(kind)
-        except Exception as error:  # CUPTI's errors have a class of their own
+        except Exception as error:  # CUPTI's errors have their own class
             what = f"CUPTI does not start ({type(error).__name__}: {error}): another profiler may hold it"
             raise Unsupported(what) from error
         return self
@@ -309,12 +309,12 @@ class Records:
         self.drained()
 
     def _completed(self, activities: Sequence[Any]) -> None:
-        """CUPTI's callback: the records' memory is freed when it returns."""
+        """Add up the durations. CUPTI's callback, which frees the records' memory afterwards."""
         known = [int(kind) for kind in self._kinds]
         self._ns += sum(int(one.end) - int(one.start) for one in activities if int(one.kind) in known)
 
     def drained(self) -> float:
-        """The sum of all durations since the last call, ns. The device must be idle."""
+        """Return the sum of all durations since the last call, ns. The device must be idle."""
         self._cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: flush buffers that are not full, too
         ns, self._ns = self._ns, 0
         return float(ns)
@@ -324,7 +324,7 @@ class Records:
 
 
 class Graph:
-    """A captured call, with its memory. `compiled` returns the number of compilations so far. Raises NotCaptured."""
+    """A captured call and its memory. `compiled` returns the number of compilations so far. Raises NotCaptured."""
 
     def __init__(self, op: Op, compiled: Callable[[], int]) -> None:
         stream = torch.cuda.Stream()
@@ -346,8 +346,8 @@ class Graph:
 
 
 def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> None:
-    """Call twice on the stream that will capture, which makes the stream's workspaces. Raises NotCaptured if the second call
-    waits or compiles; the process is not spoiled then."""
+    """Call twice on the capture stream, to allocate its workspaces. Raises NotCaptured if the second call waits for the
+    device or compiles; the process may then measure further."""
     mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -370,7 +370,7 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
 
 
 def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) -> Any:
-    """Capture a call and return its result. torch.cuda.graph() would empty torch's cache of memory, 50 ms and more."""
+    """Capture a call and return its result. Unlike torch.cuda.graph(), keep torch's memory cache, which saves 50 ms."""
     current, collecting, stopped = torch.cuda.current_stream(), gc.isenabled(), list[Exception]()
     gc.disable()  # freeing another graph's memory would break the capture
     try:
@@ -384,7 +384,7 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
             finally:
                 graph.capture_end()
     except Exception as error:
-        first = [*stopped, error][0]  # capture_end() fails as well, with a less useful error
+        first = [*stopped, error][0]  # capture_end() fails too, with a less useful error
         why = f"{type(first).__name__}: {' '.join(str(first).split())[:160]}"
         raise NotCaptured("error", f"the call fails while it is captured ({why})", spoiled=True) from error
     finally:
@@ -395,9 +395,9 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
 
 # ---------------------------------------------------------------- the mean clock rate of the multiprocessors
 
-# A kernel with one thread a multiprocessor writes %clock64 (cycles) and %globaltimer (ns) to the row of its %smid. Two
-# launches give each multiprocessor's mean clock between them; NVML's samples are 100 ms apart. The kernel is PTX, which the
-# CUDA driver loads: it needs no compiler, and its machine code belongs to no side.
+# A kernel with a thread per multiprocessor writes %clock64 (cycles) and %globaltimer (ns) to the row of its %smid. Two
+# launches give each multiprocessor's mean clock between them; NVML has samples only every 100 ms. The CUDA driver loads
+# the kernel as PTX, without a compiler or code of a side.
 _PTX = b"""
 .version 6.4
 .target sm_70
@@ -427,8 +427,8 @@ _PTX = b"""
 
 
 class Stamps:
-    """Stamps the begin and the end of a turn in the current stream. Raises OSError or RuntimeError if the driver refuses
-    the kernel."""
+    """Records clock counters at the begin and end of a turn, in the current stream. Raises OSError or RuntimeError if
+    the driver refuses the kernel."""
 
     def __init__(self, device: torch.device) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -436,7 +436,7 @@ class Stamps:
         self._call("cuModuleLoadData", ctypes.byref(module), _PTX)
         self._call("cuModuleGetFunction", ctypes.byref(self._kernel), module, b"abprof_stamp")
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
-        # Begin and end, rows for twice as many multiprocessors (ids may have gaps), and cycles, ns, number of the turn.
+        # Axes: begin or end; multiprocessor (twice the count, as ids may have gaps); cycles, ns, number of the turn.
         self._written = torch.zeros((2, 2 * self._blocks, 3), dtype=torch.int64, device=device)
         self._turn = 0
 
@@ -446,7 +446,7 @@ class Stamps:
             raise RuntimeError(f"{name} failed with CUDA error {code}")
 
     def stamp(self, which: int) -> None:
-        """Enqueue a turn's first stamp (0) or its last (1)."""
+        """Enqueue the first stamp of a turn (0) or the last (1)."""
         self._turn += not which
         values = (
             ctypes.c_uint64(self._written[which].data_ptr()),
@@ -459,7 +459,7 @@ class Stamps:
         self._call("cuLaunchKernel", self._kernel, blocks, one, one, one, one, one, none, stream, arguments, None)
 
     def mhz(self) -> float:
-        """Mean clock of the multiprocessors with both stamps of the last turn, MHz; 0 without any. The device must be idle."""
+        """Return the multiprocessors' mean clock over the last turn, MHz; 0 without stamps. The device must be idle."""
         begun, ended = self._written.tolist()
         clocks = [
             1e3 * (cycles - first_cycles) / (ns - first_ns)

@@ -1,5 +1,4 @@
-"""Triton's compilations, loads and launches. A compilation during timing voids the epoch, a kernel's hash is a proof, and the
-launches of a call are evidence."""
+"""Track Triton's compilations (which void an epoch during timing), hashes of compiled kernels, and launches."""
 
 from __future__ import annotations
 
@@ -13,19 +12,16 @@ from typing import Any
 
 from abprof.records import messages as wire
 
-_LONGEST = 80  # letters of a constant
+_LONGEST = 80  # characters of a constant
 
 
 class Watch:
-    """Counts compilations, and keeps the hash and resources of each compiled kernel.
-
-    Uses triton.knobs (3.6 and later). Without Triton there are none.
-    """
+    """Counts Triton's compilations, and keeps hash and resources of each compiled kernel (Triton 3.6 or later)."""
 
     def __init__(self) -> None:
         self.count = 0
         self.kernels: dict[str, wire.Compiled] = {}
-        self._functions: dict[Any, str] = {}  # the driver's handle -> key of a loaded kernel
+        self._functions: dict[Any, str] = {}  # the driver's handle of a loaded kernel -> key
         self._knobs: Any = None
         with contextlib.suppress(ImportError):
             from triton import knobs
@@ -33,13 +29,13 @@ class Watch:
             self._knobs = knobs
 
     def install(self) -> None:
-        """Hook into Triton. A launch runs a hook only while `launches` records."""
+        """Install hooks for compilations and loads in Triton. Launches have a hook only within `launches`."""
         if self._knobs:
             self._knobs.compilation.listener = self._compiled
             self._knobs.runtime.kernel_load_end_hook.add(self._loaded)
 
     def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
-        """Triton's compilation listener, which is called for cache hits, too."""
+        """Record a compiled kernel. Triton calls this listener for cache hits too."""
         name, code_hash = str(metadata.get("name") or getattr(src, "name", "kernel")), str(metadata.get("hash", ""))
         binary = next((path for file, path in (metadata_group or {}).items() if file.endswith(".cubin")), "")
         path, digest = "", code_hash
@@ -60,13 +56,13 @@ class Watch:
             print(f"triton: {key} {self.kernels[key].summary()}", flush=True)
 
     def _loaded(self, _module: Any, function: Any, name: str, _metadata_group: Any, code_hash: str) -> None:
-        """Triton's hook after a kernel is loaded onto the device."""
+        """Record a kernel that Triton has loaded onto the device."""
         with contextlib.suppress(TypeError):  # a handle that is not hashable
             self._functions[function] = _key(name, str(code_hash))
 
     @contextlib.contextmanager
     def launches(self) -> Iterator[list[tuple[str, str]]]:
-        """(name, key) of every kernel that Triton launches while the block runs, in order."""
+        """Collect (name, key) of every kernel that Triton launches while the block runs, in order."""
         seen: list[tuple[str, str]] = []
 
         def launched(metadata: Any) -> None:
@@ -81,8 +77,8 @@ class Watch:
 
 
 def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, ...]:
-    """The launches, each with the last choice of its autotuner in the package's modules, and a hash of all configurations that
-    the autotuner chooses from."""
+    """Add to each launch its autotuner's last choice, and a hash of the configurations to choose from. Autotuners are
+    searched in the package's modules."""
     known: dict[str, tuple[str, str]] = {}
     modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
     for tuner in (_autotuner(value) for module in modules for value in list(vars(module).values())):
@@ -95,7 +91,7 @@ def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, 
 
 
 def _autotuner(value: Any) -> Any:
-    """The autotuner in a chain of Triton's decorators; None without one, or if it has a single configuration."""
+    """Return the autotuner in a chain of Triton's decorators; None without one, or with a single configuration."""
     for _ in range(4):
         if type(value).__module__.partition(".")[0] != "triton":
             return None
@@ -110,7 +106,7 @@ def _key(name: str, code_hash: str) -> str:
 
 
 def _constants(src: Any) -> dict[str, wire.Value]:
-    """The values of the arguments declared `constexpr`, by name."""
+    """Return name -> value of the arguments declared `constexpr`."""
     names, params = (list(getattr(getattr(src, "fn", None), name, ())) for name in ("arg_names", "params"))
     found: dict[str, wire.Value] = {}
     for place, value in (getattr(src, "constants", None) or {}).items():
@@ -118,7 +114,7 @@ def _constants(src: Any) -> dict[str, wire.Value]:
         if not isinstance(index, int) or index >= len(names):
             continue
         if index < len(params) and not getattr(params[index], "is_constexpr", True):
-            continue  # an ordinary argument that happened to be 1 or None
+            continue  # an ordinary argument that Triton specialised as 1 or None
         plain = isinstance(value, bool | int | str) or (isinstance(value, float) and abs(value) < float("inf"))
         found[names[index]] = value if plain and not isinstance(value, str) else str(value)[:_LONGEST]
     return found

@@ -1,4 +1,4 @@
-"""An exception of a workload or a kernel as a fault: its status, a line for the report, and whose code raised it."""
+"""Turn exceptions of workloads and kernels into faults: status, a line for the report, and the function that raised."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from abprof.records import messages as wire
 from abprof.worker.api import Unsupported
 
 _LONGEST = 400  # characters of a reason
-_LONGEST_NAME = 120  # of a file's name in it
+_LONGEST_NAME = 120  # characters of a file name in a reason
 
 
 class MissingPackage(ImportError):
     """The kernel package, or a variant of it, does not exist on this side."""
 
 
-# The last exception that left a function of the workload, its module and name. They are not stored in the exception, whose
+# The last exception from a function of the workload, with module and function name. Not stored in the exception, whose
 # attributes the code under test can set.
 _left: list[tuple[BaseException, types.ModuleType, str]] = []
 
 
 @contextlib.contextmanager
 def running(module: types.ModuleType, function: str) -> Iterator[None]:
-    """`with running(module, "check"):` attributes an exception of the block to that function of the workload."""
+    """Attribute an exception in the block to this function of the workload: `with running(module, "check"):`."""
     _left.clear()
     try:
         yield
@@ -36,7 +36,7 @@ def running(module: types.ModuleType, function: str) -> Iterator[None]:
 
 
 def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fault:
-    """The fault of an exception. `package`: the kernel package, if it is mounted."""
+    """Return the fault of an exception. `package`: the kernel package, if imported."""
     block = next(((module, function) for raised, module, function in _left if raised is error), None)
     _left.clear()
     status: wire.Failed = "crash"
@@ -64,7 +64,7 @@ def _status(error: BaseException, package: types.ModuleType | None) -> wire.Fail
     no_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
     if no_memory or (isinstance(error, RuntimeError) and "can't allocate memory" in _text(str, error)):
         return "oom"  # torch's CPU allocator raises a RuntimeError
-    owner = ""  # the module that lacks a name
+    owner = ""  # name of the module that lacks an attribute or cannot be imported
     if isinstance(error, AttributeError) and isinstance(where := getattr(error, "obj", None), types.ModuleType):
         owner = where.__name__
     elif isinstance(error, ImportError):
@@ -74,14 +74,14 @@ def _status(error: BaseException, package: types.ModuleType | None) -> wire.Fail
 
 
 def _text(show: Callable[[object], str], what: object) -> str:
-    """str() or repr() of an object of the code under test."""
+    """Return str() or repr() of an object of the code under test."""
     try:
         return show(what)
     except Exception:  # noqa: BLE001 - its own __str__ or __repr__
-        return "it cannot be shown"
+        return "(cannot be shown)"
 
 
 def _one_line(text: str, longest: int = _LONGEST) -> str:
-    """The text in one printable line, cut in the middle: a compiler's error begins with its place and ends with its cause."""
+    """Return one printable line, cut in the middle: compiler errors start with a place and end with the cause."""
     text = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
     return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-longest // 2 :]}"

@@ -1,4 +1,4 @@
-"""The worker process: the loop that answers requests, the fork server that starts workers, the foreground run for profilers."""
+"""The worker process: serve requests, fork workers, or run in the foreground under a profiler."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
 _PR_SET_PDEATHSIG = 1
-sys.modules.setdefault("abprof.adapters", adapters)  # the name by which workloads import them
+sys.modules.setdefault("abprof.adapters", adapters)  # workloads import this name
 UNUSABLE = 70  # exit code: the device no longer answers this process
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve one parent over the descriptors --in and --out, fork workers (--fork), or run the job in the file --cell."""
+    """Serve a parent on the descriptors --in and --out, fork workers (--fork), or run the job in the file --cell."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--in", dest="source", type=int)
     parser.add_argument("--out", dest="sink", type=int)
@@ -45,8 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     if options.source and not select.select([options.source], [], [], 0)[0]:
         for step in PRELOAD:
             _preload(*step)
-    # run_worker.py disabled the garbage collector: walking what torch and Triton make while they are imported takes a
-    # third of a worker's start, and all of it stays.
+    # run_worker.py disabled the garbage collector: collecting during the import of torch and Triton takes a third
+    # of a worker's start and frees nothing.
     gc.freeze()
     gc.enable()
     if options.cell:
@@ -56,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
     code = serve(options.source, options.sink)
     if code:
         sys.stdout.flush()
-        os._exit(code)  # a broken device makes an orderly end hang or abort
+        os._exit(code)  # with a broken device a normal exit may hang or abort
     return code
 
 
@@ -67,18 +67,18 @@ def _preload(module: str, function: str = "") -> None:
             getattr(loaded, function)()
 
 
-# Work of a first call that needs no device: Triton hashes itself, 0.4 s; torch.autograd.grad imports sympy, 2 s.
+# Work of a first call that needs no device: Triton hashes its files, 0.4 s; torch.autograd.grad imports sympy, 2 s.
 PRELOAD = [("triton.runtime.cache", "triton_key"), ("torch.fx.experimental.symbolic_shapes",)]
 
 
 def serve(source: int, sink: int) -> int:
-    """Answer the requests of descriptor `source` on descriptor `sink`. Returns the exit code.
+    """Read requests from descriptor `source` and write replies to descriptor `sink`. Returns the exit code.
 
-    After an illegal access CUDA answers every later call of the process with the same error. The worker then ends
-    without an answer, so that the parent blames this arm alone and goes on in a new worker.
+    After an illegal memory access, every later CUDA call of the process fails. The worker then exits without a reply,
+    so that the parent fails this arm only, and continues in a new worker.
     """
     for fd in (source, sink):
-        os.set_inheritable(fd, False)  # a process that a kernel forks must not hold the parent's pipe open
+        os.set_inheritable(fd, False)  # processes that code under test forks must not keep the parent's pipes open
     bench: Bench | None = None
     with open(source, "rb") as requests, open(sink, "wb", buffering=0) as replies:
         for line in requests:
@@ -106,8 +106,8 @@ def serve(source: int, sink: int) -> int:
 
 
 def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
-    """Print an exception, with its traceback unless it was raised on purpose, and return its fault."""
-    fault = classify(error, bench.mounted if bench else None)
+    """Print an exception (with a traceback unless Unsupported), and return its fault."""
+    fault = classify(error, bench.imported if bench else None)
     if fault.status == "unsupported":
         print(f"unsupported: {fault.reason}", flush=True)
     else:
@@ -116,10 +116,10 @@ def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
 
 
 def foreground(file: Path) -> int:
-    """Run the job in the file, a wire.Foreground, for profilers that start this process themselves. Returns the exit code.
+    """Run the job in `file` (a wire.Foreground), in a process that a profiler started. Returns the exit code.
 
-    Calls one arm of one cell: once outside the ranges (it compiles, loads and tunes), then the warm-ups and the runs, each
-    from an idle device to an idle device, with reset() outside the range. Writes a wire.Finished to the job's `outcome`.
+    Calls one arm of one cell: once outside the NVTX ranges (to compile, load and tune), then the warm-ups and runs,
+    each starting and ending with an idle device, reset() not included. Writes a wire.Finished to the job's `outcome`.
     """
     job: wire.Foreground = wire.unpack(wire.Foreground, wire.load(file.read_bytes()))
     bench = Bench(job.start)
@@ -146,11 +146,11 @@ def foreground(file: Path) -> int:
 
 def _make_home() -> None:
     with contextlib.suppress(OSError, KeyError):
-        Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # in a sandbox, a folder of its own
+        Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # a private folder in a sandbox
 
 
 def _die_with_parent() -> None:
-    """Be killed when the parent is, and before it when memory runs out: the parent holds the results."""
+    """Ask the kernel to kill this process when the parent dies, and before the parent when memory runs out."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -164,15 +164,15 @@ def _die_with_parent() -> None:
 
 
 def fork_workers(fd: int) -> int:
-    """Answer requests on the socket `fd` until the parent closes it; run the steps of PRELOAD while there are none.
+    """Fork a worker for each request on the socket `fd`, until the parent closes the socket. Run PRELOAD while idle.
 
-    A request is {"env", "cwd"} with three descriptors: requests, replies, output. Answers: {"pid": N} for a child that
-    serves, {"why": TEXT} if it cannot be forked, and {"ended": N, "code": N} when a child has ended. Returns 1 at once if a
-    fork of this process could not use CUDA, or would lack one of its threads.
+    A request is {"env", "cwd"} with three descriptors: requests, replies, output. Replies: {"pid": N} for a new worker,
+    {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when a worker has ended. Returns 1 at once if a fork of
+    this process could not use CUDA or would lack threads, else 0.
     """
     if not (pid := os.fork()):
         os._exit(int(torch.cuda._is_in_bad_fork()))
-    # OpenBLAS ends its threads before a fork, so they are counted after the fork.
+    # Count threads after the fork, because OpenBLAS ends its threads before a fork.
     if os.waitpid(pid, 0)[1] or len(list(Path("/proc/self/task").iterdir())) > 1:
         print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
         return 1
@@ -201,12 +201,12 @@ def fork_workers(fd: int) -> int:
 
 
 def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
-    """The process id of a new worker. `own`: descriptors of the server, which the worker closes."""
+    """Fork a worker and return its process id. `own`: the server's descriptors, which the worker closes."""
     begun, begin = os.pipe()
     pid = os.fork()
     if pid:
         os.close(begin)
-        os.read(begun, 1)  # returns when the child leads its session: its group can be killed
+        os.read(begun, 1)  # returns once the child leads a session, so that its process group can be killed
         os.close(begun)
         return pid
     code = 1
@@ -240,5 +240,5 @@ def _reap(channel: socket.socket) -> None:
 
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):  # the parent is gone, and this process ends with it
+    with contextlib.suppress(OSError):  # the parent has died, and so will this process
         channel.send(json.dumps(message).encode())

@@ -1,5 +1,4 @@
-"""The side's package: its import, whatever else is installed, and its proof: the loaded files, their hashes, and whether a
-file may be loaded."""
+"""Import the side's package, not another installed copy, and prove which files are loaded."""
 
 from __future__ import annotations
 
@@ -29,10 +28,10 @@ PRIVATE = "abprof_side."
 
 
 class SideFinder(MetaPathFinder):
-    """Finds one top-level name under one root, before any other finder (editable installs, .pth hooks, installed copies).
+    """Finds a top-level name in a root folder, before other finders (editable installs, .pth hooks, other copies).
 
-    Submodules are found along the package's own path. A submodule that this side lacks is left to the other finders, and the
-    proof reports it. The finder also finds extension modules at the root, everything there if the root is an installed
+    Submodules are found on the package's own path. Other finders may find submodules that this side lacks; the proof
+    reports them. This finder also finds extension modules in the root, all modules there if the root is an installed
     release (`whole`), and the metadata of the root's distributions.
     """
 
@@ -42,7 +41,7 @@ class SideFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The spec under the root, or None for every other name."""
+        """Return the spec of a module in the root; None for other names."""
         find = importlib.machinery.PathFinder.find_spec
         if fullname.startswith(self.top + "."):
             return find(fullname, path, target)
@@ -51,13 +50,13 @@ class SideFinder(MetaPathFinder):
         spec = find(fullname, [self.root], target)
         if spec is None:
             return None
-        if spec.submodule_search_locations is not None:  # a list, for a namespace's path follows sys.path
+        if spec.submodule_search_locations is not None:  # a list: a namespace package's path would follow sys.path
             spec.submodule_search_locations = list(spec.submodule_search_locations)
         extension = isinstance(spec.loader, importlib.machinery.ExtensionFileLoader)
         return spec if fullname == self.top or self.whole or extension else None
 
     def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterable[metadata.Distribution]:
-        """The distributions under the root; none if the caller names folders to search."""
+        """Return the distributions in the root; none if the caller gives folders to search."""
         if "path" in vars(context):
             return ()
         here = metadata.DistributionFinder.Context(name=context.name, path=[self.root])
@@ -65,7 +64,7 @@ class SideFinder(MetaPathFinder):
 
 
 def kernel_package(mount: wire.Mount) -> types.ModuleType:
-    """Import this side's package. Raises MissingPackage if the side lacks the package, or what the import raises."""
+    """Import this side's package. Raises MissingPackage if the side lacks the package."""
     if mount.module.startswith(PRIVATE):
         namespace(PRIVATE[:-1], mount.root)
     else:
@@ -87,25 +86,25 @@ _LIBRARY = re.compile(r"\.so(\.\d[^/]*)?$")
 
 
 def _folder(path: str) -> str:
-    """The folder's real path with a slash at its end: the paths of its files start with it."""
+    """Return the folder's real path with a final slash, a prefix of the paths of its files."""
     return os.path.join(os.path.realpath(path), "")  # noqa: PTH118
 
 
 _PREFIXES = tuple({_folder(prefix) for prefix in (sys.prefix, sys.base_prefix)})
-# The interpreter, its libraries and installed packages, also of an environment within a checkout (.venv). Not the whole
-# prefix: that of a system's Python is /usr, and a checkout may be below /usr.
+# The interpreter, its libraries and installed packages, also of an environment in a checkout (.venv). Not the whole
+# prefix, which is /usr for a system's Python: a checkout may lie below /usr.
 INTERPRETER = (
     *(prefix + name for prefix in _PREFIXES for name in ("lib/", "lib64/")),
     os.path.realpath(sys.executable),
 )
 HARNESS = _folder(os.path.dirname(os.path.dirname(os.path.dirname(wire.__file__))))  # noqa: PTH120
-# Folders in which a system, its administrator or its container runtime installs libraries, drivers and compilers.
+# Folders where systems, administrators and container runtimes install libraries, drivers and compilers.
 SYSTEM = (
     *("/usr/", "/lib/", "/lib32/", "/lib64/", "/libx32/", "/opt/", "/nix/store/", "/gnu/store/", "/snap/", "/cvmfs/"),
     *("/run/nvidia/", "/run/opengl-driver/", "/.singularity.d/libs/", "/home/linuxbrew/.linuxbrew/"),
     *_PREFIXES,
 )
-# Modules that site imported: the finder of an editable install belongs to that install, and is harmless by itself.
+# Modules that `site` imported, like finders of editable installs, which are harmless.
 _AT_START = tuple(sys.modules)
 
 
@@ -114,14 +113,14 @@ def _listed(variable: str) -> list[str]:
 
 
 def _both_names(places: list[str]) -> tuple[str, ...]:
-    """The names and the real paths of these folders, without the interpreter's own folders."""
+    """Return names and real paths of these folders, except the interpreter's folders."""
     both = (name for place in places for name in (os.path.join(os.path.abspath(place), ""), _folder(place)))  # noqa: PTH100, PTH118
     return tuple(dict.fromkeys(name for name in both if not name.startswith(INTERPRETER)))
 
 
 def mapped_objects() -> list[str]:
-    """Mapped files that are executable or have a shared object's name. Not devices, nor the memory that compilers and libffi
-    write code to (memfd, files deleted at once)."""
+    """Return mapped files that are executable or named like a shared object, except devices and memory for generated
+    code (memfd, deleted files)."""
     paths = set()
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -137,54 +136,53 @@ def mapped_objects() -> list[str]:
 
 
 class Prover:
-    """Lists the files that this process has loaded, and decides which of them may be, for one mount.
+    """Lists the files that this process has loaded, and checks whether a side may load them.
 
-    `benchmarks`: folders of benchmarks that workloads wrap, which may be loaded unless they have the package's name. Results
-    about a file are cached: a worker proves itself around every cell, and torch alone has two thousand modules.
+    `benchmarks`: folders of wrapped benchmarks, which may be loaded unless they have the package's name. Results per
+    file are cached, because the check runs around every cell, and torch has two thousand modules.
     """
 
     def __init__(self, mount: wire.Mount, benchmarks: Iterable[str] = ()) -> None:
-        """Record this process's folders and files: call it when torch, Triton and the driver are loaded, and nothing else."""
+        """Record the loaded files and import folders. Call when only torch, Triton and the driver are loaded."""
         self._mount = mount
         self._own, self._forbidden, self._sources, self._benchmarks = (
             tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, benchmarks)
         )
-        self._known: dict[str, tuple[str, str]] = {}  # a module's file -> its real path and standing
+        self._known: dict[str, tuple[str, str]] = {}  # a module's file -> its real path and origin
         self._installed: tuple[tuple[str, ...], dict[str, str]] = ((), {})
         self._hashes: dict[tuple[str, int, int], str] = {}
-        # Where code may come from besides the side's folders and the interpreter's.
+        # Further folders from which code may be loaded, besides the side's and the interpreter's.
         named = _both_names(_listed("PYTHONPATH"))
         path = _both_names([place for place in sys.path if os.path.isabs(place)])  # noqa: PTH117
-        # Folders of installed packages on the import path: another environment's, a system's.
+        # Folders of installed packages on the import path, of other environments or the system.
         self.installed = tuple(p for p in path if p not in named and p.endswith(("/site-packages/", "/dist-packages/")))
-        # Other folders on the import path (.pth, PYTHONPATH), and those of imported packages.
+        # Other folders on the import path (.pth, PYTHONPATH), and folders of imported packages.
         tops = (module for name, module in list(sys.modules.items()) if "." not in name)
         inside = _both_names([p for m in tops if isinstance(at := getattr(m, "__path__", None), list) for p in at])
         self.importable = tuple(
             p for p in (*path, *inside) if p in named or not p.startswith((*self.installed, HARNESS))
         )
-        # Folders of libraries: named by LD_LIBRARY_PATH, CUDA_HOME or CUDA_PATH, and the CUDA driver's.
+        # Folders of libraries: of LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH and the CUDA driver.
         objects = mapped_objects()
         drivers = [os.path.dirname(path) for path in objects if "/libcuda.so" in path]  # noqa: PTH120
         self.linkable = _both_names(
             [*_listed("LD_LIBRARY_PATH"), *_listed("CUDA_HOME"), *_listed("CUDA_PATH"), *drivers]
         )
-        # Files of loaded modules and libraries, except from PYTHONPATH.
+        # Files of loaded modules and libraries, except those from PYTHONPATH.
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
         self.loaded = frozenset(file for file in (*files, *objects) if file and not file.startswith(named))
 
     def prove(self, kernels: dict[str, str]) -> tuple[str, list[wire.Artefact]]:
-        """The reason why a loaded file may not be there, or ""; and every loaded file that is not the environment's.
+        """Return why the first disallowed file is not allowed ("": all are allowed), and the loaded files and kernels.
 
-        The environment is the interpreter, the system's libraries and the folders that the worker started with. A file of
-        the environment is listed all the same if it is in `mount.forbidden`, has the name of one of the side's modules, or
-        belongs to a distribution that was installed from one of `mount.sources` or is a copy of the package.
-        `kernels`: compiled kernel -> SHA-256.
+        Files of the environment (interpreter, system libraries, packages loaded at the start) are left out, unless they
+        lie in `mount.forbidden`, are named like a module of the side, or belong to a distribution that was installed
+        from one of `mount.sources` or is a copy of the package. `kernels`: compiled kernel -> SHA-256.
         """
         module, root = self._mount.module, Path(self._mount.root)
         private = module.startswith(PRIVATE)
         top = module if private else module.partition(".")[0]
-        # In an installed release everything beside the package is the side's, too.
+        # In an installed release the modules beside the package belong to the side too.
         whole = self._mount.whole and root.is_dir()
         beside = {entry.name.removesuffix(".py") for entry in root.iterdir()} if whole else set[str]()
         installed = self._installed_from((*sys.path, "" if private else top))
@@ -213,17 +211,17 @@ class Prover:
         return next(iter(reasons), ""), found
 
     def standing(self, file: str, path: str, *, library: bool = False) -> str:
-        """Whose a file is: `own` (the side's), `environment` (the interpreter's, the system's, or loaded at the start), `given`
-        (from another folder that the worker started with) or `outside`. `file`: the name that was loaded; `path`: its real path."""
+        """Return a file's origin: `own` (the side), `environment` (interpreter, system, or loaded at the start),
+        `given` (other folders known at the start) or `outside`. `file`: name as loaded; `path`: real path."""
         if path.startswith(self._own):
             return "own"
-        if path.startswith((*INTERPRETER, HARNESS)):  # also below a forbidden folder
+        if path.startswith((*INTERPRETER, HARNESS)):  # even in a forbidden folder
             return "environment"
         if path.startswith(self._forbidden):
             return "outside"
         if file in self.loaded or path.startswith(self.installed):
             return "environment"
-        # The name may be a link in one of these folders, to a file of a package manager or an editable install.
+        # `file` may be a link in one of these folders, to a file of a package manager or an editable install.
         if path.startswith(self.importable) or file.startswith((*self.importable, *self.installed, *INTERPRETER)):
             return "given"
         if library and path.startswith(SYSTEM):
@@ -231,11 +229,10 @@ class Prover:
         return "given" if library and path.startswith(self.linkable) else "outside"
 
     def _modules(self) -> Iterator[tuple[str, str, str]]:
-        """(name, real path, standing) of every imported module, except the workloads and the script that started the worker
-        (in multiprocessing it has a second name)."""
+        """Yield (name, real path, origin) of every imported module, except workloads and the worker's start script."""
         for name, module in sorted(sys.modules.items()):
             file = getattr(module, "__file__", None)
-            # A relative file is made up: torch.ops has "_ops.py".
+            # Ignore invented relative names: torch.ops has "_ops.py".
             if file and file.startswith("/") and not name.startswith(("__main__", "__mp_main__", "abprof_workloads.")):
                 if file not in self._known:
                     path = os.path.realpath(file)
@@ -243,11 +240,11 @@ class Prover:
                 yield name, *self._known[file]
 
     def _installed_from(self, path: tuple[str, ...]) -> dict[str, str]:
-        """Real path of a file -> its distribution and why that is not of the environment: it was installed (also editable) from
-        a folder or archive below `mount.sources` and not below the side's own folders (PEP 610), or is a copy of the package.
+        """Return real path -> "DISTRIBUTION, which WHY" for files of distributions that are not of the environment.
 
-        `path`: the import path, and the package's name below site-packages. Modules imported at the worker's start are
-        left out.
+        These were installed, also editable, from a folder or archive below `mount.sources` and outside the side's own
+        folders (PEP 610), or are copies of the package. `path`: the import path, then the package's name ("": skip
+        copies). Modules imported at the worker's start are left out.
         """
         if self._installed[0] == path:
             return self._installed[1]
@@ -259,7 +256,9 @@ class Prover:
             if origin.startswith(self._sources) and not origin.startswith(self._own):
                 why = f"was installed from {origin[:-1]}"
             elif copy:
-                record = "\n" + (distribution.read_text("RECORD") or "")  # torch's has 15,000 lines: searched as text
+                record = "\n" + (
+                    distribution.read_text("RECORD") or ""
+                )  # a text search, as torch's RECORD has 15,000 lines
                 if any(f"\n{copy}{end}" in record for end in ("/", ".py,", ".so,", ".cpython-", ".abi3.")):
                     why = "is an installed copy of the package"
             if why:
@@ -282,7 +281,7 @@ class Prover:
 
 
 def _origin(distribution: metadata.Distribution) -> str:
-    """The folder or archive that a distribution was installed from, with a slash at its end; "" for an index or another host."""
+    """Return the local source of an installed distribution, with a final slash; "" if not local."""
     try:
         url = urlsplit(json.loads(distribution.read_text("direct_url.json") or "{}")["url"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

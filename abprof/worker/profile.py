@@ -1,4 +1,4 @@
-"""A profiled pass: phases and launches of calls, by torch's profiler; and NVTX ranges. No timed turn is profiled."""
+"""Profile calls with torch's profiler to get phases and launches, outside timed turns; mark NVTX ranges."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from abprof.worker.compiles import Watch
 
 T = TypeVar("T")
 _CALL = wire.CALL_RANGE
-_SHOWN = "abprof_shown"  # a range with a kernel of abprof's own: a profiler that misses this kernel records nothing
+_SHOWN = "abprof_shown"  # range with a test kernel of abprof: a profiler that misses this kernel does not work
 UNSEEN = "the profiler recorded no kernel of this process, not even abprof's own test kernel"
 DIFFER = "calls of one pass did not launch the same"
 
 
 @dataclass(frozen=True)
 class Ran:
-    """A range that the host went through, an operation of torch on a CPU, or a kernel, copy or fill on a device; ns."""
+    """A profiled range of the host, torch operation on a CPU, or kernel, copy or fill on a GPU. Times in ns."""
 
     name: str
-    at: int  # when the host began or launched it
+    at: int  # when the host entered or launched it
     start: int
     ns: int
     details: tuple[Any, ...] = ((), (), None, None)  # grid, block, registers, shared memory
@@ -50,13 +50,13 @@ def phases(
     watch: Watch,
     target: Path | None = None,
 ) -> wire.Phased:
-    """Profile the operation: median ns per call of each range and of the whole call, and what a call launched.
+    """Profile the operation. Returns median ns of each phase and of the whole call, and the launches of a call.
 
-    `ranges`: phase -> name of its `record_function` range. `target`: file for the profile, a Chrome trace. Raises what the
-    operation raises, and with a target also what reading the profile raises; without a target `census.missing` says why.
+    `ranges`: phase -> name of its `record_function` range. `target`: file for the profile, a Chrome trace. Exceptions
+    of the operation propagate; errors in reading the profile only with a target, else see `census.missing`.
     """
     on_device = clock.kind == "cuda"
-    # torch.profiler.profile starts this class of autograd, too, but first imports all of torch's compiler, 2 s.
+    # torch.profiler.profile uses this class too, but imports torch's compiler first, 2 s.
     torchs = torch.autograd.profiler.profile(use_kineto=True, use_device="cuda" if on_device else None)
     clock.profiled = clock.profiled or on_device
     with watch.launches() as launched, torchs as profiler:
@@ -74,7 +74,7 @@ def phases(
         with tempfile.NamedTemporaryFile(suffix=".json") as file:
             if on_device or target:
                 profiler.export_chrome_trace(file.name)
-            text = Path(file.name).read_text(errors="replace")  # by name: torch writes another file in its place
+            text = Path(file.name).read_text(errors="replace")  # by name: torch replaces the file
         trace = json.loads(text or "{}", parse_constant=lambda _: None)
         if on_device:
             marked, ran = _device_events(profiler.kineto_results.events(), launched, ranges, trace)
@@ -82,7 +82,7 @@ def phases(
             marked, ran = _host_events(profiler.function_events, ranges)
         phased = read(marked, ran, ranges, request.discarded, on_device=on_device)
         return replace(phased, left_out=write_chrome(trace, target, request.most_bytes)) if target else phased
-    except Exception as error:  # evidence, which must not cost the cell its time
+    except Exception as error:  # a failed profile must not fail the cell
         if target:
             raise
         traceback.print_exc()
@@ -93,11 +93,11 @@ def phases(
 def _device_events(
     events: Sequence[Any], launched: Sequence[tuple[str, str]], ranges: Mapping[str, str], trace: Mapping[str, Any]
 ) -> tuple[list[Ran], list[Ran]]:
-    """The host's ranges, and everything that ran on the device (copies and fills too), from Kineto's raw events.
+    """Return the host's ranges, and all kernels, copies and fills on the device, from Kineto's raw events.
 
-    A kernel is launched at the driver's or the runtime's call of the same correlation id. `trace` has its grid and resources.
+    A kernel's launch time is that of the CUDA call with the same correlation id; `trace` has its grid and resources.
     """
-    known = {_CALL, _SHOWN, *ranges.values()}  # the device's timeline has copies of host ranges
+    known = {_CALL, _SHOWN, *ranges.values()}  # the device's timeline repeats host ranges
     host = [e for e in events if e.device_type() == torch.autograd.DeviceType.CPU]
     launches = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith("cu")}
     kernels = [e["args"] for e in trace["traceEvents"] if e.get("cat") == "kernel" and isinstance(e.get("args"), dict)]
@@ -114,7 +114,7 @@ def _device_events(
 
 
 def _host_events(events: Iterable[Any], ranges: Mapping[str, str]) -> tuple[list[Ran], list[Ran]]:
-    """The ranges, and torch's operations that lie in no other operation (times of the events are in us)."""
+    """Return the ranges, and torch's outermost operations. Event times are in us."""
     known = {_CALL, *ranges.values()}
     marked, ran = list[Ran](), list[Ran]()
     for event in events:
@@ -128,14 +128,14 @@ def _host_events(events: Iterable[Any], ranges: Mapping[str, str]) -> tuple[list
 
 
 def _is_range(event: Any, name: str, known: Iterable[str]) -> bool:
-    flag = getattr(event, "is_user_annotation", False)  # Kineto's events have a method, torch's an attribute
+    flag = getattr(event, "is_user_annotation", False)  # a method of Kineto's events, an attribute of torch's
     return name in known or bool(flag() if callable(flag) else flag)
 
 
 def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[Ran]:
-    """What ran, with the keys of the compiled kernels. `launched`: (name, key) as Triton launched them, in order.
+    """Add the keys of compiled kernels to the kernels that ran. `launched`: (name, key) of Triton's launches, in order.
 
-    A name that ran as often as it was launched is matched in order; otherwise (a replayed graph) the name must have one key.
+    A name that ran as often as launched is matched in order; in a replayed graph only names with a single key match.
     """
     keys: dict[str, list[str]] = {}
     for name, key in launched:
@@ -152,10 +152,10 @@ def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[
 def read(
     marked: Sequence[Ran], ran: Sequence[Ran], ranges: Mapping[str, str], discarded: int, *, on_device: bool = False
 ) -> wire.Phased:
-    """Phases and census of a pass, from the host's ranges (with abprof's own) and what ran.
+    """Return phases and census of a pass, from the host's ranges and the kernels or operations that ran.
 
-    On a CPU the time of a range is the host's. On a GPU it is the time of the kernels launched from the range, and the
-    call's that of all kernels launched in the call: torch's own sums omit kernels of Triton and CUDA C++.
+    On a CPU the time of a range is host time. On a GPU the time of a range or call is that of the kernels launched in
+    it: torch's own sums omit kernels of Triton and CUDA C++.
     """
 
     def timed(label: str) -> list[tuple[int, int]]:
@@ -178,14 +178,14 @@ def read(
 
 
 def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -> list[list[T]]:
-    """The things of each call, from (start, thing) and the calls' (start, end)."""
+    """Group things by call, from (start, thing) and the calls' (start, end)."""
     ordered = sorted(timed, key=lambda pair: pair[0])
     starts = [start for start, _ in ordered]
     return [[thing for _, thing in ordered[bisect_left(starts, a) : bisect_right(starts, b)]] for a, b in spans]
 
 
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
-    """What each call launched, from everything that ran and the calls' (start, end). All calls must agree."""
+    """Return the launches of a call, from all that ran and the calls' (start, end). Missing if calls differ."""
     calls = _by_call(((one.at, one) for one in ran), spans)
     counts = [Counter((one.name, one.key, *one.details) for one in call) for call in calls]
     if not calls or any(count != counts[0] for count in counts):
@@ -199,7 +199,7 @@ def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
 
 
 def hidden(call: Sequence[Ran]) -> float:
-    """Time (ns) during which more than one thing ran: the sum of all times minus their union."""
+    """Return the overlapping time in ns: the sum of all times minus their union."""
     end = union = 0
     for one in sorted(call, key=lambda one: one.start):
         union += max(0, one.start + one.ns - max(one.start, end))
@@ -210,16 +210,15 @@ def hidden(call: Sequence[Ran]) -> float:
 def ranges_of(
     marked: Sequence[Ran], spans: Sequence[tuple[int, int]], kernels: Sequence[Ran] | None = None
 ) -> tuple[wire.Range, ...] | None:
-    """Each range's count in a call and its own time, without that of ranges inside it; None if calls differ.
+    """Return each range's count in a call and its time without inner ranges; None if calls differ.
 
-    `kernels`: everything that ran on the device. The time of a range is then that of the kernels launched from the range;
-    without `kernels` it is the host's.
+    The time is that of the `kernels` launched in the range; without `kernels` host time.
     """
     ordered = sorted(marked, key=lambda one: (one.start, -one.ns))
     starts, ends = [one.start for one in ordered], [one.start + one.ns for one in ordered]
 
     def around(last: int, end: int) -> int:
-        """Index of the innermost range, up to index `last`, that ends at `end` or later; -1 if there is none."""
+        """Return the index of the innermost range, up to `last`, that ends at `end` or later; -1 if none does."""
         return next((place for place in range(last, -1, -1) if ends[place] >= end), -1)
 
     if kernels is None:
@@ -235,15 +234,15 @@ def ranges_of(
     return None if counted.missing else tuple(wire.Range(one.name, one.count, one.ns) for one in counted.launches)
 
 
-# ---------------------------------------------------------------- a pass kept as a file
+# ---------------------------------------------------------------- the profile as a file
 
 _KEPT = ("schemaVersion", "deviceProperties", "displayTimeUnit", "baseTimeNanoseconds")
 _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^/\s\"':]+/)+")
 
 
 def write_chrome(trace: Mapping[str, Any], target: Path, most_bytes: int) -> int:
-    """Write torch's trace without folders of this machine: the names of threads and processes, then the first events in time
-    that fit into `most_bytes`. Returns the number of events left out. Raises OSError."""
+    """Write torch's trace without this machine's paths: names of threads and processes, then events in order of time,
+    up to `most_bytes`. Returns the number of events left out. Raises OSError."""
     events = sorted(trace["traceEvents"], key=lambda e: (e.get("ph") != "M", float(e.get("ts") or 0)))
     head = json.dumps(_plain({key: trace[key] for key in _KEPT if key in trace}))
     head = (head[:-1] + ", " if len(head) > 2 else "{") + '"traceEvents": [\n'
@@ -259,7 +258,7 @@ def write_chrome(trace: Mapping[str, Any], target: Path, most_bytes: int) -> int
 
 
 def _plain(value: Any) -> Any:
-    """The value without folders of absolute paths: `/home/somebody/x/kernel.py` becomes `kernel.py`."""
+    """Remove folders of absolute paths from a JSON value: `/home/somebody/x/kernel.py` becomes `kernel.py`."""
     if isinstance(value, str):
         return _FOLDERS.sub("", value)
     if isinstance(value, dict):
@@ -272,12 +271,13 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
-    """Run the block in NVTX ranges of these names, the first outermost, and mark its `record_function` ranges in NVTX too.
+    """Run the block in NVTX ranges of these names, the first outermost, and mark its `record_function` ranges in NVTX
+    too.
 
-    `calls`: further names of abprof's own range around a call. Does nothing without NVTX. Each range has both of NVTX's
-    kinds: push and pop nest and belong to one thread (`NAME/` in ncu's filter); start and end hold for all threads
-    (`NAME`), since autograd launches backward kernels from another thread. Torch's `emit_nvtx` does nothing under its
-    profiler, marks every operation and appends numbers to names.
+    `calls`: further names for abprof's range around a call. Does nothing without NVTX. Each range is marked twice:
+    push/pop ranges nest within a thread (`NAME/` in ncu's filter); start/end ranges cover all threads (`NAME`), because
+    autograd launches backward kernels from another thread. torch's `emit_nvtx` does nothing under torch's profiler, and
+    renames ranges.
     """
     try:
         torch.cuda.nvtx.mark("abprof")
@@ -289,12 +289,9 @@ def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
 
     @functools.wraps(enter)
     def entered(self: Any) -> Any:
-        spans = _nvtx_spans(
-            [self.name, *(calls if self.name == _CALL else ())]
-        )  # outside the range: its time does not contain them
-        vars(self).setdefault("abprof_spans", []).append(
-            spans
-        )  # a decorator's range may be entered again inside itself
+        # Open before the range, whose time then excludes NVTX; a list, because a decorator's range may nest in itself.
+        spans = _nvtx_spans([self.name, *(calls if self.name == _CALL else ())])
+        vars(self).setdefault("abprof_spans", []).append(spans)
         return enter(self)
 
     @functools.wraps(leave)
@@ -302,7 +299,7 @@ def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
         try:
             return leave(self, *error)
         finally:
-            if spans := vars(self).get("abprof_spans"):  # none if it was entered before the block began
+            if spans := vars(self).get("abprof_spans"):  # absent if the range was entered before the block
                 spans.pop().close()
 
     with _nvtx_spans(names):
@@ -314,7 +311,7 @@ def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _nvtx_spans(names: Sequence[str]) -> contextlib.ExitStack:
-    """Open the ranges; closing the stack closes them."""
+    """Open NVTX ranges; closing the returned stack closes them."""
     stack = contextlib.ExitStack()
     for name in names:
         text = name.encode("ascii", "backslashreplace").decode()

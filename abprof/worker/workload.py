@@ -1,4 +1,4 @@
-"""A workload module: imported from its file, its declarations read and checked, its functions' results validated."""
+"""Import workload modules, read and check their declarations, and validate results of their functions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
 
 
 def load(name: str, file: str) -> types.ModuleType:
-    """Import a workload file as abprof_workloads.NAME, so that it may import its siblings relatively."""
+    """Import a workload file as abprof_workloads.NAME, so that relative imports find its siblings."""
     namespace("abprof_workloads", str(Path(file).parent))
     return importlib.import_module(f"abprof_workloads.{name}")
 
 
 def namespace(name: str, root: str) -> None:
-    """A package without a file whose modules lie in `root` (among other folders)."""
+    """Add `root` to the folders of the namespace package `name`, created if missing."""
     module = sys.modules.setdefault(name, types.ModuleType(name))
     places = list(getattr(module, "__path__", ()))
     if root not in places:
@@ -35,7 +35,7 @@ def namespace(name: str, root: str) -> None:
 
 
 def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
-    """All that the module `name` declares, on a device of this kind. Raises ValueError where it breaks the contract."""
+    """Return the module's declarations for a kind of device. Raises ValueError for invalid declarations."""
     api = getattr(module, "API", None)
     if api != 1:
         raise ValueError(f"API is {api!r}; this abprof reads API = 1")
@@ -72,7 +72,7 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
 
 
 def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
-    """Axes in file order; a tuple key zips axes; a callable preset is called with the device's kind."""
+    """Return a preset's axes in file order. A tuple key zips axes; a callable preset gets the kind of device."""
     rows = []
     for key, values in (axes(kind) if callable(axes) else axes).items():
         single = isinstance(key, str)
@@ -104,7 +104,7 @@ def _known(what: str, axes: Any, presets: Presets) -> None:
 
 
 def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op) -> dict[str, wire.Value]:
-    """The facts of the case and of this arm's operation. Raises ValueError for a value that is not plain."""
+    """Return the facts of the case and of this arm's operation. Raises ValueError for a value that is not plain."""
     found = dict(module.facts(case, inputs)) if hasattr(module, "facts") else {}
     found |= dict(op.facts()) if op.facts else {}
     for name, value in found.items():
@@ -114,7 +114,7 @@ def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op
 
 
 def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
-    """The workload's check; without one, whether outputs agree with the base's."""
+    """Run the workload's check; without a check and a reference, compare with base's outputs by `agree`."""
     with running(module, "check"):
         if hasattr(module, "check"):
             return returned("check", module.check(types.MappingProxyType(case), results, expected), Check)
@@ -124,14 +124,14 @@ def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expec
 
 
 def returned(function: str, value: Any, kind: type[Record]) -> Record:
-    """The record that a workload's function returned. Raises TypeError for anything else."""
+    """Return `value`, the result of a workload's `function`. Raises TypeError if it is not of class `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"{function} returned {type(value).__name__}, not {kind.__name__} of abprof.kit")
     return value
 
 
 def nvtx_names(module: types.ModuleType, case: Mapping[str, Any], arm: str) -> list[str]:
-    """Further NVTX names of a call of this variant or peer, from the workload's `nvtx(case, arm)`; [] if that fails."""
+    """Return further NVTX names for calls of a variant or peer, by the workload's `nvtx`; [] on failure."""
     try:
         return [str(name) for name in module.nvtx(case, arm or None)] if hasattr(module, "nvtx") else []
     except Exception:  # noqa: BLE001 - the workload's own code
