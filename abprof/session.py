@@ -71,7 +71,7 @@ def rerun(
     resume: bool,
     until: Wanted | None = None,
 ) -> tuple[Run, Path]:
-    """Continue a run in its own folder: fresh epochs of some cells, or (`resume`) the rest of an interrupted run.
+    """Continue a run in its own folder: new epochs of some cells, or (`resume`) the rest of an interrupted run.
 
     Results are added, never replaced. Raises AbprofError if code, workloads, machine or toolchain have changed.
     """
@@ -280,7 +280,7 @@ def measure_command(place: RunContext, bench: commands.Bench, record: Record) ->
 
 
 def finish(record: Record) -> Run:
-    """Judge, and write run.json and every report."""
+    """Judge the run, and write run.json and every report."""
     record.close(datetime.now(UTC).isoformat(timespec="seconds"))
     run = record.judged("interrupted" if record.interrupted else "complete")
     record.folder.write_run(run)
@@ -291,7 +291,7 @@ def finish(record: Record) -> Run:
 
 @contextlib.contextmanager
 def interruptible(record: Record) -> Iterator[None]:
-    """^C ends the block, and the run goes on to its report."""
+    """End the block at ^C without raising, so that the run continues with its report."""
     try:
         yield
     except KeyboardInterrupt:

@@ -1,10 +1,10 @@
 """Measuring: from options to blocks of timed rounds.
 
-In: a run context (`look_around`) and the sides' worktrees. `make_plan` asks the workloads for cells, `build_kernels` builds,
-`assign_arms` says who takes turns in each cell, and `epochs` yields blocks, as long as `wanted()` names cells that need one
-more; `follow_up` yields what is measured after that. Nothing here judges or reports. The modules `run_context`, `plan`,
-`commands` (commands that time themselves), `continued` (an earlier run), `discovery` and `matrix` (workloads and cells),
-`estimate` and `turns` belong to the face.
+In: a run context (`look_around`) and the sides' worktrees. `make_plan` lays out the cells of the workloads, `build_kernels`
+builds, `assign_arms` chooses the arms of each cell, `epochs` yields blocks as long as `wanted()` names cells that need another
+epoch, and `follow_up` yields the blocks that are measured after all epochs. Nothing here judges or reports. The modules
+`run_context`, `plan`, `commands` (commands that time themselves), `continued` (an earlier run), `discovery` and `matrix`
+(workloads and cells), `estimate` and `turns` are public, too.
 """
 
 from abprof.measure import commands, continued, discovery, estimate, matrix, plan, run_context, turns

@@ -107,7 +107,7 @@ class _Ended:
 def prepare(
     place: RunContext, trees: Sequence[Checkout], logs: Path, view: View, continued: Continued | None = None
 ) -> Bench:
-    """Build, run the command once on every side without counting it, and lay out the cells, or take a continued run's.
+    """Build, run the command once on every side without counting it, and lay out the cells or take a continued run's cells.
 
     Raises AbprofError if the command fails on every side, or if --only leaves no cell.
     """
@@ -200,7 +200,7 @@ def _filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def _first(side: _Side, timeout: float, view: View) -> _Ended:
-    """Run the command once without counting it, which fills the side's caches and shows the names that it prints."""
+    """Run the command once without counting the times: the run fills the side's caches and gives the names of the cells."""
     ended = _run(side, "at first, not counted", timeout)
     ok = ended.status == "ok"
     result = plural(len(ended.times), "name") if ok else f"{ended.status}, {ended.reason}"
@@ -225,7 +225,7 @@ def epochs(
     first: int,
     budget: float,
 ) -> Iterator[Block]:
-    """Yield blocks of all cells, epoch by epoch, until none is wanted or another epoch does not fit into `budget` seconds.
+    """Yield blocks of all cells, epoch by epoch, until no cell is wanted or another epoch does not fit into `budget` seconds.
 
     A process prints everything that it measures, so decided cells get its further times too.
     """
@@ -269,7 +269,7 @@ def _order(bench: Bench, todo: set[str], number: int) -> list[Arm]:
 
 
 def _run(side: _Side, heading: str, timeout: float) -> _Ended:
-    """Run the command to its end. A failure is a status with a one-line reason; its output is appended to the log."""
+    """Run the command to its end, and append its output to the log. A failure becomes a status with a one-line reason."""
     began = time.monotonic_ns()
     if side.unbuilt:
         return _Ended("build_failed", side.unbuilt, began, began)

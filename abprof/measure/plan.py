@@ -63,7 +63,7 @@ class Plan:
     identical: frozenset[str] = frozenset()  # cells of identical code on all sides that are measured as controls
 
     def build(self, side: str, kernel: str) -> Build | None:
-        """This side's build of a package, failed or not."""
+        """This side's build of a package, which may have failed; None if there is no build."""
         return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
 
     def workload(self, cell: Cell) -> Workload:
@@ -201,7 +201,7 @@ def _surveyed(
 def _contained(
     place: RunContext, factory: WorkerFactory, chains: Mapping[str, Toolchain], *, dry: bool
 ) -> tuple[WorkerFactory, tuple[str, ...]]:
-    """The factory of builders and measuring workers: with the toolchains, in the run's sandbox; and notes about that."""
+    """The factory with the run's sandbox and toolchains, and notes on the sandbox. Raises AbprofError without CUPTI's package."""
     options = place.options
     if options.by_timer == "cupti" and place.device.kind != "cpu":
         _require_cupti(options.asked_by("--timer"), factory.workers, chains)
@@ -378,7 +378,7 @@ def check_packages(place: RunContext, plan: Plan) -> None:
 
 
 def _jobs(plan: Plan) -> list[Job]:
-    """The builds of a run, all sides of one package after another."""
+    """The builds to make, all sides of one package after another."""
     cells = {name: tuple(c for c in plan.cells if c.kernel == name and not c.skip) for name in plan.packages}
     return [
         Job(checkout, plan.packages[name].of(checkout.side), mine)
