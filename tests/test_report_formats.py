@@ -228,7 +228,7 @@ def test_two_runs_on_the_command_line(abprof, tmp_path):
 @pytest.mark.parametrize(("lost", "line"), [
     ("cells", "rounds.jsonl: 32 blocks are of cells that run.json does not have, dropped"),
     ("results", ""),
-    ("rounds", "rounds.jsonl: no round can be read, so the results are those that run.json holds"),
+    ("rounds", "rounds.jsonl: no round can be read, so the results are those of run.json"),
     ("half a line", "rounds.jsonl line 32: torn (the run was killed while writing it), dropped"),
     ("workloads", "rounds.jsonl: 32 blocks are of cells that run.json does not have, dropped"),
     ("a turn", "rounds.jsonl line 1: not a block of this abprof: Number out of range - at `$.rounds[0][0][3]`, dropped"),
@@ -269,7 +269,7 @@ def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
     (folder / "rounds.jsonl").unlink()
     code, out, err = abprof("report", folder)
     assert code == 0
-    assert err == "warning: rounds.jsonl: no round can be read, so the results are those that run.json holds\n"
+    assert err == "warning: rounds.jsonl: no round can be read, so the results are those of run.json\n"
     assert json.loads((folder / "run.json").read_text()) == before
     assert "2.1 % slower" in (folder / "report.md").read_text()
     assert b"2.1 % slower" in out
@@ -279,7 +279,7 @@ def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
     ("data", "says"),
     [
         ('{"schema": 3, "header": {"sentence": "Act."}}', "by a newer abprof (schema 3, this one reads 2)"),
-        ('{"schema": 1, "id": "cut he', "not JSON: Input data was truncated (abprof writes it whole"),
+        ('{"schema": 1, "id": "cut he', "not JSON: Input data was truncated (the file was damaged after abprof wrote it"),
         ('{"schema": 1, "settings": {"threshold": NaN}}', "invalid character"),
         ("", "not JSON: Input data was truncated"),
         (None, "no run here (a run folder holds run.json)"),

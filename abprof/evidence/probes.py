@@ -77,7 +77,7 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
     if name == "ncu":
         try:
             yield from capture.captured(plan, rows, capture.PROFILE, folder, capture.find(), lambda _: None)
-        except capture.Refused as refused:  # of all arms
+        except capture.Refused as refused:  # holds for all arms
             where = {"cell": rows[0][0].id, "arm": rows[0][1][0].id}
             yield msgspec.structs.replace(capture.PROFILE, **where, status="error", reason=refused.line)
         return
@@ -124,7 +124,7 @@ def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, fo
         try:
             size = _keep(made, folder / FOLDER / name)
             return found | {"file": f"{FOLDER}/{name}", "bytes": size, "left_out": traced.left_out}
-        except (AbprofError, OSError, ValueError) as failed:  # in words without the path on this machine
+        except (AbprofError, OSError, ValueError) as failed:  # without this machine's path
             why = getattr(failed, "what", "") or getattr(failed, "strerror", "") or failed
             return found | {"missing": f"its file could not be kept: {why}"}
     finally:

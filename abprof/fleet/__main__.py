@@ -75,7 +75,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
     same = frozenset(shard.identical)
     plan = dataclasses.replace(plan, run=head, arms=shard.arms, identical=same)
-    # A GPU's lease is unique in the world; every machine's processor is called cpu.
+    # A GPU's lease is unique among machines; the lease of every processor is called cpu.
     device = f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease
     machine = msgspec.structs.replace(machine, ceilings=head.ceilings, builds=builds)
     tell(News(placed=Placed(device=device, machine=machine)))

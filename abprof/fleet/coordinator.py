@@ -142,7 +142,7 @@ class _Coordinator:
         restarts = (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
         self._queue = Queue(self._left, estimate.PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + restarts)
         owing = self._owed()
-        if not executor.lasting:  # such cells are measured anew: only follow-ups that broke off are owed
+        if not executor.lasting:  # cells are measured anew: only follow-ups that broke off are owed
             owing &= {block.cell for block in record.blocks if block.metric == SUSTAINED}
         todo = (record.wanted() | owing) & self._tasks.keys()
         self._void_foreign(todo)
@@ -198,7 +198,7 @@ class _Coordinator:
             record.view.warn(f"[{live.slot}] {news.warning}")
         live.ended = news.ended
         yield from (item for item in (news.proof, news.kernel) if item)
-        if news.block:  # its logs are named by where they lie in the run's folder
+        if news.block:  # a log is named by its path in the run's folder
             outcomes = {
                 arm: msgspec.structs.replace(outcome, log=f"shard-{number}/{outcome.log}") if outcome.log else outcome
                 for arm, outcome in news.block.outcomes.items()

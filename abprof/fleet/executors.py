@@ -76,7 +76,7 @@ def read_options(place: RunContext) -> Any:
 
 
 def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], None]) -> Executor | None:
-    """The executor that a run needs, None if one device of this host measures it in the run's own process."""
+    """The executor that a run needs, None if one device of this host measures the run in its own process."""
     if not place.options.executor:
         several = len(place.devices) > 1 and (len(plan.cells) > 1 or plan.run.machines)
         return LocalExecutor(place, logs, say) if several else None
@@ -85,7 +85,7 @@ def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], 
 
 @dataclass(frozen=True)
 class Lost:
-    """The end of a shard's news: its process is gone or was never started. It comes last for every shard, also after `Ended`."""
+    """The last message about a shard: its process is gone or was never started. Every shard has one, also after `Ended`."""
 
     reason: str
 
@@ -145,7 +145,7 @@ class Executor:
         (self.folder / ALIVE).touch()
         while True:
             found: list[tuple[int, bytes | Lost]] = []
-            gone = {**self._not_started, **self.gone()}  # asked first: their last lines are written by now
+            gone = {**self._not_started, **self.gone()}  # before the files are read: last lines are then complete
             for number, log in list(self._logs.items()):
                 found += [(number, line) for line in self._new_lines(number)]
                 if number in gone:
@@ -158,7 +158,7 @@ class Executor:
             time.sleep(_LOOKS_EVERY)
 
     def _new_lines(self, number: int) -> list[bytes]:
-        """Whole lines since the last reading. The file is opened anew: so a network's disk shows what others have written."""
+        """Complete lines since the last reading. A network file system shows lines of other machines to a newly opened file."""
         with contextlib.suppress(FileNotFoundError), (self.folder / f"{number}.jsonl").open("rb") as file:
             file.seek(self._read[number])
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -207,7 +207,6 @@ class LocalExecutor(Executor):
     lasting = True
 
     def open(self) -> None:
-        """Nothing runs yet."""
         self._programs: dict[int, Program] = {}
         self._news: dict[int, tuple[int, float]] = {}  # shard -> bytes of its news, and when they were last more
 
@@ -215,8 +214,7 @@ class LocalExecutor(Executor):
         return [device.lease for device in self.place.devices]
 
     def placed(self, shard: Shard, slot: str) -> Shard:
-        """The shard with the slot's device and share of the processors (() if there are too few), so that shards do not disturb each
-        other."""
+        """The shard with the slot's device and its own share of the processors; () if there are fewer than slots."""
         every, slots = sorted(os.sched_getaffinity(0)), self.slots()
         each, at = len(every) // len(slots), slots.index(slot)
         return msgspec.structs.replace(shard, device=slot, held=True, cpus=tuple(every[each * at : each * (at + 1)]))
@@ -225,7 +223,7 @@ class LocalExecutor(Executor):
         self._programs[shard.number] = Program([*argv, "--with", str(os.getpid())], env=os.environ, log=log)
 
     def gone(self) -> dict[int, str]:
-        """As above, and shards without news for as long as a build and ten answers may take: a stopped worker never ends."""
+        """Also end shards without news for longer than a build and ten replies may take: a stopped worker never exits."""
         limit, found = self.place.options.build_timeout + 10 * self.place.options.timeout, {}
         for number, program in list(self._programs.items()):
             file, now = self.folder / f"{number}.jsonl", time.monotonic()
@@ -269,7 +267,7 @@ class SlurmExecutor(Executor):
         """Raises AbprofError if Slurm is missing, or would refuse such a job."""
         self._jobs: dict[int, tuple[str, float]] = {}  # shard -> id of its job, and when it was submitted
         self._asked_at = 0.0
-        self._reasons: set[str] = set()  # to wait, that were shown
+        self._reasons: set[str] = set()  # reasons to wait that were shown
         if self.options.gres and self.place.device.kind == "cpu":
             what = f"jobs with gres={self.options.gres} are to measure a GPU, and this machine has none to plan and build with"
             advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
@@ -315,7 +313,7 @@ class SlurmExecutor(Executor):
         listed, self._asked_at = self._listed(), time.monotonic()
         if listed is None:
             return {}
-        # Each reason to wait once: with some, jobs wait for ever.
+        # Show each reason to wait once: for some reasons jobs wait for ever.
         for reason in {why for state, _, why in listed.values() if state == "PENDING"} - {"None", "", *self._reasons}:
             self._reasons.add(reason)
             self.say(f"Slurm: shards wait ({reason})")

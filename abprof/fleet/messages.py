@@ -22,7 +22,7 @@ class Shard(Record, frozen=True, kw_only=True):
 
     number: int  # unique in a run: cells that are measured again are in another shard
     run: Run  # the head as it stands after building; `cells` are this shard's alone
-    file: File | None = None  # abprof.toml as the run began with it
+    file: File | None = None  # abprof.toml as read at the start of the run
     arms: dict[str, tuple[Arm, ...]]  # cell -> its arms, its control included
     identical: tuple[str, ...] = ()  # cells that load the same bytes on all sides, and are measured as controls
     blocks: tuple[Block, ...] = ()  # of these cells, of this invocation: they count towards looks

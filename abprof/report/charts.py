@@ -1,7 +1,4 @@
-"""The strip of all changes: inline SVG in the page's colours, and a PNG.
-
-The tables beside it give its numbers as text; its `aria-label` describes it.
-"""
+"""The strip of all changes, as inline SVG in the page's colours and as a PNG. The page's tables have the same numbers."""
 
 from __future__ import annotations
 
@@ -26,7 +23,9 @@ class Strip:
         self.rows = sorted((c for c in comparisons if c.pct is not None), key=lambda c: (c.pct or 0.0, c.cell, c.to))
         bounds = [abs(bound) for c in self.rows for bound in (c.low_pct, c.high_pct, c.pct) if bound is not None]
         self.limit = options.threshold
-        self.half = min(max(2 * self.limit, *bounds) * 1.05, FARTHEST) if bounds else FARTHEST  # noise never fills it
+        self.half = (
+            min(max(2 * self.limit, *bounds) * 1.05, FARTHEST) if bounds else FARTHEST
+        )  # so noise never fills the axis
         self.bands = self.limit, min(options.margin, self.limit)
         self.levels = [(pct, f"{pct:+.1f} %") for pct in (self.half, -self.half)] + [(0.0, f"±{self.limit:g} %")]
 
@@ -69,7 +68,9 @@ class Strip:
         draw, ink, soft = ImageDraw.Draw(image), "#16202c", "#556270"
 
         def write(x: int, y: float, text: str, points: int, colour: str = soft, anchor: str = "la") -> None:
-            latin = text.replace("…", "...").encode("latin-1", "replace").decode("latin-1")  # what the font has
+            latin = (
+                text.replace("…", "...").encode("latin-1", "replace").decode("latin-1")
+            )  # the characters of the font
             draw.text((x, y), latin, fill=colour, font=ImageFont.load_default(points), anchor=anchor)
 
         def at(pct: float) -> float:

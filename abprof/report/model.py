@@ -51,16 +51,6 @@ class Workload:
         """The tables below the rows."""
         return tables.blocks(self.run, self.group, self.lines)
 
-    @property
-    def brief(self) -> list[Line]:
-        """The lines that a person must act on."""
-        return [line for line in self.lines if not line.row.folded]
-
-    @property
-    def causes(self) -> list[tuple[str, str]]:
-        """(case, causes) of each row with causes."""
-        return [(line.case, line.why) for line in self.lines if line.why]
-
     def details(self) -> Iterator[Detail]:
         """The entries of the rows under "Cell by cell". A generator, because all entries together are most of a page."""
         for line in (line for line in self.lines if line.id):
@@ -254,7 +244,7 @@ def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
 
 
 def _where(run: Run) -> str:
-    """`NVIDIA H200`, `4 x NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
+    """The devices that measured: `NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
     counted = Counter(machine.device for machine in run.machines.values()) or Counter([run.machine.device])
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted.items())
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from abprof.records import (
     GPU_GRAPH,
@@ -80,9 +79,9 @@ class Group:
         seen = {(o.cell, o.arm): o for o in run.observations}
         judged = {(c.cell, c.from_, c.to): c for c in run.comparisons}
         rows, used = list[Row](), set()
-        variants = _variants(run, workload, cells)
+        ran = _variants(run, workload, cells)
         for cell in cells:
-            for variant in variants[cell.id]:
+            for variant in ran[cell.id]:
                 tail = f":{variant}" if variant else ""
                 key = (cell.id, f"base{tail}", f"{target.id if target else ''}{tail}")
                 used.add(key)
@@ -91,6 +90,7 @@ class Group:
                 metric = comparison.metric if comparison else judged_metric(run, workload, base)
                 rows.append(Row(cell, variant, metric, base, other, comparison))
         self.rows = sorted(rows, key=lambda row: len(ORDER) if row.apart else ORDER.index(row.verdict))
+        self.variants = any(row.variant for row in rows)
         names = {cell.id: cell for cell in cells}
         # Library implementations measured in the same rounds.
         self.peers = [(names[o.cell], Arm.of(o.arm), o) for o in run.observations
@@ -99,11 +99,6 @@ class Group:
         others = [c for k, c in judged.items() if k not in used] + list(run.within)
         # (cell, from, to) -> comparison of another pair of arms: a peer with a side, or variants of a side with each other.
         self.others = {(c.cell, c.from_, c.to): c for c in others if c.cell in names and Arm.of(c.to).side in sides}
-
-    @cached_property
-    def variants(self) -> bool:
-        """Whether any row has a variant."""
-        return any(row.variant for row in self.rows)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -192,7 +187,7 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
 
 
 def arm(run: Run, id: str) -> Arm:
-    """The run's arm with this id: a control's variant is not part of the id."""
+    """The run's arm with this id, else the arm that the id names. An id lacks a control's variant."""
     return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
 
 

@@ -34,7 +34,7 @@ from abprof.system import files as disk
 FORWARD = ("range_merge", "sparse_load_preprocess", "prepare", "run", "fill", "cast")
 BACKWARD = ("range_merge", "prepare", "preprocess", "run", "cast")
 PHASES = tuple([f"fwd_{name}_ms" for name in FORWARD] + [f"bwd_{name}_ms" for name in BACKWARD])
-LATER = ("fwd_postprocess_ms", "bwd_postprocess_ms")  # recorded by the scripts' kernels, never collected there
+LATER = ("fwd_postprocess_ms", "bwd_postprocess_ms")  # the scripts' kernels record both, the scripts collect neither
 VALUES = ("latency_ms", "tflops_per_sec", *PHASES)
 DENSE_KEYS = ("mask_type", "direction", "seqlen")
 RULE = "=" * 60
@@ -226,8 +226,8 @@ def _code(run: Run, side: Side, cell: Cell) -> Line:
 
 
 def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
-    """The scripts' comparison computed from the profiles' own digits, then our verdict, our columns of both sides beside each
-    other, and once, at the end, what both share."""
+    """For each case the scripts' comparison, from the numbers that the profiles print; then our verdict, our columns of each
+    side, and the columns that both sides share."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     keys = compare_keys(suite.columns)
     lines = []
@@ -449,7 +449,7 @@ def _cases(run: Run, of: Sequence[Group]) -> Iterator[str]:
         for group in of:
             if (group.target.id if group.target else None) == target:
                 for row in sorted(group.rows, key=lambda row: order[row.cell.id]):
-                    yield from _case_block(group, row, row.base if side.id == "base" else row.target)
+                    yield from _case_block(group, row, _arm(side, row))
 
 
 def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[str]:
@@ -458,7 +458,7 @@ def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[st
         why = ": ".join(filter(None, (sentences.status(seen.status), clean(seen.reason, 160)))) if seen else "no turn"
         yield from ("", f"Testing Config: {config}", f"    not measured: {why}")
         return
-    direction = str(config.pop("direction", ""))  # as there, where the block's title says it
+    direction = str(config.pop("direction", ""))  # the block's title names the direction, as in the scripts
     yield from ("", f"Testing Config: {config}", RULE, _TITLES.get(direction, "PERFORMANCE"), RULE)
     if seen.status == "wrong":
         yield "WRONG OUTPUT: these times say nothing about speed"

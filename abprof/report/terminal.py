@@ -68,7 +68,7 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
     group = workload.group
     constants = " ".join(f"{clean(axis)}={clean(value)}" for axis, value in group.constants.items())
     console.print(Text(workload.title, style="bold"), Text(constants, style="dim"))
-    shown = workload.lines if everything else workload.brief
+    shown = [line for line in workload.lines if everything or not line.row.folded]
     if group.target and shown:
         header = ("verdict", *group.columns, "change of time", "95 % interval", "base", group.target.id, "TFLOP/s")
         texts = tuple(
@@ -78,8 +78,8 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
         )  # fmt: skip
         styles = [_STYLES.get(line.verdict, "") for line in shown]
         _table(rows.Table(header, texts, 1 + len(group.columns)), console, styles=styles)
-        for case, sentence in workload.causes:
-            _say(console, f"why {case}: {sentence}", "")
+        for line in workload.lines:
+            _say(console, f"why {line.case}: {line.why}" if line.why else "", "")
     for block in workload.blocks if everything or not group.target else ():
         _say(console, ": ".join(filter(None, (block.title, *block.text))), "dim")
         for table in block.tables:

@@ -113,7 +113,7 @@ def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
     for kind in dict.fromkeys([*sorted(row.kind for row in rows), "all"]):
         own = [row for row in rows if kind in (row.kind, "all")]
         known = {level: [row.per_call[level] for row in own] for level in LEVELS}
-        per_call = {level: None if None in of else sum(filter(None, of)) for level, of in known.items()}
+        per_call = {level: None if None in all_ else sum(filter(None, all_)) for level, all_ in known.items()}
         launches, a_call = sum(row.launches for row in own), sum(row.a_call for row in own)
         sums.append(Row("", "", "", kind, launches, a_call, {}, per_call))
     return Table(of, tuple(rows), tuple(sums), sources, outside or {})
@@ -188,7 +188,9 @@ def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) ->
         total = sum(launch[metric] * weight for launch, weight in zip(kept, weights, strict=True))
         found[metric] = total / sum(weights)
     own = re.split(r"[<(]", name.replace("<unnamed>", ""), maxsplit=1)[0]
-    moves = _MOVES.search(name.replace("<unnamed>", "") if "at::" in own else own)  # torch's says so in its arguments
+    moves = _MOVES.search(
+        name.replace("<unnamed>", "") if "at::" in own else own
+    )  # torch's kernels are named in their arguments
     kind: Literal["compute", "other"] = "other" if moves else "compute"
     return KernelProfile(name=name, grid=grid, block=block, kind=kind, launches=len(launches), launches_a_call=a_call,
                          metrics=found)  # fmt: skip
