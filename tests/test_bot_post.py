@@ -73,7 +73,7 @@ def test_posted_then_edited_then_posted_anew_when_the_answer_changes(hub, post):
     assert made["body"].startswith("## abprof: Act: 1 slower")
     assert made["body"].rstrip().splitlines()[-1].startswith("<!-- abprof:v1 key=")
     assert post(plain("slower")) == 0
-    assert (post.out.split(" http")[0], made["edits"]) == ("comment: nothing: it is up to date", 0)
+    assert (post.out.split(" http")[0], made["edits"]) == ("comment: nothing: the comment is up to date", 0)
     assert post(plain("act", LATE)) == 0
     assert (post.out.split(" http")[0], made["edits"]) == ("comment: edited", 1)
     assert "7 broken" in made["body"]
@@ -82,7 +82,7 @@ def test_posted_then_edited_then_posted_anew_when_the_answer_changes(hub, post):
     assert hub.live()[0]["body"].startswith("## abprof: Nothing to act on")
     for older in (plain("slower", LATE), plain("running", "2026-11-20T04:00:00Z"), plain("act", LATE)):
         assert post(older) == 0
-        assert "a newer result is there" in post.out
+        assert "the comment has a newer result" in post.out
     assert len(hub.comments) == 2
 
 
@@ -96,7 +96,7 @@ def test_a_push_makes_an_answer_outdated_and_the_head_wins(hub, post):
     assert "Outdated" not in made["body"]
     assert f"replaces the result for `{HEAD[:10]}`" in made["body"]
     post(plain("slower", "2026-11-20T09:00:00Z"))
-    assert "a newer result is there" in post.out
+    assert "the comment has a newer result" in post.out
 
 
 def test_which_comment_is_ours(hub, post):
@@ -166,7 +166,7 @@ def test_limits_and_outages_are_tried_again(hub, post, fault, method, path):
         ("bot-token", {"status": 404}, "pull request 7 of team/kernels: GitHub answers 404"),
         ("bot-token", {"status": 418}, "GitHub answers 418"),
         ("bot-token", {"status": 502, "times": 99}, "GitHub cannot be reached: too many 502 error responses"),
-        ("bot-token", {"status": 200, "body": b"<html>not GitHub's</html>"}, "the answer is not GitHub's"),
+        ("bot-token", {"status": 200, "body": b"<html>not GitHub's</html>"}, "not an answer of GitHub"),
         (
             "bot-token",
             {"status": 403, "headers": {"x-ratelimit-reset": "99999999999"}, "body": "API rate limit exceeded"},
@@ -247,7 +247,7 @@ def test_what_does_not_fit_together_is_refused(hub, post):
         (["comment"], "give either a run or an artifact"),
         (
             ["comment", "--artifact", str(post.folder / "notice.json"), "--repo", REPO, "--pr", "7"],
-            "name GitHub's event",
+            "an artifact needs GitHub's event",
         ),
     ):
         assert run_command_line(words) == 2

@@ -77,7 +77,7 @@ def test_a_variant_a_peer_and_the_working_tree(tmp_path: Path) -> None:
     code, out, _ = cell("--peer", "torch")
     assert (code, out.splitlines()[:2]) == (0, ["the peer", "the peer"])
     for wrong, said in (
-        (("--variant", "even"), "--variant: tiny has no variant 'even' (it has plain, odd)"),
+        (("--variant", "even"), "--variant: tiny has no variant 'even' (variants: plain, odd)"),
         (("--peer", "jax"), "--peer: no workload has a peer 'jax'"),
     ):
         code, _, err = cell(*wrong)
@@ -91,7 +91,7 @@ def test_a_variant_a_peer_and_the_working_tree(tmp_path: Path) -> None:
     [
         ("tiny/n=x", "no cell tiny/n=x on main: n=x: expected int, like 4096"),
         ("tiny/m=3", "no cell tiny/m=3 on main: no workload has an axis 'm' (did you mean n)"),
-        ("tiny/n=1,2", "no cell tiny/n=1,2 (its id names every axis: tiny/n=1, tiny/n=2)"),
+        ("tiny/n=1,2", "no cell tiny/n=1,2 (an id names every axis: tiny/n=1, tiny/n=2)"),
         ("huge/n=1", "no cell huge/n=1 on main: no workload 'huge'"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Packages that use a session and the faces of the other packages; only the command line imports them."""
+"""Verbs built on a session and the public faces of other packages. Only `abprof.cli` imports this package."""

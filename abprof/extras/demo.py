@@ -1,4 +1,4 @@
-"""`abprof demo`: a small repository with a real optimisation and a real slip, compared with each other."""
+"""`abprof demo`: create a small repository whose branch has a real speed-up and a real slow-down, and compare the branches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from abprof.system.console import View
 
 EDITED = "kernels/ffa/autograd.py"
 
-# main computes the row statistics of block-sparse attention in a pass of their own; the branch takes both from one.
+# main computes the row statistics of block-sparse attention in a second pass; the branch gets output and statistics in one pass.
 FUSED = "            out, lse = backend_for(q.device).forward(q, k, v, schedule, scale)\n"
 SPLIT = """\
             out, lse = backend_for(q.device).forward(q, k, v, schedule, scale)
@@ -22,7 +22,7 @@ SPLIT = """\
                 _, lse = backend_for(q.device).forward(q, k, v, schedule, scale)
 """
 
-# The branch then computes the output again in the backward, meaning to save memory: every backward gets slower.
+# To save memory, the branch also recomputes the output in the backward pass: every backward gets slower.
 SAVED = "        dq, dk, dv = backend_for(q.device).backward(grads[0], q, k, v, out, lse, ctx.schedule, ctx.scale)\n"
 RECOMPUTED = """\
         out, lse = backend_for(q.device).forward(q, k, v, ctx.schedule, ctx.scale)
@@ -31,15 +31,15 @@ RECOMPUTED = """\
 
 
 def run(folder: str, device: tuple[str, ...], view: View) -> tuple[Run, Path]:
-    """Make the repository and compare its branches. Returns the run and its folder. Raises AbprofError."""
-    devices.several(device)  # refused before anything is made
+    """Create the repository and compare its branches. Return the run and its folder. Raises AbprofError."""
+    devices.several(device)  # raises before any file is written
     path = make(Path(folder or "abprof-demo"))
-    view.say(f"made {path}: branch main, and optimize_ffa with two commits on top of it")
+    view.say(f"created {path}: branch main, and branch optimize_ffa with two more commits")
     return session.run(config(path, device), view)
 
 
 def config(path: Path, device: tuple[str, ...]) -> Options:
-    """The options of the comparison: on a CPU a matrix of some seconds."""
+    """Return the options of the comparison; on a CPU the matrix takes a few seconds."""
     on_cpu = devices.choose(device).kind == "cpu"
     return Options(
         specs=("main", "optimize_ffa"),
@@ -54,7 +54,7 @@ def config(path: Path, device: tuple[str, ...]) -> Options:
 
 
 def make(path: Path) -> Path:
-    """Make the repository. Raises AbprofError when the folder is not empty."""
+    """Create the repository. Raises AbprofError if the folder is not empty."""
     repository = NewRepository(path, "main")
     for kind in ("kernels", "workloads"):
         shutil.copytree(bundled(kind), path / kind, ignore=shutil.ignore_patterns("__pycache__", ".*"))

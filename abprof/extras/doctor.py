@@ -1,4 +1,4 @@
-"""`abprof doctor`: what this machine can measure, what is missing, and how to install it."""
+"""`abprof doctor`: report what this machine can measure, which tools are missing, and how to install them."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from abprof.system import processes as proc
 from abprof.system.config_file import file_above
 from abprof.system.processes import WorkerDied, WorkerFault
 
-_NO_SANDBOX = "--contain cannot keep code under test to its own folders; what it writes elsewhere is only looked for"
-_NO_NCU = "abprof profile and abprof memory BASE TARGET cannot count; it comes with the CUDA toolkit"
+_NO_SANDBOX = "--contain cannot restrict code under test to its own folders; writes elsewhere are only detected"
+_NO_NCU = "abprof profile and abprof memory BASE TARGET need Nsight Compute, a part of the CUDA toolkit"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the output."""
+    """The state of one tool or setting, printed as a line."""
 
     name: str
     state: Literal["ok", "missing", "problem"]
@@ -39,13 +39,13 @@ class Finding:
 
 
 def examine(python: str | None) -> Iterator[Finding]:
-    """Everything that a run needs, in the order of use; inside a repository its abprof.toml counts."""
+    """Yield a finding for everything that a run needs, in order of use. Inside a repository, its abprof.toml applies."""
     yield from tools()
     config = Options(python={"": python} if python else {})
     try:
         config = msgspec.structs.replace(config, file=file_above(Path.cwd()))
     except AbprofError as error:
-        yield Finding("abprof.toml", "problem", error.line, "mend that line")
+        yield Finding("abprof.toml", "problem", error.line, "correct that line")
     for kind in ("cuda", "cpu"):
         try:
             device = devices.choose((kind,))
@@ -64,7 +64,7 @@ def examine(python: str | None) -> Iterator[Finding]:
 
 
 def tools() -> Iterator[Finding]:
-    """Folders, git, compilers, Nsight Compute and the sandbox."""
+    """Yield findings on folders, git, compilers, Nsight Compute and the sandbox."""
     for name, folder in (("cache", paths.cache_dir), ("state", paths.state_dir)):
         try:
             yield Finding(name, "ok", f"{folder()}, {shutil.disk_usage(folder()).free / 2**30:.0f} GiB free")
@@ -80,7 +80,7 @@ def tools() -> Iterator[Finding]:
             "kernels in CUDA C++ cannot be built; Triton kernels do not need it",
         ),
     ):
-        beside = Path(sys.executable).parent / tool  # installed by pip; it need not be on PATH
+        beside = Path(sys.executable).parent / tool  # tools installed by pip need not be on PATH
         said = proc.output([str(beside) if beside.exists() else tool, "--version"])
         if said is None:
             yield Finding(name, "problem" if name == "git" else "missing", f"{tool} not found", need)
@@ -98,7 +98,7 @@ def tools() -> Iterator[Finding]:
 
 
 def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
-    """Start a worker of each side's interpreter (abprof.toml, --python): nothing less shows that torch works."""
+    """Start a worker with each side's interpreter (abprof.toml, --python), to test that torch works."""
     known: set[tuple[str, ...]] = set()
     for side in ("base", *sorted((config.file or File()).python.keys() - {"all", "base"})):
         name = f"worker on {kind}" + (f" ({side})" if known else "")
@@ -107,7 +107,7 @@ def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
             try:
                 factory = WorkerFactory.of(config, paths.cache_dir(), place, device, [side], place, {})
             except AbprofError as error:
-                yield Finding(name, "problem", error.line, "name one that is there")
+                yield Finding(name, "problem", error.line, "name an existing interpreter")
                 continue
             argv = tuple(factory.argv(side))
             if argv in known:
@@ -117,6 +117,6 @@ def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
                 with factory.alone("survey", side) as worker:
                     ready = worker.call(Start(device, "base"), 120)
             except (WorkerDied, WorkerFault) as error:
-                yield Finding(name, "problem", error.reason, "does `import torch` work there?")
+                yield Finding(name, "problem", error.reason, "check `import torch` in that interpreter")
                 continue
         yield Finding(name, "ok", f"{argv[0]}: {', '.join(f'{key} {value}' for key, value in ready.versions.items())}")

@@ -1,4 +1,4 @@
-"""`abprof profile` and `abprof memory` on refs or on a run: nothing is timed, each arm runs alone under Nsight Compute."""
+"""`abprof profile` and `abprof memory`: run each arm alone under Nsight Compute, without timing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SUBJECT = "what ncu profiles"
 
 @dataclass(frozen=True)
 class Profiled:
-    """The run, its folder, and the profiles that this invocation made."""
+    """The run, its folder, and the profiles made by this command."""
 
     run: Run
     folder: Path
@@ -42,7 +42,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
     """
     sandbox.refuse_foreground(config.contain, _SUBJECT)
     ncu, made = capture.find(), []
-    config = msgspec.structs.replace(config, all=True)  # also cells of identical code
+    config = msgspec.structs.replace(config, all=True)  # also cells whose code is unchanged
     with begin(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
         options = msgspec.structs.replace(plan.run.options, timed=False)
@@ -59,7 +59,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
                 record.interrupted = True
                 finish(record)
             else:
-                (folder.path / RUN).unlink(missing_ok=True)  # so the folder is removed
+                (folder.path / RUN).unlink(missing_ok=True)  # a folder without run.json is removed
             raise
         return Profiled(finish(record), folder.path, tuple(made), record.interrupted)
 
@@ -67,7 +67,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
 def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) -> Profiled:
     """Profile the cells of a run that changed, or those of `only`, and add the profiles to its folder.
 
-    Raises AbprofError when code, workloads, machine or toolchain differ from the run's, and if no cell changed.
+    Raises AbprofError if code, workloads, machine or toolchain differ from the run's, or no cell changed.
     """
     ncu, made = capture.find(), []
     head, blocks, notes = store.read(path)
@@ -91,7 +91,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
         logs.mkdir(exist_ok=True)
         aside.mkdir(exist_ok=True)
         plan = make_plan(place, trees, logs, view, Continued(head, chosen), dry=True)
-        # The builds and arms of this invocation are not the run's.
+        # The builds and arms of this command are not part of the run.
         record = new_record(RunFolder(aside), plan.run, blocks, view, older=len(blocks))
         with interruptible(record), in_use(place.cache):
             for found in _profiles(place, plan, record, order, ncu, folder.path, wanted):
@@ -107,7 +107,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 def _profiles(
     place: RunContext, plan: Plan, record: Record, order: Profile, ncu: capture.Ncu, folder: Path, wanted: _Wanted
 ) -> Iterator[Profile]:
-    """Build, and profile the wanted (cell, arm) pairs without controls; a broken workload yields one record."""
+    """Build, then profile the wanted (cell, arm) pairs, controls excluded. A broken workload yields one record."""
     say = record.view.say
     for line in sandbox.foreground_notes(plan.factory.sandbox, _SUBJECT):
         say(line)

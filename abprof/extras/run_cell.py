@@ -1,4 +1,4 @@
-"""`abprof run-cell`: calls one cell of one side in the foreground, without measuring. For profilers."""
+"""`abprof run-cell`: call one cell of one side in the foreground, without measuring, for profilers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SUBJECT = "the cell of run-cell"
 
 
 def run(options: Options, id: str, view: View, *, variant: str | None, peer: str | None, warmup: int, runs: int) -> str:
-    """Call a cell, in one variant or of one peer, in a process that shares this terminal. Returns a line for the user.
+    """Call a cell (one variant, or one peer) in a process that shares this terminal. Return a summary line.
 
     Raises AbprofError for an unknown cell, ref, variant or peer, and for a call that fails.
     """
@@ -29,7 +29,7 @@ def run(options: Options, id: str, view: View, *, variant: str | None, peer: str
     workload, values = matrix.id_parts(id)
     if peer and variant:
         raise AbprofError("a peer has no variants", where="--variant", advice="leave one of --peer, --variant out")
-    # The cell's id gives workload and values, also values that no preset has.
+    # The cell's id names workload and values, also values outside all presets.
     options = msgspec.structs.replace(options, workloads=(workload,), set=values, peer=(peer,) if peer else ())
     place = look_around(options, view)
     side = place.sides[0]
@@ -67,21 +67,21 @@ def _cell(plan: Plan, id: str) -> Cell:
     found = next((cell for cell in plan.cells if cell.id == id), None)
     if found is None:
         like = ", ".join(cell.id for cell in plan.cells[:3])
-        raise AbprofError(f"no cell {id}", advice=f"its id names every axis: {like}")
+        raise AbprofError(f"no cell {id}", advice=f"an id names every axis: {like}")
     if found.skip:
         raise AbprofError(f"unsupported: {found.skip}", where=id)
     return found
 
 
 def _arm(plan: Plan, build: Build, variant: str | None, peer: str | None) -> Arm:
-    """The arm of the peer or variant; by default of the first variant, as reports list them."""
+    """Return the arm of the peer or variant; by default of the first variant in reports."""
     if build.failure:
         raise AbprofError(f"{build.kernel}: {build.failure.status}: {build.failure.reason}")
     if peer:
         return Arm(id=f"peer:{peer}", side="base", peer=peer)
     variants = matrix.variants_of(plan.run.workloads[0], [build])
     if variant and variant not in variants:
-        advice = f"it has {', '.join(variants)}" if variants else "it has none"
+        advice = f"variants: {', '.join(variants)}" if variants else "the kernel has no variants"
         raise AbprofError(f"{build.kernel} has no variant {variant!r}", where="--variant", advice=advice)
     variant = variant or next(iter(variants), "")
     return Arm(id=f"base:{variant}" if variant else "base", side="base", variant=variant)

@@ -1,6 +1,6 @@
-"""`abprof BASE . --watch`: measure the chosen cells again at every save, one epoch of a fresh target, until ^C.
+"""`abprof BASE . --watch`: after every save, measure one epoch of the working tree's cells against BASE, until ^C.
 
-No run folder is kept. Only this module imports watchfiles.
+No run folder is written. Only this module imports watchfiles.
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from abprof.report import sentences
 from abprof.report.text import clean, signed
 from abprof.system.console import View
 
-_QUIET_MS = 300  # without a further write: an editor writes a file in several steps, a checkout many files
-_WAKE_MS = 500  # longest wait before signals are looked at
+_QUIET_MS = 300  # pause that ends a save: editors write a file in several steps, a checkout writes many files
+_WAKE_MS = 500  # longest wait between checks for signals
 
 
 def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> None:
-    """Measure the working tree against base at once, and again at every save that changes it. Ends by KeyboardInterrupt.
+    """Measure the working tree against base, and again after every save that changes the tree. Ends by KeyboardInterrupt.
 
-    `answer` gets the lines of each answer. Raises AbprofError before the first one; later errors are logged.
+    `answer` is called with the lines of each result. Raises AbprofError before the first result; later errors are logged.
     """
     began, before = time.monotonic(), None
     place = look_around(msgspec.structs.replace(config, quick=True), view)
     if len(place.sides) != 2 or place.sides[1].kind != "worktree":
         specs = " ".join(side.spec for side in place.sides)
-        raise AbprofError("watches the working tree alone", where=f"{specs} --watch", advice="abprof BASE . --watch")
+        raise AbprofError("needs the working tree as target", where=f"{specs} --watch", advice="abprof BASE . --watch")
     with (
         tempfile.TemporaryDirectory() as folder,
         session.held(place, f"{place.id}-watch", view, wait=not config.no_wait) as (reserved, trees),
@@ -48,19 +48,19 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
     ):
         place = reserved
         saves = _saves(place.root, (place.root / ".git", place.runs_dir))
-        next(saves)  # watch from here on
+        next(saves)  # start watching
         logs = Path(folder) / "logs"
         logs.mkdir()
         plan = make_plan(place, trees, logs, view)
-        workloads = content(workloads_folder(place, trees))  # the workers have a copy
+        workloads = content(workloads_folder(place, trees))  # workers use a copy of the workloads
         for number in itertools.count(1):
             try:
-                run_id, now = f"{place.id}-watch-{number}", place.sides[1:]  # the working tree as it was last saved
+                run_id, now = f"{place.id}-watch-{number}", place.sides[1:]  # the working tree as last saved
                 with repo.checkouts(place.repository, now, run=run_id, submodules=place.submodules) as (target,):
                     plan = dataclasses.replace(plan, checkouts={**plan.checkouts, "target": target})
                     workloads, last = content(workloads_folder(place, (plan.checkouts["base"], target))), workloads
                     if workloads != last:
-                        view.warn("the workloads changed; those of the beginning still judge: start this again")
+                        view.warn("the workloads changed, but the earlier ones are still in use: restart --watch")
                     run = _measured(place, plan, number, Path(folder), view)
                 answer(_lines(run, before, time.monotonic() - began))
                 before = run
@@ -73,7 +73,7 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
 
 
 def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
-    """A run of one epoch, judged."""
+    """Measure one epoch and return the judged run."""
     quiet = View(quiet=True)
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = build_kernels(place, plan, view if view.verbose else quiet)
@@ -84,7 +84,7 @@ def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: Vi
 
 
 def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[float, RunContext]:
-    """The time of the next save that changes the working tree, and the run context with the changed side."""
+    """Wait for a save that changes the working tree. Return its time and the run context with the changed side."""
     released = {side.spec: (side, ()) for side in place.sides if side.kind == "dist"}
     while True:
         saved = next(saves)
@@ -93,14 +93,14 @@ def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[f
         except AbprofError as error:
             view.warn(error.line)
             continue
-        if now.tree != place.sides[1].tree:  # else saved as it was, or a file that git ignores
+        if now.tree != place.sides[1].tree:  # else saved without a change, or a file that git ignores
             return saved, dataclasses.replace(place, sides=(place.sides[0], now))
 
 
 def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
-    """The time (time.monotonic()) at which watching begins, then of each save under `root`, once writing has paused.
+    """Yield the time (time.monotonic()) when watching begins, then the time of each save under `root`, after a pause in writing.
 
-    Changes under `beside` are left out. Raises AbprofError without watchfiles, or where the system cannot watch.
+    Ignores changes under `beside`. Raises AbprofError if watchfiles is missing or the system cannot watch `root`.
     """
     try:
         import watchfiles
@@ -129,7 +129,7 @@ def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
 
 
 def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
-    """A line for each cell, with its change in one epoch and the change before the save; then how long the answer took."""
+    """Return a line per cell, with its change now and before the save, and a line on how long the result took."""
     labels, was = names.short_labels(run.cells), _changes(before) if before else {}
     found = []
     for (cell, arm), change in _changes(run).items():
@@ -140,7 +140,7 @@ def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
 
 
 def _changes(run: Run) -> dict[tuple[str, str], str]:
-    """(cell, arm) -> `3.2 % slower, one epoch: worth confirming`, or what failed with its first line."""
+    """Return (cell, arm) -> text such as `3.2 % slower, one epoch: worth confirming`, or the first line of a failure."""
     whys = {(seen.cell, seen.arm): f": {clean(seen.reason)}" for seen in run.observations if seen.reason}
     found = {}
     for row in run.comparisons:

@@ -120,7 +120,7 @@ def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
     assert 'KERNEL = "rows"' in (repo.path / "workloads" / "second.py").read_text()
     unknown = init(repo, "--workload", "nowhere", home=tmp_path)
     assert unknown.code == 2
-    assert "abprof init --kernel nowhere begins a package" in unknown.err
+    assert "abprof init --kernel nowhere writes a new package" in unknown.err
     assert init(repo, "--kernel", "../up", home=tmp_path).code == 2
 
 

@@ -221,7 +221,7 @@ def test_ends_that_are_none(tmp_path: Path) -> None:
     refused(lab.abprof("bisect", "main"), "needs two refs")
     refused(lab.abprof("bisect", "main", "."), ".: not a commit")
     refused(story.bisect(good, bad, "--only", "case=z"), "case has no value 'z'")
-    refused(lab.command("bisect", "--resume", str(tmp_path)), "no bisection here", "bisect.json")
+    refused(lab.command("bisect", "--resume", str(tmp_path)), "has no bisect.json")
     refused(lab.abprof("bisect", "--resume", str(tmp_path), "--budget", "1m"), "--budget", "keeps its options")
     assert not lab.runs.exists()
 

@@ -124,7 +124,7 @@ def test_nothing_to_measure_where_both_ends_hold_the_same(tmp_path: Path, monkey
     world, bad = line([0.0] * 5, same={1, 2, 3, 4, 5})
     done = finished(monkeypatch, tmp_path, world, bad)
     assert (done.status, done.steps) == ("complete", ())
-    assert result(done) == ["nothing changed: c0 (v1.0) and c5 (Commit 5) hold the same kernels"]
+    assert result(done) == ["nothing changed: c0 (v1.0) and c5 (Commit 5) have the same kernels"]
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""A bisection step by step: bisect.json, the run that answers a step's questions, and what comes next.
+"""Run a bisection step by step: each step is one run that answers the questions of one or more rows.
 
-bisect.json is replaced whole after each step; `--resume` continues from it.
+bisect.json is rewritten after each step; `--resume` continues from that file.
 """
 
 from __future__ import annotations
@@ -38,28 +38,28 @@ from abprof.verdict import CellData, aggregate, headline, stats
 
 FILE = "bisect.json"
 SCHEMA = 3
-_WORKLOADS = "workloads"  # in the bisection's folder: every step has the same, also after the working tree changed
+_WORKLOADS = "workloads"  # folder in the bisection's folder: every step uses this copy of the workloads
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """A cell in one variant; each row has its own search. `variant` None: every variant, before the first run names them."""
+    """A cell in one variant; each row has its own search. `variant` None: all variants, which the first run will name."""
 
     cell: str
     variant: str | None = None
 
     @property
     def label(self) -> str:
-        """The row's name in output."""
+        """Name of the row in output."""
         return f"{self.cell} {self.variant or ''}".strip()
 
     @property
     def arms(self) -> tuple[str, str]:
-        """The ids of both arms."""
+        """Arm ids of base and target."""
         return arm_id("base", self.variant or ""), arm_id("target", self.variant or "")
 
 
 class RowAnswer(Record, frozen=True, kw_only=True):
-    """A row's question in one step, and its answer. `cut`: log ratio."""
+    """A row's question in one step and its answer. `cut`: the log ratio of times that the question compares with."""
 
     row: Row
     cut: float
@@ -67,7 +67,7 @@ class RowAnswer(Record, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Question and answer in words."""
+        """Question and answer as a sentence."""
         one = self.answer
         answer = {"below": "no, ", "above": "yes, ", "unclear": f"unclear ({one.reason}), "}.get(one.result, "")
         answer += one.change if answer else f"cannot be measured there ({one.reason})"
@@ -75,12 +75,12 @@ class RowAnswer(Record, frozen=True, kw_only=True):
 
 
 class Step(Record, frozen=True, kw_only=True):
-    """A commit measured against another, in a run folder of its own."""
+    """One measurement of `commit` against `base`, in its own run folder."""
 
     question: Question
     base: str
     commit: str
-    run: str  # its folder, relative to the bisection's
+    run: str  # run folder, relative to the bisection's folder
     seconds: float
     rows: tuple[RowAnswer, ...]
 
@@ -93,7 +93,7 @@ class Found(Record, frozen=True, kw_only=True):
 
 
 class Bisection(Record, frozen=True, kw_only=True):
-    """bisect.json. `links`: the commits after the good end up to the bad one, parents before children."""
+    """Content of bisect.json. `links`: the commits after `good` up to `bad`, parents before children."""
 
     schema: int = SCHEMA
     status: Literal["running", "interrupted", "complete"] = "running"
@@ -105,51 +105,51 @@ class Bisection(Record, frozen=True, kw_only=True):
     threshold: dict[str, float]  # cell -> per cent
     kernels: dict[str, str]  # cell -> kernel package
     links: tuple[Link, ...]
-    holds: dict[str, dict[str, str]]  # kernel package -> commit -> its content
-    weaker: tuple[str, ...] = ()  # weaker guarantees of every step, a sentence each
-    step_seconds: float  # estimated before the first step
+    holds: dict[str, dict[str, str]]  # kernel package -> commit -> hash of the package in that commit
+    weaker: tuple[str, ...] = ()  # sentences on guarantees that the runs of all steps lack
+    step_seconds: float  # estimated duration of a step
     steps: tuple[Step, ...] = ()
     found: tuple[Found, ...] = ()
-    culprits: tuple[str, ...] = ()  # certain, in the order of the history
+    culprits: tuple[str, ...] = ()  # commits of all findings of kind `culprit`, in the order of the history
 
     @property
     def planned(self) -> int:
-        """Steps that find one culprit: the ends, the halving, the culprit against its parent, the rest after it."""
+        """Number of steps to find one culprit: compare the ends, halve, confirm the culprit, compare the commits after it."""
         return max((halvings(count) + 3 for count in self.changes().values()), default=0)
 
     def changes(self) -> dict[str, int]:
-        """Kernel package -> commits along first parents that change it."""
+        """Return kernel package -> number of commits along first parents that change the package."""
         histories = {kernel: self.history(kernel) for kernel in self.holds}
         return {kernel: len(it.turns(it.path(self.good, self.bad))) - 1 for kernel, it in histories.items()}
 
     def history(self, kernel: str) -> History:
-        """The commits with their content of this kernel package."""
+        """Return the history of commits for this kernel package."""
         return History(self.good, {link.commit: link for link in self.links}, self.holds[kernel])
 
     def name(self, commit: str) -> str:
-        """A commit in words: its first digits, with the first line of its message or the ref that the user typed."""
+        """Return a commit's first 10 digits, with its subject or the ref that the user typed."""
         known = next((link.subject for link in self.links if link.commit == commit), "") or self.labels.get(commit, "")
         return f"{commit[:10]} ({known})" if known and known != commit[:10] else commit[:10]
 
     @property
     def decided(self) -> bool:
-        """Whether every row has its answer: culprits, or nothing slower."""
+        """Whether every finding is a culprit (or there is none): nothing stayed undecided."""
         return all(finding.kind == "culprit" for found in self.found for finding in found.findings)
 
 
 def write(folder: Path, of: Bisection) -> None:
-    """Replace bisect.json. Raises AbprofError when the disk refuses."""
+    """Replace bisect.json. Raises AbprofError if the write fails."""
     data = msgspec.json.format(msgspec.json.encode(of), indent=1)
     disk.replace(folder / FILE, data + b"\n", lambda written: msgspec.json.decode(written.read_bytes(), type=Bisection))
 
 
 def read(folder: Path) -> Bisection:
-    """The bisection of a folder. Raises AbprofError."""
+    """Return the bisection stored in a folder. Raises AbprofError."""
     file, advice = folder / FILE, "start a new bisection"
     try:
         data = file.read_bytes()
     except OSError:
-        raise AbprofError("no bisection here", where=str(folder), advice=f"name a folder with a {FILE}") from None
+        raise AbprofError(f"has no {FILE}", where=str(folder), advice="name the folder of a bisection") from None
     try:
         of = msgspec.json.decode(data, type=Bisection)
         if of.schema != SCHEMA:
@@ -170,8 +170,8 @@ def read(folder: Path) -> Bisection:
 
 
 def _searches(of: Bisection) -> dict[Row, Ask | tuple[Finding, ...]]:
-    """Row -> its next question, or its findings once its search has ended; before the first step a row for each cell whose
-    package changed. Raises ValueError for an answer that does not fit its question."""
+    """Return row -> its next question, or its findings if its search has ended. Before the first step there is a row for each
+    cell whose package changed. Raises ValueError for a recorded answer that does not fit the question."""
     answers: dict[Row, list[tuple[Step, Answer]]] = {}
     for step in of.steps:
         for one in step.rows:
@@ -199,7 +199,7 @@ def _searched(of: Bisection, row: Row, given: Iterable[tuple[Step, Answer]]) -> 
 
 
 def finish(of: Bisection, folder: Path, view: View) -> Bisection:
-    """Take every step that is left. bisect.json and the reports are written after each."""
+    """Run all remaining steps. Writes bisect.json and the reports after each step."""
     while True:
         searches = _searches(of)
         asks = {row: each for row, each in searches.items() if isinstance(each, Ask)}
@@ -224,8 +224,8 @@ def finish(of: Bisection, folder: Path, view: View) -> Bisection:
 
 
 def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
-    """Measure the question of most rows. Raises KeyboardInterrupt if the run was interrupted, AbprofError if an end does not
-    run."""
+    """Measure the comparison that most rows need next. Raises KeyboardInterrupt if the run is interrupted, AbprofError if no
+    cell runs on both ends."""
     places = [ask.place for ask in asks.values()]
     question, base, commit = chosen = max(places, key=places.count)
     asks = {row: ask for row, ask in asks.items() if ask.place == chosen}
@@ -256,8 +256,8 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
 
 
 def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run, Path, tuple[RowAnswer, ...]]:
-    """Run a step in a folder under `options.runs_dir`, or continue the run there, until each question has its answer or the
-    budget is spent. Raises AbprofError."""
+    """Start a step's run under `options.runs_dir`, or continue the run there, until all questions are answered or the budget is
+    spent. Raises AbprofError."""
 
     def unanswered(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
         cells = aggregate(run, blocks, proofs).values()
@@ -274,7 +274,7 @@ def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run,
 
 
 def _asked(item: CellData, asks: Mapping[Row, Ask]) -> Iterator[tuple[Row, Ask]]:
-    """The questions on one cell, by variant."""
+    """Yield (row, question) for each variant of one cell."""
     arms = map(Arm.of, item.states)
     variants = dict.fromkeys(arm.variant for arm in arms if arm.side in {"base", "target"} and not arm.peer)
     for row, ask in asks.items():
@@ -284,7 +284,7 @@ def _asked(item: CellData, asks: Mapping[Row, Ask]) -> Iterator[tuple[Row, Ask]]
 
 
 def _open(item: CellData, row: Row, ask: Ask) -> bool:
-    """Whether a row needs another epoch: both sides run, and more epochs can still answer."""
+    """Whether more epochs can still answer a row's question: both sides run, and the row is undecided."""
     states = [item.state(arm) for arm in row.arms]
     if item.cell.skip or item.attempts >= stats.MOST_ATTEMPTS:
         return False
@@ -326,20 +326,20 @@ def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
 
 
 def plan(of: Bisection) -> list[str]:
-    """The plan in a few lines."""
+    """Return the plan as lines of text."""
     lines = [f"{len(of.links)} commits from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
     for kernel, count in of.changes().items():
         lines.append(f"{kernel}: {count} commits along first parents change it: {halvings(count)} steps to halve them")
     seconds = span(of.planned * of.step_seconds)
-    return [*lines, f"{of.planned} steps for one culprit, about {seconds} of measuring where all is clear"]
+    return [*lines, f"{of.planned} steps for one culprit, about {seconds} of measuring if every step is clear"]
 
 
 def result(of: Bisection) -> list[str]:
-    """The findings, row by row; empty while the bisection is not complete."""
+    """Return the findings as lines of text, row by row; [] while the bisection is not complete."""
     if of.status != "complete":
         return []
     if not of.found:
-        return [f"nothing changed: {of.name(of.good)} and {of.name(of.bad)} hold the same kernels"]
+        return [f"nothing changed: {of.name(of.good)} and {of.name(of.bad)} have the same kernels"]
     lines = []
     for found in of.found:
         lines += [f"{found.row.label}: {_sentence(of, finding)}" for finding in found.findings]
@@ -367,9 +367,9 @@ def _sentence(of: Bisection, finding: Finding) -> str:
 
 
 def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
-    """The bisection before its first step, and its folder with the workloads in it; no folder with `--dry-run`.
+    """Return a new bisection and its folder, which holds a copy of the workloads; with `--dry-run` no folder.
 
-    Raises AbprofError if the good end is not an ancestor of the bad one, and wherever a run would.
+    Raises AbprofError if GOOD is not an ancestor of BAD, and for the errors of a run.
     """
     place = look_around(config, view)
     good, bad = _ends(place)
@@ -381,7 +381,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     ):
         if config.command:
             with run_context.alone(place, view, wait=not place.options.no_wait):
-                began = time.monotonic()  # one run of the command at both ends shows its cells
+                began = time.monotonic()  # run the command once at both ends to learn its cells
                 head = prepare(place, trees, Path(logs), view).head
                 epoch = time.monotonic() - began
         else:
@@ -409,12 +409,12 @@ def _ends(place: RunContext) -> tuple[Side, Side]:
         if end.kind != "commit":
             raise AbprofError("not a commit", where=end.spec, advice="name a ref")
     if good.commit == bad.commit:
-        raise AbprofError(f"both are commit {good.commit[:10]}", where=f"{good.spec} {bad.spec}")
+        raise AbprofError(f"GOOD and BAD are both commit {good.commit[:10]}", where=f"{good.spec} {bad.spec}")
     common = place.commits.merge_base(good.commit, bad.commit)
     if common != good.commit:
-        advice = f"their merge base is: abprof bisect {common[:10]} {bad.spec}" if common else "git fetch --unshallow"
+        advice = f"use their merge base: abprof bisect {common[:10]} {bad.spec}" if common else "git fetch --unshallow"
         if common == bad.commit:
-            advice = f"it comes after it: abprof bisect {bad.spec} {good.spec}"
+            advice = f"swap the refs: abprof bisect {bad.spec} {good.spec}"
         raise AbprofError(f"{good.spec} is not an ancestor of {bad.spec}", where="abprof bisect", advice=advice)
     return good, bad
 
@@ -422,11 +422,11 @@ def _ends(place: RunContext) -> tuple[Side, Side]:
 def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: float) -> Bisection:
     cells = tuple(cell for cell in head.cells if (cell.kernel or head.command) and not cell.skip)
     if not cells:
-        raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list says why")
+        raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list shows the reasons")
     kernels = {cell.id: cell.kernel or COMMAND for cell in cells}
     links = place.commits.between(good.commit, bad.commit)
     commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
-    # What may change a cell's time: its kernel package's folders; of a command, which may run anything, the whole tree.
+    # Files that may change a cell's time: the folders of its kernel package; for a command, the whole tree.
     inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
     if not place.options.command:
         packages = {name: place.file.package(name) for name in dict.fromkeys(kernels.values())}

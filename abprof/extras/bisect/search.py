@@ -1,11 +1,11 @@
-"""The search for the commits that made one row slower (docs/BISECT.md has the method). Pure: no run is started here.
+"""Search for the commits that made one row slower (method: docs/BISECT.md). Pure: this module starts no run.
 
-`search` is a generator: it yields an Ask (one measurement), is sent the Answer, and returns the Findings. The same answers
-always lead to the same questions, so an interrupted bisection replays its answers to continue.
+`search` is a generator: it yields an Ask (one measurement), receives the Answer, and returns the Findings. Equal answers always
+lead to equal questions, so a resumed bisection replays its recorded answers.
 
-An answer is certain once theta's repeated confidence interval lies on one side of the cut. A wrong answer is wrong on one side
-only, so the two-sided interval at level 1 - 2a errs with probability a at most. All steps between one pair of ends together
-err with ERROR at most (Bonferroni).
+Theta is the log ratio of times, commit over base. An answer is final when theta's repeated confidence interval lies entirely
+above or below the question's `cut`. Such an answer can be wrong in one direction only, so a two-sided interval at level 1 - 2a
+errs with probability a at most. All answers between one pair of ends together err with probability ERROR at most (Bonferroni).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from abprof.verdict import stats
 
 ERROR = 0.05  # probability that any answer between one pair of ends is wrong
 Question = Literal["ends", "step", "parent"]
-# Place of the next commit among the open ones, by the number of commits that cannot be measured: these often stand side by
-# side.
+# Where to look next among the undecided commits, as a fraction, by the number of commits found unmeasurable: such commits are
+# often neighbours.
 _PARTS = (1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8)
 
 
 @dataclass(frozen=True)
 class Ask:
-    """Is `commit` slower than `base` by more than `cut` (a log ratio)?"""
+    """The question whether `commit` is slower than `base` by more than `cut`, a log ratio of times."""
 
     base: str
     commit: str
     question: Question
     cut: float
-    error: float  # probability with which this answer may be wrong
+    error: float  # largest probability of a wrong answer
 
     @property
     def place(self) -> tuple[Question, str, str]:
-        """What one run can answer for many rows at once."""
+        """Key of the run that answers this question; rows with equal keys share a run."""
         return self.question, self.base, self.commit
 
 
@@ -55,7 +55,7 @@ class Answer(Record, frozen=True, kw_only=True):
 
     @property
     def change(self) -> str:
-        """The change of time with its interval, for people."""
+        """Change of time with its interval, as text."""
         if self.theta is None or self.low is None or self.high is None:
             return self.reason or "no interval yet"
         theta, low, high = map(stats.percent, (self.theta, self.low, self.high))
@@ -65,9 +65,9 @@ class Answer(Record, frozen=True, kw_only=True):
 class Finding(Record, frozen=True, kw_only=True):
     """Commits that made a row slower. `answer` compares the last of `commits` with `parent`.
 
-    `culprit`: one commit, certain, confirmed against its parent. `range`: one of several commits, certain, not narrowed
-    further. `doubtful`: the steps lead here, the run against `parent` does not confirm it. `open`: it stays undecided
-    whether anything in `commits` made the row slower.
+    `culprit`: one commit, confirmed by a run against its parent. `range`: one of `commits` made the row slower, but the
+    search could not tell which. `doubtful`: the search led to `commits`, but the run against `parent` did not confirm them.
+    `open`: undecided whether any of `commits` made the row slower.
     """
 
     kind: Literal["culprit", "range", "doubtful", "open"]
@@ -80,12 +80,12 @@ Steps = Generator[Ask, Answer, tuple[Finding, ...]]
 
 
 def halvings(commits: int) -> int:
-    """Steps that find one of `commits` by halving."""
+    """Number of steps that find one of `commits` by halving."""
     return math.ceil(math.log2(commits)) if commits > 1 else 0
 
 
 def side(values: Sequence[float], ask: Ask) -> Literal["below", "above"] | None:
-    """The side of the cut on which theta certainly lies; None while that is open. `values`: a log ratio per epoch."""
+    """Return on which side of the cut theta's interval lies; None while undecided. `values`: a log ratio per epoch."""
     interval = stats.repeated_interval(values, 2 * ask.error)
     if interval and interval.low > ask.cut:
         return "above"
@@ -94,10 +94,10 @@ def side(values: Sequence[float], ask: Ask) -> Literal["below", "above"] | None:
 
 @dataclass(frozen=True)
 class History:
-    """The commits that the bad end has and the good end lacks.
+    """The commits reachable from the bad end but not from the good end.
 
-    `links`: commit -> its link, parents before children, without `good`. `holds`: commit -> content of the kernel package;
-    commits of equal content build and run the same.
+    `links`: commit -> its link, parents before children, without `good`. `holds`: commit -> hash of the kernel package;
+    commits with equal hashes build and run the same code.
     """
 
     good: str
@@ -105,11 +105,11 @@ class History:
     holds: Mapping[str, str]
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two commits hold the same package content."""
+        """Whether two commits have the same package content."""
         return one == other or self.holds.get(one, one) == self.holds.get(other, other)
 
     def until(self, commit: str) -> set[str]:
-        """A commit and its ancestors within this history."""
+        """Return a commit and its ancestors within this history."""
         found, todo = {commit}, [commit]
         while todo:
             link = self.links.get(todo.pop())
@@ -119,10 +119,10 @@ class History:
         return found
 
     def path(self, old: str, new: str, without: Set[str] = frozenset()) -> tuple[str, ...]:
-        """The first parents of `new`, oldest first, without what `old` or `without` has; in front the commit they fork from.
+        """Return the first-parent chain of `new`, oldest first, from the commit where it forks off `old` or `without`.
 
-        If `new` descends from `old`, only commits that descend from `old` too: one on a branch that was merged later lacks
-        what `old` has, and cannot be compared with it.
+        If `new` descends from `old`, every commit of the chain does too: a commit on a branch merged later lacks the changes
+        in `old`, so a comparison with `old` would mean nothing.
         """
         known, later = self.until(old) | without, {old}
         for link in self.links.values():
@@ -136,11 +136,11 @@ class History:
         return (old if new in later and commit not in without else commit, *reversed(found))
 
     def turns(self, path: Sequence[str]) -> tuple[str, ...]:
-        """The first commit of a path, and those that change the package's content."""
+        """Return the first commit of a path and the commits that change the package's content."""
         return (path[0], *(now for before, now in pairwise(path) if not self.same(before, now)))
 
     def inside(self, before: str, last: str, also: Iterable[str] = ()) -> tuple[str, ...]:
-        """Commits that `last` has and `before` lacks and that change the package; `last` and `also` in any case."""
+        """Return the package-changing commits reachable from `last` but not from `before`, plus `last` and `also`."""
         new = (self.until(last) - self.until(before)) & self.links.keys()
         changed = {c for c in new if not any(self.same(c, parent) for parent in self.links[c].parents)}
         wanted = changed | {last, *also}
@@ -148,12 +148,12 @@ class History:
 
 
 def search(history: History, bad: str, threshold: float) -> Steps:
-    """The findings between the good end and `bad`, in the order of the history. `threshold`: a log ratio.
+    """Return the findings between the good end and `bad`, in the order of the history. `threshold`: a log ratio of times.
 
     If the bad end is slower by more than the threshold, there is at least one finding.
     """
     findings = yield from _Between(history, history.good, bad, threshold).run()
-    # A branch that was merged twice is found twice.
+    # A branch merged twice is searched twice: drop duplicates.
     found = {finding.commits: finding for finding in reversed(findings)}
     place = {commit: number for number, commit in enumerate(history.links)}
     return tuple(sorted(found.values(), key=lambda finding: place.get(finding.commits[-1], -1)))
@@ -167,12 +167,12 @@ class _Between:
     old: str
     new: str
     threshold: float
-    spent: float = 0.0  # part of ERROR
+    spent: float = 0.0  # part of ERROR that earlier questions used
     cut: float = 0.0
     known: dict[str, Answer] = field(default_factory=dict)  # commit -> its answer against `old`
 
     def run(self) -> Steps:
-        """The findings; none if the new end is not slower than the old one."""
+        """Return the findings; () if the new end is not slower than the old end."""
         path = self.history.path(self.old, self.new)
         turns = self.history.turns(path)
         if len(turns) < 2:
@@ -199,7 +199,7 @@ class _Between:
         return found
 
     def _halve(self, turns: Sequence[str]) -> Generator[Ask, Answer, tuple[str, tuple[str, ...]]]:
-        """(the last commit that is not slow, the commits after it up to the first slow one): one commit if all have an answer."""
+        """Return (last commit that is not slow, commits after it up to the first slow one); one commit if all ran."""
         last = len(turns) - 1
         while True:
             low = max((i for i in range(1, last) if self._result(turns[i]) == "below"), default=0)
@@ -212,7 +212,7 @@ class _Between:
             self.known[commit] = yield self._ask("step", self.old, commit, halvings(len(todo) + 1) + 1)
 
     def _confirm(self, culprit: str, parent: str) -> Steps:
-        """The findings of the commit that halving found: its own, or those of the branches that it merged."""
+        """Return findings for the commit that halving found: for the commit itself, or for the branches that it merged."""
         has = self.history.until(parent)
         tips = [tip for tip in self.history.links[culprit].parents if tip not in has]
         brought: tuple[Finding, ...] = ()
@@ -223,7 +223,7 @@ class _Between:
         if brought:
             return brought
         answer = yield self._ask("parent", parent, culprit, 1 + len(tips))
-        # On a branch that forked before the good end a merge may bring in what that branch was slow by already.
+        # A branch that forked before the good end may have been slow already; then the merge brings the slowness in.
         own = not tips or self.history.good in self.history.until(self.old)
         for number, tip in enumerate(tips if answer.result == "above" else ()):
             own = own and (yield self._ask("parent", tip, culprit, len(tips) - number)).result == "above"
@@ -233,13 +233,13 @@ class _Between:
         return (Finding(kind="doubtful", commits=commits, parent=parent, answer=answer),)
 
     def _result(self, commit: str) -> str:
-        """The result of a commit, or of one with the same content; "" if it has none."""
+        """Return the result of a commit, or of a commit with the same content; "" if neither was measured."""
         if self.history.same(commit, self.old):
             return "below"
         return next((answer.result for other, answer in self.known.items() if self.history.same(commit, other)), "")
 
     def _ask(self, question: Question, base: str, commit: str, planned: int) -> Ask:
-        """The question. `planned`: answers that the search still plans, including this one."""
+        """Return the question. `planned`: number of questions that the search still plans, this one included."""
         error = stats.tabled(2 * max(0.0, ERROR - self.spent) / planned) / 2  # rounded down to a level with a table row
-        self.spent += error  # decided or not
+        self.spent += error  # also if the answer stays unclear
         return Ask(base, commit, question, self.cut, error)

@@ -1,7 +1,7 @@
-"""The bot on GitHub: a run's answer as a comment on a pull request, and the `/abprof` command that starts a run.
+"""The GitHub bot: post a run's answer as a comment on a pull request, and check the `/abprof` command that starts a run.
 
-Two stages: the stage that runs a branch's code holds no token and makes a `Notice` of its run; the stage that holds the token
-reads that file as untrusted data and posts it. In: a run, or a notice file and GitHub's event. Out: text on GitHub.
+Two jobs: the measuring job runs a branch's code without a token and writes a `Notice` file; the posting job has the token, reads
+the file as untrusted data and posts the notice. In: a run, or a notice file and GitHub's event. Out: a comment on GitHub.
 """
 
 from abprof.extras.bot.comment import render

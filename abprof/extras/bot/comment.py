@@ -1,6 +1,6 @@
-"""Render a notice as GitHub-flavoured Markdown that always fits; templates/comment.md has the layout.
+"""Render a notice as a GitHub comment within a size limit; templates/comment.md has the layout.
 
-All texts of a notice are foreign: they are shown as code, and whatever else the template prints is escaped.
+All texts of a notice are untrusted: the comment shows them as code, and the template escapes everything else.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from abprof.report.text import clean, code, duration
 from abprof.report.text import markdown as escape
 from abprof.verdict import headline
 
-MOST_BYTES = 60_000  # of UTF-8; GitHub takes 65,536 characters
+MOST_BYTES = 60_000  # of UTF-8; GitHub accepts 65,536 characters
 TOP = 5  # rows that are not folded
 _NAMED = 5  # workloads named in the sentence about a weaker guarantee
 
 
 @dataclass(frozen=True)
 class _Room:
-    """How much of a notice is shown."""
+    """How much of a notice to show."""
 
     rows: int
-    details: int  # failures and warnings; 0: the environment is left out, too
-    text: int  # characters of one foreign text
+    details: int  # number of failures and warnings; 0 leaves out the environment, too
+    text: int  # characters of one untrusted text
 
 
-# Tried until the comment fits. The last shows numbers alone, and fits for any notice.
+# Tried in order until the comment fits. The last shows only numbers and fits for any notice.
 _ROOMS = (_Room(200, 30, 300), _Room(60, 10, 160), _Room(25, 5, 120), _Room(5, 0, 80), _Room(0, 0, 40))
 
 
 def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = "", most: int = MOST_BYTES) -> str:
-    """The comment in at most `most` bytes of UTF-8; a last line counts the rows that were left out.
+    """Return the comment in at most `most` bytes of UTF-8; a last line counts the rows left out.
 
     `link`: address of the full report. `head`: the pull request's head commit now, "" if unknown. `replaces`: the commit whose
     result this comment replaces. Raises AbprofError for a malformed link.
     """
     if link and not re.fullmatch(r"https?://[A-Za-z0-9._~:/?#&+,;=%@-]{1,500}", link):
-        raise AbprofError("not a plain http address", where="--url")
+        raise AbprofError("not an http or https address", where="--url")
     for room in _ROOMS:
         text = _rendered(notice, room, link=link, head=head or notice.head, replaces=replaces)
         if len(text.encode(errors="replace")) <= most:
@@ -57,7 +57,7 @@ def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = ""
 
 
 def title(notice: Notice) -> str:
-    """The answer in one line, with how far it holds."""
+    """Return the answer in one line; a weaker guarantee is mentioned."""
     return _sentence(notice) + (" Weaker guarantee." if notice.lacking else "")
 
 
@@ -69,7 +69,7 @@ def _sentence(notice: Notice) -> str:
 
 
 def _weaker(notice: Notice, limit: int) -> Markup:
-    """The sentence on a weaker guarantee, with the names of its workloads; "" without one."""
+    """Return the sentence on a weaker guarantee, with workload names; "" if the guarantee is full."""
     if not notice.lacking:
         return Markup("")
     names = Markup(", ").join(_span(name, limit) for name in notice.lacking_in[:_NAMED])
@@ -79,13 +79,13 @@ def _weaker(notice: Notice, limit: int) -> Markup:
 
 
 def next_step(notice: Notice, *, outdated: bool = False) -> str:
-    """What to do now."""
+    """Return what the reader should do next."""
     if outdated:
         return "nothing for this commit; the new head needs a run of its own."
     if notice.answer == "running":
         return "wait for the result, which replaces this comment."
     if notice.counts.get("tampered"):
-        return "do not act on these numbers: find out who wrote to those files (the warning names them)."
+        return "do not act on these numbers: find out what wrote to the files that the warning names."
     if notice.counts.get("controls_outside"):
         return "do not act on these numbers: measure again on a quiet machine."
     failed = {trouble.status for trouble in notice.troubles if not trouble.on_base and not trouble.workload}
@@ -124,13 +124,13 @@ def _because(row: Row, limit: int) -> Markup:
 
 
 def _span(text: str, limit: int = 120) -> Markup:
-    """A code span outside a table: a vertical bar has no backslash."""
+    """Return `text` as a code span for use outside tables, where a vertical bar is not escaped."""
     return Markup(code(text, limit).replace("\\|", "|"))  # noqa: S704
 
 
 def _fenced(text: str) -> Markup:
-    """A line as a fenced block, the fence longer than any run of backticks in the line. The line starts with a blank: other
-    bots take `/close` at the start of a line for a command."""
+    """Return a line as a fenced block; the fence is longer than any backticks in the line. The line starts with a blank,
+    because other bots read `/close` at the start of a line as a command."""
     line = " " + clean(text, 2000)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", line)), default=0))
     return Markup(f"{fence}\n{line}\n{fence}")  # noqa: S704 - only the fence ends the block

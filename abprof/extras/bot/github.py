@@ -1,8 +1,8 @@
-"""GitHub: its events, the command `/abprof COMMIT key=value ...`, who may start a run, and a notice as one comment.
+"""GitHub: read events, check the command `/abprof COMMIT key=value ...`, and post a notice as one comment.
 
-After a lost answer or a second poster, the next post leaves one comment with the newest result. The last line of a comment is
-hidden and names its run: `<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a
-line, but GitHub says who the author of a comment is. Only this module imports PyGithub.
+Every post reduces abprof's comments to one with the newest result, also after a failed post or two posts at once. A hidden
+last line names the run: `<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write
+such a line, so abprof checks the comment's author. Only this module imports PyGithub.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from github.IssueComment import IssueComment
     from github.Repository import Repository
 
-_TIMEOUT = 20  # seconds per answer
+_TIMEOUT = 20  # seconds per request
 _RETRIES, _LONGEST_WAIT = 4, 60  # attempts, and seconds to wait for a rate limit: a waiting job costs a runner
 _SECURE = re.compile(r"(https://[\w.-]+|http://(127\.0\.0\.1|localhost|\[::1\]))(:\d+)?(/[!-~]*)?", re.ASCII)
 _RIGHTS = "check --repo, --pr and the token: it needs pull-requests: write; for a fork post from a workflow_run job"
 
 
 def connect(name: str) -> Repository:
-    """The repository OWNER/NAME on the server of $GITHUB_API_URL, with the token of $GITHUB_TOKEN or $GH_TOKEN.
+    """Return the repository OWNER/NAME on the server $GITHUB_API_URL, with the token $GITHUB_TOKEN or $GH_TOKEN.
 
     Raises AbprofError without PyGithub or a token, for a server without https (the token would travel unencrypted), and for a
     malformed name.
@@ -48,19 +48,19 @@ def connect(name: str) -> Repository:
         import github
     except ImportError as error:
         raise AbprofError(f"{error.name} is not installed", advice="pip install 'abprof[bot]'") from error
-    logging.getLogger("github").setLevel(logging.ERROR)  # a refusal is one line: PyGithub prints every retry
+    logging.getLogger("github").setLevel(logging.ERROR)  # PyGithub would print every retry; abprof prints one line
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9-]{0,38}/[A-Za-z0-9._-]{1,100}", name):
         raise AbprofError(f"{name!r} is not OWNER/NAME", where="the repository")
     token = os.environ.get("GITHUB_TOKEN") or os.environ.get("GH_TOKEN") or ""
     if not token:
-        raise AbprofError("no token", where="GITHUB_TOKEN", advice="set it, or GH_TOKEN; --dry-run needs none")
+        raise AbprofError("no token", where="GITHUB_TOKEN", advice="set GITHUB_TOKEN or GH_TOKEN, or use --dry-run")
     url = os.environ.get("GITHUB_API_URL") or "https://api.github.com"
     if not _SECURE.fullmatch(url):
         raise AbprofError(f"{url[:200]!r} is not an https address", where="GITHUB_API_URL")
     retry = github.GithubRetry(
         total=_RETRIES,
         backoff_factor=1,
-        allowed_methods=None,  # any: what is written twice is folded by the next post
+        allowed_methods=None,  # all methods: the next post removes a comment written twice
         max_rate_limit_wait=_LONGEST_WAIT,
         secondary_rate_wait=_LONGEST_WAIT,
     )
@@ -72,14 +72,14 @@ def connect(name: str) -> Repository:
         per_page=100,
         user_agent="abprof",
         seconds_between_requests=0,
-        seconds_between_writes=1.0 if url.startswith("https:") else 0.0,  # as GitHub asks
+        seconds_between_writes=1.0 if url.startswith("https:") else 0.0,  # GitHub's recommendation
         lazy=True,
     ).get_repo(name)
 
 
 @contextmanager
 def refusals(where: str) -> Iterator[None]:
-    """Turn what GitHub or the network refuses into an AbprofError of one line."""
+    """Turn errors of GitHub and the network in the block into an AbprofError of one line."""
     import github
     import requests
 
@@ -94,7 +94,7 @@ def refusals(where: str) -> Iterator[None]:
         reason = printable(str(getattr(cause, "reason", None) or cause), 200)
         raise AbprofError(f"GitHub cannot be reached: {reason}", where=where, advice="try again later") from None
     except (github.BadAttributeException, AttributeError, LookupError, TypeError, ValueError):
-        raise AbprofError("the answer is not GitHub's", where=where, advice="check GITHUB_API_URL") from None
+        raise AbprofError("not an answer of GitHub", where=where, advice="check GITHUB_API_URL") from None
 
 
 # ---------------------------------------------------------------- GitHub's events
@@ -102,20 +102,20 @@ def refusals(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Event:
-    """An event of `workflow_run`, `pull_request` or a new comment on a pull request. GitHub writes it, not the run."""
+    """A `workflow_run` or `pull_request` event, or a new comment on a pull request. Trusted: GitHub writes the event."""
 
     repo: str  # OWNER/NAME
-    head: str  # the commit that it is about
-    number: int = 0  # of the pull request; 0 if the event names none
-    branch: str = ""  # the head's branch, and the repository that it lies in
+    head: str  # commit that the event is about
+    number: int = 0  # number of the pull request; 0 if the event names none
+    branch: str = ""  # branch of the head, and the repository of that branch
     home: str = ""
-    author: str = ""  # of a comment
-    options: dict[str, str] | None = None  # of the command in it, as `abprof run` takes them; None: not a comment
+    author: str = ""  # login of a comment's author
+    options: dict[str, str] | None = None  # options of `abprof run` in the command; None: not a comment
 
 
 def read_event(path: Path) -> Event:
-    """The event in a file (`$GITHUB_EVENT_PATH`). Raises AbprofError for one of another kind, and for a comment that is not a
-    command by a person."""
+    """Return the event in a file (`$GITHUB_EVENT_PATH`). Raises AbprofError for another kind of event, and for a comment that
+    is not a command or whose author is a bot."""
     where = f"--event {path}"
     try:
         with path.open("rb") as file:
@@ -124,7 +124,7 @@ def read_event(path: Path) -> Event:
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=where) from None
     except UNREADABLE as error:
-        raise AbprofError(f"not an event: {error}", where=where) from None
+        raise AbprofError(f"not a GitHub event: {error}", where=where) from None
 
     def at(*names: str) -> Any:
         found = event
@@ -140,9 +140,9 @@ def read_event(path: Path) -> Event:
     repo, run = text("repository", "full_name"), "workflow_run"
     if at("comment"):
         if at("action") != "created" or not at("issue", "pull_request"):
-            raise AbprofError("only a new comment on a pull request counts", where=where)
+            raise AbprofError("not a new comment on a pull request", where=where)
         if text("comment", "user", "type") != "User":
-            raise AbprofError("a bot may not run commands", where=where)
+            raise AbprofError("a bot may not start a run", where=where)
         commit, options = parse(text("comment", "body"))
         return Event(repo, commit, number, author=text("comment", "user", "login"), options=options)
     head = text(run, "head_sha") or text("pull_request", "head", "sha")
@@ -155,7 +155,7 @@ def read_event(path: Path) -> Event:
 
 WORD = "/abprof"
 _COMMAND = re.compile(rf"{WORD} (?P<commit>[0-9a-f]{{40}})(?P<options>( [a-z]+=[!-~]+)*)")
-_LARGEST = 25 << 20  # bytes: GitHub cuts its events there
+_LARGEST = 25 << 20  # bytes; GitHub's limit for an event
 _NAMES = r"[A-Za-z0-9][A-Za-z0-9_.,-]{0,200}"
 _VALUES = {
     **dict.fromkeys(("preset", "kernels", "workloads"), _NAMES),
@@ -165,15 +165,15 @@ _VALUES = {
 
 
 def parse(text: str) -> tuple[str, dict[str, str]]:
-    """The commit and the options of the command in a comment. Raises AbprofError for any other text.
+    """Return (commit, options) of the command in a comment. Raises AbprofError for any other text.
 
-    The commit is required: what runs is what the comment's author has read. No shell and no option can misread a value.
+    The commit is required, so that the run measures code that the comment's author has read. Values are checked strictly.
     """
     found = _COMMAND.fullmatch(text.strip(" \r\n"))
     pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
     options = {name: value for name, value in pairs if re.fullmatch(_VALUES.get(name, "(?!)"), value)}
     if not found or len(options) != len(pairs):
-        advice = f"write {WORD} COMMIT (40 hex digits), then any of {', '.join(_VALUES)} as name=value, once each"
+        advice = f"write {WORD} COMMIT (40 hex digits), then options name=value, each once: {', '.join(_VALUES)}"
         raise AbprofError("not a command", where=WORD, advice=advice)
     return found["commit"], options
 
@@ -187,10 +187,10 @@ class BotConfig(Record, frozen=True):
 
 
 def admit(event: Path, allow: Path) -> dict[str, str]:
-    """What the measuring job may run, in plain characters: base and target as commits, the pull request, options.
+    """Return name -> value for the measuring job: base and target (commits), pr, and the options.
 
-    Raises AbprofError if the comment is not a command, its author may not run it, or the pull request's head is no longer
-    the commit that it names.
+    Raises AbprofError if the comment is not a command, its author may not start runs, or the command names another commit
+    than the pull request's head.
     """
     found = read_event(event)
     if found.options is None:
@@ -200,10 +200,10 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
     loose = toml.loads(text, str(allow))
     config = toml.converted(loose, BotConfig, where=str(allow), lines=toml.lines(text), advice=f"there are {names}")
     if found.author.lower() not in {user.lower() for user in config.users}:
-        raise AbprofError("this user may not run it", where=WORD, advice=f"add the name to `users` in {allow}")
+        raise AbprofError("this user may not start a run", where=WORD, advice=f"add the name to `users` in {allow}")
     longest = seconds(config.longest_budget, "longest_budget")
     if "budget" in found.options and seconds(found.options["budget"], "budget") > longest:
-        raise AbprofError(f"a budget longer than {config.longest_budget}", where=WORD)
+        raise AbprofError(f"the budget is longer than {config.longest_budget}", where=WORD)
     repo, where = connect(found.repo), f"pull request {found.number} of {found.repo}"
     with refusals(where):
         pull = repo.get_pull(found.number)
@@ -212,39 +212,39 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
         raise AbprofError("the pull request is closed", where=where)
     if head != found.head:
         what = f"the head of pull request {found.number} is {head[:10]}, not {found.head[:10]}"
-        raise AbprofError(what, where=WORD, advice="read it again, and name its commit")
+        raise AbprofError(what, where=WORD, advice="review the new head, and name its commit")
     return {"base": base, "target": found.head, "pr": str(found.number), **found.options}
 
 
 # ---------------------------------------------------------------- posting
 
-_MOST_BYTES = 59_500  # of a text, without its hidden line; GitHub takes 65,536 characters
+_MOST_BYTES = 59_500  # of a comment without its hidden line; GitHub accepts 65,536 characters
 _CLOCKS = timedelta(hours=1)  # how far the measuring machine's clock may be ahead
 _OURS = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id viewerDidAuthor isMinimized } } }"
 _MARK = re.compile(r"<!-- abprof:v1(?P<fields>(?: [a-z]+=[A-Za-z0-9:+-]+)+) -->")
 
 
 def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untrusted: bool, key: str, link: str) -> str:
-    """Post the notice as the pull request's comment; returns what was done. Raises AbprofError.
+    """Post the notice as the pull request's comment, and return what was done. Raises AbprofError.
 
-    `repo` and `pr` may be "" and 0: the event file names them. `untrusted`: the notice may be forged, so an event is required.
+    `repo` and `pr` may be "" and 0: the event file names them. `untrusted`: the notice may be forged, so `event` is required.
     `key`: a pull request has one comment for each key, e.g. per device. `link`: address of the full report.
     """
     if untrusted and not event:
-        raise AbprofError("its commit is unknown", where="--artifact", advice="name GitHub's event with --event FILE")
+        raise AbprofError("an artifact needs GitHub's event", where="--artifact", advice="add --event FILE")
     now = datetime.now(UTC)
-    if notice.began[:19] > f"{now + _CLOCKS:%Y-%m-%dT%H:%M:%S}":  # it would never be replaced: the newest result stays
+    if notice.began[:19] > f"{now + _CLOCKS:%Y-%m-%dT%H:%M:%S}":  # a result from the future could never be replaced
         what = f"{notice.began} is later than now, {now:%Y-%m-%dT%H:%M:%SZ}"
-        raise AbprofError(what, where="began of the run", advice="set the clock of the machine that measured")
+        raise AbprofError(what, where="start of the run", advice="set the clock of the measuring machine")
     origin = read_event(event) if event else Event(repo, notice.head, pr)
     name, number = repo or origin.repo, pr or origin.number
     if not name or not (event or pr):
-        raise AbprofError("which pull request?", where="abprof comment", advice="--repo and --pr, or --event FILE")
+        raise AbprofError("no pull request given", where="abprof comment", advice="--repo and --pr, or --event FILE")
     if origin.repo.lower() != name.lower():
         raise AbprofError(f"{repo}, but the event is of {origin.repo}", where="--repo", advice="leave it out")
     if origin.head != notice.head:
         what = f"the artifact is of commit {notice.head[:10]}, the event of {origin.head[:10]}"
-        raise AbprofError(what, where="--artifact", advice="only the answer for the event's own commit is posted")
+        raise AbprofError(what, where="--artifact", advice="post the artifact of the event's own commit")
     there = connect(name)
     if not number:
         with refusals(f"commit {origin.head[:10]} of {name}"):
@@ -254,7 +254,7 @@ def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untru
 
 
 def _pull_of(repo: Repository, event: Event) -> int:
-    """The one open pull request whose head is the event's commit, or was before a push to its branch."""
+    """Return the number of the only open pull request whose head is, or was before a push, the event's commit."""
     pulls = [one for one in repo.get_commit(event.head).get_pulls() if one.state == "open"]
     pulls = [one for one in pulls if one.base.repo.full_name.lower() == event.repo.lower()]
     found = [one.number for one in pulls if one.head.sha == event.head]
@@ -269,8 +269,8 @@ def _pull_of(repo: Repository, event: Event) -> int:
 
 
 def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
-    """Edit the comment if the answer is the same; post a new one and minimise the old one if it changed, so that people are
-    notified. An older result never replaces a newer one."""
+    """Edit the comment if the answer is the same. If the answer changed, post a new comment, which notifies people, and minimise
+    the old comment. An older result never replaces a newer result."""
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
     mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}
@@ -280,9 +280,9 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
     outdated = [one for _, one in live]
     made = None
     if best and there == mine:
-        done = f"nothing: it is up to date {best.html_url}"
+        done = f"nothing: the comment is up to date {best.html_url}"
     elif best and _rank(there, head) > _rank(mine, head):
-        done = f"nothing: a newer result is there {best.html_url}"
+        done = f"nothing: the comment has a newer result {best.html_url}"
     else:
         replaces = there["head"] if there and there["head"] != notice.head else ""
         text = render(notice, link=link, head=head, replaces=replaces, most=_MOST_BYTES)
@@ -302,8 +302,8 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
 
 
 def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
-    """(fields of the hidden line, comment) of each comment that the token's owner wrote, by GitHub's word, and that is not
-    minimised."""
+    """Return (fields of the hidden line, comment) of each comment that the token's owner wrote, as GitHub confirms, and that is
+    not minimised."""
     lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in comments]
     marked = [(dict(field.split("=", 1) for field in line["fields"].split()), one) for line, one in lines if line]
     mine: set[str] = set()
@@ -316,11 +316,11 @@ def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict
 
 
 def _rank(fields: dict[str, str], head: str) -> tuple[bool, str, bool, str]:
-    """Newer is greater: a result for the pull request's head, then the later run, then its result over its start."""
+    """Return a sort key, newest last: prefer a result for the pull request's head, then a later run, then a finished run."""
     began = fields.get("began", "").replace("+00:00", "Z")
     return fields.get("head") == head, began, fields.get("answer") != "running", fields.get("run", "")
 
 
 def _short(text: str) -> str:
-    """A hash in place of foreign text in a hidden line."""
+    """Return a hash to use for an untrusted text in the hidden line."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]

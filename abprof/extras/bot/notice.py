@@ -1,8 +1,8 @@
-"""The notice: what is posted of a run, as one small typed record with a strict reader.
+"""The notice: the part of a run that is posted, as a small typed record with a strict reader.
 
-The stage that runs a branch's code writes it; the stage that holds a token reads it as untrusted data: every text is short,
-every number finite, every list bounded, and an unknown key is an error. No path, address, pull request or markup in it is
-ever used as one. docs/schemas/notice.schema.json is generated from this file.
+The measuring job writes the notice; the posting job, which has a token, reads the file as untrusted data: every text is short,
+every number finite, every list bounded, and an unknown key is an error. A text in a notice is never used as a path, address,
+pull request or markup. docs/schemas/notice.schema.json is generated from this file.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Facts = Annotated[tuple[tuple[Name, Text], ...], Meta(max_length=MOST_FACTS)]
 
 
 class Ref(Record, frozen=True, kw_only=True):
-    """A side: what it is called and which commit it is."""
+    """A side: its name and its commit."""
 
     label: Name
     commit: Commit
-    uncommitted: bool = False  # a working tree that stands on this commit
+    uncommitted: bool = False  # a working tree on top of this commit
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """One row that is not the same: the fields of a comparison that are shown, both times, and its causes."""
+    """A row with another verdict than `same`: fields of its comparison, both times, and causes."""
 
     case: Name
     verdict: Verdict
-    status: Code = ""  # of the arm that did not run or was wrong; "" where both are ok
+    status: Code = ""  # status of the arm that failed or was wrong; "" if both are ok
     reasons: Annotated[tuple[Code, ...], Meta(max_length=10)] = ()
     pct: Percent | None = None
     low_pct: Percent | None = None
@@ -59,17 +59,17 @@ class Row(Record, frozen=True, kw_only=True):
     discovery: bool = False
     base_ns: Time | None = None
     target_ns: Time | None = None
-    causes: Annotated[tuple[Text, ...], Meta(max_length=8)] | None = None  # None: not looked for
+    causes: Annotated[tuple[Text, ...], Meta(max_length=8)] | None = None  # None: no search for causes
 
     def judged(self) -> Comparison:
-        """The row as a comparison, for the functions of report/ that describe one."""
+        """Return the row as a comparison, for functions of report/ that describe comparisons."""
         names = set(self.__struct_fields__) & set(Comparison.__struct_fields__) - {"causes"}
         shared = {name: getattr(self, name) for name in names}
         return Comparison(cell=self.case, from_="base", to="target", metric="", **shared)
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """A reason why arms have no speed."""
+    """A failure because of which arms have no times."""
 
     arm: Name
     what: Name
@@ -81,11 +81,11 @@ class Trouble(Record, frozen=True, kw_only=True):
 
 
 class Notice(Record, frozen=True, kw_only=True):
-    """What is posted of a run. All of it may be forged."""
+    """The part of a run that is posted. Every field may be forged."""
 
     schema: Literal[3]
     abprof: Name  # version
-    run: Name  # id
+    run: Name  # the run's id
     status: Literal["running", "complete", "interrupted"]
     began: Moment
     base: Ref
@@ -96,7 +96,7 @@ class Notice(Record, frozen=True, kw_only=True):
     threshold: Percent
     margin: Percent
     device: Name
-    lacking: Lacking = ""  # the weaker guarantee, and the workloads that have it
+    lacking: Lacking = ""  # the missing guarantee, and the workloads without it
     lacking_in: Annotated[tuple[Name, ...], Meta(max_length=MOST_ROWS)] = ()
     rows: Annotated[tuple[Row, ...], Meta(max_length=MOST_ROWS)] = ()
     rows_left_out: Count = 0
@@ -109,7 +109,7 @@ class Notice(Record, frozen=True, kw_only=True):
 
     @property
     def head(self) -> str:
-        """The commit that the answer is about: the first target."""
+        """Commit that the answer is about: the first target's."""
         return self.targets[0].commit
 
     @property
@@ -129,15 +129,15 @@ class Notice(Record, frozen=True, kw_only=True):
 
 
 def encode(notice: Notice) -> bytes:
-    """The notice as the bytes of its file. Raises AbprofError for one that its own reader would refuse."""
+    """Return a notice as the bytes of its file. Raises AbprofError for a notice that `read_notice` would refuse."""
     data = msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n"
     _decoded(data, notice.run)
     return data
 
 
 def read_notice(path: Path) -> Notice:
-    """The notice in a file that anybody may have written. Reads at most 1 MiB, follows no link and waits for no pipe.
-    Raises AbprofError."""
+    """Return the notice in an untrusted file. Reads at most 1 MiB, follows no link and does not wait for a pipe. Raises
+    AbprofError."""
     where = str(path)
     try:
         if path.is_symlink() or not path.is_file():
@@ -163,9 +163,9 @@ _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs",
 
 
 def make_notice(run: Run) -> Notice:
-    """The notice of a run.
+    """Return the notice of a run.
 
-    Raises AbprofError for a run of one branch or without times: it has no verdict.
+    Raises AbprofError for a run of one branch or without times, which has no verdict.
     """
     if not run.options.timed:
         raise AbprofError("a run without timings has no verdict", where=run.id, advice="report.md has the counters")
@@ -209,7 +209,7 @@ def _ref(side: Side) -> Ref:
 
 
 def _rows(run: Run, shown: Page) -> Iterator[Row]:
-    """The rows that are not the same, without those left out on both sides."""
+    """Yield the rows whose verdict is not `same`, without rows skipped on both sides."""
     for group in (workload.group for workload in shown.workloads):
         several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
         for row in group.rows:
@@ -232,7 +232,7 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
 
 
 def _troubles(shown: Page) -> Iterator[Trouble]:
-    """What failed; builds first, since they cost the most cells."""
+    """Yield the failures; builds first, because they affect the most cells."""
     for one in sorted(shown.failed, key=lambda one: one.seen[0].status != "build_failed"):
         seen = one.seen[0]
         yield Trouble(
@@ -247,10 +247,10 @@ def _troubles(shown: Page) -> Iterator[Trouble]:
 
 
 def _command(run: Run) -> tuple[str, ...]:
-    """The run's command line with its seed; () if it is too long. The bot names refs by their commits."""
+    """Return the run's command line with its seed, refs as commits; () if the command line is too long."""
     words = run.options.arguments
     words = words[1:] if words[:1] == ("abprof",) else words
-    end = words.index("--") if "--" in words else len(words)  # a command behind `--` has options of its own
+    end = words.index("--") if "--" in words else len(words)  # the words after `--` belong to the command
     seed = () if "--seed" in words[:end] or words[:1] == ("demo",) else ("--seed", str(run.options.seed))
     command = ("abprof", *words[:end], *seed, *words[end:])
     return command if len(command) <= 100 and all(clean(word, 600) == word for word in command) else ()

@@ -1,6 +1,6 @@
-"""What `abprof init` writes for a function: a table of abprof.toml for its package, and a workload with a guess for each argument.
+"""Propose the files of `abprof init`: a table in abprof.toml for a function's package, and a workload with guessed arguments.
 
-The frames of the files are in templates/adopt/.
+The templates of these files are in templates/adopt/.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from abprof.system.bundled import bundled
 
 @dataclass(frozen=True)
 class Made:
-    """Files to be written, path -> text, relative to the repository's root."""
+    """Proposed files: path relative to the repository's root -> text."""
 
-    function: Function  # what the workload calls
+    function: Function  # function that the workload calls
     files: dict[str, str]
     missing: tuple[str, ...] = ()  # lines that the existing configuration lacks
 
@@ -32,9 +32,9 @@ class Made:
 def adopted(
     found: Found, one: Function, file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
 ) -> Made:
-    """A workload called `name` for a function, and a table for its package unless the configuration `file` has one.
+    """Propose a workload `name` for a function, and a table for its package unless the configuration `file` has one.
 
-    `under`: the tables above abprof's keys, in pyproject.toml.
+    `under`: keys of the tables around abprof's tables, in pyproject.toml.
     """
     kernel, access, entry = _package_of(found, one)
     for known, there in (file.kernels if file else {}).items():
@@ -51,7 +51,7 @@ def adopted(
 
 
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
-    """A kernel package in abprof's own layout that runs as it stands, and its workload."""
+    """Propose a new kernel package in abprof's own layout and its workload; both run unchanged."""
     path = f"kernels/{name}/__init__.py"
     text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
     found = look([path], {path: text}.__getitem__)
@@ -60,13 +60,13 @@ def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
 
 
 def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]:
-    """The functions of an existing kernel package. Raises AbprofError if there is none, or no function of tensors in it."""
+    """Return the functions of an existing kernel package. Raises AbprofError if no function in it takes tensors."""
     package = (file or File()).package(kernel)
     folder = (package.path or (package.module.replace(".", "/") if package.module else f"kernels/{kernel}")).rstrip("/")
     some = tuple(one for one in candidates(found) if f"{one.path}/".startswith((f"{folder}/", f"{folder}.py/")))
     if not some:
-        advice = f"abprof init --kernel {kernel} begins a package"
-        raise AbprofError(f"no function of tensors in a kernel package {kernel}", where=folder, advice=advice)
+        advice = f"abprof init --kernel {kernel} writes a new package"
+        raise AbprofError(f"kernel package {kernel} has no function that takes tensors", where=folder, advice=advice)
     return some
 
 
@@ -74,7 +74,7 @@ def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]
 
 _OURS = {"case", "compare", "import_module", "inputs", "kernel", "Op", "torch", "variant"}  # names that a workload uses
 _RESERVED = {"dtype", "direction", "arm", "case", "device"}  # not allowed as names of axes
-_SCALARS = (  # a parameter's name -> a value that is likely to be accepted
+_SCALARS = (  # pattern of a parameter's name -> a plausible value
     (r"(variance_)?eps(ilon)?", "1e-6"),
     (r"(dim|axis)", "-1"),
     (r"(is_)?causal|training|return_\w+|use_\w+|keepdim|in_?place|transpose\w*|has_\w+", "False"),
@@ -93,11 +93,11 @@ _GENERIC = ("batch", "heads", "rows", "width")
 
 @dataclass(frozen=True)
 class _Known:
-    """A function known by its names. `text`: its result from tensors {0}, {1}, ... and named scalars, in plain torch."""
+    """A common operation, recognised by name. `text`: its result in plain torch from tensors {0}, {1}, ... and named scalars."""
 
     names: str
     text: str
-    shapes: tuple[tuple[str, ...], ...]  # of each tensor, where the code does not say
+    shapes: tuple[tuple[str, ...], ...]  # shape of each tensor, if the code does not give it
     scalars: Mapping[str, tuple[str, str]]  # name in `text` -> pattern of the parameter's name, default
 
 
@@ -137,7 +137,7 @@ _KNOWN = (
 
 
 def _known(called: str) -> tuple[_Known | None, str]:
-    """The known function of this name, and the name without prefixes and suffixes such as `triton_` and `_kernel`."""
+    """Return the known operation of this name, and the name without affixes such as `triton_` and `_kernel`."""
     plain = re.sub(r"function$", "", called.lower().removesuffix(".apply"))
     bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", plain)
     word = bare[1] if bare else plain
@@ -147,32 +147,32 @@ def _known(called: str) -> tuple[_Known | None, str]:
 @dataclass(frozen=True)
 class _Argument:
     name: str
-    value: str = ""  # of an argument that is not a tensor
-    shape: tuple[str, ...] = ()  # a tensor's axes, digits for a fixed extent
-    index: bool = False  # integers below the first tensor's last extent
+    value: str = ""  # value of an argument that is not a tensor
+    shape: tuple[str, ...] = ()  # a tensor's axes; digits mean a fixed size
+    index: bool = False  # a tensor of integers below the first tensor's last size
     guessed: str = ""
     keyword: bool = False
 
     @property
     def local(self) -> str:
-        """The variable in the reference."""
+        """Name of the argument's variable in the reference."""
         return f"{self.name}_" if self.name in _OURS else self.name
 
 
 @dataclass(frozen=True)
 class _Call:
     arguments: tuple[_Argument, ...]
-    reference: str  # in plain torch, of the tensors' locals; "" if the name has no known meaning
+    reference: str  # expression in plain torch; "" if the name is not a known operation
     left_out: tuple[str, ...]  # parameters that keep their defaults
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """The axes of all tensors, in order of appearance."""
+        """Axes of all tensors, in order of appearance."""
         return tuple(dict.fromkeys(axis for one in self.arguments for axis in one.shape if not axis.isdigit()))
 
 
 def _call_of(one: Function) -> _Call:
-    """The call, guessed: parameters without a default, and the optional tensors of a known function."""
+    """Guess a call: all parameters without a default, and optional tensors of a known operation."""
     meaning, word = _known(one.name)
     required = [p for p in one.parameters if p.default is None]
     tensors = [p for p in required if _is_tensor(one, p, first=p is required[0])]
@@ -210,7 +210,7 @@ def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
 
 
 def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_Argument]) -> str:
-    """The known function's text with the variables of this call; scalars as passed, or their defaults."""
+    """Return the known operation's text with this call's variables, and scalars as passed or their defaults."""
     passed = {a.name: a.value for a in arguments if not a.shape}
     passed = {p.name: passed.get(p.name) or p.default or "" for p in one.parameters}
     scalars = {}
@@ -221,9 +221,9 @@ def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_A
 
 
 def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None) -> dict[str, tuple[str, ...]]:
-    """Tensor -> its axes: as the code names them, else as a known function has them, else those of the first tensor."""
+    """Return tensor -> axes: as named in the code, else as in the known operation, else as the first tensor's."""
     made: dict[str, tuple[str, ...]] = {}
-    names: dict[str, str] = {}  # the meaning's name of a dimension -> the code's
+    names: dict[str, str] = {}  # dimension in the known operation -> dimension in the code
     for at, p in enumerate(tensors):
         said = one.shapes.get(p.name, ())
         usual = meaning.shapes[at] if meaning else ()
@@ -256,16 +256,16 @@ _BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in")
 _NATIVE = ("csrc", "include", "cpp", "cuda", "src/csrc")
 
 
-_WHY = {  # key of a proposed table -> why it has its value, where that is a guess
-    "inputs": "what decides a rebuild, and all that a build is given: add what else it reads",
-    "build": "setup.py makes an extension: it is compiled once for each content of `inputs`",
+_WHY = {  # key of a proposed table -> comment on its guessed value
+    "inputs": "files that a build reads; a change rebuilds: add any further files",
+    "build": "setup.py compiles an extension, once for each content of `inputs`",
     "env": "the extension is imported from the top, not from inside the package",
 }
 
 
 def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | None]:
-    """The kernel package of a function, guessed as the highest folder with an __init__.py: its name; the module to import the
-    function from, relative to the package (".rows", "" for the package itself); its table, None for kernels/NAME."""
+    """Guess a function's kernel package: the highest folder with an __init__.py. Return its name; the module to import the
+    function from, relative to the package (".rows", "" for the package itself); and its table, None for kernels/NAME."""
     path = PurePosixPath(one.path)
     home = path
     for folder in path.parents:
@@ -318,7 +318,7 @@ def _quoted(value: str | Sequence[str]) -> str:
 
 # ---------------------------------------------------------------- the workload
 
-_SIZES = (  # what an axis is called -> smoke, default; the first that fits
+_SIZES = (  # pattern of an axis -> sizes in smoke and default; the first match counts
     (r"b|bs|bsz|n?_?batch\w*|z", 2, 8),
     (r"vocab\w*", 512, 32768),
     (r"t|l|s|seq\w*|n_?ctx|\w*seqlen\w*|\w*tokens", 128, 2048),
@@ -328,8 +328,8 @@ _SIZES = (  # what an axis is called -> smoke, default; the first that fits
     (r"width|n_?cols?|hidden\w*|d_?model|dim|c|d|[mnk]", 256, 4096),
     (r".*", 64, 512),
 )
-_VECTOR = (65536, 1 << 24)  # sizes where all tensors have one axis in common
-_STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the first axis that fits has several values in a preset
+_VECTOR = (65536, 1 << 24)  # sizes if all tensors share a single axis
+_STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the first matching axis gets several values in a preset
 _NO_REFERENCE = """
 
 # WRITE: reference(case, inputs), what it computes in plain torch and higher precision, and check(case, outputs, expected),
@@ -354,7 +354,7 @@ def _workload(one: Function, kernel: str, access: str) -> str:
     prepare.append(f"return Op(lambda: {target}{f'.{method}' if method else ''}({given}))")
     frame = Template((bundled("templates") / "adopt" / "workload.txt").read_text(encoding="utf-8"))
     return frame.substitute(
-        title=f"{one.name}, as `abprof init` found it: look at what is GUESSED.",
+        title=f"{one.name}, proposed by `abprof init`: check the lines marked GUESSED.",
         imports="from importlib import import_module\n\n" if access else "",
         helpers="Op, compare" if call.reference else "Op",
         kernel=_quoted(kernel),
@@ -366,7 +366,7 @@ def _workload(one: Function, kernel: str, access: str) -> str:
 
 
 def _presets(call: _Call, *, triton: bool) -> list[str]:
-    """Sizes by the axes' names; dtypes that such a kernel is likely to take."""
+    """Return the lines of the presets: sizes by the axes' names, and dtypes that the kernel probably accepts."""
     heads = any(len(a.shape) == 4 for a in call.arguments)
     small = "float16" if heads and triton else "float32"
     large = "float32" if not triton else "float16" if heads else "bfloat16"
@@ -402,7 +402,7 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
 
 
 def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool) -> str:
-    """`reference` and `check`, in float64; a GPU multiplies float32 as TF32."""
+    """Return the text of `reference` (in float64) and `check`; tolerances allow for TF32 on a GPU."""
     wide = "".join(f'    {a.local} = inputs["{a.name}"]{"" if a.index else ".double()"}\n' for a in tensors)
     tolerance = f'rtol={"2e-3" if triton else "1e-5"} if case["dtype"] == "float32" else 2e-2, atol=0'
     return (

@@ -1,4 +1,4 @@
-"""What a repository's Python files hold: functions of tensors and the Triton kernels they launch. Files are parsed, never imported."""
+"""Find functions that take tensors, and the Triton kernels they launch. Files are parsed, never imported."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePosixPath
 
-_LARGEST = 1 << 20  # characters of a Python file that a person wrote
-_DEPTH = 4  # of calls followed to learn shapes and kernels
+_LARGEST = 1 << 20  # characters; larger Python files are skipped as generated
+_DEPTH = 4  # depth of calls followed to learn shapes and kernels
 _JIT = re.compile(r"(.*\b(triton|gluon)\.)?jit")
-# Folders whose files are measured only if there are no others.
+# Functions in these folders are candidates only if there are no others.
 _ASIDE = re.compile(
     r"(.*/)?((tests?|bench\w*|docs?|examples?|scripts|tools|third_party|vendor|ci|utils|tutorials|workloads|runs|dev|demo)/.*"
     r"|(test_|bench|conftest|setup\.)[^/]*)"
@@ -42,28 +42,28 @@ class Parameter:
 
     @property
     def tensor(self) -> bool:
-        """Whether the annotation says that this is a tensor."""
+        """Whether the annotation names a tensor type."""
         return "Tensor" in self.annotation and not re.search("list|tuple|sequence", self.annotation, re.IGNORECASE)
 
 
 @dataclass(eq=False)
 class Function:
-    """A function at the top of a file, or the `forward` of an autograd function, called `Class.apply`."""
+    """A top-level function of a file, or the `forward` of an autograd function, called as `Class.apply`."""
 
     name: str
     path: str
     line: int
     parameters: list[Parameter]
-    names: set[str]  # names that its body reads
-    calls: list[tuple[str, dict[int | str, str]]]  # what it calls, with position or keyword -> own parameter
-    tensors: set[str]  # parameters that it uses as tensors
-    shapes: dict[str, tuple[str, ...]]  # parameter -> names of its dimensions, "_" for one without a name
-    kernels: set[str] = field(default_factory=set)  # Triton kernels that it launches, also through others
+    names: set[str]  # names that the body reads
+    calls: list[tuple[str, dict[int | str, str]]]  # (called name, position or keyword -> own parameter passed there)
+    tensors: set[str]  # parameters that the body uses as tensors
+    shapes: dict[str, tuple[str, ...]]  # parameter -> names of its dimensions, "_" for an unnamed dimension
+    kernels: set[str] = field(default_factory=set)  # Triton kernels launched, directly or through calls
 
 
 @dataclass
 class Found:
-    """A repository's files, and what its Python files define."""
+    """A repository's files, and the functions in its Python files."""
 
     files: Sequence[str]
     functions: dict[str, list[Function]] = field(default_factory=dict)  # by name
@@ -73,7 +73,7 @@ class Found:
     setup: str = ""  # text of setup.py
 
     def callees(self, function: Function) -> Iterator[tuple[Function, dict[int | str, str]]]:
-        """Functions of this repository that it calls; those of its own file come before others of the same name."""
+        """Yield (called function, passed parameters) within this repository; a function of the same file takes precedence."""
         for name, places in function.calls:
             there = self.functions.get(name, [])
             if there and function not in there:
@@ -97,7 +97,7 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
 
 
 def candidates(found: Found) -> tuple[Function, ...]:
-    """Functions that can be measured, the likeliest first: those that launch kernels come before others."""
+    """Return functions that can be measured, the likeliest first; functions that launch kernels precede others."""
     every = [one for one in chain(*found.functions.values()) if _measurable(one)]
     inner = {callee.name for one in every for callee, _ in found.callees(one)}
     exported = {name for names in found.fronts.values() for name in names}
@@ -119,7 +119,7 @@ def _measurable(one: Function) -> bool:
 
 
 def _learn(found: Found, function: Function, depth: int) -> None:
-    """Add what the functions that it calls know: the kernels they launch, and the shapes of the parameters handed to them."""
+    """Add to `function` the kernels that its callees launch, and the shapes of parameters passed to them."""
     function.kernels |= function.names & found.kernels
     for callee, places in found.callees(function) if depth else ():
         _learn(found, callee, depth - 1)
@@ -165,7 +165,7 @@ def _read(found: Found, path: str, text: str) -> None:
 
 
 def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Statements of a file, those under `if` and `try` too."""
+    """Yield the top-level statements of a file, also those under `if` and `try`."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try):
@@ -209,14 +209,14 @@ def _calls(nodes: Sequence[ast.AST], mine: set[str]) -> Iterator[tuple[str, dict
 
 
 def _handed(value: ast.expr) -> str:
-    """The name that is handed on, as it is or in another memory layout: `x`, `x.contiguous()`."""
+    """Return the variable that an argument passes on, unchanged or in another layout: `x`, `x.contiguous()`."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SAME_SHAPE:
         value = value.func.value
     return value.id if isinstance(value, ast.Name) else ""
 
 
 def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
-    """Shapes that a docstring gives beside a parameter's name."""
+    """Return parameter -> shape, as given in a docstring."""
     found = {}
     for name in names:
         told = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
@@ -227,7 +227,7 @@ def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _unpacked(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """`M, K = a.shape` and `M, K = a.size()`."""
+    """Yield parameter and shape of statements such as `M, K = a.shape` and `M, K = a.size()`."""
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
             owner, _, attribute = _dotted(node.value).partition(".")

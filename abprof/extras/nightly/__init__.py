@@ -1,4 +1,4 @@
-"""Nightly jobs and their history: compares the last judged commit of a branch with its head, and finds changes over many nights.
+"""Nightly jobs: compare a branch's head with its last judged commit, and find changes over many nights.
 
 In: a branch, and the run folders of earlier nights. Out: one run folder per night, a `NightReport`, the `History` of all
 nights, and a page of trends (`history.html`).

@@ -1,8 +1,8 @@
 """Change detection over many nights: a pure function from trends to confirmed changes and machine shifts.
 
 A moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018); docs/NIGHTLY.md has the method and its error rates. The
-*level*, the logarithm of the head's time, is searched once the machine's shifts are removed; the *chain*, the product of the
-nights' ratios, tells whether code or machine moved. The answer for night n depends on nights up to n only.
+*level* (logarithm of the head's time, without the machine's shifts) is searched for changes. The *chain* (the product of the
+nights' ratios) tells whether the code or the machine changed. The result for night n depends on nights up to n only.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ import numpy as np
 
 from abprof.extras.nightly.history import History, NightRow, Value
 
-FLOOR = math.log(1.03)  # smaller changes are never confirmed
-CONFIRM = 3  # nights that must each show the change
+FLOOR = math.log(1.03)  # smallest change that can be confirmed
+CONFIRM = 3  # number of nights that must each show the change
 _EACH = 0.4  # share of the change that each of these nights must show
-_LAST = (3, 6)  # nights in the stretch at the end
-# Earlier stretch: its length, and the rank (in order of time) of the night that represents it against a fall; against a
-# rise the rank counts from the slowest. So half of a long stretch may be outliers.
+_LAST = (3, 6)  # lengths, in nights, of the latest stretch
+# Earlier stretch: (length in nights, rank). The night of this rank, counted from the fastest, represents the stretch when
+# searching for a fall; from the slowest, for a rise. So half of a long stretch may be outliers.
 _BEFORE = {4: 0, 8: 3, 16: 7, 32: 15}
-_BETWEEN = (0, 4, 8, 16, 32)  # nights between both stretches: those in which a drift rose
+_BETWEEN = (0, 4, 8, 16, 32)  # nights between both stretches, to skip a slow drift
 _Z = 4.5
-_Z_DENIED = 3.5  # a ratio that denies a change by this many standard deviations blames the machine
+_Z_DENIED = 3.5  # standard deviations between ratio and change at which the machine is the cause
 _NORMAL = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
 _MEDIAN = math.pi / 2  # variance of a median over that of a mean
-_PRIOR, _PRIOR_NIGHTS = 0.01, 4.0  # assumed standard deviation of a cell, and the weight of that assumption
+_PRIOR, _PRIOR_NIGHTS = 0.01, 4.0  # prior standard deviation of a cell, and its weight in nights
 _LEAST_SIGMA = 5e-4
-_WINDOW = 64  # nights that a standard deviation is estimated from
+_WINDOW = 64  # nights from which a standard deviation is estimated
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -41,9 +41,9 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 class Trend:
     """One cell (of one variant) over many nights; nights without a value are left out.
 
-    `base` and `head`: times in ns, nan where not measured. `ratio`: ln(head / base) as that night's run judged it, 0 for
-    identical code, nan where not judged. `machine`: what absolute times depend on beside the code, that is the machine and
-    the matrix with the contents of its workloads.
+    `base` and `head`: times in ns, nan if not measured. `ratio`: ln(head / base) as judged by that night's run, 0 for
+    identical code, nan if not judged. `machine`: identifies machine, matrix and contents of the workloads; absolute times
+    are comparable only if it is equal.
     """
 
     name: str
@@ -59,15 +59,15 @@ class Change:
     """A confirmed change of one cell's time. `pct` is in per cent of time: negative is faster."""
 
     trend: str
-    night: int  # the first at the new level
-    found: int  # the night that confirmed it
+    night: int  # first night at the new level
+    found: int  # night that confirmed the change
     pct: float
-    because: Literal["code", "machine", "open"]  # what moved; `open` where the chain's own noise hides it
+    because: Literal["code", "machine", "open"]  # cause; `open`: the chain is too noisy to tell
 
 
 @dataclass(frozen=True)
 class Shift:
-    """A machine shift: on this night most cells moved together, although the same commit was measured."""
+    """A machine shift: on this night the times of most cells changed together, although the commit was the same."""
 
     night: int
     pct: float
@@ -76,7 +76,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class _Series:
-    """Values in the order of their nights, and their standard deviation as known on each. `places`: indexes in the trend."""
+    """Values in the order of nights, each with the standard deviation known by then. `places`: indexes into the trend."""
 
     places: list[int]
     values: Floats
@@ -84,7 +84,7 @@ class _Series:
 
 
 def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
-    """Trends of one series' values, which come cell by cell and each cell's in the order of its nights."""
+    """Yield the trends of one series. `values` must be grouped by cell and ordered by night within a cell."""
     for (cell, variant, _), rows in groupby(values, key=lambda pair: (pair[1].cell, pair[1].variant, pair[1].metric)):
         kept = [(night, value) for night, value in rows if value.head is not None or value.pct is not None]
         if kept:
@@ -100,7 +100,7 @@ def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
 
 
 def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
-    """All confirmed changes, in the order in which they were confirmed, and all machine shifts."""
+    """Return all confirmed changes, in the order of confirmation, and all machine shifts."""
     drift, shifts = _machine(found)
     changes = [change for trend in found for change in _changes_of(_without(trend, shifts), drift)]
     return sorted(changes, key=lambda change: (change.found, change.trend)), shifts
@@ -109,8 +109,8 @@ def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
 def history_changes(
     history: History, series: str, cells: Sequence[str] = (), since: str = ""
 ) -> tuple[list[Change], list[Shift]]:
-    """The changes of the selected cells of one series, and the machine's shifts, since the given date. All cells and nights
-    are searched: shifts show in all cells together, and changes against earlier nights."""
+    """Return changes of the selected cells of one series, and machine shifts, since the given date. The search uses all cells
+    and nights: a shift shows only in all cells together, a change only against earlier nights."""
     changes, shifts = find_changes(list(trends(history.values(series))))
     names = {trend.name for trend in trends(history.values(series, cells))}
     late = {night.number for night in history.nights(series) if night.began >= since}
@@ -122,8 +122,8 @@ def history_changes(
 
 
 def _machine(found: Sequence[Trend]) -> tuple[dict[int, float], list[Shift]]:
-    """Median move of the same commits from one night to the next, by night, and the moves that are shifts: at least 1 %, in
-    three or more cells, of which three in four moved together."""
+    """Return night -> median log change of unchanged commits since the night before, and the changes that are machine shifts: at
+    least 1 %, in three or more cells, of which three quarters changed together."""
     moves: dict[int, list[float]] = {}
     for trend in found:
         for i in range(1, len(trend.numbers)):
@@ -144,7 +144,7 @@ def _machine(found: Sequence[Trend]) -> tuple[dict[int, float], list[Shift]]:
 
 
 def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
-    """The trend with the machine's shifts removed from its absolute times."""
+    """Return the trend with machine shifts removed from its absolute times."""
     factor = np.ones(len(trend.numbers))
     for shift in shifts:
         first = bisect_left(trend.numbers, shift.night)
@@ -159,7 +159,7 @@ def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
 
 def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
     levels, chain = _levels_of(trend), _chain_of(trend)
-    start = -1  # place of the present level's first night
+    start = -1  # index of the first night at the current level
     while hits := [(level.places[at], level, first, at) for level in levels for first, at in _hit(level, start)]:
         found, level, first, at = min(hits, key=lambda hit: hit[0])
         index, size = _step(level.values[first : at + 1])
@@ -170,7 +170,7 @@ def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
 
 
 def _levels_of(trend: Trend) -> list[_Series]:
-    """The head's time, a series per machine. A machine's first value is the base of its first night."""
+    """Return log times of the head, one series per machine. A machine's first value is the base of its first night."""
     made: list[_Series] = []
     first = 0
     for i in range(1, len(trend.numbers) + 1):
@@ -186,14 +186,14 @@ def _levels_of(trend: Trend) -> list[_Series]:
 
 
 def _chain_of(trend: Trend) -> _Series:
-    """The measured ratios, over all machines."""
+    """Return the measured log ratios over all machines."""
     places = [i for i in range(len(trend.numbers)) if not np.isnan(trend.head[i]) and math.isfinite(trend.ratio[i])]
     values = trend.ratio[places] if places else np.empty(0)
     return _Series(places, values, _sigma(values, len(values)))
 
 
 def _sigma(scatter: Floats, length: int) -> Floats:
-    """Standard deviation on each night, estimated from the nights before and drawn towards the prior."""
+    """Return the standard deviation for each night, estimated from earlier nights and shrunk towards the prior."""
     sizes, late = np.abs(scatter), length - len(scatter)
     ends = [*range(1, 9), *range(12, _WINDOW, 4), *range(_WINDOW, len(sizes) + 1, 32)]
     ends = [end for end in ends if end <= len(sizes)]
@@ -206,14 +206,14 @@ def _sigma(scatter: Floats, length: int) -> Floats:
 
 
 def _spread(sizes: Floats) -> float:
-    """Root mean square without values beyond five standard deviations, so that past steps do not widen it."""
+    """Return the root mean square without values beyond five standard deviations, so that past steps do not count."""
     inside = sizes[sizes <= 5 * _NORMAL * float(np.median(sizes))]
     return math.sqrt(float(inside @ inside) / len(inside))
 
 
 def _hit(series: _Series, start: int) -> Iterator[tuple[int, int]]:
-    """(index at which the search begins, index of the night) of the first night whose last nights differ from an earlier
-    stretch; nothing without one."""
+    """Yield (start of the search, index of the night) for the first night at which the latest nights differ from an earlier
+    stretch; yield nothing if there is no such night."""
     first = bisect_left(series.places, start)
     x, sigma = series.values[first:], series.sigma[first:]
     total = np.concatenate([[0.0], np.cumsum(x)])
@@ -240,7 +240,7 @@ def _hit(series: _Series, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _step(level: Floats) -> tuple[int, float]:
-    """The least-squares fit of a step to the last 64 nights: index of the first night at the new level, and its size."""
+    """Fit a step to the last 64 nights by least squares. Return (index of the first night at the new level, step size)."""
     skipped = max(0, len(level) - 64)
     x = level[skipped:]
     _, k = min((x[:k].var() * k + x[k:].var() * (len(x) - k), k) for k in range(1, len(x) - CONFIRM + 2))
@@ -250,8 +250,8 @@ def _step(level: Floats) -> tuple[int, float]:
 def _because(
     trend: Trend, chain: _Series, drift: Mapping[int, float], nights: tuple[int, int], size: float
 ) -> Literal["code", "machine", "open"]:
-    """`code` if the ratios of these nights account for half of the change or more; `machine` if what all cells did together
-    accounts for it, or if the ratios clearly deny it."""
+    """Return `code` if the ratios of these nights explain at least half of the change; `machine` if the common change of all
+    cells explains it, or the ratios clearly contradict it; else `open`."""
     place, found = nights
     inside = [i for i, at in enumerate(chain.places) if place <= at <= found]
     ratios = float(chain.values[inside].sum()) if inside else 0.0

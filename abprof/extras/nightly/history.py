@@ -1,4 +1,4 @@
-"""The history: every night of a runs folder, read from the run.json files. There is no other memory of the nights."""
+"""The history: every night of a runs folder, read from its run.json files, which are the only record of nights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from abprof.records.errors import AbprofError, Exit
 from abprof.store import RUN
 
 METRICS = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "wall", "peak_mem_bytes")
-# Statuses that a repetition does not change.
+# Statuses that measuring again would not change.
 _ANSWERS = {"ok", "identical", "build_failed", "wrong", "unsupported", "missing"}
 COLUMNS = (
     *("series", "night", "kind", "began", "base_commit", "head_commit", "subject", "cell", "variant", "metric", "unit"),
@@ -31,7 +31,7 @@ class NightRow:
     series: str
     number: int
     kind: str  # first or step
-    matrix: str  # hash of the options and workloads that choose the cells
+    matrix: str  # hash of options and workloads that determine the cells
     machine: str  # JSON object with sorted keys: equal texts are equal machines
     began: str  # ISO 8601, UTC
     base: str  # commit; "" on a night that profiled the head alone
@@ -39,8 +39,8 @@ class NightRow:
     subject: str
     exit_code: int  # 0 on a first night that measured anything
     sentence: str
-    heads: int  # cells and variants whose head ran, or whose code was the base's
-    settled: bool = True  # False: nothing ran for a reason outside the head, or files changed meanwhile
+    heads: int  # number of (cell, variant) pairs whose head ran or has the base's code
+    settled: bool = True  # False: nothing ran for a reason other than the head's code, or files changed meanwhile
 
 
 class Value(NamedTuple):
@@ -50,31 +50,31 @@ class Value(NamedTuple):
     variant: str
     metric: str
     judged: bool
-    verdict: str  # "" for a metric that is not judged, and on a night that profiled the head alone
+    verdict: str  # "" for a metric that is not judged, and on a night without a base
     pct: float | None
     low_pct: float | None
     high_pct: float | None
     base: float | None
     head: float | None
-    base_status: str  # "" where the night had no base
+    base_status: str  # "" on a night without a base
     head_status: str
 
 
 @dataclass(frozen=True)
 class History:
-    """The nights of a runs folder, ordered by series and number, each with its values. `notes`: folders left out, and why."""
+    """The nights of a runs folder with their values, ordered by series and number. `notes`: skipped folders, with reasons."""
 
     found: Sequence[tuple[NightRow, Sequence[Value]]]
     notes: tuple[str, ...]
 
     def nights(self, series: str = "") -> list[NightRow]:
-        """All nights, or those of one series."""
+        """Return all nights, or the nights of one series."""
         return [night for night, _ in self.found if series in ("", night.series)]
 
     def values(
         self, series: str = "", cells: Sequence[str] = (), metric: str = "", since: str = ""
     ) -> list[tuple[NightRow, Value]]:
-        """The selected values, cell by cell and each cell's in the order of its nights; "" and () select all.
+        """Return the selected values, grouped by cell and ordered by night; "" and () select all.
 
         `cells`: globs. `metric` "": the judged one. `since`: ISO 8601 date or time, UTC. Raises AbprofError for an unknown metric.
         """
@@ -87,7 +87,7 @@ class History:
         return sorted(chosen, key=lambda pair: pair[1][:3])
 
     def table(self, *selected: Any) -> Iterator[tuple[str | float | None, ...]]:
-        """Rows of `abprof history query`, by COLUMNS: times in ns, memory in bytes, None if not recorded. `selected`: see `values`."""
+        """Yield rows with these COLUMNS: times in ns, memory in bytes, None if not recorded. `selected`: see `values`."""
         for night, it in self.values(*selected):
             unit = "bytes" if it.metric == "peak_mem_bytes" else "ns"
             about = (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject)
@@ -96,17 +96,17 @@ class History:
             yield (*about, it.cell, it.variant, it.metric, unit, *times, *judged, night.machine, night.folder)
 
     def series(self) -> list[str]:
-        """Names of all series."""
+        """Return the names of all series."""
         return sorted({night.series for night, _ in self.found})
 
     def cells(self, globs: Sequence[str] = ("*",)) -> list[str]:
-        """Ids of the cells that match any of the globs."""
+        """Return ids of the cells that match any of the globs."""
         known = {value.cell for _, values in self.found for value in values}
         return sorted(cell for cell in known if any(cell == glob or fnmatchcase(cell, glob) for glob in globs))
 
 
 def read_history(runs_dir: Path) -> History:
-    """Every finished night below a runs folder. Raises AbprofError if there is no such folder."""
+    """Return every finished night in a runs folder. Raises AbprofError if the folder does not exist."""
     if not runs_dir.is_dir():
         raise AbprofError("no such folder", where=str(runs_dir), advice="name the runs' folder with --runs-dir")
     found, notes = list[tuple[NightRow, list[Value]]](), list[str]()
@@ -136,7 +136,7 @@ class _Observation(msgspec.Struct):
 
 
 class _Row(msgspec.Struct, rename={"from_": "from"}):
-    """The part of a comparison; other fields, which rows of older versions have, are ignored."""
+    """The fields of a comparison that trends need; others are ignored."""
 
     cell: str
     from_: str
@@ -150,7 +150,7 @@ class _Row(msgspec.Struct, rename={"from_": "from"}):
 
 
 class _Run(msgspec.Struct):
-    """The part of run.json that trends need, so that a thousand nights are read in seconds."""
+    """The fields of run.json that trends need: reading only these keeps a thousand nights fast."""
 
     status: str
     began: str
@@ -161,13 +161,13 @@ class _Run(msgspec.Struct):
     comparisons: tuple[_Row, ...] = ()
 
 
-_Verdict = tuple[str, float | None, float | None, float | None]  # of a row, with its change and interval in per cent
-_Both = tuple[_Observation | None, _Observation | None]  # of base and head
+_Verdict = tuple[str, float | None, float | None, float | None]  # (verdict, change, low, high) of a row; in per cent
+_Both = tuple[_Observation | None, _Observation | None]  # observations of base and head
 _DECODER = msgspec.json.Decoder(_Run)
 
 
 def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
-    """The night in a run.json; None if the run is not a night, or did not finish. Raises OSError, UNREADABLE or ValueError."""
+    """Return the night in a run.json; None if the run is unfinished or not nightly. Raises OSError, UNREADABLE or ValueError."""
     run = _DECODER.decode(file.read_bytes())
     if run.night is None or run.header is None or run.status != "complete" or run.night.kind == "against":
         return None
@@ -177,7 +177,7 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
     tampered = header.counts.get("tampered", 0) > 0
     values = [] if tampered else list(_values(run))
     heads = sum(value.judged and value.head_status in ("ok", "identical") for value in values)
-    first = about.kind == "first" and heads and header.exit_code == Exit.UNTRUSTED  # it has nothing to compare with
+    first = about.kind == "first" and heads and header.exit_code == Exit.UNTRUSTED  # there is no base yet
     ran = header.exit_code != Exit.CANNOT_RUN or any(value.head_status in _ANSWERS for value in values)
     night = NightRow(
         folder=file.parent.name,
@@ -199,7 +199,7 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
 
 
 def _values(run: _Run) -> Iterator[Value]:
-    """The judged metric of each row, and others that were recorded."""
+    """Yield the values of each row: the judged metric, and other recorded metrics."""
     seen = {(item.cell, item.arm): item for item in run.observations}
     if len(run.sides) == 1:
         for (cell, arm), item in seen.items():

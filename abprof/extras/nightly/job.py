@@ -1,7 +1,6 @@
-"""One night: measure what is new, search all nights for changes, report.
+"""Run one night: measure a new head, search all nights for changes, report.
 
-The run folders are the only memory: a night that was killed leaves nothing to repair, because its run did not finish and is
-repeated.
+Run folders are the only state. A killed night needs no repair: its run is unfinished, so the next night repeats the comparison.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.system.files import put
 
-_LOOK_BACK = 200  # nights that are searched for changes; the page shows all
+_LOOK_BACK = 200  # number of latest nights to search for changes; the page shows all nights
 _MOST_NAMED = 5  # workloads named in a sentence
-_MOST_CHANGES = 20  # listed in a summary
+_MOST_CHANGES = 20  # changes listed in a summary
 _MATRIX = ("kernels", "workloads", "workloads_from", "preset", "only", "set", "no_peers", "peer", "all")
 _VERSIONS = """
 import importlib.metadata, sys
@@ -54,24 +53,24 @@ for name in ("torch", "triton", "numpy", "cupti-python"):
 
 @dataclass(frozen=True)
 class NightReport:
-    """The night as one record: the JSON line on standard output."""
+    """The result of a night, printed as a JSON line on standard output."""
 
     did: str  # "first", "step" or "nothing"
     series: str
-    number: int  # 0: nothing new
+    number: int  # number of the night; 0: nothing new
     head: str
     exit_code: int
     runs: tuple[NightRow, ...] = ()
-    weaker: tuple[str, ...] = ()  # weaker guarantees of the run, a sentence each
-    changes: tuple[Change, ...] = ()  # confirmed this night
-    shifts: tuple[Shift, ...] = ()  # of the machine, this night
+    weaker: tuple[str, ...] = ()  # sentences on guarantees that the run lacks
+    changes: tuple[Change, ...] = ()  # changes confirmed this night
+    shifts: tuple[Shift, ...] = ()  # machine shifts of this night
     notes: tuple[str, ...] = ()
 
 
 def run_night(options: Options, series: str, view: View, report: Callable[[NightReport], None]) -> NightReport:
-    """Measure what is new, and pass the result to `report`. `options.specs`: the branch. `series`: what its nights are called;
-    "": as the branch. Raises AbprofError for what the user can fix, and while another nightly job runs on the same device and
-    repository."""
+    """Measure a new head, and pass the result to `report`. `options.specs`: the branch. `series`: name of the series of nights;
+    "": the branch's name. Raises AbprofError for errors that the user can fix, and while another nightly job runs on the same
+    device and repository."""
     place = look_around(options, view)
     if place.sides[0].kind == "dist":
         raise AbprofError("a nightly job needs a branch: a release never moves", where=place.sides[0].spec)
@@ -81,7 +80,7 @@ def run_night(options: Options, series: str, view: View, report: Callable[[Night
         try:
             held.enter_context(lease(place.state, name, wait=False, label=label, say=lambda _: None))
         except AbprofError as busy:
-            what, advice = f"another nightly job is at work: {busy.what}", "the next one continues from the same commit"
+            what, advice = f"another nightly job is at work: {busy.what}", "the next job continues from the same commit"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
         series = series or place.sides[0].label
         beat = held.enter_context(heartbeat.beating(place.state, str(place.root), series))
@@ -126,10 +125,10 @@ def _measure(place: RunContext, series: str, view: View) -> NightReport:
 def commits_of(
     nights: Sequence[NightRow], head: str, matrix: str, machine: str, exists: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """The commits to measure, base first, given one series' nights in their order; () if there is nothing new.
+    """Return the commits to measure, base first; () if there is nothing new. `nights`: one series, in order.
 
-    The head is compared with the last judged commit that `exists` in the repository. It is profiled alone on the first
-    night, and when the matrix or the machine changed since it was judged. A night that is not settled is repeated.
+    The base is the last judged commit that `exists` in the repository. The head is measured alone on the first night, and
+    if the matrix or the machine changed since the head was judged. A night that is not settled is repeated.
     """
     judged = dict.fromkeys(night.head for night in reversed(nights) if night.heads)
     last = next((commit for commit in judged if commit == head or exists(commit)), head)
@@ -144,7 +143,7 @@ def commits_of(
 
 
 def _matrix_hash(place: RunContext) -> str:
-    """Hash of the options that choose cells, and of the workloads that the user's tree brings."""
+    """Return a hash of the options that select cells, and of workloads from the user's working tree."""
     options = place.options
     parts = [msgspec.json.encode({name: getattr(options, name) for name in _MATRIX}, order="sorted")]
     source = options.workloads_from
@@ -160,7 +159,7 @@ def _matrix_hash(place: RunContext) -> str:
 
 
 def _machine(place: RunContext) -> dict[str, str]:
-    """The fingerprint: device, its settings, driver, system, and versions that the workers' interpreter has."""
+    """Return the machine's fingerprint: device and settings, driver, system, versions of the workers' packages."""
     found = place.device.machine()
     facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}
     python = interpreter(place.options, "base")
@@ -174,8 +173,8 @@ def _machine(place: RunContext) -> dict[str, str]:
 
 
 def summary(report: NightReport) -> str:
-    """The night in Markdown, some thousand characters at most; templates/night.md has the layout. Foreign text is shown as
-    code."""
+    """Return the night as Markdown of a few thousand characters; templates/night.md has the layout. Untrusted text is shown
+    as code."""
     answers = {Exit.OK: "nothing to do", Exit.SLOWER: "slower or broken, please read", Exit.UNTRUSTED: "not judged"}
     answer = "nothing new" if report.did == "nothing" else answers.get(Exit(report.exit_code), "could not run")
     pages = environment(markdown)

@@ -1,8 +1,8 @@
-"""`abprof selfcheck`: false alarms, detection of planted changes, and coverage of intervals on this machine.
+"""`abprof selfcheck`: measure abprof's false alarms, detection of known changes, and coverage of intervals on this machine.
 
-In: options without refs. Out: a `Selfcheck` and the run's folder. An ordinary run compares the branches of a small repository
-(tree/): on the branch some cells do known extra work, the others are unchanged. Its blocks are then judged at several
-thresholds, as the stopping rule would have.
+In: options without refs. Out: a `Selfcheck` and the run's folder. An ordinary run compares two branches of a small repository
+(tree/): on one branch some cells do known extra work, the others are unchanged. The run's blocks are then judged at several
+thresholds, each up to the epoch at which a run would have stopped.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ _SHARED = "kernels/meter/__init__.py"
 
 
 def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
-    """Measure, examine, write. `config` has no refs and no repository. Raises AbprofError."""
+    """Run the selfcheck and write its result. `config`: options without refs and repository. Raises AbprofError."""
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
         repo = Path(place) / "repository"
         make(repo)
-        # Base a second time: an unchanged cell has three pairs of processes, and one with injected work has an unchanged pair.
+        # Base is also the second target, so an unchanged cell gives three pairs of sides, a changed cell one unchanged pair.
         own = {"specs": ("main", "injected", "main"), "repo": str(repo), "runs_dir": runs_dir}
         _, folder = session.run(msgspec.structs.replace(config, **own), view)
     return read(folder), folder
 
 
 def read(folder: Path) -> Selfcheck:
-    """The result of a selfcheck's run folder, from its blocks; written beside them. Raises AbprofError."""
+    """Compute the result from the blocks of a selfcheck's run folder, and write it there. Raises AbprofError."""
     head, blocks, _ = store.read(folder)
     found = examine(head, blocks)
     (folder / "selfcheck.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
@@ -54,7 +54,7 @@ def read(folder: Path) -> Selfcheck:
 
 
 def make(path: Path) -> None:
-    """The repository: branch main, and branch injected, on which one line says that the injected work is done."""
+    """Create the repository: branch main, and branch `injected`, where one changed line turns the extra work on."""
     repository = NewRepository(path, "main")
     shutil.copytree(_TREE, path, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     repository.commit("Kernels of known time", {".gitignore": "runs/\n"})
@@ -65,14 +65,14 @@ def make(path: Path) -> None:
 
 
 def as_markdown(found: Selfcheck, folder: Path) -> str:
-    """The tables for people, by templates/selfcheck.md."""
+    """Return the result as Markdown tables (templates/selfcheck.md)."""
     template = environment(escape).get_template("selfcheck.md")
     command = code(" ".join(("abprof", *found.arguments)))
     return template.render(found=found, command=command, folder=code(folder), rate=_rate, bound=stats.false_alarm_bound)
 
 
 def _rate(count: int, of: int) -> str:
-    """ "3 of 40 (7.5 %)"."""
+    """Return a text such as "3 of 40 (7.5 %)"."""
     return f"{count} of {of} ({100 * count / of:.3g} %)" if of else "none"
 
 
@@ -101,8 +101,8 @@ class Tally(Record, frozen=True, kw_only=True):
     same: int
     slight: int
     unclear: int
-    epochs: float  # mean number after which a run would have stopped
-    mean_pct: float  # mean of the measured changes of time
+    epochs: float  # mean number of epochs after which a run would have stopped
+    mean_pct: float  # mean of the measured changes of time, per cent
 
 
 class Precision(Record, frozen=True, kw_only=True):
@@ -110,17 +110,17 @@ class Precision(Record, frozen=True, kw_only=True):
 
     duration_class: str  # a name of CLASSES
     cells: int
-    plain: int  # Student intervals of GROUP epochs
+    plain: int  # number of Student intervals of GROUP epochs
     plain_covered: int
-    repeated: int  # repeated intervals, all looks of a cell together
+    repeated: int  # number of repeated intervals; all looks of a cell count as one
     repeated_covered: int
     epoch_sd: float  # median over cells of the standard deviation between epochs, per cent
     first_look: float  # median half-width of the repeated interval at the first look, per cent
-    last_look: float  # at the last look
+    last_look: float  # the same at the last look
 
 
 class Selfcheck(Record, frozen=True, kw_only=True):
-    """selfcheck.json."""
+    """Content of selfcheck.json."""
 
     schema: int = 2
     run: str
@@ -128,7 +128,7 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     arguments: tuple[str, ...]
     machine: Machine
     cells: int
-    epochs: int  # largest number that a cell has
+    epochs: int  # largest number of epochs of a cell
     seconds: float  # from the first block to the last
     false_alarms: int  # at the default threshold
     tallies: tuple[Tally, ...]
@@ -137,7 +137,7 @@ class Selfcheck(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two sides of a cell. `values`: log ratios, one per epoch."""
+    """Two sides of a cell. `values`: log ratios of times, one per epoch."""
 
     inject: float
     duration_class: str
@@ -145,7 +145,7 @@ class _Pair:
 
 
 def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
-    """The result of a finished selfcheck. Cells that were not measured on both sides are not counted."""
+    """Return the result of a finished selfcheck. Cells not measured on both sides do not count."""
     judged = [block for block in blocks if block.judged]
     evidence = aggregate(run, blocks).values()
     pairs = [pair for item in evidence for pair in _pairs(item)]
@@ -167,7 +167,7 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
-    """Every pair of sides. Only the branch (`target`) does the injected work; base and `target2`, base again, do not."""
+    """Yield every pair of sides. Only `target` does the injected work; `target2` is base again."""
     inject = float(item.cell.params["inject"])
     times = item.epoch_medians("base")
     for before, after in (("base", "target"), ("target2", "target"), ("base", "target2")):
@@ -177,7 +177,7 @@ def _pairs(item: CellData) -> Iterable[_Pair]:
 
 
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
-    """(verdict, epochs) at the first planned look that decides, as a run would have stopped; `unclear` at the last."""
+    """Return (verdict, epochs) at the first planned look that decides, where a run would stop; `unclear` if none decides."""
     for look in (look for look in stats.LOOKS if look <= len(values)):
         verdict = decide(values[:look], threshold, margin)
         if verdict is not None:
@@ -224,7 +224,7 @@ def _precision(pairs: Sequence[_Pair]) -> Iterable[Precision]:
 
 
 def _classes(pairs: Sequence[_Pair]) -> Iterable[tuple[str, list[_Pair]]]:
-    """The duration classes that have cells, short to long."""
+    """Yield (duration class, its pairs) for each class that has cells, short to long."""
     for name, _ in CLASSES:
         if here := [pair for pair in pairs if pair.duration_class == name]:
             yield name, here

@@ -1,4 +1,4 @@
-"""Kernels of known time, unchanged or with known work injected on the branch."""
+"""Kernels of known duration, unchanged or with known extra work on the branch."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ API = 1
 KERNEL = "meter"
 SUITE = "meter"
 
-# Steps of each operation, short to long. Where a cell belongs (under 20 us, to 0.3 ms, above) is read from its time.
+# Steps of each operation, short to long. The measured time decides a cell's class (under 20 us, to 0.3 ms, above).
 SIZES = {
     "cpu": {"chain": (40_000, 400_000), "copy": (2_000_000,)},
     "cuda": {"chain": (400, 4_000, 100_000), "copy": (1 << 20, 1 << 24, 1 << 27)},
 }
-INJECTED = {"cpu": (1.0, 2.0, 5.0, 10.0, 20.0), "cuda": (0.5, 1.0, 1.5, 2.0, 5.0)}  # per cent of the longest one's work
+INJECTED = {"cpu": (1.0, 2.0, 5.0, 10.0, 20.0), "cuda": (0.5, 1.0, 1.5, 2.0, 5.0)}  # per cent of the longest case
 
 
 def _matrix(kind: str, unchanged: int, changed: int) -> dict:
-    """(op, steps, inject, copy), zipped: `unchanged` copies of each size as it is, `changed` of each injection."""
+    """Return zipped (op, steps, inject, copy): `unchanged` copies of each size, `changed` copies of each injection."""
     rows = [(op, n, 0.0, i) for op, sizes in SIZES[kind].items() for n in sizes for i in range(unchanged)]
     rows += [(op, n[-1], p, i) for op, n in SIZES[kind].items() for p in INJECTED[kind] for i in range(changed)]
     return {("op", "steps", "inject", "copy"): rows}
@@ -55,7 +55,7 @@ def reference(case, inputs):
 
 
 def _sampled(case, output):
-    """Some 65,536 elements, evenly spaced."""
+    """Return about 65,536 elements, evenly spaced."""
     flat = output.reshape(-1)[: case["steps"] if case["op"] == "copy" else None]
     return flat[:: max(1, flat.numel() >> 16)]
 

@@ -1,6 +1,6 @@
-"""Kernels that take a set time: a chain of multiplications and a copy.
+"""Kernels of known duration: a chain of multiplications and a copy.
 
-SHARE is the part of a case's injected work that is done: 0 on main, 1 on the branch. Only a loop's run-time bound differs, so
+SHARE is the part of a case's injected work to do: 0 on main, 1 on the branch. Only the run-time bound of a loop differs, so
 both sides have the same machine code.
 """
 
@@ -14,14 +14,14 @@ SHARE = 0.0
 
 
 def build(*, verbose: bool) -> None:
-    """Compile for the CPU; the GPU's kernels compile at their first call, which the builder makes."""
+    """Compile the CPU's kernels. The GPU's kernels compile at their first call, which the builder makes."""
     if not torch.cuda.is_available():
         _backend(cuda=False).build()
 
 
 def call(op: str, *tensors: torch.Tensor, wanted: int, percent: float) -> torch.Tensor:
-    """The last of `tensors` (float32) after an operation. `chain`: it tends to 1 by x <- x / 2 + 1 / 2, `wanted` times. `copy`:
-    it has the first `wanted` elements of the other tensor; the injected work copies elements after them."""
+    """Run an operation and return the last of `tensors` (float32). `chain`: apply x <- x / 2 + 1 / 2 `wanted` times. `copy`: copy
+    the first `wanted` elements of the other tensor; the injected work copies the elements after them."""
     steps = wanted + math.ceil(wanted * percent / 100 * SHARE)
     getattr(_backend(tensors[-1].is_cuda), op)(*tensors, steps)
     return tensors[-1]

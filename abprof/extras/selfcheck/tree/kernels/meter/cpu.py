@@ -1,4 +1,4 @@
-"""The CPU's kernels: C, one thread, compiled by the machine's compiler."""
+"""The CPU's kernels: single-threaded C, compiled by the machine's compiler."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import triton.language as tl
 CHUNK = 4096
 
 
-# A bound that divides by 16 would be compiled to other code than one that does not.
+# Triton compiles other code for a loop bound that is a multiple of 16.
 @triton.jit(do_not_specialize=["steps"])
 def _chain(out, steps, WIDTH: tl.constexpr):
     at = tl.program_id(0) * WIDTH + tl.arange(0, WIDTH)
