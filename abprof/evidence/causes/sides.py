@@ -11,8 +11,7 @@ from abprof.records import Census, Comparison, Kernel, Launch, Sampled, Value
 
 SHARE = 0.25  # of a row's change that a cause must carry, if its own time is known
 _MOST = 2.0  # times the row's change that a kernel's may be; above it the profiled call shows another change
-# Share of a kernel's own time that must change. The profiled call reads most kernels up to 1 % apart on two sides of an
-# H200 (docs/CAUSES.md).
+# Share of a kernel's own time that must change: profiled calls on an H200 scatter by up to 1 % (docs/CAUSES.md).
 _FLOOR = 0.03
 _ALL = 0.8  # of a call's time: the verdict is then about this kernel, whatever a single profiled call reads
 _LISTED = 4  # items of a sentence

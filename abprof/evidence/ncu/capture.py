@@ -22,8 +22,6 @@ from abprof.system.processes import WorkerDied
 
 FOLDER = "ncu"  # in the run folder
 Rows = Sequence[tuple[Cell, Sequence[Arm]]]
-
-
 PROFILE = Profile(cell="", arm="", purpose="profile", warmup=2, runs=3)  # what `abprof profile` records of an arm
 
 
