@@ -289,8 +289,8 @@ def install_bundle(cache: Path) -> Path:
             fresh.rename(home)
         shutil.rmtree(fresh, ignore_errors=True)
         if not _holds(home, files):
-            what = "the worker's code there differs from abprof's"
-            raise AbprofError(what, where=str(home), advice="remove it by hand")
+            what = "this copy of the worker's code differs from abprof's"
+            raise AbprofError(what, where=str(home), advice="remove the folder by hand")
     return home / "run_worker.py"
 
 

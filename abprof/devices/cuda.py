@@ -125,14 +125,14 @@ class CudaDevice(Device):
         mps = self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3")
         if mode:
             what = "does not let two processes compute at once (exclusive or prohibited)"
-            return f"the GPU's compute mode {what}", "nvidia-smi -c DEFAULT, by its administrator"
+            return f"the GPU's compute mode {what}", "ask an administrator for nvidia-smi -c DEFAULT"
         if mig and mig[0] == 1:
             return (
                 "the GPU is split into MIG slices, which share clocks and memory with other tenants",
                 "use a whole GPU",
             )
         if mps or any(name == "nvidia-cuda-mps" for _, name in self._processes()):
-            advice = "stop it: echo quit | nvidia-cuda-mps-control"
+            advice = "stop the server: echo quit | nvidia-cuda-mps-control"
             return "an MPS server is running, under which kernels of two sides overlap", advice
         return None
 
@@ -142,7 +142,7 @@ class CudaDevice(Device):
         others = [f"{name or 'process'} {pid}" for pid, name in self._processes() if pid not in own]
         if others and use is not None and use.gpu >= 10:
             what = f"another process is using the GPU ({', '.join(others[:3])}; {use.gpu} % busy)"
-            return what, "wait for it, or choose another GPU with --device"
+            return what, "wait for that process to end, or choose another GPU with --device"
         return None
 
     def gone(self) -> str | None:

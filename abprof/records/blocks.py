@@ -18,7 +18,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
     arm: int  # index into Block.arms
     start: int  # ns since the block's `began`
-    end: int  # likewise
+    end: int  # ns since the block's `began`
     value: float  # ns per call by the judged metric
     wall: float  # ns per call by the wall clock
     empty: float = 0.0  # ns of an empty launch in this turn, by the same timer as `value`; 0: not timed

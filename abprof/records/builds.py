@@ -32,7 +32,7 @@ class Build(Record, frozen=True, kw_only=True):
     artefacts: tuple[Artefact, ...] = ()  # files and kernels that the build process loaded
     facts: dict[str, str] = {}  # compiler, flags, kernel resources
     variables: dict[str, str] = {}  # the package's `env` for this side; {worktree} and {build_dir} are not filled in
-    recipe: tuple[str, ...] = ()  # the package's build command for this side, likewise
+    recipe: tuple[str, ...] = ()  # the package's build command for this side, braces not filled in
     unproved: str = ""  # why a file that the build process loaded is not allowed; "" if all are
     compile_seconds: dict[str, float] = {}  # Kernel.key of each kernel that Triton compiled -> seconds
 

@@ -61,7 +61,7 @@ class Command(Record, frozen=True, kw_only=True):
 
     argv: tuple[str, ...]  # as typed, with {worktree}, {build_dir} and {side} to be filled in
     build: tuple[str, ...] = ()  # argv of a build command, run once in each side's worktree
-    env: dict[str, str] = {}  # further environment variables, likewise to be filled in
+    env: dict[str, str] = {}  # further environment variables, with names in braces like `argv`
 
 
 class Cell(Record, frozen=True, kw_only=True):

@@ -35,7 +35,7 @@ Status = Literal["running", "complete", "interrupted"]
 Judge = Callable[[Run, Sequence[Block]], Run]
 Wanted = Callable[[Run, Sequence[Block], Sequence[Proof]], set[str]]
 _REWRITE = 5.0  # least seconds between rewrites of run.json while measuring
-_REWRITE_SHARE = 20.0  # ... as a multiple of the last rewrite's duration: judging a thousand cells takes seconds
+_REWRITE_SHARE = 20.0  # least time between rewrites, in durations of the last: judging a thousand cells takes seconds
 
 
 class Record:

@@ -139,7 +139,7 @@ def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
 T = TypeVar("T")
 Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "sustained"]
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
-# Worst first, for arms whose epochs disagree. `wrong` comes first: of these statuses it alone comes with a speed.
+# Worst first, for arms whose epochs disagree. `wrong` is the worst: it is the only one that comes with a speed.
 SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
 TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be caused by the machine
 

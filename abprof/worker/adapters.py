@@ -230,7 +230,7 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         marks = marks if isinstance(marks, list | tuple) else [marks]
         if mark is None or len(marks) != 1:
             what = f"{len(marks)} Benchmarks for {self.name or 'FILE:NAME without a name'}"
-            raise ValueError(f"{self.file} has {what} under triton.testing.perf_report, and must have one")
+            raise ValueError(f"{self.file} has {what} under triton.testing.perf_report, expected one")
         return mark.fn, marks[0]
 
 
@@ -406,7 +406,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         _seed(0)
         inputs = [(number, str(made.get_x_val(given))) for number, given in enumerate(made.get_input_iter())]
         if not names or not inputs:
-            raise ValueError(f"{self.name} of {self.file} has no registered benchmark, or no input")
+            raise ValueError(f"{self.name} of {self.file} has no registered benchmark or no inputs")
         return {("input", "x"): inputs[:1] if first else inputs, "backend": names}
 
     def _made(self, module: types.ModuleType, device: str) -> Any:

@@ -287,7 +287,7 @@ class Records:
         try:
             from cupti import cupti
         except Exception as error:  # cupti has its own exception for a missing library
-            raise Unsupported(f"cupti-python cannot be imported ({error}): pip install it here") from error
+            raise Unsupported(f"cannot import cupti-python ({error}): install the package here") from error
         self._cupti = cupti
         kind = cupti.ActivityKind
         self._kinds = (kind.CONCURRENT_KERNEL, kind.MEMCPY, kind.MEMSET)
@@ -336,7 +336,7 @@ class Graph:
             raise RuntimeError(f"cuGraphGetNodes failed with CUDA error {code}")
         self.nodes = int(nodes.value)
         if not self.nodes:
-            raise NotCaptured("empty", "nothing of the call reaches the captured stream")
+            raise NotCaptured("empty", "the call launches nothing on the captured stream")
         self._graph.instantiate()
 
     def replay(self, times: int = 1) -> None:
