@@ -216,7 +216,7 @@ def test_ends_that_are_none(tmp_path: Path) -> None:
     lab.repo.checkout("main")
     refused(story.bisect(bad, good), "is not an ancestor of", "abprof bisect")
     refused(lab.abprof("bisect", "aside", "story"), "aside is not an ancestor of story", story.hashes[good][:10])
-    refused(story.bisect(good, good), "both are commit")
+    refused(story.bisect(good, good), "GOOD and BAD are both commit")
     refused(lab.abprof("bisect", "storey", "main"), "storey", "story")
     refused(lab.abprof("bisect", "main"), "needs two refs")
     refused(lab.abprof("bisect", "main", "."), ".: not a commit")

@@ -312,7 +312,7 @@ def _table(name: str, entry: PackageTable, under: Sequence[str]) -> list[str]:
 
 
 def _quoted(value: str | Sequence[str]) -> str:
-    """A string or an array, in TOML and Python."""
+    """Return a string or an array as text that is valid TOML and Python."""
     return json.dumps(value, ensure_ascii=False)
 
 
