@@ -199,7 +199,7 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
         notes.append(f"{ROUNDS}: {len(found) - len(known)} blocks are of cells that {RUN} does not have, dropped")
     known = list(standing(run, known))
     if run.observations and not known:
-        notes.append(f"{ROUNDS}: no round can be read, so the results are those that {RUN} holds")
+        notes.append(f"{ROUNDS}: no round can be read, so the results are those of {RUN}")
     findings = list(_read_lines(folder / EVIDENCE, Finding, "evidence", notes))
     return _completed(run, findings), known, notes
 
