@@ -304,13 +304,18 @@ def progress(record: Record) -> Callable[[Item], None]:
     labels = names.short_labels(record.head.cells)
     cells = {cell.id: cell for cell in record.head.cells}
     shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch
-    say = record.view.say
+    say, known, count = record.view.say, dict[str, list[Block]](), 0  # blocks by cell, since a large run has many
 
     def add(item: Item) -> None:
         record.add(item)
         if not isinstance(item, Block) or item.beside:
             return
-        label = labels.get(item.cell, item.cell)
+        nonlocal count
+        if len(record.blocks) != count + 1:  # blocks of an earlier invocation, or a lost shard's are gone
+            known.clear()
+        for block in (item,) if known else record.blocks:
+            known.setdefault(block.cell, []).append(block)
+        count, label = len(record.blocks), labels.get(item.cell, item.cell)
         for arm, outcome in item.outcomes.items():
             failure = (arm, outcome.status, outcome.reason)
             if outcome.status not in {"ok", "identical"} and failure not in shown:
@@ -318,7 +323,7 @@ def progress(record: Record) -> Callable[[Item], None]:
                 say(f"  {label}  {arm}: {outcome.status}, {outcome.reason}")
         if item.judged and item.rounds:
             run = msgspec.structs.replace(record.head, cells=(cells[item.cell],))
-            for pair, values in provisional(run, [block for block in record.blocks if block.cell == item.cell]):
+            for pair, values in provisional(run, known[item.cell]):
                 look = next((look for look in stats.LOOKS if look >= len(values)), stats.LOOKS[-1])
                 pct, so_far = stats.percent(sum(values) / len(values)), f"{len(values)} of {look} epochs"
                 say(f"  {label}  {pair.before} -> {pair.after}: {pct:+.1f} % so far ({so_far})")
