@@ -64,4 +64,4 @@ def test_a_budget_that_cannot_reach_the_first_look_is_reported_with_one_that_can
     assert rounds(result) == {1: [turns.FEWEST] * 2}
     assert set(result.table().values()) == {"unclear"}
     (warning,) = [warning for warning in result.run.warnings if warning.kind == "undecided"]
-    assert "ended before the first look" in warning.text
+    assert "ended before 4 epochs" in warning.text

@@ -53,7 +53,7 @@ def test_rows_that_need_a_person_come_first_and_the_same_are_folded():
     text = page(runs.run)
     dense = text[text.index("## dense") : text.index("## block")]
     assert re.findall(r"^\| . (\w+) ", dense, re.M) == ["slower", "unclear", "faster", "slight", "same", "same"]
-    assert "<details><summary>2 same</summary>" in dense
+    assert "<details><summary>2 unchanged</summary>" in dense
     sparse = text[text.index("## block") : text.index("## ladder")]
     assert re.findall(r"^\| .? ?(\w+) \| `sparsity", sparse, re.M) == ["broken"] * 7 + ["unclear", "unsupported"]
 

@@ -112,8 +112,8 @@ def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
 
 
 def folded_title(lines: Sequence[Line]) -> str:
-    """`31 same, 2 unsupported`: the verdicts of the rows that a page folds or a terminal hides."""
-    verdicts = [line.verdict for line in lines]
+    """`31 unchanged, 2 unsupported`: the rows that a page folds or a terminal does not show."""
+    verdicts = [line.verdict.replace("same", "unchanged") for line in lines]
     return ", ".join(f"{verdicts.count(verdict)} {clean(verdict)}" for verdict in dict.fromkeys(verdicts))
 
 
@@ -177,7 +177,8 @@ def _trusted(run: Run) -> str:
     counted = run.header.counts if run.header else {}
     tested, inside, outside = (counted.get(key, 0) for key in ("controls", "controls_inside", "controls_outside"))
     sentence = f"{inside} of {plural(tested, 'control')} within {run.options.margin:g} %" if tested else ""
-    for count, what in ((outside, "beyond it"), (tested - inside - outside, "undecided")):
+    noisy = tested - inside - outside
+    for count, what in ((outside or (inside and noisy and "none"), "beyond"), (noisy, "too noisy to tell")):
         sentence += f", {count} {what}" if count else ""
     if run.header and not run.header.trusted:
         return f"not trusted: {sentence or 'a control failed'}; any cell may be off by as much"
@@ -187,7 +188,7 @@ def _trusted(run: Run) -> str:
     proofs = "; each worker loaded its own side's files" if proven else ""
     if not sentence:
         return f"no control was measured{proofs}"
-    return f"{'trusted' if inside else 'not contradicted'}: {sentence}{proofs}"
+    return f"{'trusted' if inside else 'not confirmed'}: {sentence}{proofs}"
 
 
 def _trust(run: Run, blocks: Sequence[Measured]) -> Facts:
@@ -206,7 +207,7 @@ def _proofs(run: Run) -> str:
     if bad := [proof for proof in run.proofs if not proof.ok]:
         first = f"{bad[0].side} {clean(bad[0].kernel)}: {clean(bad[0].reason)}"
         return f"{len(bad)} of {len(run.proofs)} failed; first: {first}"
-    looks = f"{plural(sum(proof.looks for proof in run.proofs), 'look')} at {plural(len(run.proofs), 'worker')}"
+    looks = f"{plural(sum(proof.looks for proof in run.proofs), 'check')} of {plural(len(run.proofs), 'worker')}"
     return f"each worker loaded its own side's files and its environment's only, before and after timing ({looks})"
 
 
@@ -218,7 +219,7 @@ def _epochs(every: Sequence[Measured]) -> str:
     span = " to ".join(dict.fromkeys((str(min(per_cell)), str(max(per_cell)))))
     rounds, rejected = sum(len(b.rounds) for b in blocks), sum(len(b.rejected) for b in blocks)
     why = "; ".join(dict.fromkeys(clean(b.rejected_why) for b in blocks if b.rejected_why))
-    dropped = f"{rejected} dropped by a rule fixed beforehand{f' ({why})' if why else ''}"
+    dropped = f"{rejected} discarded{f' ({why})' if why else ''}"
     return f"{span} per cell; {rounds} rounds, {dropped}"
 
 

@@ -37,7 +37,7 @@ _REASONS = {
     "timer": "the clock outside the process contradicts the timer inside",
     "budget": "the time budget ended first",
     "not_pursued": "measured only while other cells needed epochs",
-    "epochs": "still open after the last planned epoch",
+    "epochs": "undecided after all planned epochs",
     "interrupted": "interrupted",
     "not_measured": "not measured",
     "precision": "decided, but wider than --precision",
@@ -84,8 +84,9 @@ def bounds(row: Comparison) -> str:
 
 
 def reach(row: Comparison) -> str:
-    """The interval, and the slow-down that the row would have shown with 90 % probability."""
-    found = "" if row.detectable_pct is None else f"would have found {signed(row.detectable_pct, 1)}"
+    """The interval, and the slow-down that a row without a change would have shown with 90 % probability."""
+    least = row.detectable_pct if row.verdict in ("same", "slight", "unclear") else None
+    found = "" if least is None else f"would detect a slow-down of {least:.{0 if least >= 10 else 1}f} %"
     return "; ".join(filter(None, (bounds(row), found)))
 
 
@@ -103,12 +104,11 @@ def change_text(row: Comparison) -> str:
 
 
 def _qualifier(row: Comparison) -> str:
-    """Qualifiers of the verdict: reasons, chance, the smallest margin that could have been certified, and the epochs that would
-    decide."""
+    """Qualifiers of the verdict: reasons, chance, the smallest margin that the data show, and the epochs that may decide."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
-    could = "" if margin is None else f"a margin of {margin:.1f} % could have been certified"
-    more = "" if row.needed_epochs is None else f"{row.needed_epochs} epochs would decide"
+    could = "" if margin is None else f"the data show only: within {margin:.1f} %"
+    more = "" if row.needed_epochs is None else f"may need {row.needed_epochs} epochs"
     more += "" if row.needed_seconds is None else f" ({row.needed_seconds:.0f} s more)"
     return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could, more)))
 

@@ -78,7 +78,7 @@ def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
     if seen:
         names = [*dict.fromkeys(name for _, parts in seen for name, ns in parts.all.items() if ns is not None)]
         times = [(*map(parts.all.get, names), parts.residual, parts.total) for _, parts in seen]
-        texts = [[NOT_RECORDED if ns is None else f"{ns / 1e6:.4f}" for ns in of] for of in times]
+        texts = [["–" if ns is None else f"{ns / 1e6:.4f}" for ns in of] for of in times]
         first = ("case", "side") if group.target else group.columns
         header = (*first, *map(clean, names), "residual", "total")
         rows = [dict(zip(header, (*which, *of), strict=True)) for (which, _), of in zip(seen, texts, strict=True)]

@@ -85,7 +85,7 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
         for table in block.tables:
             _table(table, console)
     hidden = [line for line in workload.lines if line.row.folded and not everything and group.target]
-    _say(console, f"{folded_title(hidden)} hidden (--all)" if hidden else "", "dim")
+    _say(console, f"{folded_title(hidden)} not shown (abprof report RUN --all)" if hidden else "", "dim")
 
 
 def _table(of: rows.Table, console: Console, style: str = "dim", styles: Sequence[str] = ()) -> None:

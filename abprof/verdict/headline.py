@@ -200,7 +200,8 @@ def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, a
         return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
     rows = counts.get("comparisons", 0)
     changed = {verdict: certain(counts, verdict) for verdict in ("broken", "slower", "faster")}
-    found = [f"{number} {verdict}" for verdict, number in changed.items() if number] + [_rest(counts)]
+    rest = _rest({**counts, "identical": 0} if same_code else counts)
+    found = [f"{number} {verdict}" for verdict, number in changed.items() if number] + [rest]
     notes = [plural(rows, "cell" if rows == counts.get("cells", 0) else "comparison")]
     notes += ["the same code on every side"] if same_code else []
     notes += ["one epoch, nothing is certain"] if rows == counts.get("quick", 0) else []
@@ -231,7 +232,7 @@ def _rest(counts: Counts) -> str:
         "with nothing large seen": of["quick"] - of["worth_confirming"],
         "slower and waived": of["waived"],
         "slight": of["slight"],
-        "unchanged" + (f" ({of['identical']} identical code)" if of["identical"] else ""): of["same"],
+        "unchanged" + (f" ({of['identical']} with identical code)" if of["identical"] else ""): of["same"],
         "undecided": of["undecided"] - of["worth_confirming"],
         "not ok on the base": of["base_not_ok"],
         "unsupported": of["unsupported"],
@@ -274,7 +275,7 @@ _WARNINGS = {
         "code under test may have patched the timer, or moved work out of the timed call (to the host or a reset)",
     ),
     "roofline": (
-        "faster than the best matrix products of plain torch on this device",
+        "in {where} the target is faster than the best matrix products of plain torch on this device",
         "check for a result reused from an earlier call, another data type, or a workload that counts too much work",
     ),
     "tail": (
@@ -335,7 +336,7 @@ def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
         yield from _rows("power", because["power"], cell=row.cell, turns=row.pct, sustained=row.sustained_pct)
     yield from _rows("timer", because["timer"])
     fast = [row for row in rows if row.verdict == "faster" and _too_fast(run, cells[row.cell], row)]
-    yield from _rows("roofline", fast)
+    yield from _rows("roofline", fast, where=plural(len({row.cell for row in fast}), "cell"))
     yield from _rows("tail", because["tail"], most=max((r.tail_pct or 0.0 for r in because["tail"]), default=0.0))
     dependence = stats.lag_one([cells[row.cell].epoch_values(row.from_, row.to) for row in rows])
     if dependence is not None:
@@ -413,9 +414,9 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
     if all("quick_worth_confirming" in row.reasons for row in out):
         kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run them without --quick"
     elif all("budget" in row.reasons and not row.look for row in out):
-        text = f"undecided: the budget ended before the first look, at {stats.LOOKS[0]} epochs"
+        text = f"undecided: the budget ended before {stats.LOOKS[0]} epochs, the fewest that give a verdict"
     elif margins:
-        text += f"; a margin of {max(margins):.2g} % would have been enough"
+        text += f"; a margin of {max(margins):.1f} % would have been enough"
     seconds = [row.needed_seconds for row in out if row.needed_seconds is not None]
     if kind == "undecided" and seconds:
         advice = f"`abprof rerun RUN --only unclear`: {len(seconds)} of them would be decided after about {sum(seconds):.0f} s"
