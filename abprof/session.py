@@ -89,7 +89,8 @@ def rerun(
         head = msgspec.structs.replace(head, options=msgspec.structs.replace(head.options, quick=False))
         cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
     if not cells:
-        view.say(f"nothing to measure: all {stats.LOOKS[-1]} planned epochs are there")
+        most = f"{stats.LOOKS[-1]} epochs is the most"
+        view.say(f"nothing to measure: {most}: make the machine quieter, or accept a wider --margin")
         return head, folder.path
     place = continued.same_place(head, repo_path, folder.path.parent, budget, view, all=head.options.all or not resume)
     with held(place, folder.path.name, view) as (place, trees):

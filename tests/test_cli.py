@@ -16,6 +16,7 @@ import pytest
 from abprof import __version__
 from abprof.cli.app import guarded
 from abprof.records.errors import Exit
+from abprof.system.console import View
 from tests.gitrepo import make_repo
 from tests.simulated.lab import ROOT, Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -193,16 +194,27 @@ def test_a_bug_is_exit_3_with_where_to_read_on(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code"), [("report RUN --all", 0), ("main fast --quick --json", 4), ("main fast --json", 1)]
+    ("arguments", "code"),
+    [("report RUN --all", 0), ("main fast --quick --json --quiet", 4), ("main fast --json 2>&1", 1)],
 )
 def test_a_reader_that_stops_reading_does_not_change_the_exit_code(lab: Lab, arguments: str, code: int) -> None:
     """As in `abprof main fast | head -1`."""
-    words = arguments.replace("RUN", str(the_run(lab))).split()
-    if words[0] == "main":
-        words += ["--repo", str(lab.repo.path), "--device", "simulated", "--runs-dir", str(lab.runs), "--quiet"]
-    line = f"{sys.executable} -P -m abprof {shlex.join(words)} | exec 0<&-; echo ${{PIPESTATUS[0]}}"
+    words = arguments.replace("RUN", shlex.quote(str(the_run(lab))))
+    if words.startswith("main"):
+        places = ["--repo", str(lab.repo.path), "--device", "simulated", "--runs-dir", str(lab.runs)]
+        words = f"{shlex.join(places)} {words}"
+    line = f"{sys.executable} -P -m abprof {words} | exec 0<&-; echo ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", line], env=lab.environment(), capture_output=True, text=True, check=True)
     assert (done.stdout.strip(), done.stderr) == (str(code), "")
+
+
+def test_leaks_of_tritons_bindings_are_only_in_the_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    view = View()
+    view.attach(tmp_path / "log")
+    for line in ("nanobind: leaked 1 types!", ' - leaked type "ir.context"', "nvcc: done"):
+        view.build_line("base k", line)
+    assert capsys.readouterr().err == "[base k] nvcc: done\n"
+    assert len((tmp_path / "log").read_text().splitlines()) == 3
 
 
 # ---------------------------------------------------------------- the verbs

@@ -42,7 +42,7 @@ def commands(text: str) -> list[str]:
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """README's own situation: a repository with branches main and optimize_ffa, and a run in which a cell is slower."""
-    axes = {"seqlen": [4096, 8192, 16384], "mask_type": ["full"], "direction": ["fwd", "bwd"]}
+    axes = {"seqlen": [4096, 8192], "mask_type": ["full"], "direction": ["fwd", "bwd"]}
     load = Workload(
         kernel="ffa", suite="dense", presets={"default": axes}, seed_columns=["seqlen", "mask_type", "direction"]
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
 import platform
 import sys
 import traceback
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -99,20 +98,6 @@ def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-@contextlib.contextmanager
-def while_read() -> Iterator[None]:
-    """Ignore a closed pipe (`abprof ... | head`) while the block prints a result, so that the exit code stays."""
-    try:
-        yield
-        sys.stdout.flush()
-    except (BrokenPipeError, SystemExit):  # rich raises SystemExit on a closed pipe
-        _close_output()
-
-
-def _close_output() -> None:
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # otherwise Python reports the closed pipe at exit
-
-
 # ---------------------------------------------------------------- errors and exit codes
 
 
@@ -134,9 +119,6 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return Exit.INTERRUPTED
-    except BrokenPipeError:
-        _close_output()
-        return 0
     except Exception as error:  # noqa: BLE001 - the last line of defence
         if isinstance(error, OSError) and error.errno in _REFUSALS:
             where = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from abprof.cli.app import Verb, app, given, program, refuse, while_read
+from abprof.cli.app import Verb, app, given, program, refuse
 from abprof.cli.options import MATRIX, VIEW, options_from, takes, text, view_of
 from abprof.cli.run import command_of
 from abprof.records.errors import AbprofError, Exit
@@ -69,12 +69,11 @@ def bisect(
     except AbprofError:
         view.warn(f"continue after the last finished step with abprof bisect --resume {folder}")
         raise
-    with while_read():
-        if json:
-            loose = msgspec.to_builtins(done)
-            shown = {name: loose[name] for name in ("culprits", "steps", "found", "status", "weaker")}
-            print(msgspec.json.encode({**shown, "bisect_dir": str(folder)}).decode())
-        else:
-            print("\n".join(map(visible, [*done.weaker, *result(done)])))
+    if json:
+        loose = msgspec.to_builtins(done)
+        shown = {name: loose[name] for name in ("culprits", "steps", "found", "status", "weaker")}
+        print(msgspec.json.encode({**shown, "bisect_dir": str(folder)}).decode())
+    else:
+        print("\n".join(map(visible, [*done.weaker, *result(done)])))
     view.say(f"saved in {folder}: report.html, report.md, bisect.json, steps/")
     return Exit.OK if done.decided else Exit.UNTRUSTED

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import app, while_read
+from abprof.cli.app import app
 from abprof.cli.options import VIEW, flag, options_from, takes, text, view_of
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.quantities import percent, plural
@@ -49,9 +49,8 @@ def selfcheck(**values: Any) -> int:
     own = {**values, "quick": False, "preset": values["preset"] or ("quick" if quick else "default")}
     own |= {"epochs": values["epochs"] or (4 if quick else 8), "budget": values["budget"] or 300.0, "peers": False}
     found, folder = check.run(options_from([], own), view_of(values))
-    with while_read():
-        loose = {**msgspec.to_builtins(found), "run_dir": str(folder)}
-        print(msgspec.json.encode(loose).decode() if values["json"] else check.as_markdown(found, folder))
+    loose = {**msgspec.to_builtins(found), "run_dir": str(folder)}
+    print(msgspec.json.encode(loose).decode() if values["json"] else check.as_markdown(found, folder))
     return Exit.OK if found.cells else Exit.CANNOT_RUN
 
 

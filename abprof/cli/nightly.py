@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from abprof.cli.app import app, note, while_read
+from abprof.cli.app import app, note
 from abprof.cli.options import RUN, many, options_from, takes, text, view_of
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import cell as csv_cell
@@ -109,15 +109,14 @@ def query(**values: Any) -> int:
     from abprof.extras.nightly import COLUMNS
 
     rows = list(_history(values).table(values["series"], values["cell"], values["metric"], values["since"]))
-    with while_read():
-        writer = csv.writer(sys.stdout, lineterminator="\n")
-        if not values["json"]:
-            writer.writerow(COLUMNS)
-        for row in rows:
-            if values["json"]:
-                print(json.dumps(dict(zip(COLUMNS, row, strict=True))))
-            else:  # no newline, control character or spreadsheet formula in a text
-                writer.writerow([csv_cell(item) if isinstance(item, str) else item for item in row])
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    if not values["json"]:
+        writer.writerow(COLUMNS)
+    for row in rows:
+        if values["json"]:
+            print(json.dumps(dict(zip(COLUMNS, row, strict=True))))
+        else:  # no newline, control character or spreadsheet formula in a text
+            writer.writerow([csv_cell(item) if isinstance(item, str) else item for item in row])
     return Exit.OK
 
 
@@ -129,20 +128,19 @@ def changes(**values: Any) -> int:
 
     silent = True
     history = _history(values)
-    with while_read():
-        for name in [values["series"]] if values["series"] else history.series():
-            found, shifts = history_changes(history, name, values["cell"], values["since"])
-            silent = silent and not found and not shifts
-            if values["json"]:
-                lists = {"changes": [asdict(it) for it in found], "shifts": [asdict(it) for it in shifts]}
-                print(json.dumps({"series": name, **lists}))
-                continue
-            for shift in shifts:
-                moved = f"machine shift, {shift.pct:+.1f} % in all {shift.cells} cells"
-                print(visible(f"{name} night {shift.night}: {moved}"))
-            for change in found:
-                facts = f"{change.pct:+.1f} % ({change.because}), confirmed on night {change.found}"
-                print(visible(f"{name} night {change.night}: {facts} {change.trend}"))
+    for name in [values["series"]] if values["series"] else history.series():
+        found, shifts = history_changes(history, name, values["cell"], values["since"])
+        silent = silent and not found and not shifts
+        if values["json"]:
+            lists = {"changes": [asdict(it) for it in found], "shifts": [asdict(it) for it in shifts]}
+            print(json.dumps({"series": name, **lists}))
+            continue
+        for shift in shifts:
+            moved = f"machine shift, {shift.pct:+.1f} % in all {shift.cells} cells"
+            print(visible(f"{name} night {shift.night}: {moved}"))
+        for change in found:
+            facts = f"{change.pct:+.1f} % ({change.because}), confirmed on night {change.found}"
+            print(visible(f"{name} night {change.night}: {facts} {change.trend}"))
     if silent and not values["json"]:
         print("no change", file=sys.stderr)
     return Exit.OK

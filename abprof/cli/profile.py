@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import app, refuse, while_read
+from abprof.cli.app import app, refuse
 from abprof.cli.options import MATRIX, PEERS, VIEW, WORKERS, RunOrRefs, many, number, options_from, takes, view_of
 from abprof.cli.run import run_as_json
 from abprof.records.errors import AbprofError, Exit
@@ -63,15 +63,14 @@ def _show_profiles(looked: Profiled, *, json: bool) -> None:
     from abprof.records.quantities import plural
     from abprof.report import probes, terminal
 
-    with while_read():
-        if json:
-            print(run_as_json(looked.run, looked.folder))
-            return
-        parts = list(probes.counters(msgspec.structs.replace(looked.run, profiles=looked.made)))
-        made = [replace(t, caption=f"{part.title}: {t.caption}") for part in parts for t in part.tables]
-        notes = [f"{part.title}: {line}" for part in parts for line in part.text]
-        cells = len({one.cell for one in looked.made if one.status == "ok"})
-        terminal.print_tables(made, notes, f"{plural(cells, 'cell')} under Nsight Compute")
+    if json:
+        print(run_as_json(looked.run, looked.folder))
+        return
+    parts = list(probes.counters(msgspec.structs.replace(looked.run, profiles=looked.made)))
+    made = [replace(t, caption=f"{part.title}: {t.caption}") for part in parts for t in part.tables]
+    notes = [f"{part.title}: {line}" for part in parts for line in part.text]
+    cells = len({one.cell for one in looked.made if one.status == "ok"})
+    terminal.print_tables(made, notes, f"{plural(cells, 'cell')} under Nsight Compute")
 
 
 @app.command("memory", short_help="Count DRAM, L2 and L1 bytes of each kernel with Nsight Compute.")
@@ -133,9 +132,8 @@ def _show_traffic(groups: Sequence[Sequence[traffic.Table]], values: dict[str, A
 
     for name in values["out"]:
         disk.put(Path(name), probes.FORMATS[name.rpartition(".")[2]](groups).encode())
-    with while_read():
-        if values["json"]:
-            print(probes.FORMATS["json"](groups), end="")
-        else:
-            tables = [table for group in groups for table in probes.traffic_tables(group)]
-            terminal.print_tables(tables, probes.memory_notes(groups), probes.memory_sentence(groups))
+    if values["json"]:
+        print(probes.FORMATS["json"](groups), end="")
+    else:
+        tables = [table for group in groups for table in probes.traffic_tables(group)]
+        terminal.print_tables(tables, probes.memory_notes(groups), probes.memory_sentence(groups))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import app, note, refuse, warn, while_read
+from abprof.cli.app import app, note, refuse, warn
 from abprof.cli.options import MATRIX, RunOrRefs, flag, one_of, options_from, takes, text, view_of
 from abprof.cli.run import show
 from abprof.records.errors import AbprofError, Exit
@@ -74,8 +74,7 @@ def _print(format: str, path: Path) -> None:
         made = encode(make_notice(run))
     else:
         made = rendered(run, blocks, format)
-    with while_read():
-        sys.stdout.buffer.write(made)
+    sys.stdout.buffer.write(made)
 
 
 def _compare(runs: Sequence[str], *, json: bool) -> None:
@@ -86,12 +85,11 @@ def _compare(runs: Sequence[str], *, json: bool) -> None:
     from abprof.report import terminal
 
     table, notes, sentence = terminal.compare(*(session.judged(Path(run), note)[0] for run in runs))
-    with while_read():
-        if json:
-            rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
-            print(dumps({"sentence": sentence, "notes": notes, "rows": rows}, indent=1))
-        else:
-            terminal.print_tables([table] if table.rows else [], notes, sentence)
+    if json:
+        rows = [dict(zip(table.header, row, strict=True)) for row in table.rows]
+        print(dumps({"sentence": sentence, "notes": notes, "rows": rows}, indent=1))
+    else:
+        terminal.print_tables([table] if table.rows else [], notes, sentence)
 
 
 @app.command("compare-csv", short_help="Compare two existing profile CSVs.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import Verb, app, program, refuse, while_read
+from abprof.cli.app import Verb, app, program, refuse
 from abprof.cli.options import RUN, VIEW, WORKERS, Refs, number, options_from, takes, text, view_of
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
@@ -121,11 +121,10 @@ def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
     from abprof.report import print_run
 
     finished, folder = done
-    with while_read():
-        if values["json"]:
-            print(run_as_json(finished, folder))
-        else:
-            print_run(finished, folder, everything=values["all"])
+    if values["json"]:
+        print(run_as_json(finished, folder))
+    else:
+        print_run(finished, folder, everything=values["all"])
     if finished.status == "interrupted":
         return Exit.INTERRUPTED
     return finished.header.exit_code if finished.header else Exit.CANNOT_RUN
@@ -147,8 +146,7 @@ def _watch(ctx: typer.Context, options: Options, view: View) -> int:
     refuse(ctx, "has no effect with --watch, which measures one epoch per save", only=_NOT_WATCHED, advice=advice)
 
     def answer(lines: list[str]) -> None:
-        with while_read():
-            print("\n".join(lines), flush=True)
+        print("\n".join(lines), flush=True)
 
     watch(options, view, answer)
     return Exit.OK

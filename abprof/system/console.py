@@ -18,6 +18,7 @@ from rich.text import Text
 from abprof.records.visible import visible, visible_lines
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")  # escape sequences of compilers: colours, and clearing the rest of a line
+_LEAKS = re.compile(r"nanobind: |\s*- (leaked|\.\.\. skipped) |See https://nanobind")  # of Triton, as a process ends
 _OPEN_SHOWN = 3  # labels of undecided cells in the status line
 
 
@@ -55,8 +56,9 @@ class View:
         """Print a line of a build's output, from any thread. Colours are dropped, control characters are made visible."""
         text = f"[{job}] {visible(_COLOURS.sub('', line))}"
         live = self._status is not None and not self.verbose
-        self._print(text, "dim", shown=not self.quiet and not live)
-        if live:
+        noise = _LEAKS.match(line) is not None
+        self._print(text, "dim", shown=not (self.quiet or live or noise))
+        if live and not noise:
             self._show(text[:200])
 
     def _print(self, text: str, style: str, *, shown: bool) -> None:
