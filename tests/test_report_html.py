@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from abprof.records import Advice
 from abprof.report.text import log_link
 from tests.reports import html
 
@@ -153,6 +154,15 @@ def test_what_a_report_must_hold():
     assert "-1.0" not in text
     assert "None" not in text
     assert not re.search(r"\bnan\b", text, re.I)
+
+
+def test_a_warning_shows_its_command_and_the_chart_shows_the_largest_change():
+    run = runs.run()
+    advice = Advice(kind="undecided", text="1 row undecided", advice="`abprof rerun RUN --only unclear`: <b>")
+    large = runs.compared(run.cells[0], "slower", 900.0)
+    text = html(runs.changed(run, warnings=(advice,), comparisons=(large, *run.comparisons[1:])), ())
+    assert f"<code>abprof rerun runs/{run.id} --only unclear</code>: &lt;b&gt;" in text
+    assert "+945.0 %" in text
 
 
 def test_logs_are_links_inside_the_folder():

@@ -13,7 +13,7 @@ from abprof.records.visible import visible
 from abprof.report import sentences
 from abprof.report.text import clean, signed
 
-FARTHEST = 60.0  # per cent of time that an axis shows at most
+FARTHEST = 60.0  # per cent of time up to which an interval stretches the axis
 
 
 class Strip:
@@ -21,16 +21,16 @@ class Strip:
 
     def __init__(self, comparisons: Iterable[Comparison], options: Options) -> None:
         self.rows = sorted((c for c in comparisons if c.pct is not None), key=lambda c: (c.pct or 0.0, c.cell, c.to))
-        bounds = [abs(bound) for c in self.rows for bound in (c.low_pct, c.high_pct, c.pct) if bound is not None]
-        self.limit = options.threshold
-        self.half = (
-            min(max(2 * self.limit, *bounds) * 1.05, FARTHEST) if bounds else FARTHEST
-        )  # so noise never fills the axis
+        ends = [abs(end) for c in self.rows for end in (c.low_pct, c.high_pct) if end is not None]
+        far, self.limit = max(ends, default=0.0), options.threshold
+        # Every change is on the axis. Intervals stretch the axis up to FARTHEST; noise alone never fills it.
+        self.half = 1.05 * max(2 * self.limit, min(far, FARTHEST), *(abs(c.pct or 0.0) for c in self.rows))
+        self.cut = "a line that reaches the edge goes on beyond it" if far > self.half else ""
         self.bands = self.limit, min(options.margin, self.limit)
         self.levels = [(pct, f"{pct:+.1f} %") for pct in (self.half, -self.half)] + [(0.0, f"±{self.limit:g} %")]
 
     def y(self, pct: float) -> float:
-        """Share of the height from the top; a change beyond the axis is drawn at its end."""
+        """Share of the height from the top; an interval beyond the axis ends at the edge."""
         return 0.5 - max(-1.0, min(1.0, pct / self.half)) / 2
 
     def svg(self) -> Markup:
@@ -79,7 +79,7 @@ class Strip:
         write(40, 30, clean(sentence, 90), 34, ink)
         write(40, 88, clean(below, 128), 24)
         legend = "change of time with its 95 % interval, from the fastest to the slowest, slower is up; "
-        legend += f"band: threshold {self.limit:g} %"
+        legend += f"band: threshold {self.limit:g} %{self.cut and '; '}{self.cut}"
         write(130, 662, legend if self.rows else "No row has a number.", 22)
         for pct, colour in zip(self.bands, ("#eaeef2", "#d7dfe7"), strict=True):
             if self.rows:

@@ -38,7 +38,7 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
 
     made = templates(safe)
     made.filters |= {"plural": plural, "clean": text.clean, "code": text.code, "log": text.log_link}
-    made.filters |= {"warning": sentences.warning, "folded_title": folded_title}
+    made.filters |= {"warning": sentences.warning, "folded_title": folded_title, "ticks": text.ticks}
     return made
 
 

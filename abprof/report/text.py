@@ -94,6 +94,11 @@ def code(text: object, limit: int = 120) -> Markup:
     return Markup(f"{fence}{pad}{line}{pad}{fence}")  # noqa: S704
 
 
+def ticks(text: str) -> Markup:
+    """A sentence as HTML, with its parts between backticks as code."""
+    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(clean(text, LONGEST)))))  # noqa: S704
+
+
 def log_link(path: str) -> Markup:
     """A file of the run folder as an HTML link; a name that is not a plain relative path stays text."""
     shown = escape(clean(path))
