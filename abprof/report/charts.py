@@ -25,7 +25,7 @@ class Strip:
         far, self.limit = max(ends, default=0.0), options.threshold
         # Every change is on the axis. Intervals stretch the axis up to FARTHEST; noise alone never fills it.
         self.half = 1.05 * max(2 * self.limit, min(far, FARTHEST), *(abs(c.pct or 0.0) for c in self.rows))
-        self.cut = "a line that reaches the edge goes on beyond it" if far > self.half else ""
+        self.cut = "a line at the edge goes on beyond it" if far > self.half else ""
         self.bands = self.limit, min(options.margin, self.limit)
         self.levels = [(pct, f"{pct:+.1f} %") for pct in (self.half, -self.half)] + [(0.0, f"±{self.limit:g} %")]
 
@@ -78,7 +78,7 @@ class Strip:
 
         write(40, 30, clean(sentence, 90), 34, ink)
         write(40, 88, clean(below, 128), 24)
-        legend = "change of time with its 95 % interval, from the fastest to the slowest, slower is up; "
+        legend = "change of time with its 95 % interval, fastest to slowest, slower is up; "
         legend += f"band: threshold {self.limit:g} %{self.cut and '; '}{self.cut}"
         write(130, 662, legend if self.rows else "No row has a number.", 22)
         for pct, colour in zip(self.bands, ("#eaeef2", "#d7dfe7"), strict=True):
