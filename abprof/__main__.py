@@ -13,7 +13,6 @@ class _Output(io.FileIO):
     """A stream that drops what its reader no longer reads (`abprof ... | head -1`), so that the run and its exit code stay."""
 
     def write(self, data: Any, /) -> int:
-        """Write, or drop `data` if the pipe is closed."""
         try:
             return super().write(data)
         except BrokenPipeError:

@@ -34,6 +34,7 @@ from abprof.measure import (
     make_plan,
     owed,
 )
+from abprof.measure.estimate import estimate
 from abprof.measure.plan import broken_workloads, build_kernels, check_packages, watched
 from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Block, Build, Checkout, Run, names
@@ -45,9 +46,7 @@ from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
 
-_FOLLOW_UP = (
-    0.1  # share of the budget that profiled passes get even after epochs have spent it: causes need these passes
-)
+_FOLLOW_UP = 0.1  # share of the budget that profiled passes get even after epochs have spent it: causes need them
 
 
 def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
@@ -232,6 +231,9 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
         began += time.monotonic() - before
         plan = start(place, plan, builds, record, add)
         record.note(watch.built(builds, "while kernels were built"))
+        about, fits = estimate(plan.run, peers=not place.options.no_peers)
+        if not (fits or record.blocks):
+            record.view.warn(about)
         budget, path = place.options.budget - (time.monotonic() - began), record.folder.path
         if executor:
             items = coordinate(plan, record, executor, place)
@@ -254,9 +256,8 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
         record.note(watch.look("after the epochs"))
         for kernel in read_kernels(record.known("running"), record.kernels.values(), place.cache / "code"):
             key = kernel_key(kernel)
-            if (
-                not kernel.missing or record.kernels.get(key, kernel).missing
-            ):  # if the file is gone, keep the earlier reading
+            # If the file is gone, keep the earlier reading.
+            if not kernel.missing or record.kernels.get(key, kernel).missing:
                 record.kernels[key] = kernel
 
 

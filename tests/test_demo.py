@@ -59,7 +59,7 @@ def test_a_folder_that_is_not_empty_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine\n")
     done = command("-m", "abprof", "demo", str(tmp_path), cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == f"abprof: {tmp_path}: not an empty folder"
+    assert done.stderr.splitlines()[-1] == f"abprof: {tmp_path}: not an empty folder (name another: abprof demo FOLDER)"
     assert [path.name for path in tmp_path.iterdir() if path.name not in ("cache", "state")] == ["mine.txt"]
 
 

@@ -26,7 +26,7 @@ def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
     assert estimate.call_seconds(run, run.cells[0]) == pytest.approx(100)
     fewest, _ = estimate.epoch_seconds(run, peers=False)
     assert fewest > 28 * 2 * turns.FEWEST * 100
-    said = estimate.estimate(run, peers=False)
+    said = estimate.estimate(run, peers=False)[0]
     assert "the first look does not fit into the budget of 10 min" in said
     assert "assuming 0.04 TFLOP/s" in said
     hours = stats.LOOKS[0] * fewest / 3600
@@ -34,7 +34,7 @@ def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
 
 
 def test_short_calls_fit() -> None:
-    said = estimate.estimate(planned(flops=1e9, cells=2), peers=False)
+    said = estimate.estimate(planned(flops=1e9, cells=2), peers=False)[0]
     assert "if all is clear" in said
     assert "does not fit" not in said
 
@@ -51,10 +51,10 @@ def test_peers_and_controls_are_arms_too() -> None:
 def test_a_gpu_is_faster_and_the_line_says_what_was_assumed() -> None:
     run = planned("cuda", flops=3e14, cells=1)
     assert estimate.call_seconds(run, run.cells[0]) == pytest.approx(1.0)
-    assert "assuming 300 TFLOP/s and 2000 GB/s" in estimate.estimate(run, peers=True)
+    assert "assuming 300 TFLOP/s and 2000 GB/s" in estimate.estimate(run, peers=True)[0]
 
 
 def test_work_that_is_not_stated_is_said() -> None:
     run = planned(cells=3)
     silent = runs.changed(run, cells=tuple(runs.changed(cell, flops=None) for cell in run.cells))
-    assert "no time for 3 of the cells, which state no work" in estimate.estimate(silent, peers=False)
+    assert "no time for 3 of the cells, which state no work" in estimate.estimate(silent, peers=False)[0]

@@ -80,7 +80,10 @@ def test_set_of_one_zipped_axis_keeps_the_step() -> None:
         ("seqlen", "'seqlen' is not AXIS=V1,V2"),
         ("seqlen=long", "seqlen=long: expected int, like 512"),
         ("causal=maybe", "causal=maybe: expected bool, like false"),
-        ("q=32", "q goes in step with k (set all of them, in step)"),
+        (
+            "q=32",
+            "no row of workload w has q=32: there q, k go in step (set all of them, or choose --workloads without it)",
+        ),
         ("seqlen=512,1024,0512", "seqlen has 512 twice"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import errno
 import json
 import os
@@ -111,11 +112,14 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
     except typer.Exit as done:
         return int(done.exit_code)
     except USAGE as error:
-        param = getattr(error, "param", None)
+        param, context = getattr(error, "param", None), getattr(error, "ctx", None)
+        advice = f"{context.command_path if context else 'abprof'} --help"
+        if advice == "abprof list --help" and "extra argument" in error.message:
+            advice = "use --workloads NAME"
         if param and error.message:
-            return _refused(AbprofError(error.message.rstrip("."), where=param.opts[0], advice="abprof --help"), argv)
+            return _refused(AbprofError(error.message.rstrip("."), where=param.opts[0], advice=advice), argv)
         text = error.format_message()  # empty if no arguments were given and the help was shown
-        return _refused(AbprofError(text, advice="abprof --help"), argv) if text else Exit.CANNOT_RUN
+        return _refused(AbprofError(text, advice=advice), argv) if text else Exit.CANNOT_RUN
     except (KeyboardInterrupt, typer.Abort):
         print("interrupted", file=sys.stderr)
         return Exit.INTERRUPTED
@@ -127,6 +131,9 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
 
 
 def _refused(error: AbprofError, argv: Sequence[str]) -> int:
+    verbs = [command.name for command in app.registered_commands if command.name]
+    if argv and error.what == f"unknown ref {argv[0]!r}" and (near := difflib.get_close_matches(argv[0], verbs, 1)):
+        error = AbprofError(error.what, where=error.where, advice=f"did you mean abprof {near[0]}? {error.advice}")
     option, _, rest = error.where.partition(" ")
     variable = variable_of(option)
     if option.startswith("--") and variable in os.environ and not any(w.split("=")[0] == option for w in argv):

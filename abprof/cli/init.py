@@ -93,6 +93,9 @@ def _adopt(values: Mapping[str, Any]) -> None:
             advice = f"to write there, give --workloads-dir {shlex.quote(os.path.normpath((root / name).parent))}"
             raise AbprofError(f"leads outside the repository, to {there}", where=str(root / name), advice=advice)
     _write(root, {name: text.encode() for name, text in made.files.items()}, values["overwrite"])
+    if (config := place(root)[0]).exists() and config.name not in made.files:
+        print(f"unchanged {config}")
+        made.files[config.name] = config.read_text()  # its marks count, too
     for line in notes:
         print(line)
     _what_next(root, made, begun=bool(repository.ref_names()))

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 @app.command("demo", short_help="Compare two branches of a small example repository.")
 @takes("device", *VIEW)
 def demo(
-    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="Folder of the new demo repository.")] = "",
+    folder: Annotated[str, typer.Argument(metavar="[FOLDER]", help="New folder; default: abprof-demo.")] = "",
     **values: Any,
 ) -> int:
-    """Make a small example repository with branches main and optimize_ffa, and compare the two."""
+    """Make a small example repository with two branches, and compare them. The exit code is 0 whatever the verdicts."""
     from abprof.extras import demo
     from abprof.report import print_run
 

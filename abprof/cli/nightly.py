@@ -48,10 +48,10 @@ def nightly(**values: Any) -> int:
         return run_night(options, values["series"], view, lambda report: _publish(report, summary)).exit_code
     except AbprofError as error:
         if not values["json"]:  # with --json the command line prints the error itself
-            _print({"did": "refused", "exit_code": int(Exit.CANNOT_RUN), **error.as_json()})
+            print(json.dumps({"did": "refused", "exit_code": int(Exit.CANNOT_RUN), **error.as_json()}))
         raise
     except Exception as error:
-        _print({"did": "refused", "exit_code": int(Exit.BUG), "error": {"what": f"a bug: {error!r}"[:500]}})
+        print(json.dumps({"did": "refused", "exit_code": int(Exit.BUG), "error": {"what": f"a bug: {error!r}"[:500]}}))
         raise
 
 
@@ -60,17 +60,12 @@ def _publish(report: NightReport, path: str | None) -> None:
     from abprof.extras.nightly import summary
     from abprof.system.files import put
 
-    _print(asdict(report))
+    print(json.dumps(asdict(report)))
     try:
         if path:
             put(Path(path), summary(report).encode())
     except (AbprofError, OSError) as error:
         note(f"the summary could not be written: {error}")
-
-
-def _print(message: dict[str, Any]) -> None:
-    """Print a message as one line of JSON; names that are not valid Unicode are escaped."""
-    print(json.dumps(message), flush=True)
 
 
 # ---------------------------------------------------------------- history
@@ -100,10 +95,7 @@ app.add_typer(verbs, name="history", short_help="Print results of nights: query,
 
 
 @verbs.command("query")
-@takes(
-    text("--metric", "NAME", _METRICS, default=""),
-    *_CHOICE,
-)
+@takes(text("--metric", "NAME", _METRICS, default=""), *_CHOICE)
 def query(**values: Any) -> int:
     """Print the measured values as CSV, one row per night and cell."""
     from abprof.extras.nightly import COLUMNS

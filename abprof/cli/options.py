@@ -42,7 +42,7 @@ RunOrRefs = Annotated[list[str], typer.Argument(metavar="RUN | BASE [TARGET]..."
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a verb. `kind`: bool, int, str, or list[str] for an option that may be given several times."""
+    """An option of a verb. `kind`: bool, str, or list[str] for an option that may be given several times."""
 
     option: str
     kind: Any
@@ -52,7 +52,6 @@ class Option:
     default: Any = None  # `...`: the option is required
     spellings: tuple[str, ...] = ()
     panel: str | None = None  # heading in the help; shared options have one, and are also read from the environment
-    least: int | None = None  # smallest value of a number
 
     @property
     def name(self) -> str:
@@ -65,11 +64,9 @@ class Option:
         made = typer.Option(
             *(self.spellings or (self.option,)),
             help=self.help,
-            metavar=self.metavar,
+            metavar=self.metavar or "",
             rich_help_panel=self.panel,
             envvar=variable_of(self.option) if self.panel and self.metavar else None,
-            min=self.least,
-            max=None if self.least is None else 2**63 - 1,  # JSON readers have 64 bits
             show_default=False,
             show_envvar=False,
         )
@@ -98,7 +95,14 @@ def text(option: str, metavar: str, help: str, read: Read | None = None, default
 
 def number(option: str, metavar: str, help: str, least: int, default: int | None = None) -> Option:
     """Declare an option with a whole number, `least` or more."""
-    return Option(option, int, metavar, help, default=default, least=least)
+
+    def read(text: str, option: str) -> int:
+        if not re.fullmatch(r"[+-]?\d{1,19}", text) or not least <= int(text) < 2**63:  # JSON readers have 64 bits
+            bound = f"of {least} or more" if least >= 0 else "of 64 bits"
+            raise AbprofError(f"{text!r} is not a whole number {bound}", where=option)
+        return int(text)
+
+    return Option(option, str, metavar, help, read, default)
 
 
 def many(option: str, metavar: str, help: str, read: Read | None = None) -> Option:

@@ -25,7 +25,8 @@ _FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy", "artifact")
 @takes(
     text("--format", "|".join(_FORMATS), "Print the run in this format; write no file.", one_of(*_FORMATS)),
     flag("--open", "Open report.html in the browser."),
-    *("all", "json"),
+    flag("--all", "Show unchanged cells too."),
+    "json",
 )
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN [RUN2]", help="A run folder; two are compared.")],

@@ -167,4 +167,4 @@ def _show_plan(planned: Run, *, json: bool, peers: bool) -> None:
     unsupported = {cell.id: f"  (unsupported: {cell.skip})" for cell in planned.cells if cell.skip}
     lines += [f"  {cell.id}{broken.get(cell.id) or unsupported.get(cell.id, '')}" for cell in planned.cells]
     cells = plural(len(planned.cells) - len(broken), "cell")
-    print("\n".join(map(visible, [*lines, f"{cells} on {where}; {estimate(planned, peers=peers)}"])))
+    print("\n".join(map(visible, [*lines, f"{cells} on {where}; {estimate(planned, peers=peers)[0]}"])))

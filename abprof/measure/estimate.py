@@ -17,23 +17,23 @@ RESTART = {"cuda": 1.5, "cpu": 5.0, "simulated": 0.0}  # seconds in which worker
 PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds before a process's first workers
 
 
-def estimate(run: Run, *, peers: bool) -> str:
-    """One or two sentences for --dry-run: the duration, its assumptions, and whether the first look fits the budget."""
+def estimate(run: Run, *, peers: bool) -> tuple[str, bool]:
+    """One or two sentences on the duration and its assumptions, and whether the first look fits into the budget."""
     options, (tflops, gbps) = run.options, _rates(run)
     silent = sum(not (cell.flops or cell.bytes) for cell in run.cells if not cell.skip)
     assumed = f"builds not counted, assuming {tflops:g} TFLOP/s and {gbps:g} GB/s"
     assumed += f", and no time for {silent} of the cells, which state no work" if silent else ""
     if options.quick:
-        return f"about {span(_seconds(run, 1, peers=peers)[1])} of measuring in one epoch, {assumed}"
+        return f"about {span(_seconds(run, 1, peers=peers)[1])} of measuring in one epoch, {assumed}", True
     first, last = options.epochs or stats.LOOKS[0], options.epochs or stats.LOOKS[-1]
     fewest, usual = _seconds(run, first, peers=peers)
     if fewest > options.budget:
         least = f"{first} epochs of the fewest rounds take about {span(fewest)}, {assumed}"
         budget = span(options.budget)
-        return f"{least}: the first look does not fit into the budget of {budget}; fewer cells, or --budget"
+        return f"{least}: the first look does not fit into the budget of {budget}; fewer cells, or --budget", False
     low, high = (min(each, options.budget) for each in (usual, _seconds(run, last, peers=peers)[1]))
     most = f" if all is clear, at most {span(high)}" if high > low else ""
-    return f"about {span(low)} of measuring{most}, {assumed}"
+    return f"about {span(low)} of measuring{most}, {assumed}", True
 
 
 def _seconds(run: Run, epochs: int, *, peers: bool) -> tuple[float, float]:

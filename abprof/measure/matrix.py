@@ -8,9 +8,9 @@ import itertools
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any
+from typing import Any, get_args
 
-from abprof.records import Arm, Build, Cell, Judge, Side, Timer, Value, Workload, arm_id
+from abprof.records import Arm, Build, Cell, Judge, Side, Timer, Value, Verdict, Workload, arm_id
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 
@@ -115,13 +115,15 @@ def set_axes(matrices: Mapping[str, Axes], settings: Sequence[str], *, commas: b
     for axis in wanted:
         if axis not in known:
             raise AbprofError(f"no workload has an axis {axis!r}", where="--set", advice=_nearest(axis, known))
-    chosen = {name: [_set_group(names, rows, wanted) for names, rows in axes] for name, axes in matrices.items()}
+    chosen = {name: [_set_group(name, names, rows, wanted) for names, rows in axes] for name, axes in matrices.items()}
     for axes in chosen.values():
         _no_value_twice(axes, "--set")
     return chosen
 
 
-def _set_group(names: list[str], rows: list[Any], wanted: dict[str, list[str]]) -> tuple[list[str], list[Any]]:
+def _set_group(
+    load: str, names: list[str], rows: list[Any], wanted: dict[str, list[str]]
+) -> tuple[list[str], list[Any]]:
     given = [axis for axis in names if axis in wanted]
     if not given:
         return names, rows
@@ -134,8 +136,9 @@ def _set_group(names: list[str], rows: list[Any], wanted: dict[str, list[str]]) 
         return names, [list(row) for row in zip(*(columns[axis] for axis in names), strict=True)]
     kept = [row for row in rows if all(row[names.index(axis)] in columns[axis] for axis in given)]
     if not kept:
-        others = ", ".join(axis for axis in names if axis not in given)
-        raise AbprofError(f"{given[0]} goes in step with {others}", where="--set", advice="set all of them, in step")
+        values = ", ".join(f"{axis}={','.join(wanted[axis])}" for axis in given)
+        what = f"no row of workload {load} has {values}: there {', '.join(names)} go in step"
+        raise AbprofError(what, where="--set", advice="set all of them, or choose --workloads without it")
     return names, kept
 
 
@@ -198,6 +201,8 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
         whole = ids.intersection(globs)
         chosen = tuple(c for c in chosen if c.id in whole or any(fnmatch.fnmatchcase(c.id, p) for p in patterns))
     if not chosen:
+        if verdict := next((text for text in filters if text in get_args(Verdict)), ""):
+            raise AbprofError(f"{verdict} is a verdict: only of a finished run", where="--only")
         raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else preset)
     return chosen
 

@@ -81,7 +81,8 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
     """
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.sweep(cache):
-        view.say(line)
+        if view.verbose:
+            view.say(line)
     repository = _repository(options, cache)
     if run:
         file, sides = options.file or File(), run.sides

@@ -234,7 +234,7 @@ class NewRepository:
     def __init__(self, path: Path, branch: str) -> None:
         path.mkdir(parents=True, exist_ok=True)
         if any(path.iterdir()):
-            raise AbprofError("not an empty folder", where=str(path))
+            raise AbprofError("not an empty folder", where=str(path), advice="name another: abprof demo FOLDER")
         self.path = path
         self._git = Git(str(path))
         self._git.text("init", "--quiet", f"--initial-branch={branch}")

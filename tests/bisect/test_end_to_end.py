@@ -237,7 +237,7 @@ def test_the_plan_is_shown_and_nothing_is_measured(tmp_path: Path) -> None:
     commits = story.line([1.0] * 65)
     result = story.told().bisect(commits[0], commits[-1], "--dry-run")
     assert result.code == 0, result.err
-    assert "64 commits along first parents change it: 6 steps to halve them" in result.out
+    assert "changed by 64 commits along first parents: 6 steps to halve them" in result.out
     assert "9 steps for one culprit" in result.out
     assert (result.out + result.err).count("steps for one culprit") == 1
     assert not story.lab.runs.exists()

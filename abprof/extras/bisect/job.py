@@ -27,6 +27,7 @@ from abprof.measure.matrix import id_parts
 from abprof.records import UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
+from abprof.records.quantities import plural
 from abprof.report import asset, environment, sentences
 from abprof.report.text import code, markdown
 from abprof.sides import Link
@@ -329,7 +330,8 @@ def plan(of: Bisection) -> list[str]:
     """Return the plan as lines of text."""
     lines = [f"{len(of.links)} commits from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
     for kernel, count in of.changes().items():
-        lines.append(f"{kernel}: {count} commits along first parents change it: {halvings(count)} steps to halve them")
+        commits, steps = plural(count, "commit"), plural(halvings(count), "step")
+        lines.append(f"{kernel}: changed by {commits} along first parents: {steps} to halve them")
     seconds = span(of.planned * of.step_seconds)
     return [*lines, f"{of.planned} steps for one culprit, about {seconds} of measuring if every step is clear"]
 
