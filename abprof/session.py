@@ -105,12 +105,7 @@ def rerun(
 def dry_run(config: Options, view: View) -> Run:
     """The head of a run that is not measured: sides, cells, machine, and the reasons of broken workloads. Builds nothing."""
     place = look_around(config, view)
-    with (
-        signals(),
-        proc.no_orphans(),
-        tempfile.TemporaryDirectory() as logs,
-        worktrees(place, place.id) as trees,
-    ):
+    with signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs, worktrees(place, place.id) as trees:
         plan = make_plan(place, trees, Path(logs), view, dry=True)
         check_packages(place, plan)
         read_options(place)
@@ -166,12 +161,7 @@ def held(
     place: RunContext, id: str, view: View, *, wait: bool = True
 ) -> Iterator[tuple[RunContext, tuple[Checkout, ...]]]:
     """The sides' worktrees, and the context with the reserved devices, while the block runs; no process outlives the block."""
-    with (
-        signals(),
-        proc.no_orphans(),
-        worktrees(place, id) as trees,
-        alone(place, view, wait=wait) as reserved,
-    ):
+    with signals(), proc.no_orphans(), worktrees(place, id) as trees, alone(place, view, wait=wait) as reserved:
         yield reserved, trees
 
 

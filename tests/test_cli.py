@@ -95,6 +95,10 @@ def test_a_branch_may_bear_a_verbs_name(lab: Lab) -> None:
     assert "slower" in result.out
 
 
+def test_a_misspelt_verb_is_named(lab: Lab) -> None:
+    assert "'repot' (did you mean abprof report? " in lab.command(*at(lab, "repot")).err
+
+
 # ---------------------------------------------------------------- which stream, which code
 
 

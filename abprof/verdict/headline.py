@@ -423,7 +423,9 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
     if run.status == "interrupted":
         advice = "--resume with its folder goes on"
     elif all("epochs" in row.reasons for row in out):
-        advice = f"larger --epochs, up to {stats.LOOKS[-1]}, a quieter machine, or a wider --margin"
+        more = any(row.epochs < stats.LOOKS[-1] for row in out)
+        advice = f"larger --epochs, up to {stats.LOOKS[-1]}, " if more else ""
+        advice += "a quieter machine, or a wider --margin"
     if out:
         found = tuple(dict.fromkeys(row.cell for row in out))
         yield Advice(kind=kind, text=f"{len(out)} of {len(rows)} rows {text}", advice=advice, cells=found)

@@ -48,6 +48,8 @@ def test_the_likeliest_function_is_taken_and_others_are_named(tmp_path: Path) ->
     done = init(repo, home=tmp_path)
     assert done.code == 0
     assert (repo.path / "workloads" / "softmax.py").exists()
+    again, same = init(repo, home=tmp_path).out, done.out.replace("wrote ", "unchanged ")
+    assert sorted(again.splitlines()) == sorted(same.splitlines()), "the same files, and the same count of marks"
     assert "other candidates for --function: ops.py:scaled" in done.out
     assert init(repo, "--function", "ops.py:scaled", home=tmp_path).code == 0
     assert (repo.path / "workloads" / "scaled.py").exists()
