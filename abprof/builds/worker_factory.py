@@ -47,7 +47,7 @@ class ForkServers:
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, folder: Path = Path(), log: Path = Path()) -> None:
-        """`env`: environment of the servers; None: no servers. `folder`: working folder; `log`: log file."""
+        """`env`: environment of the fork servers (None: start no server); `folder`: their working folder; `log`: log file."""
         self._env, self._folder, self._log = env, folder, log
         self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
 

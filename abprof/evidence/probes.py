@@ -51,8 +51,8 @@ def probed(
 
 
 def subjects(run: Run) -> Rows:
-    """The rows that changed, the most changed first, each with the arms that differ (a side equal to base would cost a pass
-    and show nothing). Of one branch alone every cell that ran."""
+    """Return the rows to profile, the largest change first, each with the arms whose times differ. In a run with one
+    side, return every cell that ran."""
     ok = {(seen.cell, seen.arm) for seen in run.observations if seen.status == "ok"}
     sides = {side.id for side in run.sides}
     arms = {arm.id: arm for arm in run.arms if arm.side in sides and not arm.peer}

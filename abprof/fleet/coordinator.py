@@ -108,7 +108,7 @@ class _Live:
     torn: str = ""  # why its news cannot be read
 
     def fault(self, lost: Lost) -> str:
-        """Why the shard is lost; "" if it ended in an orderly way and all its news can be read."""
+        """Return why the shard is lost; "" if the shard ended as done and all its messages can be read."""
         if self.torn or (self.ended and self.ended.why == "done"):
             return self.torn
         return self.ended.reason if self.ended and self.ended.why == "refused" else lost.reason
@@ -329,7 +329,7 @@ def _has_control(arms: Sequence[Arm]) -> bool:
 
 
 def _without_results(run: Run) -> Run:
-    """The head as before the first turn."""
+    """Return the run's header without results, as before the first measurement."""
     lists = (
         *("losses", "notes", "touched", "observations", "comparisons", "within", "controls", "proofs", "kernels"),
         *("traces", "profiles", "sampled", "warnings"),

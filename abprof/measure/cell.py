@@ -278,7 +278,7 @@ class CellSetup:
         return wire.Check(state.arm.id, f"{name}.expected", _sample(name, state.arm), against)
 
     def check_again(self, calls: int) -> None:
-        """Check the outputs again that each checked arm has after its `calls` timed calls."""
+        """Repeat the output check of each checked arm after its `calls` timed calls."""
         for state in self.states:
             began = time.monotonic()
             if calls and state.takes_turns and state.outcome.check is not None and state.outcome.status == "ok":

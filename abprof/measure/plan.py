@@ -71,7 +71,7 @@ class Plan:
         return next(load for load in self.run.workloads if load.name == cell.workload)
 
     def labelled(self, block: Block) -> Block:
-        """The block, with status `identical` for the sides' arms if the cell measures identical code as a control."""
+        """Return the block; if all sides of its cell run identical code, the sides' `ok` outcomes become `identical`."""
         if block.cell not in self.identical:
             return block
         own = {arm.id for arm in self.arms[block.cell] if not arm.peer}
@@ -272,9 +272,9 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
 def assign_arms(
     place: RunContext, plan: Plan, builds: tuple[Build, ...], blocks: Sequence[Block]
 ) -> tuple[Plan, list[Block]]:
-    """The plan with its builds and the arms of every cell, and a block for each cell that needs no measuring.
+    """Return the plan with its builds and every cell's arms, and a block for each cell that needs no measuring.
 
-    `blocks`: those of earlier invocations. Raises AbprofError if a build is not the continued run's.
+    `blocks`: blocks of earlier invocations. Raises AbprofError if a build differs from the continued run's build.
     """
     folders = {
         name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}

@@ -174,7 +174,7 @@ class WorkerPool:
         return replies
 
     def proofs(self) -> Iterator[Proof]:
-        """`prove` as records of the run, for workers that are alive afterwards. The peers' worker loads no side's code."""
+        """Run `prove` and yield a record for each worker that survives, except the peers' worker (loads no side's code)."""
         for id, proved in self.prove().items():
             if self._workers[id].alive and id != PEERS:
                 yield Proof(

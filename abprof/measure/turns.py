@@ -177,9 +177,9 @@ def spread(values: Sequence[float]) -> float:
 
 
 def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[int, int, str]]) -> dict[int, str]:
-    """Rounds to drop, with the reason: impossible readings, and rounds in a bad time of the device.
+    """Map each round to drop to the reason: an impossible reading, or an overlap with a bad period of the device.
 
-    `bad`: (from, to, why) in ns of the clock on which the turns count from `origin`.
+    `bad`: periods (from, to, reason) in ns, on the clock of `origin`. Turns start and end in ns after `origin`.
     """
     found: dict[int, str] = {}
     for number, row in enumerate(rounds):

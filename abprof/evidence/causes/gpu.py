@@ -146,7 +146,7 @@ def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
 
 
 def _memory(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
-    """More instructions that access global memory, by more than the whole code grew: an unrolled loop has more of all."""
+    """Report a change in global memory accesses that exceeds the growth of the whole code (unrolling grows both)."""
     each = {name: pair.classes(name) or (0, 0) for name in _ACCESSES}
     loops, accesses, whole = (pair.classes(*names) or (0, 0) for names in (("loops",), _ACCESSES, ()))
     if not sides.along(accesses[1] - accesses[0]) or max(accesses) < _GROWN * min(accesses):

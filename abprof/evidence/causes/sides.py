@@ -110,8 +110,8 @@ class Sides:
         return ns * self.change_ns > 0 and abs(ns) >= SHARE * abs(self.change_ns)
 
     def shown(self, pair: Pair) -> bool:
-        """Whether this kernel's own time in the profiled call makes up the row's change: its sign, a quarter to twice its
-        size, and more than such a call scatters by."""
+        """Whether this kernel's time in the profiled call changed enough to explain the row's change: with the same sign,
+        by a quarter to twice the size, and by more than the scatter of a profiled call."""
         least, most = _FLOOR * pair.before.ns, _MOST * abs(self.change_ns)
         return self.carries(pair.change_ns) and least <= abs(pair.change_ns) <= most
 
@@ -228,7 +228,7 @@ def dims(values: Sequence[int]) -> str:
 
 
 def recounts(moved: Sequence[tuple[str, int, int, float]]) -> str:
-    """`clamp 0 -> 1 times a call (650 µs)`."""
+    """List the kernels whose launches per call changed, with the time: `clamp 0 -> 1 times a call (650 µs)`."""
     return listed([f"{name} {one} -> {two} times a call ({ns(abs(spent))})" for name, one, two, spent in moved])
 
 

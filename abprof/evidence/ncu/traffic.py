@@ -1,4 +1,4 @@
-"""From launches to calls: which launches make a call, which are warm-ups, and the bytes of each kernel and call.
+"""Assign kernel launches to calls, separate warm-up launches, and sum the bytes of each kernel and call.
 
 N = warm-up + runs calls, each alike. A kernel is known by name, grid and block; k*N launches are k launches a call. A count
 inside the calls that is not a multiple of N is refused, because the warm-ups are then unknown. So are shapes one after another
