@@ -78,7 +78,7 @@ def rerun(
     if not head.options.timed:
         raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
     if any(block.timer == "cupti" and block.metric == "gpu_span" for block in blocks):
-        raise AbprofError("CUPTI read calls of this run, as --timer auto does no longer", advice="start a new run")
+        raise AbprofError("CUPTI timed this run; --timer auto no longer uses CUPTI", advice="start a new run")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete" and until is None:
         return head, folder.path

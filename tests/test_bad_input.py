@@ -105,7 +105,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --only slower", "--only: slower is a verdict: only of a finished run"),
         ("main fast --runs-dir /proc/abprof", "/proc/abprof"),
         ("main fast --runs-dir {repo}/workloads/w.py", "workloads/w.py: File exists (choose another place with --runs-dir)"),
-        ("main fast --resume {repo}", "--resume: a resumed run has its refs (abprof run --resume RUN)"),
+        ("main fast --resume {repo}", "--resume: takes no refs; the run has them (abprof run --resume RUN)"),
         ("--resume {repo}", "no run here (a run folder holds run.json)"),
         ("rerun {repo}", "no run here (a run folder holds run.json)"),
     ],

@@ -46,7 +46,7 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     view = view_of(values)
     if values["resume"]:
         if refs:
-            raise AbprofError("a resumed run has its refs", where="--resume", advice="abprof run --resume RUN")
+            raise AbprofError("takes no refs; the run has them", where="--resume", advice="abprof run --resume RUN")
         advice = "with --resume use only --repo, --budget, --all, --json, --quiet, --verbose"
         refuse(ctx, "a resumed run keeps its options", but=_BESIDE_RESUME, advice=advice)
         return show(_again(values["resume"], (), values, resume=True), values)

@@ -259,8 +259,8 @@ def memory_sentence(groups: Sequence[Sequence[traffic.Table]]) -> str:
 
 
 def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
-    """A line for each kernel of each file, for each sum (`kernel` is empty), for launches outside the calls (kind
-    `outside`), and for each failed arm (kind `error`). A kernel that only base has is listed with 0 launches."""
+    """Yield a line for each kernel of each file, for each total (`kernel` is empty), for launches outside the calls
+    (kind `outside`) and for each failed arm (kind `error`). A kernel that only base has gets 0 launches."""
     for group in groups:
         for table in group:
             of = table.of

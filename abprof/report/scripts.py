@@ -105,5 +105,5 @@ def _word(value: Any) -> Markup:
     except UnicodeEncodeError:
         raise AbprofError("not valid UTF-8", where=repr(text), advice="leave it out with --only") from None
     if "\0" in text:
-        raise AbprofError("NUL in a name", where=repr(text), advice="leave it out with --only")
+        raise AbprofError("NUL in an axis value", where=repr(text), advice="exclude with --only")
     return Markup(shlex.quote(text))  # noqa: S704

@@ -177,7 +177,7 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
-    """The sentence about a weaker guarantee, with the names of `most` workloads (0: all); () if there is none."""
+    """Return the sentence about a weaker guarantee, or (). Names at most `most` workloads (0: all)."""
     lack, names = lacking(run)
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
     shown += f" and {len(names) - most} more" if most and len(names) > most else ""

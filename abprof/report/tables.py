@@ -136,7 +136,7 @@ def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
 
 
 def _steps(group: Group) -> tuple[str, ...]:
-    """The ladder's steps, then the other variants with a time; all variants where there is no ladder."""
+    """Return the steps of the ladder, then the other timed variants; without a ladder, return all variants."""
     known = dict.fromkeys(row.variant for row in group.rows if row.variant)
     ladder = group.workload.ladder
     timed = {row.variant for row in group.rows for _, arm in group.sides if row.ns(arm(row))}

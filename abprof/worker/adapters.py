@@ -398,7 +398,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
     def _axes(self, kind: str, *, first: bool = False) -> dict[Any, Any]:
-        """Return the axes. Raises ValueError for a class without registered methods or inputs."""
+        """Return inputs and methods as axes. Raises ValueError for a class without registered methods or inputs."""
         made = self._made(self.described(), kind)
         # Methods in source order, those of base classes first.
         methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}

@@ -279,8 +279,8 @@ class CudaClock(Clock):
 class Records:
     """Context that records kernels, copies and fills. Raises Unsupported without cupti-python or if CUPTI fails.
 
-    Entering registers with CUPTI each time, because only the last client to register gets records, and torch's profiler
-    registers too. Enter for the first time before torch's profiler runs, after which CUPTI's times are ticks.
+    Each `with` registers with CUPTI again: only the last client to register gets records, and torch's profiler also
+    registers. The first `with` must precede torch's profiler, after which CUPTI reports times in ticks.
     """
 
     def __init__(self) -> None:

@@ -30,8 +30,8 @@ PRIVATE = "abprof_side."
 class SideFinder(MetaPathFinder):
     """Finds a top-level name in a root folder, before other finders (editable installs, .pth hooks, other copies).
 
-    Submodules are found on the package's own path. Other finders may find submodules that this side lacks; the proof
-    reports them. This finder also finds extension modules in the root, all modules there if the root is an installed
+    Submodules are found on the package's own path. Other finders may find submodules that this side lacks; the check
+    of loaded files reports them. This finder also finds extension modules in the root, all modules there if the root is an installed
     release (`whole`), and the metadata of the root's distributions.
     """
 

@@ -50,7 +50,7 @@ class Row(Record, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """Name of the row in output."""
+        """The cell and, if any, the variant: the name of this row in output."""
         return f"{self.cell} {self.variant or ''}".strip()
 
     @property
@@ -134,7 +134,7 @@ class Bisection(Record, frozen=True, kw_only=True):
 
     @property
     def decided(self) -> bool:
-        """Whether every finding is a culprit (or there is none): nothing stayed undecided."""
+        """Whether no finding is undecided: every finding, if any, names a culprit."""
         return all(finding.kind == "culprit" for found in self.found for finding in found.findings)
 
 

@@ -186,7 +186,7 @@ def _levels_of(trend: Trend) -> list[_Series]:
 
 
 def _chain_of(trend: Trend) -> _Series:
-    """Return the measured log ratios over all machines."""
+    """Return the measured log ratios of a trend, across changes of machine."""
     places = [i for i in range(len(trend.numbers)) if not np.isnan(trend.head[i]) and math.isfinite(trend.ratio[i])]
     values = trend.ratio[places] if places else np.empty(0)
     return _Series(places, values, _sigma(values, len(values)))

@@ -165,7 +165,7 @@ class Log:
         self._size = 0
 
     def drain(self, fd: int) -> None:
-        """Read `fd` until the other end closes; runs in its own thread. Ignores a full disk."""
+        """Copy `fd` to the log until the writer closes `fd`. Runs in its own thread; ignores a full disk."""
         rest = b""
         with self._open() as out:
             self._size = out.tell()
