@@ -1,4 +1,4 @@
-"""`python -m abprof.fleet FOLDER/N.json [--with PID]`: measure a shard here, and append its news to FOLDER/N.jsonl."""
+"""`python -m abprof.fleet FOLDER/N.json [--with PID]`: measure a shard; append its messages to FOLDER/N.jsonl."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the program. The exit code is for people: the coordinator reads the news."""
     parser = argparse.ArgumentParser(prog="python -m abprof.fleet")
     parser.add_argument("shard", type=Path)
-    parser.add_argument("--with", dest="parent", type=int, help="end when this process, which started it, is gone")
+    parser.add_argument("--with", dest="parent", type=int, help="end when the process PID ends", metavar="PID")
     options = parser.parse_args(argv)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks some
     if options.parent:
