@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from tests.simulated.lab import Lab
@@ -52,8 +53,11 @@ def test_planted_speeds_without_noise_are_exact(new_lab: NewLab) -> None:
 def test_the_same_scenario_gives_the_same_run(tmp_path: Path) -> None:
     scenario = replace(SPEEDS, noise=[NOISE])
     first, second = (Lab(tmp_path / name, scenario).abprof("main", "fast", "--seed", "3") for name in ("a", "b"))
-    assert first.run.comparisons == second.run.comparisons
-    assert first.run.controls == second.run.controls
+    for rows in zip(
+        (*first.run.comparisons, *first.run.controls), (*second.run.comparisons, *second.run.controls), strict=True
+    ):
+        one, other = (msgspec.structs.replace(row, needed_seconds=None) for row in rows)  # epochs take different times
+        assert one == other
 
 
 @pytest.mark.slow

@@ -103,7 +103,7 @@ def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> 
     shelf.told(PIP_INDEX_URL=index(shelf.links / "simple", "tinyk", links), PIP_NO_INDEX="0")
     _, notes = shelf.resolve("dist:tinyk==1.0")
     assert notes == ("tinyk==1.0 was withdrawn by its authors: wrong at 4096",)
-    assert shelf.refusal("dist:tinyk==2.0").startswith("tinyk==2.0: pip finds no wheel")
+    assert shelf.refusal("dist:tinyk==2.0").startswith("tinyk==2.0: pip found no wheel")
 
 
 @pytest.mark.parametrize(
