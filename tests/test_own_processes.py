@@ -104,7 +104,6 @@ def plan(folder: Path, factory: WorkerFactory, device: CudaDevice, *faults: Faul
         checkouts={s.id: Checkout(side=s, path=str(folder)) for s in SIDES},
         packages={"k": Package(name="k")},
         arms={cell.id: arms(workload, SIDES, builds, control=False, peers=True) for cell in cells},
-        timeout=60.0,
     )
 
 

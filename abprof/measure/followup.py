@@ -46,11 +46,15 @@ def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = ma
     Yields blocks without rounds, then blocks of slices; leaves out blocks that `before` has, and arms that did not run in
     turns. `first`: the number of the next epoch. After `until` (time.monotonic()) no further profiled pass begins.
     """
-    profiled = _to_profile(plan, before)
+    profiled, usual = _to_profile(plan, before), dict[str, dict[str, float]]()  # with its time a long call is made once
+    for block in before:
+        usual.setdefault(block.cell, {}).update(
+            (block.arms[turn.arm], turn.value) for row in block.rounds for turn in row
+        )
     for pool, cell in _cells(plan, profiled, sorted({arm.side for arms in profiled.values() for arm in arms}), first):
         if time.monotonic() > until:
             break
-        yield plan.labelled(_profiled(plan, pool, cell, profiled[cell.id], first))
+        yield plan.labelled(_profiled(plan, pool, cell, profiled[cell.id], first, usual[cell.id]))
     due, turned = _slices_due(plan, before), _turned(before)
     for epoch in range(first, first + stats.LOOKS[0]):
         todo = {cell for cell, count in due.items() if count > epoch - first}
@@ -96,12 +100,12 @@ def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
     return found
 
 
-def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
+def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: int, usual: dict[str, float]) -> Block:
     """A block without rounds: the launches of a call, and the workload's phases."""
     began, clock, load = time.time(), time.monotonic(), plan.workload(cell)
     present = set(pool.start_order)
     takers = tuple(arm for arm in arms if arm.side in present)
-    task = CellTask(cell, takers, epoch, plan.run.options, load.judge)
+    task = CellTask(cell, takers, epoch, plan.run.options, load.judge, usual=usual)
     setup = CellSetup(pool, plan.device, task, alone=True)
     for state in setup.states:
         setup.open(state)
