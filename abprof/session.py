@@ -1,6 +1,6 @@
-"""The stages of a run, a line each: `run`, `rerun`, `dry_run`, `report`.
+"""Sessions: `run`, `rerun`, `dry_run` and `report` call the stages of a run in order.
 
-Options -> run context -> sides -> plan (workloads, cells) -> builds -> blocks -> store -> judge, causes -> run -> report.
+The stages: find the run context, check out the sides, plan, build, measure blocks, store and judge them, write the reports.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _FOLLOW_UP = 0.1  # share of the budget that profiled passes get even after epoc
 
 
 def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
-    """Compare two refs or more, or profile one. Returns the run as run.json has it, and its folder.
+    """Compare two refs or more, or profile one ref. Returns the run as run.json has it, and the run's folder.
 
-    `until`: chooses the cells that need one more epoch; by default those without a verdict. ^C ends the measuring, and the
-    report is written all the same. Raises AbprofError for errors that the user can correct.
+    `until` chooses the cells that need one more epoch; None: cells without a verdict. After ^C, which ends the measuring,
+    the report is still written. Raises AbprofError for errors that the user can correct.
     """
     with begin(config, view) as (place, folder, trees):
         record_of = partial(new_record, folder, blocks=(), view=view, until=until)
@@ -70,9 +70,10 @@ def rerun(
     resume: bool,
     until: Wanted | None = None,
 ) -> tuple[Run, Path]:
-    """Continue a run in its own folder: new epochs of some cells, or (`resume`) the rest of an interrupted run.
+    """Measure further epochs of the cells that `only` selects, or finish an interrupted run (`resume`), in the run's own folder.
 
-    Results are added, never replaced. Raises AbprofError if code, workloads, machine or toolchain have changed.
+    `budget` is in seconds. `until`: as for `run`. Adds results, replaces none. Returns the run and its folder.
+    Raises AbprofError if code, workloads, machine or toolchain have changed.
     """
     head, blocks, notes = read(path)
     if not head.options.timed:
@@ -103,7 +104,7 @@ def rerun(
 
 
 def dry_run(config: Options, view: View) -> Run:
-    """The head of a run that is not measured: sides, cells, machine, and the reasons of broken workloads. Builds nothing."""
+    """Return the header of a run (sides, cells, machine) and why workloads are broken, without building or measuring."""
     place = look_around(config, view)
     with signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs, worktrees(place, place.id) as trees:
         plan = make_plan(place, trees, Path(logs), view, dry=True)
@@ -115,7 +116,7 @@ def dry_run(config: Options, view: View) -> Run:
 
 
 def report(path: Path) -> tuple[Run, Path]:
-    """Judge a run again from its head and rounds, and rewrite every report. Raises AbprofError if it cannot be read."""
+    """Judge the run at `path` again, rewrite every report, and return the run and its folder. Raises AbprofError if unreadable."""
     view = View(quiet=True)
     run, blocks = judged(path, view.warn)
     folder = RunFolder(path.parent if path.is_file() else path)
@@ -125,7 +126,7 @@ def report(path: Path) -> tuple[Run, Path]:
 
 
 def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
-    """A run judged again, and its blocks; writes nothing. Calls `say` with a note for each line that cannot be read."""
+    """Judge the run at `path` again, and return run and blocks. Writes nothing. `say` is called with a note on each unreadable line."""
     head, blocks, notes = read(path)
     for note in notes:
         say(note)
@@ -133,7 +134,7 @@ def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
 
 
 def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None) -> Run:
-    """The run with verdicts and their causes; unchanged if it has results and no rounds. Pure."""
+    """Return the run with verdicts and their causes; a run with results but without rounds stays unchanged. Pure."""
     if run.observations and not blocks:
         return run
     return explained(judge(run, blocks, run.proofs, cache))
@@ -144,7 +145,7 @@ def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None)
 
 @contextlib.contextmanager
 def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, tuple[Checkout, ...]]]:
-    """The context, folder and worktrees of a new run, with its devices reserved while the block runs."""
+    """Yield the context, folder and worktrees of a new run, with its devices reserved while the `with` block runs."""
     place = look_around(config, view)
     if "ncu" in config.probe:
         capture.find()  # refuse before measuring, not after
@@ -160,7 +161,7 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
 def held(
     place: RunContext, id: str, view: View, *, wait: bool = True
 ) -> Iterator[tuple[RunContext, tuple[Checkout, ...]]]:
-    """The sides' worktrees, and the context with the reserved devices, while the block runs; no process outlives the block."""
+    """Yield the context with reserved devices, and the sides' worktrees; at the end of the block end every process it started."""
     with signals(), proc.no_orphans(), worktrees(place, id) as trees, alone(place, view, wait=wait) as reserved:
         yield reserved, trees
 
@@ -173,7 +174,7 @@ def _measured(
     view: View,
     rest: Continued | None = None,
 ) -> Record:
-    """Plan and measure workloads, or a command that times itself. The budget counts from here, without builds."""
+    """Plan and measure workloads, or a command that times itself. The budget counts from this call on, without builds."""
     began = time.monotonic()
     if rest.run.command if rest else place.options.command:
         bench = commands.prepare(place, trees, logs, view, rest)
@@ -189,7 +190,7 @@ def _measured(
 def new_record(
     folder: RunFolder, head: Run, blocks: Sequence[Block], view: View, older: int = 0, until: Wanted | None = None
 ) -> Record:
-    """The record of a run. Verdicts are computed again only for cells with new results."""
+    """Return the run's record, which judges only cells with new results again. `older`: number of earlier invocations' blocks."""
     every = CellCache()
     own = CellCache() if older else every  # a rerun plans its looks by its own blocks
     return Record(
@@ -204,11 +205,11 @@ def new_record(
 
 
 def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None:
-    """Build, and add epochs to the record until all cells are decided, the budget is spent, or ^C.
+    """Build, and add epochs to the record until all cells are decided, the budget is spent, or the user presses ^C.
 
     `began`: start of the budget, by time.monotonic().
     """
-    # `no_orphans` here: children without a group or a mark end before the results are written.
+    # `no_orphans` here too: stray child processes end before the results are written.
     with (
         proc.no_orphans(),
         interruptible(record),
@@ -234,7 +235,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
                 add(item)
                 if isinstance(item, Block) and not executor:
                     record.note(watch.look(f"in epoch {item.epoch}"))
-        if not executor:  # else each shard does the follow-up of its own cells
+        if not executor:  # with an executor each shard does the follow-up of its own cells
             until = max(began + place.options.budget, time.monotonic() + _FOLLOW_UP * place.options.budget)
             for block in follow_up(plan, record.blocks, record.next_epoch, until):
                 add(block)
@@ -254,7 +255,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
 def start(
     place: RunContext, plan: Plan, builds: tuple[Build, ...], record: Record, add: Callable[[Item], None] | None = None
 ) -> Plan:
-    """Assign the arms, write the head, and record the cells that need no measuring (with `add`, by default record.add)."""
+    """Assign the arms, write the run's header, and record the cells that need no measuring (`add`; None: `record.add`)."""
     plan, skipped = assign_arms(place, plan, builds, record.blocks)
     record.start(plan.run)
     for block in skipped:
@@ -263,7 +264,7 @@ def start(
 
 
 def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
-    """Measure a command that times itself, without checks, proofs and probes."""
+    """Measure a command that times itself, without checks of outputs or of loaded files, and without probes."""
     budget, first, add = place.options.budget, record.next_epoch, progress(record)
     with proc.no_orphans(), interruptible(record), record.view.working("starting workers", budget):
         record.start(record.head)
@@ -283,7 +284,7 @@ def finish(record: Record) -> Run:
 
 @contextlib.contextmanager
 def interruptible(record: Record) -> Iterator[None]:
-    """End the block at ^C without raising, so that the run continues with its report."""
+    """At ^C end the `with` block without raising, so that the run's report is still written."""
     try:
         yield
     except KeyboardInterrupt:
@@ -292,7 +293,7 @@ def interruptible(record: Record) -> Iterator[None]:
 
 
 def progress(record: Record) -> Callable[[Item], None]:
-    """A function that records an item, and shows each new failure and the result so far of each pair of arms."""
+    """Return a function that records an item, and shows each new failure and the result so far of each pair of arms."""
     labels = names.short_labels(record.head.cells)
     cells = {cell.id: cell for cell in record.head.cells}
     shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch
@@ -303,7 +304,7 @@ def progress(record: Record) -> Callable[[Item], None]:
         if not isinstance(item, Block) or item.beside:
             return
         nonlocal count
-        if len(record.blocks) != count + 1:  # blocks of an earlier invocation, or a lost shard's are gone
+        if len(record.blocks) != count + 1:  # earlier invocations have blocks, or a lost shard's blocks were voided
             known.clear()
         for block in (item,) if known else record.blocks:
             known.setdefault(block.cell, []).append(block)

@@ -1,8 +1,8 @@
-"""Build kernel packages: each package of each side in its own process, cached by content.
+"""Build kernel packages. A separate process builds each package of each side; builds are cached by content.
 
 CACHE/builds/KEY/GENERATION/ holds src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/ (Triton's,
-torch's, ...) and build.log. Builds contain their folder's path (ninja, rpath), so each is made in its final folder,
-under the key's lock, and published by an atomic write of KEY/published.json.
+torch's, ...) and build.log. A build contains its folder's path (ninja, rpath). So abprof makes each build in its final
+folder, while it holds the key's lock, and publishes the build by an atomic write of KEY/published.json.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ from abprof.system.trees import remove_tree, tree_hash
 
 _LOOK = 0.5  # seconds between wake-ups of the main thread, in which Python handles signals
 _EARLIER = ("bundles", "landed")  # cache folders of earlier versions of abprof
-_MOST_DEATHS = 3  # processes that may die in cases; after that no further case is called at build time
+_MOST_DEATHS = 3  # after so many deaths of the process in cases, no further case is called at build time
 _ERROR = re.compile(
     r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
-    r"|^[\w.]+(Error|Exception): .*",  # a build command in Python
+    r"|^[\w.]+(Error|Exception): .*",  # last line of a Python traceback
     re.ASCII,
 )
 _QUOTED = re.compile(r'\s*File ".*", line \d+')
@@ -45,11 +45,11 @@ Say = Callable[[str, str], None]  # (job's name, line)
 
 @dataclass(frozen=True)
 class Job:
-    """A build to make: a package on a side."""
+    """A build to make: one kernel package of one side."""
 
     checkout: Checkout
     package: Package
-    cells: tuple[Cell, ...]  # cells to call at build time: one per workload, or every distinct case
+    cells: tuple[Cell, ...]  # cells to call at build time: one cell per workload, or a cell of every distinct case
 
     @property
     def name(self) -> str:
@@ -57,7 +57,7 @@ class Job:
 
 
 class _Published(Record, frozen=True):
-    """Content of published.json: the generation to use for a key, and its build."""
+    """The content of published.json: the key's current generation, and the record of its build."""
 
     generation: str
     build: Build
@@ -67,7 +67,7 @@ class _Published(Record, frozen=True):
 
 @dataclass
 class _Running:
-    """The running build processes. `close`, called from another thread, ends them and any that start later."""
+    """The running build processes. `close`, which any thread may call, ends these processes and all that start later."""
 
     closed: bool = False
     workers: set[Worker] = field(default_factory=set)
@@ -92,7 +92,7 @@ class _Running:
 def build_packages(
     factory: WorkerFactory, jobs: Sequence[Job], view: View, *, gpu: bool, rebuild: bool = False
 ) -> tuple[Build, ...]:
-    """Return the build of each job, from the cache or made now, several at a time, and print each outcome."""
+    """Return the build of each job, taken from the cache or made now. Jobs run in parallel; each outcome is printed."""
     cpus = len(os.sched_getaffinity(0))
     running, pool = _Running(), ThreadPoolExecutor(max_workers=max(1, cpus // 2 if gpu else cpus))
     with view.working("building"):
@@ -111,7 +111,7 @@ def build_packages(
 
 
 def missing(tree: Path, package: Package) -> str:
-    """Return why the tree of a side lacks this package; "" if the tree has the package."""
+    """Return the reason why `package` is missing in `tree`, the folder of a side; "" if the tree has the package."""
     path = tree / (package.path or f"kernels/{package.name}")
     made = bool(package.build if package.path else package.module)  # by a build command, or found by import
     if made or (path.exists() if package.path else path.is_dir() or path.with_suffix(".py").is_file()):
@@ -120,7 +120,7 @@ def missing(tree: Path, package: Package) -> str:
 
 
 def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
-    """Return the build of a job, from the cache or made now."""
+    """Return the build of `job`, taken from the cache or made now."""
     side, tree = job.checkout.side.id, Path(job.checkout.path)
     fresh = Build(side=side, kernel=job.package.name, key="")
     if why := missing(tree, job.package):
@@ -167,7 +167,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
 
 
 def _published(home: Path) -> _Published | None:
-    """Return the content of a key's published.json; None if unreadable or if the build's folder is missing."""
+    """Return the content of HOME/published.json; None if that file is unreadable or the build's folder is missing."""
     try:
         known = msgspec.json.decode((home / "published.json").read_bytes(), type=_Published)
     except (OSError, *UNREADABLE):
@@ -176,7 +176,7 @@ def _published(home: Path) -> _Published | None:
 
 
 def differences(cache: Path, before: str, now: str) -> list[str]:
-    """Return the parts of the build key that differ between two keys; [] if unknown."""
+    """Return the names of the parts in which two build keys differ; [] if the build of either key is not cached."""
     old, new = (_published(cache / "builds" / key) for key in (before, now))
     if old is None or new is None:
         return []
@@ -184,8 +184,8 @@ def differences(cache: Path, before: str, now: str) -> list[str]:
 
 
 def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str], content: str) -> bool:
-    """Whether a cached build is unchanged: the copy of its inputs, without added importable files, and every loaded
-    file, also outside the build (PYTHONPATH), except files in worktrees, which end with their run."""
+    """Whether a cached build is unchanged: the copies of its inputs are equal, no importable file was added, and every
+    file that the build loaded is equal, also outside the build. Files in worktrees, which end with runs, are skipped."""
     try:
         if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
             return False
@@ -199,12 +199,12 @@ def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str]
 
 
 def _compiled(folder: Path) -> list[str]:
-    """Return the compiled Python files in `__pycache__` folders, which an import would load."""
+    """Return the compiled Python files in `__pycache__` folders below `folder`: an import would load these files."""
     return [name for name in keys.importable(folder, keys.COMPILED) if "__pycache__" in Path(name).parts]
 
 
 def _new_generation(home: Path) -> Path:
-    """Make an empty build folder with the next number, or with the number of a killed build."""
+    """Make an empty build folder in `home`, named by the next number or the number of a killed build. Return its path."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
     shutil.rmtree(place, ignore_errors=True)
@@ -218,7 +218,7 @@ def _new_generation(home: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Runs a job's process: imports and builds the package, and calls cases, so that the JIT compiles now."""
+    """Runs a job's process, which builds and imports the package, then calls cases so that the JIT compiles now."""
 
     factory: WorkerFactory
     job: Job
@@ -227,10 +227,10 @@ class _Builder:
     place: Path
 
     def run(self, fresh: Build) -> Build:
-        """Return `fresh` with the results of the build, or with the failure.
+        """Build the package, and return `fresh` with the results or the failure of the build.
 
-        A case that fails here is ignored: the case gets its status when measured. If a case kills the process, a new
-        process calls the remaining cases.
+        The failure of a case is ignored here: the measurement of the case reports its status. If a case kills the
+        process, a new process calls the remaining cases.
         """
         calls: list[tuple[Cell, str]] | None = None  # (case, variant) still to call; None: not known yet
         log, name, began = self.place / "build.log", self.job.name, time.monotonic()
@@ -249,7 +249,7 @@ class _Builder:
                 )
                 with self.running.entered(worker):
                     built = self._built(worker)
-                    if calls is None:  # one case per workload; every case without build()
+                    if calls is None:  # call one case per workload, but every case if the package has no build()
                         cells = {
                             cell.workload if built.has_build else cell.id: cell for cell in reversed(self.job.cells)
                         }
@@ -274,7 +274,7 @@ class _Builder:
         return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)
 
     def _built(self, worker: Worker) -> wire.Built:
-        """Run the build command and the package's build()."""
+        """Run the build command and the package's build() in `worker`, and return the worker's reply."""
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
         mount = factory.mount(self.job.checkout, self.job.package, place)
         worker.call(factory.start(id, mount), factory.timeout)
@@ -287,7 +287,7 @@ class _Builder:
         return built
 
     def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
-        """Call a case. Returns whether the process survived."""
+        """Call one variant of a case in `worker`. Return whether the worker's process survived."""
         try:
             worker.call(wire.Open(cell.workload, dict(cell.params), "build", variant), self.factory.timeout)
             worker.call(wire.Close(), self.factory.timeout)
@@ -313,7 +313,6 @@ class _Builder:
 
 
 def _first_error(log: Path) -> str:
-    """Return the first line of a build log that looks like an error; "" if none does."""
     lines = log.read_text(errors="replace").splitlines()
     for before, line in zip(["", *lines], lines, strict=False):
         quoted = _QUOTED.match(before)  # a source line in a traceback may contain "error"
@@ -328,7 +327,7 @@ def _first_error(log: Path) -> str:
 def identical(
     builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
 ) -> bool:
-    """Whether all sides load the same bytes for a package, with equal settings and toolchains, and only allowed files.
+    """Whether all sides load the same bytes for a package and only allowed files, with equal settings and toolchains.
 
     `packages`: side id -> package on that side; `toolchain`: side id -> versions in the build key. Sources that the
     package can reach must be equal too, because a case may load files that the build did not load.
@@ -345,10 +344,10 @@ def identical(
 
 
 def _package_content(build: Build, package: Package) -> str:
-    """Return the SHA-256 of the files in the build's src/ that the package can reach, documents excluded.
+    """Return the SHA-256 of all files in the build's src/ that code of the package may load, except documents.
 
-    A configured package reaches all its inputs. In the conventional layout a package reaches all of kernels/, except
-    folders of other packages that none of its files names.
+    A package with a configured path or module may load all its inputs. A package in kernels/ may load everything in
+    kernels/ except the folders of other packages that none of its files names.
     """
     src = Path(build.path) / "src"
     names = [name for name in keys.inputs(src, package) if not name.endswith((".md", ".rst", ".ipynb"))]
@@ -359,7 +358,8 @@ def _package_content(build: Build, package: Package) -> str:
 
 
 def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the folders of kernels/ that the package does not reach: no reached file contains their names."""
+    """Return the folders in kernels/ that the package does not use, directly or through others. A file uses the folders
+    whose names it contains."""
     folders = {parts[1] for name in names if len(parts := name.split("/")) > 2}
     reached, todo = {package}, [package]
     while todo:
@@ -381,14 +381,14 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
 
 @contextlib.contextmanager
 def in_use(cache: Path) -> Iterator[None]:
-    """Prevent `sweep` from removing builds in use while the block runs: workers load files lazily."""
+    """Prevent `sweep` from removing builds during the block: workers may load files of their builds at any time."""
     with locks.locked(cache / "builds" / ".in-use", shared=True):
         yield
 
 
 def sweep(cache: Path, *, everything: bool) -> list[str]:
-    """Remove unfinished builds, superseded builds (unless a run uses builds), and folders of earlier versions; with
-    `everything` all builds. Returns a line per removal. Raises AbprofError for `everything` while a run uses builds."""
+    """Remove unfinished builds, cache folders of earlier abprof versions, and replaced builds unless a run uses builds;
+    with `everything` all builds. Return a line per removal. Raises AbprofError for `everything` during a run."""
     homes = sorted(path for path in (cache / "builds").glob("*") if path.is_dir())
     lines = []
     for earlier in (cache / name for name in _EARLIER if (cache / name).is_dir()):

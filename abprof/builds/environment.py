@@ -1,8 +1,9 @@
-"""The environment of builders and workers: the user's variables without secrets, or an allow-list, with private caches.
+"""Choose the environment of builders and workers: the user's variables without secrets, or only variables of an
+allow-list; cache variables name private folders.
 
 A worker could also read withheld variables from its parent: /proc/PID/environ shows the initial variables of a process,
-and /proc/PID/mem all of its memory. So `scrub_secrets` wipes the secret values in this process, and makes the kernel
-refuse others except root access to its memory. The shell that started this process keeps its own copy.
+and /proc/PID/mem all of its memory. So `scrub_secrets` wipes the secret values from /proc/PID/environ, and makes the
+kernel deny other processes (except root's) this process's memory. The shell that started abprof keeps its own copy.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _ALLOWED = re.compile(
 # Python's variables that change imports: they could import files of another tree.
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
 # Variables that Nsight Compute and Nsight Systems (2025.3) set for profiled processes, and entries that they add to
-# LD_PRELOAD and LD_LIBRARY_PATH: child processes need them, and no build reads them.
+# LD_PRELOAD and LD_LIBRARY_PATH: child processes need these settings, and no build reads them.
 _PROFILER = re.compile(
     r"(NV_NSIGHT|NV_COMPUTE_PROFILER|NV_TPS|NV_CUDA_START_SUSPENDED|NVIDIA_PROCESS_INJECTION|NVIDIA-PROCESS-TRACKING|"
     r"NSYS|QUADD|CUDA_INJECTION|NVTX_INJECTION)"
@@ -49,10 +50,8 @@ _CACHES = {
 
 
 def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the environment without secrets, and the names of withheld variables.
-
-    `mode`: "user" (all variables that do not look like secrets) or "clean" (an allow-list); `allow`: names always kept.
-    """
+    """Return `environ` without secrets, and the names of withheld variables. `mode`: "user" keeps all variables that
+    do not look like secrets, "clean" only those of an allow-list. `allow`: names of variables to keep in any case."""
     let_through = set(allow)
     kept, withheld = {}, []
     for name, value in environ.items():
@@ -68,25 +67,25 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
 
 
 def without_profilers(name: str, value: str) -> str:
-    """Return a variable's value without parts that a profiler set; "" if nothing is left."""
+    """Return the value of variable `name` without the parts that a profiler set; "" if nothing is left."""
     if name in {"LD_PRELOAD", "LD_LIBRARY_PATH"}:
         return _INJECTED.sub("", value).strip(": ")
     return "" if _PROFILER.match(name) else value
 
 
 def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Literal["user", "clean"]:
-    """Return the value of `--env`; without `--env` "clean" if $CI is set, else "user"."""
+    """Return `asked`, the value of `--env`. If it is "" (not given), return "clean" if $CI is set, else "user"."""
     return asked or ("clean" if environ.get("CI") else "user")
 
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return a worker's environment: `shared`, private caches (and a missing HOME) below `caches`, and `extra`."""
+    """Return a worker's environment: `shared` variables, cache variables (and a missing HOME) in `caches`, and `extra`."""
     private = {name: str(caches / folder) for name, folder in _CACHES.items() if name != "HOME" or name not in base}
     return {**shared(base, device), **private, **extra}
 
 
 def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
-    """Return the variables that all workers share: `base` with only the leased device visible."""
+    """Return the variables that all workers share: `base` without cache variables, and with only `device` visible."""
     env = {
         **{name: value for name, value in base.items() if name not in _CACHES or name == "HOME"},
         "PYTHONNOUSERSITE": "1",
@@ -107,7 +106,7 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
 
 
 def scrub_secrets(allow: Iterable[str] = ()) -> None:
-    """Wipe secrets from /proc/PID/environ. os.environ and child processes keep them. Does nothing without /proc."""
+    """Wipe secrets from /proc/PID/environ, except variables in `allow`. os.environ keeps all. No effect without /proc."""
     known = {os.fsencode(name) for name in clean(os.environ, "user", allow)[1]}
     with contextlib.suppress(OSError, AttributeError, ValueError, IndexError):
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE

@@ -1,4 +1,4 @@
-"""Build keys: hashes of the content, settings, toolchain and variables that a build depends on."""
+"""Compute build keys: hashes of the content, settings, toolchain and variables that a build depends on."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from abprof.system.config_file import fill
 from abprof.system.trees import files_of
 
 # Variables of shells, terminals, desktops, batch systems and service managers, abprof's options, and the leased device:
-# no build reads them, and they change often. All other variables are part of the key: a needless build costs minutes,
+# no build reads these, and they change often. All other variables are part of the key: a needless build costs minutes,
 # but a stale build gives wrong results.
 _NOISE = re.compile(
     r"^(_|_CE_.*|_ModuleTable.*|PWD|OLDPWD|SHLVL|PS\d|PROMPT.*|HIST.*|LESS.*|LS_COLORS|PAGER|EDITOR|VISUAL|MAIL|"
@@ -30,13 +30,13 @@ _NOISE = re.compile(
 
 
 def inputs(tree: Path, package: Package) -> list[str]:
-    """Return the files that a build depends on, relative to the side's root."""
+    """Return the files that a build of `package` depends on, as paths relative to `tree`, the side's root."""
     return [name for name in files_of(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
 
 
 def folders(package: Package) -> tuple[str, ...]:
-    """Return folders, relative to the side's root, that contain all `inputs`; "" for the root. Commits with equal
-    content in these folders have equal inputs."""
+    """Return folders that contain all `inputs` of a package, relative to the side's root; "" is the root itself. Two
+    commits with equal content in these folders have equal inputs."""
     patterns = _patterns(package)
     if all(pattern.endswith("/**") for pattern in patterns):  # other patterns may match at any depth
         return tuple(dict.fromkeys(pattern[:-3] for pattern in patterns))
@@ -52,7 +52,7 @@ COMPILED = (".pyc",)
 
 
 def importable(tree: Path, kinds: tuple[str, ...] = IMPORTABLE) -> tuple[str, ...]:
-    """Return the sorted files below `tree` with these suffixes, including those in `__pycache__`."""
+    """Return the files below `tree` whose suffix is in `kinds`, sorted, including files in `__pycache__`."""
     found = [Path(folder) / name for folder, _, names in os.walk(tree) for name in names if name.endswith(kinds)]
     return tuple(sorted(str(path.relative_to(tree)) for path in found))
 
@@ -64,7 +64,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def of_side(package: Package, side: str) -> Package:
-    """Return the package's settings with {side} filled in. {worktree} and {build_dir} stay, as they depend on the key.
+    """Return `package` with {side} filled in. {worktree} and {build_dir} stay, because these paths depend on the key.
 
     Raises AbprofError for other names in braces.
     """
@@ -76,7 +76,7 @@ def of_side(package: Package, side: str) -> Package:
 
 
 def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[str, str]:
-    """Return the variables of a builder that are part of the build key: all but _NOISE, and `named`.
+    """Return the variables of a builder that are part of the build key: all in `named`, and all that _NOISE does not match.
 
     `prefix`: sys.prefix of the interpreter. Activating the interpreter's own venv does not change the key.
     """
@@ -97,7 +97,7 @@ def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[
 def made_of(
     package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return part -> digest: content, package settings (`of_side`), toolchain, and variables (`counted`)."""
+    """Return the digest of each part of a build key. `package` comes from `of_side`, and `env` from `counted`."""
     settings = f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}"
     parts = {"the sources": content_hash, "its settings in abprof.toml": settings}
     parts |= {f"toolchain: {name}": value for name, value in toolchain.items()}
@@ -106,7 +106,7 @@ def made_of(
 
 
 def build_key(parts: Mapping[str, str]) -> str:
-    """Return the build key, 20 hex digits, from the digests of its parts."""
+    """Return the build key, 20 hex digits, for the digests of its parts (see `made_of`)."""
     return _digest("\n".join(f"{name}={digest}" for name, digest in parts.items()))
 
 

@@ -1,8 +1,8 @@
-"""The sandbox of code under test (`--contain`): bubblewrap starts it on a read-only file system.
+"""Run code under test in a sandbox (`--contain`): bubblewrap starts the code on a read-only file system.
 
 A sandboxed process may write to its own build, its own folder of the run's scratch and a private folder for temporary
 files. The process sees no other processes, no network (except builders), no devices except GPUs, and no keys in the
-home folder. The sandbox does not intercept calls to the processor or the GPU, so it does not change timing.
+home folder. The sandbox does not change timing, because it intercepts no calls to the processor or the GPU.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _SERVICES = (
     "/run/podman", "/run/buildkit", "/run/libvirt", "/run/secrets", "/var/lib/lxd/unix.socket",
     "/var/snap/lxd/common/lxd/unix.socket", "/var/lib/incus/unix.socket",
 )  # fmt: skip
-# Variables with paths of keys and sockets, which are hidden, and session variables. All are withheld.
+# Variables withheld in the sandbox: paths of hidden keys and sockets, and variables of the user's session.
 _KEY_PATHS = ("XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY")
 _SESSION = (
     *_KEY_PATHS, "DBUS_SESSION_BUS_ADDRESS", "DBUS_SYSTEM_BUS_ADDRESS", "SSH_AGENT_PID", "GPG_AGENT_INFO", "TMUX",
@@ -48,7 +48,7 @@ _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - mounted privately
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A bubblewrap program that works on this machine."""
+    """A bubblewrap program (`tool`: its path) that works on this machine."""
 
     tool: str
     version: str  # "bubblewrap 0.8.0"
@@ -56,9 +56,9 @@ class Sandbox:
     def around(
         self, argv: Sequence[str], env: Mapping[str, str], *, own: Path, writable: Iterable[Path] = (), network: bool
     ) -> tuple[list[str], dict[str, str]]:
-        """Return the command and environment that start `argv` in the sandbox.
+        """Return the command and the environment that start `argv` in the sandbox. `network`: allow network access.
 
-        The process may write to `own` (created if missing) and `writable`. $TMPDIR is `own`/caches/tmp, mounted at /tmp
+        The process may write to `own` (created if missing) and `writable`. $TMPDIR is OWN/caches/tmp, mounted at /tmp
         or /var/tmp if possible, because paths of sockets must be short.
         """
         temporary = own / "caches" / "tmp"
@@ -79,7 +79,7 @@ class Sandbox:
 
 
 def find() -> Sandbox:
-    """Find bubblewrap and try it. Raises AbprofError."""
+    """Find bubblewrap and start a test process in it. Raises AbprofError if bubblewrap is missing or does not start."""
     tool, where = shutil.which("bwrap"), "--contain always"
     if tool is None:
         raise AbprofError("bwrap is not installed", where=where, advice=ADVICE)
@@ -91,10 +91,10 @@ def find() -> Sandbox:
 
 
 def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
-    """Return a run's sandbox (None: no sandbox), and the reason if `auto` wants a sandbox and bubblewrap does not work.
+    """Return a run's sandbox (None: no sandbox), and the reason, else "", if bubblewrap does not work for `auto`.
 
-    `auto` wants a sandbox for the clean environment, which is meant for untrusted code. Raises AbprofError if
-    bubblewrap does not work and `contain` is `always`.
+    `contain` is a value of --contain; "auto" asks for a sandbox if `environment` is "clean", which is meant for
+    untrusted code. Raises AbprofError if bubblewrap does not work and `contain` is "always".
     """
     if contain == "never" or (contain == "auto" and environment != "clean"):
         return None, ""
@@ -107,26 +107,26 @@ def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
 
 
 def refuse_foreground(contain: str, what: str) -> None:
-    """Raise AbprofError for --contain always: `what` runs under a profiler, which needs to run outside a sandbox."""
+    """Raise AbprofError if `contain` is "always": `what` runs under a profiler, which needs to run outside a sandbox."""
     if contain == "always":
         advice = "leave out one of the two, or use --contain auto, which sandboxes all other processes"
         raise AbprofError(NOT_FOREGROUND.format(what), where="--contain always", advice=advice)
 
 
 def foreground_notes(sandbox: Sandbox | None, what: str) -> tuple[str, ...]:
-    """Return a note if the run is sandboxed, but `what` is not."""
+    """Return a note that `what` is not sandboxed, although the run is; () for a run without a sandbox."""
     return (f"not contained: {NOT_FOREGROUND.format(what)}",) if sandbox is not None else ()
 
 
 def _everything() -> list[str]:
-    """Return bwrap's arguments that mount all files read-only, a new /proc and /dev, and the GPUs' device files."""
+    """Return the arguments of bwrap that mount all files read-only, a new /proc and /dev, and the GPUs' device files."""
     gpus = [str(device) for pattern in _GPUS for device in sorted(Path("/dev").glob(pattern))]
     binds = [word for device in gpus for word in ("--dev-bind-try", device, device)]
     return ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", *binds]
 
 
 def _hidden(given: Sequence[Path]) -> list[str]:
-    """Return bwrap's arguments that hide keys and sockets, except folders that contain one of the `given` paths."""
+    """Return the arguments of bwrap that hide keys and sockets, except folders that contain one of the `given` paths."""
     homes = [Path(os.environ["HOME"])] if os.environ.get("HOME") else []
     with contextlib.suppress(KeyError):  # home folder in the user database
         homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))

@@ -1,9 +1,9 @@
-"""Tamper detection: finds files that changed while code under test ran, by size, inode and ctime.
+"""Detect tampering: find the files whose size, inode or ctime changed while code under test ran.
 
 A target's code runs as the user who runs abprof. Without a sandbox the code can write to the base's build, the
-workloads or the worker's code, and so change what is measured. Fingerprints are taken before the builds, and compared
+workloads or the worker's code, and so falsify the measurement. Fingerprints are taken before the builds, and compared
 after the builds and after each cell. Ordinary processes cannot set ctime, so a restored file is detected too. Compiled
-Python (`__pycache__`) is checked like source: workers never write it, but would import it instead of the source.
+Python (`__pycache__`) is checked like source: no worker writes such files, but an import would prefer them to source.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from abprof.records import Build, Checkout, Package, Touched
 from abprof.system import paths
 from abprof.system.trees import tree_hash
 
-_MOST_REPORTED = 50  # most reports of a run
-# Suffixes of files loaded from a cache of compiled code. Other files (locks, logs) change with every use.
+_MOST_REPORTED = 50  # largest number of reports in a run
+# Suffixes of the files in a cache of compiled code that processes load. Other files (locks, logs) change with every use.
 _CODE = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx", ".json")
-_LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # suffixes of loaded files in a build, besides its inputs
+_LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # suffixes of files in a build that processes load
 # Kind of folder -> suffixes of watched files (other kinds: all files), and of added files to report.
 _SEEN = {"caches": _CODE, "scratch": (".expected",), "out": keys.COMPILED}
 _ADDED = {"out": keys.COMPILED, "caches": keys.COMPILED}
@@ -35,7 +35,7 @@ Print = tuple[int, int, int]  # size, inode, ns of the last change
 
 
 class Watch:
-    """Detects changed files since its creation. Create before any process of the run starts."""
+    """Detects files that changed after this object was made; make it before any process of the run starts."""
 
     def __init__(
         self,
@@ -45,11 +45,11 @@ class Watch:
         scratch: Path | None = None,
         packages: Iterable[Package] = (),
     ) -> None:
-        """Take fingerprints. `judging`: folders of workloads and worker code; `trees`: the sides' checkouts; `outside`:
-        repository, git folder and runs folder, to report changes there that do not affect results; `scratch`: folder of
-        expected values; `packages`: packages to build, whose inputs are hashed."""
+        """Take fingerprints of files in `judging` (folders of workloads and worker code), `trees` (the sides' checkouts)
+        and `scratch` (the folder of expected values). `outside`: repository, git folder and runs folder; changes there
+        are reported but do not affect results. `packages`: the packages to build, whose inputs are hashed."""
         self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
-        for tree in trees:  # only until the builds, which are copies of the trees
+        for tree in trees:  # watched only until the builds are made, because builds are copies of the trees
             self._roots.setdefault(Path(tree.path), "tree")
         self._building = True
         self._elsewhere = _elsewhere(*outside) if outside else []
@@ -65,7 +65,7 @@ class Watch:
         self._strict = bool(self._elsewhere)
 
     def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
-        """Compare builds with their records, then watch the builds instead of the worktrees."""
+        """Yield the files in which builds differ from their records; then watch the builds instead of the worktrees."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
         made = [a for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")]
@@ -89,8 +89,8 @@ class Watch:
         self._building = False
 
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
-        """Compare the build's copies of its inputs with the originals. A package may rewrite its own copies during the
-        build: this falsifies results only if code may be untrusted and no sandbox separates the builds."""
+        """Yield the build's copies of inputs that differ from the originals. A package may rewrite its own copies during
+        the build, which falsifies results only if code may be untrusted and no sandbox separates the builds."""
         src = Path(build.path) / "src"
         for name, digest in self._inputs.get((build.side, build.kernel), {}).items():
             self._decide.add(str(src / name))
@@ -100,7 +100,7 @@ class Watch:
                 yield from self._report(str(src / name), how, moment, falsifies=self._strict)
 
     def look(self, moment: str) -> Iterator[Touched]:
-        """Yield the files that changed since the last call."""
+        """Yield the watched files that changed since the last call. `moment` says when the change was noticed."""
         before, self._known = self._known, self._prints(self._roots)
         for path, how in _changes(before, self._known):
             kind = self._kind(path)
@@ -109,7 +109,7 @@ class Watch:
                 if matters:
                     yield from self._report(path, how, moment)
             elif how == "removed" or self._strict or _sha256(path) != self._hashes.get(path):
-                # A package may write logs and tuning results into its own folder.
+                # A package may write logs and tuning results into its own folder: these do not falsify results.
                 decides = path in self._decide or path in self._hashes or path.endswith(_LOADED)
                 yield from self._report(path, how, moment, falsifies=kind != "src" or decides)
         before, self._outside = self._outside, self._prints_elsewhere()
@@ -125,7 +125,7 @@ class Watch:
         return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
 
     def _prints(self, roots: Mapping[Path, str]) -> dict[str, Print]:
-        """Return fingerprints of files and links below these folders, .git excluded."""
+        """Return path -> fingerprint of all watched files and links below `roots` (folder -> kind), except .git."""
         found: dict[str, Print] = {}
         for root, kind in roots.items():
             for folder, folders, names in os.walk(root):
@@ -136,7 +136,7 @@ class Watch:
         return found
 
     def _prints_elsewhere(self) -> dict[str, Print]:
-        """Return fingerprints of the files in `_elsewhere`, and of files directly in its folders."""
+        """Return path -> fingerprint of the files in `_elsewhere`, and of the files directly in its folders."""
         found: dict[str, Print] = {}
         for place in self._elsewhere:
             with contextlib.suppress(OSError):
@@ -160,8 +160,8 @@ def _content(tree: Path, name: str) -> str:
 
 
 def _elsewhere(repository: Path, git: Path, runs_dir: Path) -> list[Path]:
-    """Return places that attract malicious code, and that no other process writes while abprof measures: the
-    repository, git's settings and hooks, results of other runs, and the top of the home folder."""
+    """Return the files and folders that malicious code likes to change and other processes do not: the repository,
+    git's settings and hooks, run.json of earlier runs, and the top of the home folder."""
     home = paths.home()
     homes = [home, *(home / name for name in _IN_HOME)] if home else []
     older = sorted(runs_dir.glob("*/run.json"))[-200:]

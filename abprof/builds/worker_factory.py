@@ -1,4 +1,4 @@
-"""Start the workers and builders of a run, with interpreter, environment, sandbox, log, and the worker bundle.
+"""Start the workers and builders of a run: choose their interpreter, environment, sandbox, log and worker bundle.
 
 The worker bundle is a copy of the worker's code in its own folder, named by content hash. Workers import the copy, so
 that they cannot import other files of abprof's installation, nor an abprof/ folder of the branch under test.
@@ -28,7 +28,7 @@ from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 from abprof.system.trees import remove_tree
 
 _SERVERS = 3  # fork servers per interpreter
-_CORES_EACH = 2  # cores that an importing server uses
+_CORES_EACH = 2  # cores that a fork server uses while it imports torch
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
 _RUN = """import gc, os, sys
@@ -40,19 +40,19 @@ sys.exit(main())
 
 
 class ForkServers:
-    """Processes that have imported torch and fork workers; several per interpreter. Sandboxed runs do not use them.
+    """Starts fork servers: processes that have imported torch and fork workers. Sandboxed runs use no fork servers.
 
-    Workers forked from one server have their libraries at the same addresses, so epochs alternate between several
-    servers. Sides with the same interpreter share servers.
+    Workers forked from one server have their libraries at the same addresses, so epochs alternate between the servers
+    of an interpreter. Sides with the same interpreter share servers.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, folder: Path = Path(), log: Path = Path()) -> None:
-        """`env`: environment of the fork servers (None: start no server); `folder`: their working folder; `log`: log file."""
+        """Start nothing yet. `env`: environment of fork servers (None: never start a server); `folder`: working folder; `log`: log file."""
         self._env, self._folder, self._log = env, folder, log
         self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
 
     def server(self, argv: Sequence[str], epoch: int) -> ForkServer | None:
-        """Return the server of this command for an epoch, started if necessary; None if no server can start."""
+        """Return the fork server that runs `argv` for `epoch`, started if necessary; None if no server can start."""
         key = (tuple(argv), (epoch - 1) % _SERVERS)
         if self._env is None or worker_argv():
             return None
@@ -64,13 +64,13 @@ class ForkServers:
         return self._servers[key]
 
     def close(self) -> None:
-        """End the servers and start no more."""
+        """End all fork servers; no server starts later."""
         self._env = None
         for server in self._servers.values():
             server.kill()
 
     def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
-        """Start the servers of this command in the background. With `at_once` and few cores start only one server."""
+        """Start the fork servers that run `argv` in the background; with `at_once` and few cores, only one of them."""
         plenty = len(os.sched_getaffinity(0)) > _CORES_EACH * _SERVERS
         for number in range(_SERVERS if plenty or not at_once else 1):
             self.server(argv, number + 1)
@@ -89,7 +89,7 @@ class WorkerFactory:
     timeout: float  # seconds for one reply
     build_timeout: float
     withheld: tuple[str, ...] = ()  # names of variables left out of `env`
-    forbidden: tuple[str, ...] = ()  # folders of all sides; a worker may load files of its own side only
+    forbidden: tuple[str, ...] = ()  # folders of all sides; a worker may not load files of other sides
     sources: tuple[
         str, ...
     ] = ()  # folders of the repository under test; packages installed from them belong to no side
@@ -112,8 +112,8 @@ class WorkerFactory:
         logs: Path,
         workloads: Mapping[str, Path],
     ) -> WorkerFactory:
-        """Make the factory for these sides' interpreters and the options' environment. Raises AbprofError if an
-        interpreter does not exist."""
+        """Return a factory with the interpreter of each side and the environment that `options` choose. `sides`: ids.
+        Raises AbprofError if an interpreter does not exist."""
         # Links are not resolved: a venv's python is a link.
         workers = {id: worker_argv() or (interpreter(options, id), "-P", str(install_bundle(cache))) for id in sides}
         settings = (options.file or File()).environment
@@ -139,8 +139,8 @@ class WorkerFactory:
         )
 
     def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """Return the factory with the run's sandbox, and a note if `auto` wants a sandbox that does not work. On a GPU
-        a test worker starts in the sandbox: drivers may fail there. Raises AbprofError if --contain always fails."""
+        """Return the factory with the run's sandbox, and a note if --contain auto asks for a sandbox that does not work.
+        On a GPU this starts a test worker: drivers may fail in a sandbox. Raises AbprofError if --contain always fails."""
         sandbox, why = chosen(options.contain, environment.mode(options.env, os.environ))
         made = replace(self, sandbox=sandbox)
         if sandbox is not None and self.device != "cpu":
@@ -154,11 +154,11 @@ class WorkerFactory:
         return made, (f"not contained: {why}",) if why else ()
 
     def argv(self, side: str) -> Sequence[str]:
-        """Return the worker's command for this side; control and peers use base's."""
+        """Return the command that starts a worker of `side`; control and peers use the command of base."""
         return self.workers["base" if side in STANDING_IN else side]
 
     def mount(self, checkout: Checkout, package: Package, place: Path) -> wire.Mount:
-        """Return how a worker imports the build at `place`, and which files it may load."""
+        """Return the record that tells a worker how to import the build at `place`, and which files it may load."""
         src = place / "src"
         if package.module:
             # `path` is the package's folder; the import root lies as many levels above as the import name has parts.
@@ -183,7 +183,7 @@ class WorkerFactory:
         return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch)
 
     def alone(self, name: str, side: str = "base", *, forked: bool = False) -> Worker:
-        """Start a worker without a build, logging to NAME.log; `forked`: from a server. Raises WorkerDied."""
+        """Start a worker without a build that logs to NAME.log; with `forked`, from a fork server. Raises WorkerDied."""
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, server=server)
@@ -201,10 +201,10 @@ class WorkerFactory:
         network: bool = False,
         epoch: int | None = None,
     ) -> Worker:
-        """Start a builder, or a worker of `epoch`, for the build at `place`. Raises WorkerDied.
+        """Start a worker of `epoch` for the build at `place`; None: a builder. Raises WorkerDied.
 
-        In a sandbox only `network` gives network access. Base's worker, which computes expected values, may write to
-        all of `scratch`, other workers to SCRATCH/SIDE.
+        A sandboxed process has network access only with `network`. The worker of base, which computes expected values,
+        may write anywhere in `scratch`; other workers may write to SCRATCH/SIDE.
         """
         room = self.scratch / side
         room.mkdir(exist_ok=True)
@@ -222,7 +222,7 @@ class WorkerFactory:
         )
 
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
-        """Return the environment of a builder or worker of the build at `place`."""
+        """Return the environment of each builder or worker that uses the build at `place`."""
         places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": checkout.side.id}
         extra = fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
@@ -241,7 +241,7 @@ class WorkerFactory:
         network: bool = False,
         **more: Any,
     ) -> Worker:
-        """Start a worker, in the sandbox if there is one, writing to `own` and `writable`. Raises WorkerDied."""
+        """Start a worker, in the run's sandbox if any, that may write to `own` and `writable`. Raises WorkerDied."""
         if self.sandbox is not None:
             argv, env = self.sandbox.around(argv, env, own=own, writable=writable, network=network)
             more["walled"] = True
@@ -249,7 +249,7 @@ class WorkerFactory:
 
 
 def interpreter(config: Options, side: str) -> str:
-    """Return the path of a side's Python: --python, abprof.toml's, or abprof's own. Raises AbprofError if missing."""
+    """Return the path of a side's Python from --python or abprof.toml, else abprof's own. Raises AbprofError if missing."""
     given, file = config.python, (config.file or File()).python
     python = given.get(side) or given.get("") or file.get(side) or file.get("all") or sys.executable
     found = shutil.which(python)
@@ -295,7 +295,7 @@ def install_bundle(cache: Path) -> Path:
 
 
 def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether the folder holds exactly these files with these bytes, and no links."""
+    """Whether the folder `home` holds exactly `files` (relative path -> content), and no links."""
     try:
         paths = [path for path in home.rglob("*") if path.is_symlink() or not path.is_dir()]
         links = any(path.is_symlink() for path in (home, *paths))

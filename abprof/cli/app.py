@@ -1,4 +1,4 @@
-"""The program `abprof`: `run` is its default verb; an error becomes one line and an exit code."""
+"""Define the program `abprof`, whose default verb is `run`, and turn each error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GP
 from abprof.records.visible import visible
 
 USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, from click itself or from Typer's copy
-_PROGRAM = "abprof.program"  # key in the context: the words after `--`
+_PROGRAM = "abprof.program"  # key in click's context for the words after `--`
 _TOP = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
 _DISK = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
 _LIMITS = "end other programs, or raise the limits: ulimit -a"
@@ -32,14 +32,14 @@ _REFUSALS = {  # errno of a lacking resource -> advice
 
 
 class _Verbs(TyperGroup):
-    """Inserts `run` if the first word is not a verb."""
+    """The group of all verbs, which inserts `run` before a first word that is not a verb."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.rich_markup_mode = None  # importing rich takes noticeable time, and the list of verbs needs no markup
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Turn `abprof main feature` and `abprof --repo P main feature` into `abprof run ...`."""
+        """Insert `run` into `abprof main feature` and `abprof --repo P main feature`, then parse as click does."""
         options = self.commands["run"].params
         takes_value = {name for p in options if not getattr(p, "is_flag", True) for name in p.opts}
         words = iter(args)
@@ -57,7 +57,7 @@ class Verb(TyperCommand):
     """A verb whose command line may end in `-- PROGRAM ARGS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Parse the words before `--`; keep those after it for `program`."""
+        """Parse the words before `--`, and keep the words after `--` for `program`."""
         own = before(args)
         ctx.meta[_PROGRAM] = args[len(own) + 1 :] if len(own) < len(args) else None
         return super().parse_args(ctx, own)
@@ -69,13 +69,13 @@ def before(args: list[str]) -> list[str]:
 
 
 def program(ctx: Any) -> list[str] | None:
-    """Return the words after `--`; None without `--`."""
+    """Return the words after `--` on the command line; None if the command line has no `--`."""
     found: list[str] | None = ctx.meta[_PROGRAM]
     return found
 
 
 def given(ctx: Any) -> dict[str, str]:
-    """Return parameter -> option (`set` -> `--set`) for the options on the command line."""
+    """Return parameter -> option (`set` -> `--set`) for each option given on the command line."""
     sources = [(param, ctx.get_parameter_source(param.name)) for param in ctx.command.params]
     return {param.name: param.opts[0] for param, source in sources if source and source.name == "COMMANDLINE"}
 
@@ -83,19 +83,19 @@ def given(ctx: Any) -> dict[str, str]:
 def refuse(
     ctx: Any, what: str, *, but: Collection[str] | None = None, only: Collection[str] = (), advice: str = "leave it out"
 ) -> None:
-    """Raise AbprofError if the command line has an option that would have no effect: any except `but`, or one of `only`."""
+    """Raise AbprofError `what` for an option on the command line that is not among `but` or, without `but`, is among `only`."""
     for name, option in given(ctx).items():
         if name in only if but is None else name not in but:
             raise AbprofError(what, where=option, advice=advice)
 
 
 def note(text: str) -> None:
-    """Print a line on standard error."""
+    """Print `text` as a line on standard error."""
     print(f"abprof: {text}", file=sys.stderr)
 
 
 def warn(text: str) -> None:
-    """Print a warning on standard error."""
+    """Print `text` as a warning on standard error."""
     print(f"warning: {text}", file=sys.stderr)
 
 
@@ -103,7 +103,7 @@ def warn(text: str) -> None:
 
 
 def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
-    """Run `command` and return its exit code; print an exception as one line. Never raises."""
+    """Run `command` and return its exit code. Print an exception as one line and return the exception's exit code. Never raises."""
     try:
         code = command()
         return int(code) if isinstance(code, int) else 0
@@ -145,7 +145,7 @@ def _refused(error: AbprofError, argv: Sequence[str]) -> int:
 
 
 def variable_of(option: str) -> str:
-    """Return the environment variable of an option: ABPROF_RUNS_DIR for --runs-dir."""
+    """Return the name of an option's environment variable, such as ABPROF_RUNS_DIR for --runs-dir."""
     return f"ABPROF_{option.removeprefix('--').replace('-', '_').upper()}"
 
 

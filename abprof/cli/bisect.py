@@ -1,4 +1,4 @@
-"""`abprof bisect`: the commits that made kernels slower."""
+"""`abprof bisect` finds the commits that made kernels slower."""
 
 from __future__ import annotations
 

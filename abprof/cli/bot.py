@@ -1,4 +1,4 @@
-"""`abprof comment` and `abprof admit`: the bot on pull requests."""
+"""`abprof comment` and `abprof admit` are the steps of the bot on pull requests."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
 
 
 def _append(path: str | None, text: str, option: str) -> None:
-    """Append text to the file `path`, if given. Raises AbprofError that names the option."""
+    """Append `text` to the file `path`, unless None. Raises AbprofError that names `option` if a write fails."""
     if not path:
         return
     try:

@@ -24,7 +24,7 @@ _NAMED = 5  # further measurable functions that a note names
 
 
 def _plain(name: str, option: str) -> str:
-    """Return `name` if a file, a module and a TOML key can have this name. Raises AbprofError."""
+    """Return `name` if a file, a module and a TOML key can have this name; else raise AbprofError that names `option`."""
     if not re.fullmatch(r"[A-Za-z]\w*", name):
         raise AbprofError(f"{name!r} is not a valid module name", where=option, advice="use letters, digits and _")
     return name
@@ -66,7 +66,7 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
 
 
 def _adopt(values: Mapping[str, Any]) -> None:
-    """Read the repository, write the files, print the next commands. Raises AbprofError before anything is written."""
+    """Read the repository, write the proposed files, print the next commands. Raises AbprofError before anything is written."""
     from abprof import sides as repo
     from abprof.system import paths
     from abprof.system.config_file import place, read_file
@@ -95,7 +95,7 @@ def _adopt(values: Mapping[str, Any]) -> None:
     _write(root, {name: text.encode() for name, text in made.files.items()}, values["overwrite"])
     if (config := place(root)[0]).exists() and config.name not in made.files:
         print(f"unchanged {config}")
-        made.files[config.name] = config.read_text()  # its marks count, too
+        made.files[config.name] = config.read_text()  # marks in this file count, too
     for line in notes:
         print(line)
     _what_next(root, made, begun=bool(repository.ref_names()))
@@ -104,7 +104,7 @@ def _adopt(values: Mapping[str, Any]) -> None:
 def _made(
     values: Mapping[str, Any], files: Sequence[str], root: Path, file: File | None, folder: str
 ) -> tuple[Made, list[str]]:
-    """Return the files to write, and notes on other functions and on Python files that cannot be parsed."""
+    """Return the files to propose, and notes on other candidate functions and on Python files that cannot be parsed."""
     from abprof.extras import init as maker
     from abprof.records.options import File
     from abprof.system.config_file import place
@@ -131,7 +131,7 @@ def _made(
 
 
 def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
-    """Return the function to measure, --function or the likeliest, and a note that names other candidates."""
+    """Return the function that --function names (`wanted`; "": the likeliest), and a note that names other candidates."""
     file, _, name = wanted.rpartition(":")
     fitting = [one for one in some if not wanted or (one.name == name and one.path.endswith(file))]
     names = ", ".join([f"{one.path}:{one.name}" for one in some if one not in fitting[:1]][:_NAMED])
@@ -141,7 +141,8 @@ def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]
 
 
 def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
-    """Write `files`. Raises AbprofError, before anything is written, if a file exists with other content."""
+    """Write `files` (path -> content) under `root`. If a file exists with other content and `overwrite` is False, raise AbprofError
+    before anything is written."""
     from abprof.system import files as disk
 
     paths = {Path(os.path.normpath(root / name)): content for name, content in files.items()}

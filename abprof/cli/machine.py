@@ -94,7 +94,7 @@ def list_(**values: Any) -> int:
 
 
 def _survey(root: Path, options: Options, cache: Path) -> Survey:
-    """Return the cells of the working tree's workloads, read in place because nothing is measured."""
+    """Return the cells of the working tree's workloads. The files are read in place, because nothing is measured."""
     from abprof import devices
     from abprof.builds import WorkerFactory
     from abprof.measure.discovery import find_workloads, survey

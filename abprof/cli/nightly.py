@@ -56,7 +56,7 @@ def nightly(**values: Any) -> int:
 
 
 def _publish(report: NightReport, path: str | None) -> None:
-    """Print the night's report and write its summary. A failure to write prints a note."""
+    """Print the night's report as JSON, and write its summary to the file `path`, unless None. If a write fails, print a note."""
     from abprof.extras.nightly import summary
     from abprof.system.files import put
 
@@ -72,7 +72,7 @@ def _publish(report: NightReport, path: str | None) -> None:
 
 
 def _since(text: str, option: str) -> str:
-    """Convert "2026-11-20", "2026-11-20T02:00" (UTC) or "30d" (days ago) to ISO 8601. Raises AbprofError."""
+    """Return "2026-11-20", "2026-11-20T02:00" (UTC) or "30d" (days ago) as a time in ISO 8601. Raises AbprofError for other texts."""
     if days := re.fullmatch(r"(\d{1,5})\s*d", text.strip()):
         return (datetime.now(UTC) - timedelta(days=int(days[1]))).isoformat(timespec="seconds")
     try:

@@ -29,7 +29,7 @@ from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GP
 if TYPE_CHECKING:
     from abprof.system.console import View
 
-Read = Callable[[Any, str], Any]  # (an option's text or texts, its name) -> its value; raises AbprofError
+Read = Callable[[Any, str], Any]  # (text or texts of an option, name of the option) -> value; raises AbprofError
 Refs = Annotated[
     list[str],
     typer.Argument(
@@ -42,7 +42,7 @@ RunOrRefs = Annotated[list[str], typer.Argument(metavar="RUN | BASE [TARGET]..."
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a verb. `kind`: bool, str, or list[str] for an option that may be given several times."""
+    """An option of a verb. `kind`: bool for a flag, str, or list[str] for an option that may be given several times."""
 
     option: str
     kind: Any
@@ -51,16 +51,16 @@ class Option:
     read: Read | None = None
     default: Any = None  # `...`: the option is required
     spellings: tuple[str, ...] = ()
-    panel: str | None = None  # heading in the help; shared options have one, and are also read from the environment
+    panel: str | None = None  # heading in the help; only options with a heading are also read from the environment
 
     @property
     def name(self) -> str:
-        """Name of the verb's keyword argument."""
+        """Return the name of the verb's keyword argument for this option."""
         name = self.option.removeprefix("--").replace("-", "_")
         return f"{name}_" if keyword.iskeyword(name) else name
 
     def parameter(self, default: Any) -> inspect.Parameter:
-        """Return the parameter for Typer. `value` sets defaults, except those of flags."""
+        """Return the parameter that declares this option to Typer. `default` is used for flags only; see `value` for others."""
         made = typer.Option(
             *(self.spellings or (self.option,)),
             help=self.help,
@@ -75,7 +75,7 @@ class Option:
         return inspect.Parameter(self.name, kind, default=first, annotation=Annotated[self.kind, made])
 
     def value(self, given: Any) -> Any:
-        """Convert the value that Typer parsed. Raises AbprofError."""
+        """Return the verb's value for `given`, the value that Typer parsed (None: the default). Raises AbprofError if invalid."""
         if given is None:
             return self.default
         if self.read and given != []:
@@ -94,7 +94,7 @@ def text(option: str, metavar: str, help: str, read: Read | None = None, default
 
 
 def number(option: str, metavar: str, help: str, least: int, default: int | None = None) -> Option:
-    """Declare an option with a whole number, `least` or more."""
+    """Declare an option whose value is a whole number, at least `least`."""
 
     def read(text: str, option: str) -> int:
         if not re.fullmatch(r"[+-]?\d{1,19}", text) or not least <= int(text) < 2**63:  # JSON readers have 64 bits
@@ -111,7 +111,7 @@ def many(option: str, metavar: str, help: str, read: Read | None = None) -> Opti
 
 
 def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return a decorator that adds options to a verb; `defaults`: name of a flag -> its default for this verb."""
+    """Return a decorator that adds `options` to a verb. `defaults`: name of a flag -> default of the flag for this verb."""
 
     def decorate(verb: Callable[..., int]) -> Callable[..., int]:
         own = inspect.signature(verb, eval_str=True).parameters.values()
@@ -163,7 +163,7 @@ def _fail_on(text: str, option: str) -> tuple[str, ...]:
 
 
 def _names(texts: Sequence[str], option: str) -> tuple[str, ...]:
-    """Return names given in several options or separated by commas."""
+    """Return the names in `texts`: the option may be given several times, and each text may list names separated by commas."""
     if not all(text.strip(",") for text in texts):
         raise AbprofError("a name is empty", where=option)
     return tuple(name for text in texts for name in text.split(",") if name)
@@ -182,7 +182,7 @@ def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _pythons(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Return side -> path; side "" of a plain PATH means all. A path may contain `=`, a side's name no `/`."""
+    """Return side ("": all sides) -> path of the side's interpreter. A path may contain `=`; a side's name may not contain `/`."""
     found = {}
     for text in texts:
         side, equals, path = text.partition("=")
@@ -276,7 +276,7 @@ RUN = (
 
 
 def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) -> Options:
-    """Return the Options of a run of `refs`, given a verb's `values`. Raises AbprofError that names the invalid option."""
+    """Return the Options of a run that compares `refs`, from a verb's `values`. Raises AbprofError that names the invalid option."""
     value = {**dict.fromkeys(_SHARED), "repo": ".", "peers": True, **values}
     if not os.path.exists(value["repo"]):  # noqa: PTH110 - pathlib raises on names that no file can have
         raise AbprofError("no such folder", where=f"--repo {value['repo']}")
@@ -303,14 +303,14 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
 
 
 def view_of(values: Mapping[str, Any]) -> View:
-    """Return the view that --quiet and --verbose ask for."""
+    """Return a view that prints as much as --quiet and --verbose ask for."""
     from abprof.system.console import View
 
     return View(quiet=values["quiet"], verbose=values.get("verbose", False))
 
 
 def _workloads(values: Sequence[str], source: str) -> tuple[tuple[str, ...], str]:
-    """Return names and source of the workloads: --workloads takes names, or the path of one file or folder."""
+    """Return the names and the source of the workloads. --workloads (`values`) takes names, or the path of one file or folder."""
     places = [value for value in values if "/" in value or value in {".", ".."} or value.endswith(".py")]
     names = _names([value for value in values if value not in places], "--workloads")
     if not places:

@@ -1,4 +1,4 @@
-"""`abprof report`, `compare-csv` and `scripts`: reports and scripts from runs that exist."""
+"""`abprof report`, `compare-csv` and `scripts`: write reports and scripts from runs that exist."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def report(
 
 
 def _print(format: str, path: Path) -> None:
-    """Print a run in one format. `legacy`: write several files and print their paths."""
+    """Print the run in `path` in one format. The format `legacy` writes several files, and prints their paths."""
     from abprof import session
     from abprof.report import legacy, rendered
     from abprof.system import files as disk
@@ -147,7 +147,7 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
 
 
 def _repository(run: Run, where: str) -> Path:
-    """Return the repository's folder; warn if the working tree changed. Raises AbprofError if a commit of the run is missing."""
+    """Return the folder of the run's repository. Warn if the working tree changed. Raises AbprofError if a commit is missing."""
     from abprof import sides as repo
     from abprof.system import paths
 

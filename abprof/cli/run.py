@@ -106,7 +106,8 @@ def run_cell(
 
 
 def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the command after `--`, () without `--`. Raises AbprofError for an empty command or an option for workloads."""
+    """Return the command after `--`; () without `--`. Raises AbprofError for an empty command, and for an option of workloads that
+    is not in `allowed`. `example`: advice that shows a valid command."""
     command = program(ctx)
     if command is None:
         return ()
@@ -117,7 +118,7 @@ def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) 
 
 
 def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
-    """Print a finished run and its folder, as --json and --all say. Return the run's exit code."""
+    """Print a finished run and its folder, in the form that --json and --all choose, and return the run's exit code."""
     from abprof.report import print_run
 
     finished, folder = done
@@ -131,7 +132,7 @@ def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
 
 
 def run_as_json(finished: Run, folder: Path) -> str:
-    """Return the content of run.json plus `run_dir`, as JSON."""
+    """Return the content of run.json, with the run's folder added as `run_dir`, as JSON."""
     import msgspec
 
     from abprof.system import checksummed

@@ -1,6 +1,6 @@
-"""Devices to measure on: `choose` and `several` return a `Device` for values of `--device`, `lease` locks a device.
+"""Choose and lock the devices to measure on: `choose` and `several` read values of `--device`, `lease` locks a device.
 
-A `Device` reports its identity, its state, and reasons not to measure on it. Settings of devices are never changed.
+A `Device` reports its identity, its state, and reasons not to measure on it. abprof never changes a device's settings.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ __all__ = ["Device", "choose", "lease", "several"]
 
 
 def choose(names: Sequence[str]) -> Device:
-    """Return the device for `--device cpu | cuda | cuda:N | GPU-UUID | simulated`; for () the first GPU or the CPU.
+    """Return the device named `cpu`, `cuda`, `cuda:N`, `GPU-UUID` or `simulated`; without a name the first GPU, else the CPU.
 
-    Raises AbprofError if the device does not exist, or if there are two names or more.
+    Raises AbprofError if the device does not exist, or if `names` has more than one name.
     """
     from abprof.devices import cuda
 
@@ -32,9 +32,9 @@ def choose(names: Sequence[str]) -> Device:
 
 
 def several(names: Sequence[str], most: int | None = 1) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Return the devices of a run, and with `most=None` a line for each unusable GPU.
+    """Return the devices of a run, and a line for each unusable GPU if `most` is None (else no lines).
 
-    The devices are those of `names`; without names the first `most` usable GPUs (None: all), or the CPU without GPUs.
+    The devices are those in `names`. If `names` is empty: the first `most` usable GPUs (None: all), or the CPU if none.
     Raises AbprofError if a named device does not exist or gives no reliable times (MIG slices, exclusive mode, ...).
     """
     from abprof.devices import cuda
@@ -78,9 +78,9 @@ def _named(name: str) -> Device:
 
 @contextlib.contextmanager
 def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Lock `device` ("cpu" or a GPU's UUID) while the block runs. If locked, wait and print the holder's `label`.
+    """Hold the lock of `device` ("cpu" or a GPU's UUID) during the block; `label` tells waiting processes who holds the lock.
 
-    Raises AbprofError if the device is locked and `wait` is False. The lock ends with the process, even if killed.
+    If the device is locked, wait, or raise AbprofError if `wait` is False. The lock ends with the process, even if killed.
     """
     began: list[float] = []
 

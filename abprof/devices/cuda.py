@@ -1,4 +1,4 @@
-"""NVIDIA GPUs as devices, read through NVML, which needs no CUDA context in the parent."""
+"""Read the identity and state of NVIDIA GPUs through NVML, which needs no CUDA context in the parent."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ _GONE: dict[int | None, str] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """NVML's readings at one moment."""
+    """The values that NVML reported for a GPU at one moment; None in `readings`: not reported."""
 
     at: int  # time.monotonic_ns()
     readings: tuple[float | None, float | None, float | None]  # clock, MHz; power, W; temperature, °C
-    reasons: int
+    reasons: int  # bits of _REASONS
     processes: list[tuple[int, str]]  # processes on the GPU: (id, name)
 
 
 def every() -> list[CudaDevice]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES allows, in its order. Raises AbprofError for a MIG slice."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES lists, in the listed order. Raises AbprofError for a MIG slice."""
     try:
         import pynvml
 
@@ -59,7 +59,7 @@ def every() -> list[CudaDevice]:
 
 
 def _visible(uuids: list[str]) -> list[str]:
-    """Return the UUIDs that CUDA_VISIBLE_DEVICES allows. As in CUDA, its list ends at the first invalid entry."""
+    """Return the members of `uuids` that CUDA_VISIBLE_DEVICES lists. As in CUDA, the list ends at its first invalid entry."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return uuids
@@ -76,7 +76,7 @@ def _visible(uuids: list[str]) -> list[str]:
 
 
 class CudaDevice(Device):
-    """An NVIDIA GPU. `nvml`: the pynvml module, or a substitute in tests."""
+    """An NVIDIA GPU. `nvml`: the pynvml module, or a substitute in tests; `handle`: NVML's handle of the GPU."""
 
     kind = "cuda"
 
@@ -93,14 +93,14 @@ class CudaDevice(Device):
         self._thread: threading.Thread | None = None
 
     def _ask(self, function: str, *args: Any) -> Any:
-        """Call an NVML function; None if this GPU, driver or virtual machine does not support the function."""
+        """Call an NVML function and return its result; None if this GPU, driver or virtual machine does not support the function."""
         try:
             return getattr(self._nvml, function)(self._handle, *args)
         except Exception:  # noqa: BLE001 - "not supported" has many classes
             return None
 
     def machine(self) -> Machine:
-        """Return name, UUID, memory, driver and settings that affect timing."""
+        """Return the GPU's name, UUID, memory, driver, and settings that affect timing."""
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         limit = self._ask("nvmlDeviceGetPowerManagementLimit")
         facts = {
@@ -120,7 +120,7 @@ class CudaDevice(Device):
         )
 
     def refusal(self) -> tuple[str, str] | None:
-        """Refuse exclusive compute modes, MIG slices and MPS."""
+        """Return (reason, advice) for an exclusive compute mode, MIG or MPS; None if the GPU's settings allow timing."""
         mode, mig = self._ask("nvmlDeviceGetComputeMode"), self._ask("nvmlDeviceGetMigMode")
         mps = self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3")
         if mode:
@@ -137,7 +137,7 @@ class CudaDevice(Device):
         return None
 
     def busy(self) -> tuple[str, str] | None:
-        """Report other processes on the GPU if its utilization is 10 % or more."""
+        """Return (reason, advice) if other processes are on the GPU and the GPU is at least 10 % busy, else None."""
         own, use = self._known(), self._ask("nvmlDeviceGetUtilizationRates")
         others = [f"{name or 'process'} {pid}" for pid, name in self._processes() if pid not in own]
         if others and use is not None and use.gpu >= 10:
@@ -146,7 +146,7 @@ class CudaDevice(Device):
         return None
 
     def gone(self) -> str | None:
-        """Report a GPU that NVML calls lost (fallen off the bus) or in need of a reset."""
+        """Return a sentence if NVML reports that the GPU is lost (off the bus) or must be reset, else None."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except Exception as error:  # noqa: BLE001 - "not supported" has many classes
@@ -158,7 +158,7 @@ class CudaDevice(Device):
         return [(p.pid, _process_name(p.pid)) for p in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Start a daemon thread that samples until this process ends."""
+        """Start a daemon thread that samples the GPU's state until this process ends. `own`: see `Device.watch`."""
         self._known()
         self._own_now = own
 
@@ -190,11 +190,11 @@ class CudaDevice(Device):
     def _foreign(self, sample: Sample) -> set[str]:
         own = self._known()
         others = {f"{name or 'process'} {pid}" for pid, name in sample.processes if pid not in own}
-        # In a container NVML may report the host's process ids, which match none of ours: then ignore all.
+        # In a container NVML may report process ids of the host. If all ids are foreign, ignore them.
         return others if len(others) < len(sample.processes) else set()
 
     def state(self) -> MachineState:
-        """Return means of the samples since the last call; None for values that NVML does not report."""
+        """Return the means of all samples since the last call; None for a value that NVML does not report."""
         with self._lock:
             seen, self._samples = self._samples, []
         known = [[value for one in seen if (value := one.readings[place]) is not None] for place in range(3)]
@@ -208,7 +208,7 @@ class CudaDevice(Device):
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Return the time spans in which the GPU throttled or another process used the GPU."""
+        """Return the spans since the last call in which the GPU slowed down or another process used the GPU."""
         with self._lock:
             seen, self._bad = self._bad, []
         half = int(_PERIOD * 1e9)

@@ -1,4 +1,4 @@
-"""The base class of devices, the CPU, and simulated devices."""
+"""Define the base class of devices, the CPU, and simulated devices."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from abprof.records import Machine, MachineState
 
 
 class Device:
-    """A device to measure on. The defaults: always usable, never busy, no state."""
+    """A device to measure on. By default a device is usable, is never busy, and reports no state."""
 
     kind: Literal["cpu", "cuda", "simulated"]
     lease: str  # name of the device's lock: "cpu", or the GPU's UUID
@@ -35,19 +35,19 @@ class Device:
         return None
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Start to sample the device's state. `own` returns abprof's process ids; called whenever samples are read."""
+        """Start to sample the device's state. `own` returns the ids of abprof's processes, whenever samples are read."""
 
     def state(self) -> MachineState:
         """Return the state sampled since `watch` or the last call of `state`."""
         return MachineState()
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Return the spans (from, to, reason) since the last call that void rounds, in time.monotonic_ns()."""
+        """Return (begin, end, reason) of each span since the last call that voids rounds; times by time.monotonic_ns()."""
         return []
 
 
 class CpuDevice(Device):
-    """The host's CPU, always usable: other load slows both sides of a round alike."""
+    """The host's CPU, which is always usable, because other load slows both sides of a round alike."""
 
     kind = lease = worker = "cpu"  # one lease covers the whole machine
 
@@ -77,12 +77,12 @@ class CpuDevice(Device):
 
 
 class SimulatedDevice(Device):
-    """A device of simulated workers, in tests. Several devices and models can be simulated."""
+    """The device of simulated workers in tests, which can simulate several devices and models."""
 
     kind = "simulated"
 
     def __init__(self, name: str = "simulated") -> None:
-        """`name`: simulated, simulated:N or simulated:N:MODEL."""
+        """Make a device named simulated, simulated:N or simulated:N:MODEL. `name`: that name."""
         self.lease = self.worker = name
         self._model = name.partition(":")[2].partition(":")[2]
 

@@ -1,4 +1,4 @@
-"""Machine code of every kernel that the workers compiled or loaded, read after all timing."""
+"""Read the machine code of every kernel that the workers compiled or loaded, after all timing."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from abprof.records.errors import AbprofError
 from abprof.system import files
 from abprof.system import processes as proc
 
-_LAUNCHERS = re.compile(r"__triton_launcher|cuda_utils|hip_utils|__grp__")  # what Triton makes to launch kernels
-_MOST_FUNCTIONS = 60  # of an object that differs between sides: the largest
+_LAUNCHERS = re.compile(r"__triton_launcher|cuda_utils|hip_utils|__grp__")  # Triton makes these to launch kernels
+_MOST_FUNCTIONS = 60  # kept of an object that differs between sides: the largest
 _replace = msgspec.structs.replace
 
 
 class Reading(Record, frozen=True, kw_only=True):
-    """A function. Registers and memory are None on a processor."""
+    """The machine code of a function, in numbers. Registers and memory are None for a CPU's code."""
 
     code: str  # hash of its instructions
-    classes: dict[str, int]  # instructions by class, and loops
+    classes: dict[str, int]  # number of instructions by class, and of loops
     registers: int | None = None
     stack_bytes: int | None = None
     shared_bytes: int | None = None
-    calls: tuple[str, ...] = ()  # on a processor: functions it calls, or hands to a runtime as a parallel loop
+    calls: tuple[str, ...] = ()  # of a CPU's function: functions that it calls, or passes to a runtime as loops
 
 
 class Content(msgspec.Struct, frozen=True):
-    """A file: the hash of its code, and its functions. `missing`: why they were not read."""
+    """The machine code of a file: its hash, and the functions by name. `missing`: why functions were not read, or ""."""
 
     code: str = ""
     functions: dict[str, Reading] = {}
@@ -47,7 +47,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Kernel, ...]:
-    """The run's kernels with their code. `compiled`: those that the workers reported; objects come from the proofs.
+    """Return the run's kernels with their code: those in `compiled`, which workers reported, and the loaded shared objects.
 
     `cache`: a folder of earlier readings.
     """
@@ -92,7 +92,7 @@ def _filled(kernel: Kernel, of: Reading | None, **fields: Any) -> Kernel:
 
 
 def _objects(run: Run) -> list[Kernel]:
-    """The distinct shared objects of each side's own build."""
+    """Return the distinct shared objects of each side's own build that workers loaded."""
     homes = {(build.side, build.kernel): build.path for build in run.builds if build.path}
     found: dict[tuple[str, str, str], Kernel] = {}
     for proof in run.proofs:
@@ -108,8 +108,8 @@ def _objects(run: Run) -> list[Kernel]:
 
 
 def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[str]:
-    """Names of functions that differ between an object and its counterparts on other sides: the objects of its name, or, if
-    names contain a hash, the only object of each side."""
+    """Return the names of functions that differ between an object and its counterparts on other sides: the objects of the same
+    name or, if names contain a hash, the only object of each side."""
     package = [(other, of) for other, of in pairs if other.kind == "object" and other.package == kernel.package]
     fellows = [(other, of) for other, of in package if other.key == kernel.key]
     if len({other.side for other, _ in fellows}) < 2 and len({other.side for other, _ in package}) == len(package):
@@ -121,7 +121,7 @@ def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[s
 
 # ---------------------------------------------------------------- one file
 
-_VERSION = 7  # of the readings: another number makes cached ones void
+_VERSION = 7  # of the cached readings: another number makes them void
 _LARGEST = 256 << 20  # bytes of a file
 _MOST_NAMES = 2000  # per command line of c++filt
 _TIMEOUT = 120.0  # seconds per file
@@ -130,7 +130,7 @@ _CODE = re.compile(r"\.(text|rodata|data\.rel\.ro|data|tdata|nv\.constant\d|nv\.
 
 
 def content(path: str, cache: Path) -> Content:
-    """What a file contains, or why it was not read. Never raises: any file may be loaded, and evidence must not end a run."""
+    """Read the machine code of a file, or say in `missing` why not. Never raises, because evidence must not end a run."""
     if not path:
         return Content(missing="it has no file of machine code")
     try:
@@ -150,7 +150,7 @@ def _read(path: str, data: bytes, cache: Path) -> Content:
     on_gpu = machine == "EM_CUDA" or any(name == ".nv_fatbin" and body for name, body in sections)
     objdump = shutil.which("objdump") or ""
     tool = _cuobjdump() if on_gpu else objdump
-    # A cubin by its code: paths and line numbers in it differ between sides. An object has names in many places.
+    # A cubin is known by its code, because its paths and line numbers differ between sides; an object by all its bytes.
     names = sorted(name for name, _ in sections if name.startswith(".text"))
     identity = f"{digest.hexdigest()} {names}".encode() if machine == "EM_CUDA" else data
     cached = cache / f"{_VERSION}-{hashlib.sha256(identity + tool.encode()).hexdigest()}.json"
@@ -183,7 +183,7 @@ def _read(path: str, data: bytes, cache: Path) -> Content:
 
 
 def elf_sections(data: bytes) -> tuple[str, list[tuple[str, bytes]]]:
-    """(machine, each section's name and content). Raises ValueError for anything but a whole 64-bit ELF file."""
+    """Return (machine, each section's name and content). Raises ValueError for anything but a whole 64-bit ELF file."""
     from elftools.elf.elffile import ELFFile
 
     if data[:6] != b"\x7fELF\x02\x01":
@@ -201,7 +201,7 @@ def elf_sections(data: bytes) -> tuple[str, list[tuple[str, bytes]]]:
 
 
 def _demangled(functions: dict[str, Reading]) -> dict[str, Reading]:
-    """The functions by the names that a profiler shows; unchanged without c++filt."""
+    """Return the functions by the names that a profiler shows; without c++filt, by unchanged names."""
     mangled = [name for name in functions if name.startswith("_Z")][:_MOST_NAMES]
     text = proc.output(["c++filt", *mangled]) if mangled else None
     plain = dict(zip(mangled, (text or "").splitlines(), strict=False))
@@ -239,7 +239,7 @@ _ENCODING = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
 
 
 def sass(text: str) -> dict[str, Reading]:
-    """Each function of a cubin or of an object with GPU code; of several architectures the last."""
+    """Read each function from the output of cuobjdump, by name; of several architectures the last counts."""
     usage = {name: (int(registers), int(stack), int(shared)) for name, registers, stack, shared in _USAGE.findall(text)}
     parts = _SASS_FUNCTION.split(text)[1:]
     found = {}
@@ -272,9 +272,9 @@ _X86 = {  # class -> instruction; the first that matches
 _FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:\n((?:.+\n?)*)", re.MULTILINE)
 _PREFIX = r"(?:(?:data16|addr32|[cdefgs]s|rex\.W|lock|repn?z?|bnd|notrack)\s+)*"
 _LINE = re.compile(rf"^\s*([0-9a-f]+):[ \t]+({_PREFIX})(.+?)(?:[ \t]+# .*)?[ \t]*$", re.MULTILINE)
-_IDLE = re.compile(r"nop|int3|xchg\s+%ax,\s*%ax$")  # what aligns loops and pads functions
+_IDLE = re.compile(r"nop|int3|xchg\s+%ax,\s*%ax$")  # instructions that align loops or pad functions
 _ADDRESS = re.compile(r"\slea\s.*# [0-9a-f]+ <(.+)>$", re.MULTILINE)  # the address of a function, or of data
-_OUTLINED = re.compile(r"\b_?omp_fn\b|\.omp_outlined")  # a parallel loop: it is passed to a runtime, which calls it
+_OUTLINED = re.compile(r"\b_?omp_fn\b|\.omp_outlined")  # a parallel loop, which is passed to a runtime
 _TARGET = re.compile(r"\s([0-9a-f]+) <(.+?)(?:\+0x[0-9a-f]+)?>$")
 _RIP = re.compile(r"-?0x[0-9a-f]+\(%rip\)")
 _JUMP = re.compile(r"j\w+\s|loop\w*\s|xbegin\s")
@@ -284,8 +284,8 @@ _GLUE = ("_init", "_fini", "deregister_tm_clones", "register_tm_clones", "frame_
 
 
 def x86(text: str) -> dict[str, Reading]:
-    """Each function by its demangled name; functions of one name (static ones of several files) are read together. Parts
-    that a compiler splits off (`.cold`) are functions of their own."""
+    """Read each function from the output of objdump, by demangled name. Functions of one name (static ones of several files)
+    are read together; parts that a compiler splits off (`.cold`) are functions of their own."""
     found: dict[str, list[Reading]] = {}
     for at, name, body in _FUNCTION.findall(text):
         if not name.startswith(_GLUE) and "@plt" not in name:

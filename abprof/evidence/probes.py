@@ -1,5 +1,5 @@
-"""Probes look at cells that changed, after all timing (`--probe`): torch's profiler, ncu, perf. They report a failure in their
-record's `missing` and raise nothing."""
+"""Probe cells that changed, after all timing (`--probe`), by torch's profiler, ncu or perf. A probe that fails raises nothing:
+its record says why in `missing`."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from abprof.measure import Plan
 
 Found = Trace | Profile | Sampled
-MOST = 8  # rows: a trace of each side is up to 16 MB
+MOST = 8  # rows to probe at most: a trace of each side is up to 16 MB
 Rows = list[tuple[Cell, tuple[Arm, ...]]]  # cells in one variant, with its arm on each side
 
 
 def probed(
     plan: Plan, run: Run, names: Sequence[str], folder: Path, epoch: int, say: Callable[[str], None]
 ) -> Iterator[Found]:
-    """What these probes find on at most eight rows of a judged run: those that changed, or of one branch alone all.
+    """Yield the records of the probes `names` on at most eight rows: the changed rows, or in a run of one branch all rows.
 
     `epoch`: a number that no other workers have; files go into the run's `folder`.
     """
@@ -70,7 +70,7 @@ def subjects(run: Run) -> Rows:
 
 
 def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Found]:
-    """What one probe finds, one arm in memory at a time."""
+    """Yield the records of one probe, with one arm in memory at a time."""
     from abprof.evidence.ncu import capture
     from abprof.measure import WorkerPool
 
@@ -108,12 +108,12 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
 # ---------------------------------------------------------------- torch's profiler
 
 FOLDER = "traces"  # in the run folder
-MOST_BYTES = 16_000_000  # per file: events beyond are left out and counted
+MOST_BYTES = 16_000_000  # per file: events beyond this size are left out and counted
 _CALLS, _DISCARDED = 5, 2
 
 
 def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, folder: Path) -> dict[str, Any]:
-    """Fields of the Trace of an arm. Raises WorkerDied, WorkerFault."""
+    """Return the fields of an arm's Trace. Raises WorkerDied, WorkerFault."""
     name = f"{row_file(cell.id, arm.variant)}.{arm.side}.json"
     made = plan.factory.scratch / arm.side / name
     calls, discarded = (1, 1) if call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)
@@ -132,7 +132,7 @@ def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, fo
 
 
 def _keep(made: Path, target: Path) -> int:
-    """Copy a worker's file into the run folder and return its bytes. The worker runs code under test, so the file is
+    """Copy a worker's file into the run folder and return its size. The worker runs code under test, so the file is
     verified. Raises OSError, ValueError, AbprofError."""
     if made.stat().st_size > MOST_BYTES:
         raise ValueError(f"{made.stat().st_size} bytes, and at most {MOST_BYTES} are kept")
@@ -150,16 +150,16 @@ def _keep(made: Path, target: Path) -> int:
 # ---------------------------------------------------------------- perf
 
 _MOST_FUNCTIONS = 200  # per arm
-_SAMPLED_NS = 1.5e9  # of calls
+_SAMPLED_NS = 1.5e9  # duration of the sampled calls
 _MOST_CALLS = 100_000
-_HZ = 997  # a prime, so that it is not in step with anything
+_HZ = 997  # samples a second: a prime, so that no periodic work is in step with the samples
 _ENVIRONMENT = {"LC_ALL": "C", "PERF_CONFIG": "/dev/null"}  # default columns and number formats
 # A line of `perf script -F event,ip,sym,dso`: `EVENT: ADDRESS SYMBOL (OBJECT)`. C++ symbols contain blanks and brackets.
 _SAMPLE = re.compile(r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*) \((?P<object>(?:/|\[|//).*)\)")
 
 
 def _perf(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path, own: Sequence[str]) -> dict[str, Any]:
-    """Fields of a Sampled of this worker's calls. `data`: perf's file; `own`: folders of the side's own objects.
+    """Return the fields of a Sampled of this worker's calls. `data`: perf's file; `own`: folders of the side's own objects.
 
     Raises WorkerDied with the reason if perf is missing, not permitted or fails.
     """
@@ -191,7 +191,7 @@ def _refusal(text: str) -> str:
 
 
 def count_samples(text: str, own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
-    """(event, functions) from the output of perf script, most samples first. `own`: folders of the side's own objects."""
+    """Return (event, functions) from the output of perf script, most samples first. `own`: folders of the side's own objects."""
     event, counts = "", Counter[tuple[str, str, bool]]()
     for line in text.splitlines():
         found = _SAMPLE.fullmatch(line.rstrip())

@@ -1,1 +1,1 @@
-"""Verbs built on a session and the public faces of other packages. Only `abprof.cli` imports this package."""
+"""Implement verbs with a session and the public functions of other packages. Only `abprof.cli` imports this package."""

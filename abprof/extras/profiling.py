@@ -1,4 +1,4 @@
-"""`abprof profile` and `abprof memory`: run each arm alone under Nsight Compute, without timing."""
+"""Run `abprof profile` and `abprof memory`: run each arm alone under Nsight Compute, without timing."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from abprof.session import begin, finish, held, interruptible, new_record, start
 from abprof.store import RUN, Record, RunFolder
 from abprof.system.console import View
 
-_Wanted = Collection[tuple[str, str]] | None  # (cell, arm); None: all
+_Wanted = Collection[tuple[str, str]] | None  # (cell id, arm id) of each arm to profile; None: all arms
 _SUBJECT = "what ncu profiles"
 
 
 @dataclass(frozen=True)
 class Profiled:
-    """The run, its folder, and the profiles made by this command."""
+    """A run, its folder, and the profiles that this command made."""
 
     run: Run
     folder: Path
@@ -38,11 +38,11 @@ class Profiled:
 def refs(config: Options, order: Profile, view: View) -> Profiled:
     """Profile every cell of the matrix on every side, variant and peer, in a new run folder without timings.
 
-    Raises AbprofError for user errors; the run folder is removed if ncu refuses the first arm.
+    Raises AbprofError for errors that the user can fix. The run folder is removed if ncu refuses the first arm.
     """
     sandbox.refuse_foreground(config.contain, _SUBJECT)
     ncu, made = capture.find(), []
-    config = msgspec.structs.replace(config, all=True)  # also cells whose code is unchanged
+    config = msgspec.structs.replace(config, all=True)  # also profile cells whose code is unchanged
     with begin(config, view) as (place, folder, trees):
         plan = make_plan(place, trees, folder.logs, view, dry=True)
         options = msgspec.structs.replace(plan.run.options, timed=False)
@@ -65,9 +65,9 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
 
 
 def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) -> Profiled:
-    """Profile the cells of a run that changed, or those of `only`, and add the profiles to its folder.
+    """Profile the changed cells of the run in `path`, or the cells in `only`, and add the profiles to the run's folder.
 
-    Raises AbprofError if code, workloads, machine or toolchain differ from the run's, or no cell changed.
+    Raises AbprofError if code, workloads, machine or toolchain differ from those of the run, or if no cell changed.
     """
     ncu, made = capture.find(), []
     head, blocks, notes = store.read(path)
@@ -107,7 +107,8 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 def _profiles(
     place: RunContext, plan: Plan, record: Record, order: Profile, ncu: capture.Ncu, folder: Path, wanted: _Wanted
 ) -> Iterator[Profile]:
-    """Build, then profile the wanted (cell, arm) pairs, controls excluded. A broken workload yields one record."""
+    """Build the packages, then yield a profile of each wanted (cell, arm), controls excluded. A broken workload yields one
+    failed profile. `order`: a profile with the settings to use."""
     say = record.view.say
     for line in sandbox.foreground_notes(plan.factory.sandbox, _SUBJECT):
         say(line)

@@ -1,4 +1,4 @@
-"""`abprof run-cell`: call one cell of one side in the foreground, without measuring, for profilers."""
+"""Run `abprof run-cell`: call one cell of one side in the foreground, without measuring, for profilers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ _SUBJECT = "the cell of run-cell"
 
 
 def run(options: Options, id: str, view: View, *, variant: str | None, peer: str | None, warmup: int, runs: int) -> str:
-    """Call a cell (one variant, or one peer) in a process that shares this terminal. Return a summary line.
-
-    Raises AbprofError for an unknown cell, ref, variant or peer, and for a call that fails.
-    """
+    """Call the cell `id` in a process that shares this terminal, and return a summary line. `variant` or `peer` choose the arm;
+    `warmup` and `runs` are numbers of calls. Raises AbprofError for an unknown cell, ref, variant or peer, and for a failed call."""
     sandbox.refuse_foreground(options.contain, _SUBJECT)
     workload, values = matrix.id_parts(id)
     if peer and variant:
         raise AbprofError("a peer has no variants", where="--variant", advice="leave one of --peer, --variant out")
-    # The cell's id names workload and values, also values outside all presets.
+    # The cell's id names workload and values, which may be outside all presets.
     options = msgspec.structs.replace(options, workloads=(workload,), set=values, peer=(peer,) if peer else ())
     place = look_around(options, view)
     side = place.sides[0]
@@ -74,7 +72,7 @@ def _cell(plan: Plan, id: str) -> Cell:
 
 
 def _arm(plan: Plan, build: Build, variant: str | None, peer: str | None) -> Arm:
-    """Return the arm of the peer or variant; by default of the first variant in reports."""
+    """Return the arm of `peer` or else of `variant`; without both, of the first variant in reports. Raises AbprofError."""
     if build.failure:
         raise AbprofError(f"{build.kernel}: {build.failure.status}: {build.failure.reason}")
     if peer:

@@ -32,9 +32,9 @@ _WAKE_MS = 500  # longest wait between checks for signals
 
 
 def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> None:
-    """Measure the working tree against base, and again after every save that changes the tree. Ends by KeyboardInterrupt.
+    """Measure the working tree against base now and after every save that changes the tree, until a KeyboardInterrupt.
 
-    `answer` is called with the lines of each result. Raises AbprofError before the first result; later errors are logged.
+    `answer` is called with the lines of each result. Raises AbprofError before the first result; `view` prints later errors.
     """
     began, before = time.monotonic(), None
     place = look_around(msgspec.structs.replace(config, quick=True), view)
@@ -73,7 +73,7 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
 
 
 def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
-    """Measure one epoch and return the judged run."""
+    """Measure one epoch, judge it, and return the run. `number` counts the results; `folder` receives temporary files."""
     quiet = View(quiet=True)
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = build_kernels(place, plan, view if view.verbose else quiet)
@@ -93,14 +93,14 @@ def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[f
         except AbprofError as error:
             view.warn(error.line)
             continue
-        if now.tree != place.sides[1].tree:  # else saved without a change, or a file that git ignores
+        if now.tree != place.sides[1].tree:  # if equal, the save changed nothing, or a file that git ignores
             return saved, dataclasses.replace(place, sides=(place.sides[0], now))
 
 
 def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
-    """Yield the time (time.monotonic()) when watching begins, then the time of each save under `root`, after a pause in writing.
+    """Yield the time (by time.monotonic()) when watching begins, then the time of each save under `root`; a save ends with a pause.
 
-    Ignores changes under `beside`. Raises AbprofError if watchfiles is missing or the system cannot watch `root`.
+    Changes under the folders `beside` are ignored. Raises AbprofError if watchfiles is missing or `root` cannot be watched.
     """
     try:
         import watchfiles
@@ -129,7 +129,7 @@ def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
 
 
 def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
-    """Return a line per cell, with its change now and before the save, and a line on how long the result took."""
+    """Return a line per cell, with its changes in `run` and in `before` (None: no earlier result), and a line on the time taken."""
     labels, was = names.short_labels(run.cells), _changes(before) if before else {}
     found = []
     for (cell, arm), change in _changes(run).items():

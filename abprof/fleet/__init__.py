@@ -1,6 +1,6 @@
-"""Fleet: one queue of whole cells, spread over the devices of this host, a Ray cluster or Slurm.
+"""Fleet: spreads one queue of whole cells over the devices of this host, a Ray cluster or Slurm.
 
-In: a plan whose packages are built, and an executor. Out: blocks, proofs and kernels, as shard workers report them (`coordinate`).
+`coordinate` takes an executor and a plan with built packages, and yields the blocks, proofs and kernels that shard workers send.
 """
 
 from abprof.fleet.coordinator import coordinate

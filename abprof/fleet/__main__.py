@@ -28,12 +28,12 @@ from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import undecided
 
-_ALONE_AFTER = 600.0  # seconds without a touch of the coordinator's file after which a shard of a cluster ends
+_ALONE_AFTER = 600.0  # seconds after which a cluster's shard ends if the coordinator does not touch the file ALIVE
 Tell = Callable[[News], None]
 
 
 class _NewsView(View):
-    """Sends lines and warnings as news. Output of builds stays in the build's log."""
+    """A view that sends its lines and warnings to the coordinator. The output of builds stays in the build's log."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__(quiet=True)
@@ -47,7 +47,7 @@ class _NewsView(View):
 
 
 def measure(shard: Shard, tell: Tell) -> float:
-    """Measure a shard and return the seconds of measuring. Raises AbprofError if it cannot begin, KeyboardInterrupt on ^C and SIGTERM."""
+    """Measure a shard, and return the seconds spent. Raises AbprofError if it cannot begin, KeyboardInterrupt at ^C and SIGTERM."""
     view = _NewsView(tell)
     if shard.cpus:
         os.sched_setaffinity(0, shard.cpus)
@@ -75,7 +75,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
     same = frozenset(shard.identical)
     plan = dataclasses.replace(plan, run=head, arms=shard.arms, identical=same)
-    # A GPU's lease is unique among machines; the lease of every processor is called cpu.
+    # A GPU's lease has a name unique among machines; on every machine the processor's lease is called cpu.
     device = f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease
     machine = msgspec.structs.replace(machine, ceilings=head.ceilings, builds=builds)
     tell(News(placed=Placed(device=device, machine=machine)))
@@ -84,7 +84,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     blocks, proofs, measured = list(shard.blocks), list[Proof](), set[tuple[str, int]]()
 
     def wanted() -> set[str]:
-        """Ids of cells without a verdict, and of cells with fewer epochs than the coordinator wants."""
+        """Return the ids of cells without a verdict, and of cells with fewer epochs than the coordinator wants."""
         few = {cell for cell, least in shard.least.items() if sum(cell == one for one, _ in measured) < least}
         return undecided(head, blocks, proofs) | few
 
@@ -97,7 +97,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     began, seconds = time.monotonic(), 0.0
     for items in (epochs(plan, wanted, first=shard.first, done=done, budget=shard.budget), followed_up()):
         for item in items:
-            if _failed(item) and (why := place.device.gone()):  # every cell would fail here: the device is to blame
+            if _failed(item) and (why := place.device.gone()):  # a lost device: every further cell would fail here
                 raise AbprofError(why, where=place.device.lease)
             if isinstance(item, Kernel):
                 tell(News(kernel=item))
@@ -115,7 +115,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
 
 
 def _builds(place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
-    """The run's builds if they exist here and this machine has their toolchain; else new builds of the same commits."""
+    """Return the run's builds if this machine has them and their toolchain; else build the same commits again."""
     kernels = {cell.kernel for cell in shard.run.cells}
     mine = tuple(build for build in shard.run.builds if build.kernel in kernels)
     chains = shard.run.toolchains
@@ -133,14 +133,14 @@ def _failed(item: Item) -> bool:
 
 
 def _end_without(alive: Path, most: float) -> None:
-    """SIGTERM to this process once `alive` is gone, or has not been touched for so many seconds."""
+    """Send SIGTERM to this process once the file `alive` is gone or has not been touched for `most` seconds."""
     last, since = 0.0, time.monotonic()
     while time.monotonic() - since < most:
         try:
             now = alive.stat().st_mtime
         except FileNotFoundError:
             break
-        except OSError:  # of a network's disk
+        except OSError:  # a network's disk does not answer
             now = last
         if now != last:
             last, since = now, time.monotonic()
@@ -149,12 +149,12 @@ def _end_without(alive: Path, most: float) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program. The exit code is for people: the coordinator reads the news."""
+    """Run the program and return its exit code, which is for people: the coordinator reads the shard's messages."""
     parser = argparse.ArgumentParser(prog="python -m abprof.fleet")
     parser.add_argument("shard", type=Path)
     parser.add_argument("--with", dest="parent", type=int, help="end when the process PID ends", metavar="PID")
     options = parser.parse_args(argv)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks some
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # Ray blocks some signals
     if options.parent:
         proc.dies_with(options.parent)
     most = math.inf if options.parent else _ALONE_AFTER

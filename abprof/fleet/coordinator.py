@@ -1,12 +1,12 @@
-"""Coordinator of a run that is spread over several slots: submits shards to free slots, records their news, reruns what is lost.
+"""The coordinator spreads a run over slots: submits shards to free slots, records their messages, and reruns lost cells.
 
-A shard decides by itself when its cells are done. Verdicts follow from all cells together, so a cell that they leave open goes
+A shard decides by itself when its cells are done. But verdicts depend on all cells of the run: a cell that is then undecided goes
 back to the device that measured it, if that device has time left.
 
-The queue holds whole cells, longest first. A free slot first takes cells whose blocks are of its own device, then a cell that
-another slot lost (alone, so that a cell that kills its shard takes no other with it), then a shard of fresh cells: the longest one
-left, filled up with the longest that still fit, those of the same kernel package first. A shard fills most of its slot's fair
-share of the time left, so that the next ones even out estimates that were wrong.
+The queue holds whole cells, longest first. A free slot first takes cells that its own device measured before; then one cell that
+another slot lost, in a shard of its own, because that cell may kill the shard again; then a shard of fresh cells: the longest
+cell, and the longest others that fit, first those of the same kernel package. A shard fills most of its slot's fair share of
+the time left, so that later shards even out wrong estimates.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from abprof.records.errors import AbprofError
 from abprof.store import Record
 from abprof.verdict import epochs_counted, stats
 
-_MOST_SECONDS = 900.0  # seconds of a shard of several cells: the most that a lost shard costs
-_PART = 0.7  # of a slot's fair share that a shard fills, unless the rest would not be worth a start-up
-_CONTROLS = 2  # cells of each device that get a control, at least
-_LISTEN = 1.0  # seconds to wait for news
-_LOSSES_IN_A_ROW = 2  # a slot with so many gets no further shard while there is another slot
+_MOST_SECONDS = 900.0  # most seconds of a shard of several cells: a lost shard costs no more
+_PART = 0.7  # part of a slot's fair share that a shard fills; all of it if the rest is not worth a start-up
+_CONTROLS = 2  # least number of cells of each device that get a control
+_LISTEN = 1.0  # seconds to wait for messages
+_LOSSES_IN_A_ROW = 2  # a slot with this many gets no further shard if there is another slot
 
 
 @dataclass(frozen=True)
 class Task:
-    """A cell to measure."""
+    """A cell in the queue or in a shard."""
 
     cell: str
     kernel: str
     seconds: float  # estimate for all its epochs, without start-up
-    again: bool = False  # a shard with it was lost
+    again: bool = False  # whether an earlier shard with this cell was lost
 
 
 class Queue:
-    """Cells without a shard, and the slots that may take them."""
+    """The cells that are in no shard yet, and the slots that may take them."""
 
     def __init__(self, slots: Iterable[str], start_up: float) -> None:
-        """`start_up`: seconds before a shard's first turn."""
+        """Begin without cells. `start_up`: seconds before a shard's first turn."""
         self.slots = dict.fromkeys(slots)
         self._start_up = start_up
         self.fresh: list[Task] = []
@@ -57,7 +57,7 @@ class Queue:
         ] = []  # (slot that lost the cell, cell): another slot takes it, if there is one
 
     def take(self, slot: str) -> tuple[Task, ...]:
-        """Remove and return the slot's next shard; () if there is nothing for it."""
+        """Remove and return the cells of the slot's next shard; () if the queue has no cell for this slot."""
         if own := self.own.pop(slot, None):
             return tuple(own)
         for loser, task in self.lost:
@@ -79,7 +79,7 @@ class Queue:
         return tuple(taken)
 
     def share(self, taken: Sequence[Task], slot: str) -> float:
-        """The part of the slot's remaining time that these cells get."""
+        """Return the share (0 to 1) of the slot's remaining time that the cells `taken` get."""
         mine = sum(task.seconds for task in taken)
         others = sum(task.seconds for task in (*self.fresh, *(task for _, task in self.lost)))
         rest = others / max(1, len(self.slots)) + sum(task.seconds for task in self.own.get(slot, ()))
@@ -89,7 +89,7 @@ class Queue:
 def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext) -> Iterator[Item]:
     """Yield blocks, proofs and kernels as they arrive, until every cell is decided or every slot's budget is spent.
 
-    Writes machines, losses and changed files into the record at once. Raises AbprofError if no shard could begin.
+    Writes machines, losses and changed files into the record itself. Raises AbprofError if no shard could begin.
     """
     work = _Coordinator(plan, record, executor, place)
     while work.submit():
@@ -99,13 +99,13 @@ def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext
 
 @dataclass
 class _Live:
-    """A submitted shard, and the news of it so far."""
+    """A running shard, and what its messages have said so far about its end."""
 
     shard: Shard
     slot: str
     tasks: Sequence[Task]
     ended: Ended | None = None
-    torn: str = ""  # why its news cannot be read
+    torn: str = ""  # why a message cannot be read; "": all could be read
 
     def fault(self, lost: Lost) -> str:
         """Return why the shard is lost; "" if the shard ended as done and all its messages can be read."""
@@ -115,21 +115,21 @@ class _Live:
 
 
 class _Coordinator:
-    """State of a run that is spread over slots."""
+    """Spreads a run over slots: holds the queue, the running shards and each slot's time left."""
 
     def __init__(self, plan: Plan, record: Record, executor: Executor, place: RunContext) -> None:
         self._plan, self._record, self._executor, self._place = plan, record, executor, place
         self._live: dict[int, _Live] = {}
-        self._left = dict.fromkeys(executor.slots(), place.options.budget)  # seconds of measuring
-        self._losses = dict.fromkeys(self._left, 0)  # in a row
+        self._left = dict.fromkeys(executor.slots(), place.options.budget)  # slot -> seconds of measuring
+        self._losses = dict.fromkeys(self._left, 0)  # slot -> shards lost in a row
         self._any_began = False
         self._reopened: dict[str, int] = {}  # cell -> its epochs when it went back to its device
-        self._looked = dict.fromkeys(self._left, 0)  # ended shards when the slot's open cells were last looked at
+        self._looked = dict.fromkeys(self._left, 0)  # slot -> `_ended` when its undecided cells were last looked for
         self._ended = 1
         self._arms = dict(plan.arms)
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
         judge = Path(next(iter(plan.factory.workloads.values()))).parent
-        self._judge = f"{judge} sha256:{discovery.content(judge)}"  # taken before code under test runs
+        self._judge = f"{judge} sha256:{discovery.content(judge)}"  # computed before code under test runs
         numbers = (*(block.shard for block in record.blocks), *(loss.shard for loss in record.head.losses))
         self._number = max(numbers, default=0)
         run, kind = plan.run, plan.device.kind
@@ -142,7 +142,7 @@ class _Coordinator:
         restarts = (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
         self._queue = Queue(self._left, estimate.PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + restarts)
         owing = self._owed()
-        if not executor.lasting:  # cells are measured anew: only follow-ups that broke off are owed
+        if not executor.lasting:  # cells are measured again whole: only interrupted follow-ups are owed
             owing &= {block.cell for block in record.blocks if block.metric == SUSTAINED}
         todo = (record.wanted() | owing) & self._tasks.keys()
         self._void_foreign(todo)
@@ -152,7 +152,7 @@ class _Coordinator:
             queue.append(self._tasks[cell])
 
     def submit(self) -> bool:
-        """Give every free slot a shard. Returns False when no shard is live and no cell is left."""
+        """Give every free slot a shard. Returns whether any shard is running: if none is, the run is done."""
         busy = {live.slot for live in self._live.values()}
         for slot in [slot for slot in self._queue.slots if slot not in busy]:
             least: dict[str, int] = {}
@@ -167,7 +167,7 @@ class _Coordinator:
         return bool(self._live)
 
     def receive(self, number: int, message: bytes | Lost) -> Iterator[Item]:
-        """Handle one line of a shard's news, or its end."""
+        """Handle one message of shard `number`, or the end of its process (`Lost`). Yields the items that the message carries."""
         live, record = self._live[number], self._record
         if isinstance(message, Lost):
             del self._live[number]
@@ -198,7 +198,7 @@ class _Coordinator:
             record.view.warn(f"[{live.slot}] {news.warning}")
         live.ended = news.ended
         yield from (item for item in (news.proof, news.kernel) if item)
-        if news.block:  # a log is named by its path in the run's folder
+        if news.block:  # a log is named by its path under the run's logs/
             outcomes = {
                 arm: msgspec.structs.replace(outcome, log=f"shard-{number}/{outcome.log}") if outcome.log else outcome
                 for arm, outcome in news.block.outcomes.items()
@@ -208,13 +208,13 @@ class _Coordinator:
     # ---------------------------------------------------------------- what is measured again
 
     def _homes(self) -> dict[str, str]:
-        """Cell -> the slot whose device measured the cell's blocks."""
+        """Map each measured cell to the slot whose device measured its blocks, if the run has this slot."""
         return {block.cell: block.device for block in self._record.blocks if block.device in self._left}
 
     def _void_foreign(self, todo: set[str]) -> None:
-        """Void blocks measured on a device that this run may not get again: their cells are measured anew.
+        """Void the blocks of the cells `todo` from devices that this run may not get again, so that the cells are measured again.
 
-        Raises AbprofError if such blocks are of an earlier invocation, which nothing voids.
+        Raises AbprofError if an earlier invocation measured such blocks, which may not be voided.
         """
         record, here = self._record, self._left if self._executor.lasting else {}
         away = {block.cell: block.device for block in record.blocks if block.cell in todo and block.metric}
@@ -227,7 +227,7 @@ class _Coordinator:
             self._void(device, {cell for cell, home in away.items() if home == device}, "its device is another's now")
 
     def _open_cells(self, slot: str) -> dict[str, int]:
-        """Cells that all verdicts together leave open and whose device has time left -> epochs up to their next look."""
+        """Map each undecided cell of the slot's device to the number of epochs up to its next look; {} if no time is left."""
         if not self._executor.lasting or self._looked[slot] == self._ended or self._left[slot] <= 0:
             return {}
         self._looked[slot] = self._ended
@@ -236,12 +236,12 @@ class _Coordinator:
         counts = epochs_counted(record.head, record.own_blocks, record.proofs) if mine else {}
         grown = {
             cell for cell in mine if counts[cell] != self._reopened.get(cell)
-        }  # the others had no time for an epoch
+        }  # other cells had no time for an epoch
         self._reopened |= {cell: counts[cell] for cell in grown}
         return {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in grown}
 
     def _owed(self) -> set[str]:
-        """Ids of measured cells that lack a follow-up measurement."""
+        """Return the ids of measured cells that lack a follow-up measurement."""
         begun = {block.cell for block in self._record.blocks if block.metric}
         return begun & owed(self._plan, self._record.blocks) if begun else set()
 
@@ -249,7 +249,7 @@ class _Coordinator:
 
     def _lost(self, live: _Live, reason: str) -> Iterator[Item]:
         open_ = {task.cell for task in live.tasks}
-        if not live.torn:  # a line that cannot be read may be a proof: no verdict from such a shard stands
+        if not live.torn:  # an unreadable message may be a failed check of loaded files: no cell of such a shard stands
             tried = {task.cell for task in live.tasks if task.again}
             open_ &= self._record.wanted() | (self._owed() - tried)
         warn = self._record.view.warn
@@ -271,7 +271,7 @@ class _Coordinator:
             del self._queue.slots[live.slot]
 
     def _void(self, slot: str, cells: set[str], reason: str) -> None:
-        """Void these cells' blocks of this invocation: the cells run again whole."""
+        """Void this invocation's blocks of `cells`, which are then measured again whole."""
         by_shard: dict[int, set[str]] = {}
         for block in self._record.own_blocks:
             if block.cell in cells and block.shard:
@@ -282,7 +282,7 @@ class _Coordinator:
     # ---------------------------------------------------------------- shards
 
     def _shard(self, tasks: Sequence[Task], slot: str, budget: float, least: Mapping[str, int]) -> Shard:
-        """The next shard, for this slot."""
+        """Make the next shard, which measures `tasks` on this slot for `budget` seconds. `least`: cell -> fewest epochs."""
         self._number += 1
         record, ids = self._record, [task.cell for task in tasks]
         self._add_controls(tasks, slot)
@@ -310,7 +310,7 @@ class _Coordinator:
         )
 
     def _add_controls(self, tasks: Sequence[Task], slot: str) -> None:
-        """Give the cheapest of these cells a control, if the run has controls and this device has too few."""
+        """Give a control to the cheapest of these cells if the run has controls and the slot has fewer than `_CONTROLS`."""
         mine = self._controlled.setdefault(slot, set())
         mine |= {task.cell for task in tasks if _has_control(self._arms[task.cell])}
         if not _has_control(self._record.head.arms):
@@ -329,7 +329,7 @@ def _has_control(arms: Sequence[Arm]) -> bool:
 
 
 def _without_results(run: Run) -> Run:
-    """Return the run's header without results, as before the first measurement."""
+    """Return the run's header (run.json without results) as it was before the first measurement."""
     lists = (
         *("losses", "notes", "touched", "observations", "comparisons", "within", "controls", "proofs", "kernels"),
         *("traces", "profiles", "sampled", "warnings"),

@@ -31,13 +31,13 @@ from abprof.system.files import refusals, replace
 from abprof.system.processes import Program, WorkerDied, how_ended
 
 _LOOKS_EVERY = 0.1  # seconds between readings of the folder
-_CLEANUP = 20.0  # seconds that shard workers have to clean up after the file ALIVE is gone
+_CLEANUP = 20.0  # seconds in which shard workers clean up after the file ALIVE is gone
 
 
 class SlurmOptions(Record, frozen=True, kw_only=True):
-    """What each Slurm job requests. "" and None leave it to the site's defaults."""
+    """What each Slurm job requests. A field that is "" or None leaves the site's default."""
 
-    gres: str = "gpu:1"  # GPUs of a shard; "" for machines without GPUs
+    gres: str = "gpu:1"  # GPUs of a shard; "": none, for machines without GPUs
     constraint: str = ""  # features of a node: "h200", "h100|h200"
     partition: str = ""
     account: str = ""
@@ -45,22 +45,22 @@ class SlurmOptions(Record, frozen=True, kw_only=True):
     reservation: str = ""
     nodelist: str = ""
     exclude: str = ""
-    exclusive: bool = False  # no other job on the node
-    cpus: int | None = None
-    memory: str = ""  # "64G"
-    time: str = ""  # a job's limit, "2h"; "": its shard's budget and half an hour
-    parallel: int = 8  # shards at once
+    exclusive: bool = False  # whether a job has its node to itself
+    cpus: int | None = None  # processors of a job
+    memory: str = ""  # of a job, like "64G"
+    time: str = ""  # time limit of a job, like "2h"; "": its shard's budget and half an hour
+    parallel: int = 8  # most shards at once
 
 
 class RayOptions(Record, frozen=True, kw_only=True):
-    """Nodes of a Ray cluster to use, and what a shard takes of its node besides a GPU."""
+    """Which nodes of a Ray cluster to use, and how many processors a shard takes besides its GPU."""
 
-    gpu: str = ""  # the model, as in the label ray.io/accelerator-type
+    gpu: str = ""  # GPU model as in the label ray.io/accelerator-type; "": any
     cpus: float = 1.0
 
 
 def read_options(place: RunContext) -> Any:
-    """The options of the run's executor, None without one. Raises AbprofError for invalid ones."""
+    """Return the options of the run's executor, None if the run names no executor. Raises AbprofError for invalid options."""
     kind = place.options.executor.partition(":")[0]
     if not kind:
         return None
@@ -76,7 +76,7 @@ def read_options(place: RunContext) -> Any:
 
 
 def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], None]) -> Executor | None:
-    """The executor that a run needs, None if one device of this host measures the run in its own process."""
+    """Return the run's executor; None if the run needs none, because one device of this host measures all cells."""
     if not place.options.executor:
         several = len(place.devices) > 1 and (len(plan.cells) > 1 or plan.run.machines)
         return LocalExecutor(place, logs, say) if several else None
@@ -85,7 +85,7 @@ def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], 
 
 @dataclass(frozen=True)
 class Lost:
-    """The last message about a shard: its process is gone or was never started. Every shard has one, also after `Ended`."""
+    """Says that a shard's process is gone or was never started. The last message on every shard, also after `Ended`."""
 
     reason: str
 
@@ -93,21 +93,21 @@ class Lost:
 class Executor:
     """Runs shards, each whole and on one device. An executor retries nothing: the coordinator reruns lost cells.
 
-    A subclass starts and ends the shard workers. Shards and their news are files in a folder that all machines see.
+    A subclass starts and ends the shard workers. Shards and their messages are files in a folder that all machines see.
     """
 
-    lasting = False  # whether a slot stays the same device, so that cells can continue on the device of their blocks
+    lasting = False  # whether a slot is always the same device, so that a cell can continue on its device
 
     def __init__(self, place: RunContext, logs: Path, say: Callable[[str], None]) -> None:
         self.place, self.say, self.options = place, say, read_options(place)
         self.name = f"abprof-{uuid.uuid4().hex[:12]}"
         self.folder = logs.absolute() / self.name
-        self._logs: dict[int, Path] = {}  # shard without `Lost` so far -> its program's log
-        self._read: dict[int, int] = {}  # shard -> bytes of its news that `news` has yielded
+        self._logs: dict[int, Path] = {}  # shard that may still send messages -> its program's log
+        self._read: dict[int, int] = {}  # shard -> number of bytes that `news` has read from its file
         self._not_started: dict[int, str] = {}
 
     def __enter__(self) -> Self:
-        """Raises AbprofError if the executor is not available."""
+        """Make the folder of messages and open the executor. Raises AbprofError if the executor is not available."""
         with refusals(self.folder):
             self.folder.mkdir(parents=True)
         try:
@@ -126,7 +126,7 @@ class Executor:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def submit(self, shard: Shard, slot: str) -> None:
-        """Start the shard's program. `news` reports failures."""
+        """Start the shard's program in the slot. A failure to start is reported by `news`."""
         file = self.folder / f"{shard.number}.json"
         log = Path(shard.logs) / "program.log"
         with refusals(log.parent):
@@ -140,12 +140,12 @@ class Executor:
             self._not_started[shard.number] = died.reason
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """Yield (shard's number, line) of what arrives within `timeout` seconds; `Lost` comes once and last for each shard."""
+        """Yield (shard's number, message) until a message has come or `timeout` seconds are over; each shard's last is `Lost`."""
         end = time.monotonic() + timeout
         (self.folder / ALIVE).touch()
         while True:
             found: list[tuple[int, bytes | Lost]] = []
-            gone = {**self._not_started, **self.gone()}  # before the files are read: last lines are then complete
+            gone = {**self._not_started, **self.gone()}  # asked before files are read, so that no last line is missed
             for number, log in list(self._logs.items()):
                 found += [(number, line) for line in self._new_lines(number)]
                 if number in gone:
@@ -158,7 +158,7 @@ class Executor:
             time.sleep(_LOOKS_EVERY)
 
     def _new_lines(self, number: int) -> list[bytes]:
-        """Complete lines since the last reading. A network file system shows lines of other machines to a newly opened file."""
+        """Return a shard's new whole lines. Opens the file anew: only then do network disks show what other machines wrote."""
         with contextlib.suppress(FileNotFoundError), (self.folder / f"{number}.jsonl").open("rb") as file:
             file.seek(self._read[number])
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -167,29 +167,29 @@ class Executor:
         return []
 
     def environment(self) -> dict[str, str]:
-        """This process's environment for a cluster's shard workers: without secrets and without its GPU."""
+        """Return the variables for a cluster's shard workers: this process's own without secrets and CUDA_VISIBLE_DEVICES."""
         kept, _ = environment.clean(os.environ, "user", self.place.file.environment.allow)
         return {name: value for name, value in kept.items() if name != "CUDA_VISIBLE_DEVICES"}
 
     # ---------------------------------------------------------------- what a subclass does
 
     def open(self) -> None:
-        """Raises AbprofError if the executor is not available."""
+        """Get ready to start shards. Raises AbprofError if the executor is not available."""
 
     def slots(self) -> Sequence[str]:
-        """Places for one shard each at a time: names of leases, or labels of a cluster."""
+        """Return the names of the slots, each of which runs one shard at a time."""
         raise NotImplementedError
 
     def placed(self, shard: Shard, slot: str) -> Shard:  # noqa: ARG002
-        """The shard with what depends on the slot."""
+        """Return the shard with the fields that depend on the slot filled in."""
         return shard
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
-        """Start a program that prints to `log`. Raises WorkerDied if it cannot be started."""
+        """Start the shard worker `argv`, which prints to `log`. Raises WorkerDied if it cannot be started."""
         raise NotImplementedError
 
     def gone(self) -> dict[int, str]:
-        """Number of each shard whose program is gone -> how the program ended."""
+        """Return, once for each shard whose program is gone, the shard's number -> how the program ended."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -202,19 +202,19 @@ def _last_line(text: str) -> str:
 
 
 class LocalExecutor(Executor):
-    """The devices of this host that the run holds. The run's own process holds their leases."""
+    """Runs shards on the devices of this host. The run's own process holds the devices' leases."""
 
     lasting = True
 
     def open(self) -> None:
         self._programs: dict[int, Program] = {}
-        self._news: dict[int, tuple[int, float]] = {}  # shard -> bytes of its news, and when they were last more
+        self._news: dict[int, tuple[int, float]] = {}  # shard -> size of its messages' file, and when it last grew
 
     def slots(self) -> Sequence[str]:
         return [device.lease for device in self.place.devices]
 
     def placed(self, shard: Shard, slot: str) -> Shard:
-        """The shard with the slot's device and its own share of the processors; () if there are fewer than slots."""
+        """Return the shard with the slot's device and its share of processors, () if there are fewer than slots."""
         every, slots = sorted(os.sched_getaffinity(0)), self.slots()
         each, at = len(every) // len(slots), slots.index(slot)
         return msgspec.structs.replace(shard, device=slot, held=True, cpus=tuple(every[each * at : each * (at + 1)]))
@@ -223,7 +223,7 @@ class LocalExecutor(Executor):
         self._programs[shard.number] = Program([*argv, "--with", str(os.getpid())], env=os.environ, log=log)
 
     def gone(self) -> dict[int, str]:
-        """Also end shards without news for longer than a build and ten replies may take: a stopped worker never exits."""
+        """Also end programs that sent nothing for longer than a build and ten replies may take: a suspended one never exits."""
         limit, found = self.place.options.build_timeout + 10 * self.place.options.timeout, {}
         for number, program in list(self._programs.items()):
             file, now = self.folder / f"{number}.jsonl", time.monotonic()
@@ -247,9 +247,9 @@ class LocalExecutor(Executor):
 
 _ASKS_EVERY = 2.0  # seconds between calls of squeue, whose controller serves the whole site
 _ANSWERS_WITHIN = 60.0  # seconds
-_LISTED_WITHIN = 30.0  # seconds after which a new job must be listed
+_LISTED_WITHIN = 30.0  # seconds after which a job that squeue does not list is gone
 _GONE_WITHIN = 120.0  # seconds in which a cancelled job ends: Slurm's KillWait is 30 by default
-_OVERHEAD = 1800.0  # seconds a job may take besides its shard's budget: building, starting, ending
+_OVERHEAD = 1800.0  # seconds for building, starting and ending, added to a shard's budget as the job's limit
 _OVER = {
     *("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED"),
     *("NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
@@ -257,17 +257,17 @@ _OVER = {
 
 
 class SlurmExecutor(Executor):
-    """A job for each shard, which Slurm never requeues. Slots are places in the queue: Slurm chooses the GPU.
+    """Runs each shard in a job, which Slurm never requeues. Slots are only numbered, because Slurm chooses the GPU.
 
     The state of jobs comes from squeue, which every site has, and not from sacct, which needs accounting. A job ends once abprof
     has been silent for ten minutes, so that killing abprof on the login node leaves no job behind.
     """
 
     def open(self) -> None:
-        """Raises AbprofError if Slurm is missing, or would refuse such a job."""
+        """Raise AbprofError if Slurm is missing, or would refuse a job with these options."""
         self._jobs: dict[int, tuple[str, float]] = {}  # shard -> id of its job, and when it was submitted
         self._asked_at = 0.0
-        self._reasons: set[str] = set()  # reasons to wait that were shown
+        self._reasons: set[str] = set()  # reasons for waiting that the user was shown
         if self.options.gres and self.place.device.kind == "cpu":
             what = f"jobs with gres={self.options.gres} are to measure a GPU, and this machine has none to plan and build with"
             advice = "start abprof on a node with one (srun --gres=gpu:1 --pty abprof ...); gres= measures processors"
@@ -329,7 +329,7 @@ class SlurmExecutor(Executor):
         return found
 
     def close(self) -> None:
-        """Cancel every job, and wait until Slurm lists none as living."""
+        """Cancel every job, and wait until Slurm lists every job as ended, or `_GONE_WITHIN` is over."""
         until = time.monotonic() + _GONE_WITHIN
         while self._jobs:
             proc.tried(["scancel", f"--name={self.name}"], timeout=_ANSWERS_WITHIN)
@@ -343,7 +343,7 @@ class SlurmExecutor(Executor):
                 time.sleep(0.5)
 
     def _listed(self) -> dict[str, tuple[str, str, str]] | None:
-        """Id -> (state, node, reason) of this run's jobs that the controller lists; None if the controller does not answer."""
+        """Return job id -> (state, node, reason to wait) of this run's jobs; None if Slurm's controller does not answer."""
         argv = ["squeue", "--noheader", "--states=all", f"--name={self.name}", "--format=%i|%T|%N|%r"]
         text = proc.output(argv, timeout=_ANSWERS_WITHIN)
         if text is None:
@@ -355,17 +355,17 @@ class SlurmExecutor(Executor):
 # ---------------------------------------------------------------- Ray
 
 _GPU_LABEL = "ray.io/accelerator-type"
-_RESOURCE = "abprof"  # resource of nodes without GPUs: one for each shard that they may run at a time
+_RESOURCE = "abprof"  # Ray resource of nodes without GPUs: its amount is how many shards a node runs at once
 
 
 class RayExecutor(Executor):
-    """A task for each shard. Slots are places on nodes: Ray chooses the GPU. Ray retries nothing (`max_retries=0`): a shard that
-    silently started again would mix measurements of two processes."""
+    """Runs each shard in a Ray task. A slot names a node, and Ray chooses its GPU. Ray must retry nothing (`max_retries=0`), for
+    a shard that silently started again would mix measurements of two processes."""
 
     def open(self) -> None:
-        """Raises AbprofError if there is no cluster, or none of its nodes fits."""
+        """Connect to the cluster. Raises AbprofError if there is none, or if no node fits the options."""
         self._gpu = self.place.device.kind == "cuda"
-        self._tasks: dict[Any, int] = {}  # reference of a result -> shard
+        self._tasks: dict[Any, int] = {}  # reference to a task's result -> shard
         self._nodes: dict[str, str] = {}  # slot -> node id
         where = f"--executor {self.place.options.executor}"
         # Ray reads a cluster's token at import from memory that `scrub_secrets` wiped: put it back.
@@ -385,7 +385,7 @@ class RayExecutor(Executor):
                 f"no cluster: {_last_line(str(error)) or type(error).__name__}", where=where, advice=advice
             ) from error
         finally:
-            for number, handler in handlers.items():  # ray.init replaces SIGTERM's
+            for number, handler in handlers.items():  # ray.init replaces the handler of SIGTERM
                 signal.signal(number, handler)
         self._ray: Any = ray
         if not self.slots():
@@ -395,7 +395,7 @@ class RayExecutor(Executor):
             raise AbprofError(f"no node has {'a GPU' if self._gpu else resource}{model}", where=where)
 
     def slots(self) -> Sequence[str]:
-        """NODE/PLACE for each shard that living nodes of the GPU's model may run at a time."""
+        """Return NODE/NUMBER for every shard that living nodes with the wanted GPU model can run at once."""
         for node in self._ray.nodes():
             model, has = node.get("Labels", {}).get(_GPU_LABEL), node["Resources"]
             if node["Alive"] and self.options.gpu in ("", model):
@@ -406,7 +406,7 @@ class RayExecutor(Executor):
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
         def run(argv: Sequence[str], env: Mapping[str, str], names: Sequence[str], log: str) -> int:
-            """Run a shard worker on the node. Ray ships this function: it must not need abprof."""
+            """Run a shard worker on the node. Ray sends this function there, so it must not import abprof."""
             import subprocess
 
             own = {name: os.environ[name] for name in names if name in os.environ}
@@ -438,7 +438,7 @@ class RayExecutor(Executor):
         return found
 
     def close(self) -> None:
-        """Wait for shard workers, cancel the remaining tasks, and leave the cluster."""
+        """Give shard workers `_CLEANUP` seconds to end, cancel the remaining tasks, and leave the cluster."""
         if self._tasks:
             self._ray.wait(list(self._tasks), num_returns=len(self._tasks), timeout=_CLEANUP)
         while self._tasks:

@@ -1,8 +1,8 @@
 """Messages between coordinator and shard workers.
 
 A shard is a list of whole cells, with all arms, rounds and epochs under one lease of one device. The process `python -m abprof.fleet
-FOLDER/N.json` measures it, wherever it runs, and appends its news to FOLDER/N.jsonl, in checksummed lines. All machines see the
-folder. The coordinator alone writes the run's folder.
+FOLDER/N.json` measures the shard, and appends its messages to FOLDER/N.jsonl, in checksummed lines. All machines see this
+folder. Only the coordinator writes the run's folder.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from abprof.records import Arm, Block, Kernel, Placed, Proof, Record, Run, Touch
 from abprof.records.options import File
 from abprof.system import checksummed
 
-DEVICE = "ABPROF_SHARD_DEVICE"  # variable of a machine without GPUs: the device that a shard measures on there
-ALIVE = "alive"  # file in the folder that the coordinator touches; shard workers end when it is gone
+DEVICE = "ABPROF_SHARD_DEVICE"  # environment variable that names a shard's device on a machine without GPUs
+ALIVE = "alive"  # file that the coordinator touches; shard workers end when the file is gone
 
 
 class Shard(Record, frozen=True, kw_only=True):
     """A part of a run that one device measures."""
 
     number: int  # unique in a run: cells that are measured again are in another shard
-    run: Run  # the head as it stands after building; `cells` are this shard's alone
+    run: Run  # the run's header after building; its `cells` are only this shard's
     file: File | None = None  # abprof.toml as read at the start of the run
     arms: dict[str, tuple[Arm, ...]]  # cell -> its arms, its control included
     identical: tuple[str, ...] = ()  # cells that load the same bytes on all sides, and are measured as controls
-    blocks: tuple[Block, ...] = ()  # of these cells, of this invocation: they count towards looks
+    blocks: tuple[Block, ...] = ()  # of this shard's cells and this invocation: they count towards looks
     earlier: tuple[Block, ...] = ()  # follow-up measurements of earlier invocations, which are not repeated
     first: int = 1  # number of the shard's first epoch
-    least: dict[str, int] = {}  # cell -> fewest epochs
+    least: dict[str, int] = {}  # cell -> number of epochs to measure at least
     budget: float  # seconds of measuring
     device: str = ""  # the lease's name, a GPU's UUID; "": the device that the machine gives
-    held: bool = False  # the process that started the shard worker holds the lease
+    held: bool = False  # whether the process that started the shard worker holds the lease
     cpus: tuple[int, ...] = ()  # processors of this shard, if other shards measure on the same host; (): all
     repository: str
     logs: str  # a folder
@@ -42,30 +42,30 @@ class Ended(Record, frozen=True, kw_only=True):
 
     why: Literal["done", "refused", "interrupted"]  # done: all decided or budget spent; refused: an AbprofError
     reason: str = ""
-    seconds: float = 0.0  # of measuring
+    seconds: float = 0.0  # seconds spent measuring
 
 
 class News(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of a shard's news, with exactly one field."""
+    """One message of a shard worker to the coordinator, with exactly one field set."""
 
-    placed: Placed | None = None  # the first: the device is leased, and everything is built
+    placed: Placed | None = None  # first message: the device is leased, and everything is built
     block: Block | None = None
     proof: Proof | None = None
     kernel: Kernel | None = None
     touched: Touched | None = None
-    line: str = ""  # for a person, and for the log
-    warning: str = ""  # likewise
-    ended: Ended | None = None  # the last
+    line: str = ""  # text to show to the user and to log
+    warning: str = ""  # warning to show to the user and to log
+    ended: Ended | None = None  # last message
 
 
 def read_shard(text: bytes) -> Shard:
-    """Decode a shard's file. Raises ValueError if it is torn or unknown."""
+    """Decode the content of a shard's file. Raises ValueError if the content is torn or not a shard."""
     shard: Shard = checksummed.unseal(text.removesuffix(b"\n"), Shard, "a shard")
     return shard
 
 
 def read_news(line: bytes) -> News:
-    """Decode a line of news. Raises ValueError if it is torn, incoherent or unknown."""
+    """Decode one line of a shard's messages. Raises ValueError if the line is torn, incoherent or not a message."""
     news: News = checksummed.unseal(line.removesuffix(b"\n"), News, "news")
     if news.block:
         news.block.coherent()

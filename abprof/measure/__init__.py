@@ -1,8 +1,8 @@
 """Measuring: from options to blocks of timed rounds.
 
-In: a run context (`look_around`) and the sides' worktrees. `make_plan` lays out the cells of the workloads, `build_kernels`
-builds, `assign_arms` chooses the arms of each cell, `epochs` yields blocks as long as `wanted()` names cells that need another
-epoch, and `follow_up` yields the blocks that are measured after all epochs. Nothing here judges or reports. The modules
+`look_around` finds the run context. `make_plan` lays out the cells of the workloads, `build_kernels` builds kernel packages,
+`assign_arms` chooses the arms of each cell, `epochs` yields blocks as long as `wanted()` names cells that need another epoch,
+and `follow_up` yields the blocks that are measured after all epochs. This package judges and reports nothing. The modules
 `run_context`, `plan`, `commands` (commands that time themselves), `continued` (an earlier run), `discovery` and `matrix`
 (workloads and cells), `estimate` and `turns` are public, too.
 """

@@ -1,6 +1,6 @@
-"""One cell in one epoch: `measure_cell` opens every arm, checks and profiles it, lets all take turns, and returns the block.
+"""Measure one cell in one epoch: `measure_cell` opens and checks every arm, lets all arms take turns, and returns the block.
 
-Whatever a workload, a kernel or a worker does wrong becomes the outcome of that arm; nothing here raises for it.
+A failure of a workload, a kernel or a worker becomes the outcome of its arm and is not raised.
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ KEPT = "it returns what an earlier call made, though its inputs changed in place
 _NO = "the workload's check says no"
 ONE_AT_A_TIME = "one side in memory at a time, because together they do not fit"
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
-_Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process, and what it has loaded
+_Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process id, and its check of loaded files
 
 
 @dataclass
 class Timeouts:
-    """Operations that gave no answer within --timeout, by epoch. A control's operation is base's."""
+    """The operations that hung (gave no answer within --timeout), and in which epochs. A control counts as base."""
 
     epochs: dict[tuple[str, str, str, str], set[int]] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Timeouts:
         return _operation(cell, arm) in self.epochs
 
     def skip(self, cell: str, arm: Arm, epoch: int) -> str:
-        """The reason to skip the arm's operation in this epoch; "" to try it."""
+        """Return why the arm's operation is skipped in this epoch; "": the operation is tried."""
         found = self.epochs.get(_operation(cell, arm), set())
         if epoch in found:
             return "not asked again in this epoch"
@@ -76,9 +76,9 @@ class CellTask:
     epoch: int
     options: Options
     judge: Judge  # the clock whose times are judged
-    check: bool = False  # check outputs
-    by_base: bool = False  # base's outputs are the only reference
-    share: float = 1.0  # of the rounds beyond the fewest, as the budget affords
+    check: bool = False  # whether to check outputs
+    by_base: bool = False  # whether base's outputs are the only reference
+    share: float = 1.0  # part (0 to 1) of the rounds beyond the fewest that the budget affords
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
 
@@ -91,7 +91,7 @@ class ArmState:
     outcome: Outcome = field(default_factory=lambda: Outcome(status="ok"))
     opened: wire.Opened | None = None
     captured: wire.Captured | None = None  # the arm's CUDA graph (--timer graph)
-    refused: bool = False  # the arm's calls could not be captured in a CUDA graph
+    refused: bool = False  # whether the arm's calls could not be captured in a CUDA graph
 
     @property
     def takes_turns(self) -> bool:
@@ -100,23 +100,23 @@ class ArmState:
 
 @dataclass(frozen=True)
 class CellResult:
-    """A measured cell."""
+    """What `measure_cell` returns."""
 
     block: Block
     calls: dict[str, float]  # arm -> ns of its warm call
-    crowded: bool  # the arms do not fit into memory together: the block is not used
-    more: float  # seconds of rounds beyond the fewest
+    crowded: bool  # whether the arms do not fit into memory together: then the block is not used
+    more: float  # seconds spent on rounds beyond the fewest
 
 
 def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> CellResult:
-    """Measure one cell in one epoch. `alone`: one arm is in memory at a time."""
+    """Measure one cell in one epoch. `alone`: keep only one arm in memory at a time."""
     began, clock = time.time(), time.monotonic()
     cell = CellSetup(pool, device, task, alone=alone)
     cell.open_all()
     crowded = cell.crowded and not alone and task.judge != "graph"
     turn_taking = _Turns(cell)
     device.watch(pool.factory.own.copy)
-    device.bad_times()  # forget earlier ones
+    device.bad_times()  # forget those before the turns
     proofs: _Proofs = {id: (pool.pid(id), proved) for id, proved in pool.prove().items()}
     begin = time.monotonic()
     pace, rounds = (
@@ -154,15 +154,15 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
 
 
 class CellSetup:
-    """The arms of one cell, and the requests that open and check them. `alone`: only one arm is in memory at a time."""
+    """Opens and checks the arms of one cell. `alone`: only one arm is in memory at a time."""
 
     def __init__(self, pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> None:
         self.pool, self.device, self.task, self.alone = pool, device, task, alone
         self.states = [ArmState(arm) for arm in task.arms]
         seed = f"{task.options.seed}/{task.cell.id}/{task.epoch}"
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
-        self.checking = 0.0  # seconds of checks, which other epochs do not repeat
-        self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of inputs for checks outside the arm's process
+        self.checking = 0.0  # seconds spent on output checks, which later epochs do not repeat
+        self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of inputs of checks outside the arm's process
         self._keeps = set[str]()  # variants whose outputs on base do not follow inputs that change in place
 
     @property
@@ -172,11 +172,11 @@ class CellSetup:
 
     @property
     def ready(self) -> list[tuple[int, ArmState]]:
-        """The arms that take turns, with their indexes."""
+        """Return (index, arm) for each arm that takes turns."""
         return [(i, state) for i, state in enumerate(self.states) if state.takes_turns]
 
     def ask(self, state: ArmState, request: Any) -> Any | None:
-        """The reply of the arm's worker, or None when the fault became the arm's outcome."""
+        """Send the request to the arm's worker and return the reply; None: the request failed, and the arm's outcome says why."""
         task = self.task
         try:
             return self.pool.worker(state.arm.worker).call(request, task.options.timeout)
@@ -195,7 +195,7 @@ class CellSetup:
         return None
 
     def fail(self, state: ArmState, status: Status, reason: str, at: str = "") -> None:
-        """Set the arm's outcome."""
+        """Set the arm's outcome to a failure."""
         log = self.pool.log_name(state.arm.worker)
         state.outcome = msgspec.structs.replace(state.outcome, status=status, reason=reason, at=at, log=log)
 
@@ -206,7 +206,7 @@ class CellSetup:
             state.opened = None
 
     def lost(self, state: ArmState, status: Status, reason: str) -> None:
-        """The arm's worker ended. Other arms that were open on that worker are opened again on a new worker."""
+        """Set the outcome of the arm whose worker ended, and open that worker's other arms again on a new worker."""
         self.fail(state, status, reason)
         state.opened = None
         for other in self.states if not self.alone else ():
@@ -214,12 +214,12 @@ class CellSetup:
                 self.open(other)
 
     def renew(self, state: ArmState) -> None:
-        """End the arm's worker, whose state is not trusted any more; its other arms move to a new worker."""
+        """End the arm's worker, whose state is no longer trusted, and open the worker's other arms on a new one."""
         self.pool.retire(state.arm.worker)
         self.lost(state, state.outcome.status, state.outcome.reason)
 
     def refuse_graph(self, state: ArmState, reason: str, *, spoiled: bool) -> None:
-        """The arm's calls cannot be captured in a CUDA graph. `spoiled`: its process must end."""
+        """Record that the arm's calls cannot be captured in a CUDA graph. `spoiled`: the capture spoiled its process, which must end."""
         self.fail(state, "unsupported", reason)
         state.opened, state.refused = None, True
         if spoiled and state.arm.peer:
@@ -228,7 +228,7 @@ class CellSetup:
             self.pool.retire(state.arm.worker)
 
     def open_all(self) -> None:
-        """Open and check every arm. The order of opening decides the memory, so it changes with the epoch."""
+        """Open and check every arm. The order of opening changes with the epoch, since it decides where inputs lie in memory."""
         if self.alone:
             for state in self.states:
                 self.open(state)
@@ -237,14 +237,14 @@ class CellSetup:
             return
         for state in turns.ranked(self.states, self.task.epoch - 1):
             self.open(state)
-        for state in self.states:  # base first: other outputs are also compared with its outputs
+        for state in self.states:  # base first, since other arms' outputs are also compared with base's
             self._check(state)
 
     def open(self, state: ArmState) -> None:
-        """Open the cell for one arm: make its inputs and a first call."""
+        """Have the arm's worker make the cell's inputs and a first call."""
         arm, task = state.arm, self.task
         placement = self.seed + self.states.index(state) if task.epoch else 0
-        state.opened = None  # if its worker dies of this request, the arm is not opened again
+        state.opened = None  # if this request ends the worker, `lost` does not open the arm again
         if why := task.timeouts.skip(task.cell.id, arm, task.epoch):
             self.fail(state, "timeout", f"no answer for {task.options.timeout:.0f} s, {why}")
             return
@@ -290,8 +290,8 @@ class CellSetup:
 
     # ------------------------------------------------------------ --check outside
     #
-    # A side's worker holds the reference, the check and the inputs' seed in the process of the package that it checks,
-    # which could patch the one and remember answers for the other. So a judge, a worker without any package, makes inputs
+    # A side's worker holds the reference, the check and the inputs' seed in the process of the package under test, which
+    # could patch the check, and remember the answers for a seed. So a judge, a worker without any package, makes inputs
     # from random seeds and checks the outputs that the side's worker hands over. Between two calls the inputs get the values
     # of a second seed in place: outputs that were kept from an earlier call are then wrong.
 
@@ -308,11 +308,11 @@ class CellSetup:
             self.wrong(state, fault)
 
     def _fault_outside(self, state: ArmState) -> str:
-        """The fault that the judge finds; "" for right outputs, or if a fault of the worker became the arm's outcome.
+        """Return the fault that the judge finds in the arm's outputs; "": no fault, or the arm's outcome is already a failure.
 
-        Outputs that are right on fresh inputs and wrong on inputs changed in place may come from the workload's `prepare`,
-        which may transform inputs. Outputs that are wrong after another `prepare` too are kept by the package, unless base's
-        are wrong as well. Raises WorkerFault and WorkerDied if the judge cannot answer.
+        Outputs may be right on fresh inputs and wrong on inputs changed in place because the workload's `prepare` transforms
+        inputs. If outputs are still wrong after a second `prepare`, the package returns old outputs, unless base does the
+        same. Raises WorkerFault and WorkerDied if the judge cannot answer.
         """
         first, second = self._seeds
         found = self._examined_outside(state, second)
@@ -338,19 +338,19 @@ class CellSetup:
 
 
 def _sample(name: str, arm: Arm) -> str:
-    """The file of an arm's sampled outputs, in the folder of its side."""
+    """Return the path of an arm's sampled outputs, relative to the workers' scratch folder."""
     return f"{arm.side}/{name}-{hashlib.sha256(arm.id.encode()).hexdigest()[:8]}.sample"
 
 
 class _Turns:
-    """The turns of a cell whose arms are open."""
+    """Lets the open arms of a cell take turns."""
 
     def __init__(self, cell: CellSetup) -> None:
         self.cell, self.task = cell, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
 
     def all(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        """All arms are in memory: rounds of one turn each, until the epoch's median is known well enough."""
+        """With all arms in memory, measure rounds of one turn for each arm until the epoch's median is known well enough."""
         ready = self.cell.ready
         if not ready:
             return None, []
@@ -376,7 +376,7 @@ class _Turns:
         return pace, rounds
 
     def alone(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        """One arm is in memory at a time: each has its turns in two visits.
+        """With one arm in memory at a time, measure each arm in two visits of several turns.
 
         The order of the second visits mirrors the order of the first (base, target, target, base), so that a steady drift
         cancels. The first arm changes with the epoch.
@@ -400,11 +400,11 @@ class _Turns:
         return dataclasses.replace(pace, rule=f"{ONE_AT_A_TIME}; {pace.rule}"), rounds
 
     def graphs(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        """Turns are replays of CUDA graphs (--timer graph). If a side's arm cannot be captured, no side is timed."""
+        """Measure replays of CUDA graphs (--timer graph). If the arm of any side cannot be captured, no side is timed."""
         cell, own = self.cell, [state for state in self.cell.states if not state.arm.peer]
         if cell.crowded:
             self._leave_out(own, CROWDED)
-        for state in turns.ranked(cell.states, self.task.epoch - 1):  # the order decides the memory: a graph keeps it
+        for state in turns.ranked(cell.states, self.task.epoch - 1):  # the order decides where graphs keep their memory
             if state.takes_turns and not _uncaptured(own):
                 captured: wire.Captured | None = cell.ask(state, wire.Capture(state.arm.id))
                 state.captured = captured
@@ -434,7 +434,7 @@ class _Turns:
         return turns.pace(kind, calls, opens, task.options, task.share, timer)
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
-        """One turn of one arm; None if a fault became the arm's outcome. `fresh`: re-allocate the inputs at this placement."""
+        """Measure one turn of an arm; None: it failed, see its outcome. `fresh`: placement at which to re-allocate the inputs."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
         began = time.perf_counter_ns()
         read: wire.Turned | None = self.cell.ask(state, request)
@@ -442,18 +442,18 @@ class _Turns:
         if read is None:
             return None
         start, end = read.start - self.origin, read.end - self.origin
-        # A simulated worker reports times without taking any.
+        # A simulated worker reports times that have not passed.
         known = waited if fresh is None and self.cell.device.kind != "simulated" else 0
         return Turn(index, start, end, read.value, read.wall, read.empty, read.mhz, known)
 
 
 def _uncaptured(states: Sequence[ArmState]) -> list[ArmState]:
-    """The sides' arms whose capture was refused."""
+    """Return the arms that could not be captured in a CUDA graph."""
     return [state for state in states if state.refused]
 
 
 def _reject_by_proof(cell: CellSetup, count: int, before: _Proofs, rejected: dict[int, str]) -> None:
-    """Prove what each worker has loaded after timing. A failed proof fails arms; a kernel compiled meanwhile rejects rounds."""
+    """Check what each worker has loaded by now: a failed check fails its arms, a kernel compiled during turns rejects rounds."""
     pool, proved = cell.pool, cell.pool.prove()
     for state in cell.states:
         if count and state.takes_turns and state.arm.worker not in proved:
@@ -464,7 +464,7 @@ def _reject_by_proof(cell: CellSetup, count: int, before: _Proofs, rejected: dic
         for state in cell.states if bad else ():
             if state.arm.side == id and not state.arm.peer:
                 cell.fail(state, "crash", f"proof: {bad}")
-        # A worker that was started during the turns has compiled nothing before them.
+        # A worker that was started during the turns had compiled nothing before the turns.
         earlier = first.compiles if first is not None and pid == pool.pid(id) else 0
         if count and after.compiles > earlier:
             rejected.update(dict.fromkeys(range(count), f"{id} compiled a kernel during timing"))

@@ -1,4 +1,4 @@
-"""Commands that time themselves (`abprof run ... -- COMMAND`): one process a side and epoch, which prints `name,ms` lines.
+"""Measure a command that times itself (`abprof run ... -- COMMAND`): in each epoch one process per side prints `name,ms` lines.
 
 `prepare` builds the worktrees and runs the command once on every side; the names that it prints are the cells. `epochs`
 yields the blocks of these cells.
@@ -49,24 +49,24 @@ from abprof.system.config_file import fill
 from abprof.system.console import View
 from abprof.system.processes import WorkerDied, WorkerHung, how_ended
 
-NAME = "command"  # the only workload, whose cells are the printed names
+NAME = "command"  # name of the only workload; its cells are the names that the command prints
 AXIS = "name"
 CONTROL = "control"
 _RULE = "the command's own timing, a process of each side an epoch"
 _ORDERS = 64  # orders drawn at once: more than epochs, so that they do not depend on the number of epochs
-LONGEST, MOST = 300, 5000  # letters of a name; names of a process
-MOST_TIMES = 200_000  # of a process, of all names together: each becomes a round
+LONGEST, MOST = 300, 5000  # most letters of a name; most names that a process prints
+MOST_TIMES = 200_000  # most times that a process prints, of all names together: each becomes a round
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:inity)?", re.I)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Everything that does not change once epochs begin."""
+    """What does not change after `prepare`: the run's header, the sides, the arms and the names."""
 
     head: Run
     sides: dict[str, _Side]  # side id -> how the command runs there
     arms: dict[str, tuple[Arm, ...]]  # cell id -> the arms that are measured in it
-    names: frozenset[str]  # printed by the first run on any side
+    names: frozenset[str]  # names that the first run printed on any side
 
 
 @dataclass(frozen=True)
@@ -77,13 +77,13 @@ class _Side:
     argv: Sequence[str]
     env: Mapping[str, str]
     cwd: Path  # the side's worktree
-    own: Path  # its caches and builds
+    own: Path  # folder of the side's caches and builds
     log: Path
     sandbox: contain.Sandbox | None = None
-    unbuilt: str = ""  # reason why the build failed
+    unbuilt: str = ""  # why the build failed; "": it succeeded
 
     def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Argv and environment to start `argv` with; in a sandbox it can write only to its worktree and its own folder."""
+        """Return argv and environment that start `argv`; in a sandbox the process can write only to `cwd` and `own`."""
         if self.sandbox is None:
             return argv, self.env
         return self.sandbox.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)
@@ -91,14 +91,14 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Ended:
-    """How one process ended; times are time.monotonic_ns()."""
+    """How one process ended. `began` and `ended` are by time.monotonic_ns()."""
 
     status: Status  # ok, crash, timeout, build_failed
     reason: str
     began: int
     ended: int
     times: Mapping[str, Sequence[float]] = field(default_factory=dict)  # ns by name, in the order they were printed
-    last_digit_ns: float = 0.0  # of the most precise time
+    last_digit_ns: float = 0.0  # last digit of the most precise printed time, in ns
 
 
 # ---------------------------------------------------------------- preparing
@@ -107,7 +107,7 @@ class _Ended:
 def prepare(
     place: RunContext, trees: Sequence[Checkout], logs: Path, view: View, continued: Continued | None = None
 ) -> Bench:
-    """Build, run the command once on every side without counting it, and lay out the cells or take a continued run's cells.
+    """Build, run the command once on every side without counting its times, and lay out the cells (or take `continued`'s).
 
     Raises AbprofError if the command fails on every side, or if --only leaves no cell.
     """
@@ -169,13 +169,13 @@ def _side(
     logs: Path,
     view: View,
 ) -> _Side:
-    """The side with the build of abprof.toml done in its worktree, or with the reason why the build failed."""
+    """Run the build of abprof.toml in the side's worktree, and return the side, with `unbuilt` set if the build failed."""
     own = Path(tree.path).parent / NAME / tree.side.id  # removed with the worktree
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
     (own / "out").mkdir(parents=True)
     extra = fill(command.env, "abprof.toml [command.env]", **places)
     given = environment.worker(env, own / "caches", place.device.worker, extra)
-    if tree.side.kind == "dist":  # else the copy installed in the interpreter would be measured
+    if tree.side.kind == "dist":  # so that the interpreter's installed copy is not measured
         given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
     log = logs / f"command-{tree.side.id}.log"
     side = _Side(tree.side.id, _filled(command.argv, places), given, Path(tree.path), own, log, sandbox)
@@ -183,7 +183,7 @@ def _side(
         return side
     view.say(f"{side.id}: building")
     try:
-        argv, env = side.started(_filled(command.build, places), network=True)  # it may download what it needs
+        argv, env = side.started(_filled(command.build, places), network=True)  # a build may download what it needs
         code = proc.logged(argv, env=env, cwd=side.cwd, log=log, timeout=place.options.build_timeout)
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:
@@ -193,7 +193,7 @@ def _side(
 
 
 def _filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
-    """The words with {worktree}, {build_dir} and {side} filled in. Other braces stay, since the command may use them."""
+    """Return `argv` with {worktree}, {build_dir} and {side} filled in; other braces stay, since the command may use them."""
     for name, value in places.items():
         argv = [word.replace(f"{{{name}}}", value) for word in argv]
     return tuple(argv)
@@ -234,7 +234,7 @@ def epochs(
         if number > first and (bench.head.options.quick or cost > budget):
             return
         began, clock = time.time(), time.monotonic()
-        device.watch(frozenset)  # the command's processes are not known
+        device.watch(frozenset)  # abprof does not know the command's processes
         ended = {
             arm.id: _run(_side_of(bench, arm), f"epoch {number}, {arm.id}", bench.head.options.timeout)
             for arm in _order(bench, todo, number)
@@ -258,9 +258,9 @@ def _side_of(bench: Bench, arm: Arm) -> _Side:
 
 
 def _order(bench: Bench, todo: set[str], number: int) -> list[Arm]:
-    """The arms that run in this epoch, in order. Every second order mirrors the previous order.
+    """Return the arms that run in epoch `number`, in order. Every second epoch mirrors the order of the epoch before.
 
-    The control runs only if an open cell has a control.
+    The control runs only if a cell of `todo` has a control.
     """
     arms = list({arm.id: arm for cell in sorted(todo) for arm in bench.arms[cell]}.values())
     arms.sort(key=lambda arm: (arm.side == CONTROL, arm.id))
@@ -317,7 +317,7 @@ def _block(
     bad: str,
     state: MachineState,
 ) -> Block:
-    """`ended`: arm id -> its process, in the order of the starts. `span`: began and seconds. `bad`: reasons to reject the epoch."""
+    """Make a cell's block. `ended`: by arm id, in order of starts. `span`: start, seconds. `bad`: why to reject the epoch, or ""."""
     name = str(cell.params[AXIS])
     arms = [arm for arm in bench.arms[cell.id] if arm.id in ended]
     outcomes = {arm.id: _outcome(bench, arm, ended[arm.id], name) for arm in arms}
@@ -357,7 +357,7 @@ def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
 
 
 def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[tuple[Turn, ...], ...]:
-    """One round for the first times that the processes printed, one for the second, and so on. A turn spans a process."""
+    """Make one round of the first times that the processes `ran` printed, one of the second times, and so on."""
     times = {place: ended.times[name] for place, ended in ran}
     ordered = sorted(ran, key=lambda one: one[1].began)
     return tuple(
@@ -374,10 +374,10 @@ def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[
 
 
 def read(text: str) -> tuple[dict[str, list[float]], float]:
-    """Name -> times in ns, from the `name,ms` lines of a command's output, and the last digit of the most precise time in ns.
+    """Read a command's `name,ms` lines; return name -> times in ns, and the last digit in ns of the most precise time.
 
-    Skips other lines. A name that is printed several times was timed several times. Raises ValueError with a one-line
-    message if there are no times, or too many.
+    Skips other lines. A name may be printed several times, with a time each. Raises ValueError with a one-line message if
+    there are no times, or too many.
     """
     times: dict[str, list[float]] = {}
     first, count, last_digit = "", 0, math.inf

@@ -1,4 +1,4 @@
-"""Continue a run with the same options, sides, machine and builds, and choose the cells that are measured."""
+"""Continue a run: set up the same options, sides, machine and builds, and choose the cells that are measured."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _KEPT = (
 
 
 def as_asked(run: Run, repo: str, budget: float) -> Options:
-    """Options that measure an earlier run's code again, on its device and with its timer, seed and worker set-up."""
+    """Return the options that measure a run's code again, on its device and with its timer, seed and worker settings."""
     return Options(
         specs=tuple(side.anew for side in run.sides),
         repo=repo,
         command=run.command.argv if run.command else (),
         budget=budget,
-        all=True,  # cells that were identical and not measured have a block already
+        all=True,  # identical cells that the run did not measure already have a block
         no_peers=not any(arm.peer for arm in run.arms),
         device=(run.machine.uuid or run.machine.kind,),
         **{name: getattr(run.options, name) for name in _KEPT},
@@ -38,9 +38,9 @@ def as_asked(run: Run, repo: str, budget: float) -> Options:
 
 
 def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *, all: bool = True) -> RunContext:
-    """The context of an earlier run. Raises AbprofError if the code or the device has changed.
+    """Return the run context of an earlier run. Raises AbprofError if the code or the device has changed.
 
-    `all`: cells of identical code without a block are measured like any other.
+    `all`: measure cells of identical code too. `budget`: seconds.
     """
     options = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir), all=all)
     if run.machines and not run.options.executor:
@@ -59,16 +59,16 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *
 
 
 def of_workloads(run: Run, where: str) -> None:
-    """Raise AbprofError (naming `where`) for a run of a command, which has no workload to call."""
+    """Raise AbprofError (naming `where`) if the run measured a command, and so has no workload to call."""
     if run.command:
         what = "this run is of a command, which has no operation to call"
         raise AbprofError(what, where=where, advice="run the command itself under the profiler")
 
 
 def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
-    """The cells that match the filters of `only`: a verdict (`slower`, `unclear`), an axis or a pattern; without a filter all.
+    """Return the cells that match `only`: verdicts (`slower`, `unclear`), AXIS=VALUE or parts of ids; () matches all cells.
 
-    The verdicts of a run of one branch are those between its variants. Raises AbprofError if no cell matches.
+    In a run of one side, verdicts are between its variants. Raises AbprofError if no cell matches.
     """
     words = set(get_args(Verdict))
     verdicts = {word for text in only for word in text.split(",") if word in words}
@@ -84,9 +84,9 @@ def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build, ...]:
-    """The run's builds, replaced by those made now.
+    """Return the run's builds with `builds`, made now, in place of the earlier ones.
 
-    Raises AbprofError if one has other inputs or another toolchain than the run's.
+    Raises AbprofError if a new build has other inputs or another toolchain than the earlier one.
     """
     before = {(build.side, build.kernel): build for build in run.builds}
     for build in builds:

@@ -1,4 +1,4 @@
-"""Discovery: finds the workloads, has a worker describe them, lays out the cells, and reads interpreters and devices."""
+"""Discovery: finds workloads, has a worker describe them, lays out cells, and reads toolchains and the device's peak rates."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from abprof.system import processes as proc
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 
 _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
-_SCREEN = 200  # cases of one request, which stays well under a pipe's size
+_SCREEN = 200  # most cases of one request, which stays well under a pipe's size
 
 
 @dataclass(frozen=True)
 class Survey:
-    """The matrix of a run."""
+    """The workloads and cells of a run."""
 
     ready: wire.Ready
     workloads: tuple[Workload, ...]
@@ -38,9 +38,9 @@ class Survey:
 
 
 def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
-    """Workload -> its file in `folder`, which may itself be a single workload's file.
+    """Return workload -> its file in `folder`, which may be a single workload's file. `names`: those wanted; (): all.
 
-    Raises AbprofError if there is no workload, or one of `names` (from the option `by`) is missing.
+    Raises AbprofError if there is no workload, or if one of `names` (given by the option `by`) is missing.
     """
     listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
     files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
@@ -56,10 +56,10 @@ def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") 
 def copy_workloads(
     folder: Path, place: Path, wrapped: Mapping[str, Path] = types.MappingProxyType({}), where: str = "abprof.toml"
 ) -> str:
-    """Copy the workloads and the files that they wrap to `place`, so that editing them during the run changes nothing.
+    """Copy the workloads of `folder` and the files that they wrap to `place`, so that edits during the run change nothing.
 
-    `wrapped`: path in the repository -> file or folder; not copied if `folder` is itself such a copy, which has them.
-    Returns the SHA-256 of all content. Raises AbprofError, naming `where`, for a wrapped file that is missing.
+    `wrapped`: path in the repository -> file or folder to copy, unless `folder` is itself such a copy and has these files.
+    Returns the SHA-256 of all content. Raises AbprofError, naming `where`, if a wrapped file is missing.
     """
     if folder.is_dir():
         shutil.copytree(folder, place, ignore=_IGNORED)
@@ -80,7 +80,7 @@ def copy_workloads(
 
 
 def content(folder: Path) -> str:
-    """SHA-256 over the names and bytes of the files of a workloads folder, or of a workload's file and its helpers."""
+    """Return the SHA-256 of names and bytes of a workloads folder's files, or of a workload's file and its helpers (`_*`)."""
     digest = hashlib.sha256()
     for name, file in _judging(folder):
         digest.update(os.fsencode(name) + b"\0" + file.read_bytes())
@@ -88,7 +88,7 @@ def content(folder: Path) -> str:
 
 
 def _judging(source: Path) -> list[tuple[str, Path]]:
-    """(name, file) of all files of a workloads folder; of a single workload's file, that file and `_*` beside it."""
+    """Return (relative name, file) of all files in a workloads folder, or of a workload's file and the `_*` beside it."""
     home = source if source.is_dir() else source.parent
     starts = [source] if source.is_dir() else [source, *source.parent.glob("_*")]
     files = {file for start in starts for file in (start.rglob("*") if start.is_dir() else [start]) if file.is_file()}
@@ -96,11 +96,11 @@ def _judging(source: Path) -> list[tuple[str, Path]]:
 
 
 def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str = "") -> Path:
-    """Path of the workloads that all sides are measured with: a folder, or one file if `--workloads` is a path.
+    """Return the folder of the workloads that all sides are measured with, or one file if `--workloads` is a path.
 
-    By default the working tree's; with CI set those of base's commit, like abprof.toml, so that a pull request does not
-    change how it is measured. --workloads-from overrides both. A continued run uses the recorded folder (`recorded`:
-    "PATH sha256:HEX"), or the new worktree with the same content. Raises AbprofError if there is no such folder.
+    By default the folder is the working tree's. If CI is set, base's commit gives the workloads, like abprof.toml: a pull
+    request must not change how it is measured. --workloads-from overrides both. A continued run uses the folder `recorded`
+    ("PATH sha256:HEX"), or the worktree with the same content. Raises AbprofError if the folder is missing.
     """
     name = place.file.workloads or "workloads"
     own = Path(os.path.normpath(place.root / name))
@@ -130,7 +130,7 @@ def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str
 
 
 def workloads_differ(place: RunContext, trees: Sequence[Checkout], source: Path) -> list[str]:
-    """A warning for each side whose own workloads differ from those in `source`, which the run uses."""
+    """Return a warning for each side whose own workloads differ from the workloads in `source`, which the run uses."""
     name, mine = place.file.workloads or "workloads", content(source)
     return [
         f"{checkout.side.label}'s own {name}/ differs from the workloads of this run, {source}"
@@ -140,7 +140,7 @@ def workloads_differ(place: RunContext, trees: Sequence[Checkout], source: Path)
 
 
 def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -> Survey:
-    """The matrix of a new run on a device of this kind. A workload that raises becomes a broken cell.
+    """Return the workloads and cells of a new run on a device of `kind`. A workload that raises becomes a broken cell.
 
     Raises AbprofError if the worker cannot start, for an unknown preset or axis, and for an empty matrix.
     """
@@ -150,7 +150,7 @@ def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -
 
     def failed(name: str, error: WorkerFault | WorkerDied) -> None:
         broken[name] = _failure(error, files[name])
-        if isinstance(error, WorkerDied):  # a new process describes the others
+        if isinstance(error, WorkerDied):  # a new process describes the other workloads
             worker.restart()
             start(worker, factory)
 
@@ -196,9 +196,9 @@ def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -
 
 
 def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Survey:
-    """These cells of a continued run. `digest`: of the workloads' folder, helpers and data included.
+    """Return the survey of a continued run with only `cells`. `digest`: what `content` returns for the workloads now.
 
-    Raises AbprofError if the workloads or the toolchain have changed.
+    Raises AbprofError if the workloads or the worker's `versions` have changed.
     """
     files = factory.workloads
     folder, _, before = run.workloads_from.rpartition(" sha256:")
@@ -217,9 +217,9 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
 
 
 def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str) -> Toolchain:
-    """What decides a build besides its inputs and variables, and the packages of the worker's interpreter.
+    """Return the versions that decide a build besides its inputs and variables, and the worker's installed packages.
 
-    The compilers are those that the builder's variables find. No packages if the worker fails to list them.
+    Asks the compilers that a build would find. `packages` is empty if the worker fails to list them.
     """
     facts, env = ready.facts, factory.env
     chain = {**ready.versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
@@ -236,7 +236,7 @@ def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: s
 
 
 def ceilings(worker: Worker, timeout: float) -> Ceilings:
-    """The device's peak rates, measured now; with the reason in `why_not` on failure."""
+    """Measure the device's peak rates; on failure `why_not` says why."""
     try:
         best: Ceilings = worker.call(wire.Reach(), timeout)
     except (WorkerDied, WorkerFault) as error:
@@ -250,7 +250,7 @@ def ceilings(worker: Worker, timeout: float) -> Ceilings:
 
 
 def start(worker: Worker, factory: WorkerFactory) -> wire.Ready:
-    """Start a worker without a build. Raises AbprofError if it cannot start, or has a torch for ROCm."""
+    """Start a worker without a build. Raises AbprofError if the worker cannot start, or if its torch is for ROCm."""
     try:
         ready: wire.Ready = worker.call(factory.start("base"), factory.timeout)
     except (WorkerDied, WorkerFault) as error:

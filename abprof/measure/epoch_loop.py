@@ -1,4 +1,4 @@
-"""Epochs of fresh workers that take turns, until every cell is decided or the budget is spent."""
+"""Measure epochs, each with fresh workers that take turns, until every cell is decided or the budget is spent."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from abprof.records import messages as wire
 from abprof.verdict import stats
 
 Item = Block | Proof | Kernel
-_SLOW_CALL = 2e8  # ns: loading took an arm 0.1 to 0.3 s on an H200, and calls made at once wait for one another
-_RESERVE = 0.9  # epochs are planned for this part of the time left: the next may take longer than the last
-_LOST = {"crash", "timeout", "oom"}  # a check that was lost with its worker is made in the next epoch
+_SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
+_RESERVE = 0.9  # part of the time left that planned epochs fill: the next epoch may take longer than the last
+_LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, which the next epoch then makes
 
 
 @dataclass
 class Budget:
-    """Seconds of measuring, and the cost of an epoch: `fixed` at least, and `more` with all of its rounds.
+    """Seconds left for measuring, and an epoch's cost: `fixed` seconds with the fewest rounds, `more` seconds for all others.
 
     No verdict comes before the first planned look. Until then epochs are shortened to fit: the epoch is the statistical
     unit, and fewer rounds only make its value noisier. Student's statistic of values with unequal variances exceeds its
@@ -32,22 +32,22 @@ class Budget:
 
     left: float
     done: int  # epochs that count towards the first look
-    fixed: float  # a guess at first, then what the last epoch took
+    fixed: float  # estimated at first, then as the last epoch took
     more: float
 
     def share(self) -> float:
-        """How many of the rounds above the minimum (0 to 1) the budget of the first look affords."""
+        """Return the part (0 to 1) of the rounds beyond the fewest that the time left affords up to the first look."""
         needed = stats.LOOKS[0] - self.done
         if needed <= 0 or not self.more:
             return 1.0
         return min(1.0, max(0.0, (_RESERVE * self.left / needed - self.fixed) / self.more))
 
     def affords(self, share: float) -> bool:
-        """Whether another epoch fits into the time left."""
+        """Whether another epoch with this share of the rounds beyond the fewest fits into the time left."""
         return self.fixed + share * self.more <= self.left
 
     def charge(self, seconds: float, once: float, more: float, share: float) -> None:
-        """Book an epoch of so many seconds: `once` for work of this epoch alone, `more` for rounds beyond the fewest."""
+        """Book an epoch of `seconds`: `once` of them for work that does not recur, `more` for rounds beyond the fewest."""
         self.left -= seconds
         self.done += 1
         self.fixed = max(0.0, seconds - once - more)
@@ -73,10 +73,10 @@ def epochs(
     done: int,
     budget: float,
 ) -> Iterator[Item]:
-    """Yield blocks as they end, and records of what the workers loaded and compiled.
+    """Yield the block of each measured cell, and records of what the workers loaded and compiled.
 
-    `wanted()` names the cells that need one more epoch. `first` is the number of the next epoch, and `done` the number of
-    earlier epochs that count towards the first look. A further epoch begins only if it fits into `budget` seconds.
+    `wanted()` returns the ids of cells that need one more epoch. `first` is the number of the next epoch, and `done` counts
+    earlier epochs towards the first look. A further epoch begins only if it fits into `budget` seconds.
     """
     number, quick = first, plan.run.options.quick
     known = _Known()
@@ -101,13 +101,13 @@ def epochs(
 
 
 def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
-    """The cells of each package: both in random order, but in the first epoch cells go from little work to much."""
+    """Return the cells of `todo` by package, packages and cells in random order; in epoch 1 cells with little work first."""
     rng = random.Random(f"{plan.run.options.seed}/{number}")
     kernels = sorted({cell.kernel for cell in plan.run.cells if cell.id in todo})
     rng.shuffle(kernels)
     parts = [[cell for cell in plan.run.cells if cell.id in todo and cell.kernel == kernel] for kernel in kernels]
     for cells in parts:
-        if number == 1:  # so that the first rows come at once
+        if number == 1:  # so that the user soon sees results
             cells.sort(key=lambda cell: cell.flops or 0.0)
         else:
             rng.shuffle(cells)
@@ -117,7 +117,7 @@ def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
 def _package(
     plan: Plan, known: _Known, epoch: int, cells: list[Cell], share: float
 ) -> Iterator[CellResult | Proof | Kernel]:
-    """Measure the cells of one package in one epoch, without arms that hung too often."""
+    """Measure the cells of one package in one epoch, without the arms that hung in two epochs."""
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
     specs = plan.specs(cells[0].kernel, list(dict.fromkeys(workers)))
@@ -154,10 +154,10 @@ def _package(
 
 
 def _warm_up(pool: WorkerPool, task: CellTask, loaded: set[tuple[str, str, str]]) -> None:
-    """Make the first calls of a cell, which import, load and compile, on all workers at once, before timing.
+    """Make the cell's first calls, which import, load and compile, on all workers at once before any timing.
 
-    Does nothing if earlier cells have `loaded` the cell's code, which is its workload with each value of a named axis
-    (direction, mask, type), or if calls are slow: the untimed call that each arm makes anyway costs less.
+    Does nothing if earlier cells have `loaded` the same code, that is the workload with each value of its axes of text
+    (direction, mask, type), or if calls are slow: each arm makes an untimed call anyway, which then costs less.
     """
     cell = task.cell
     named = {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)}

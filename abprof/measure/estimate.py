@@ -1,4 +1,4 @@
-"""Estimate of a run's duration from each cell's work, an assumed rate of the device, and the pacing rules.
+"""Estimate a run's duration from each cell's work, an assumed rate of the device, and the pacing rules.
 
 The estimate is right to a factor of a few.
 """
@@ -12,13 +12,13 @@ from abprof.records import Cell, Run
 from abprof.verdict import stats
 
 RATES = {"cuda": (300.0, 2000.0), "cpu": (0.02, 10.0), "simulated": (math.inf, math.inf)}  # TFLOP/s (a core's), GB/s
-_CALLS_TO_OPEN = 2  # at least: the first call, and one that is timed to choose the pace
-RESTART = {"cuda": 1.5, "cpu": 5.0, "simulated": 0.0}  # seconds in which workers start, in an epoch after the first
-PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds before a process's first workers
+_CALLS_TO_OPEN = 2  # calls to open an arm, at least: the first, and one timed to choose the pace
+RESTART = {"cuda": 1.5, "cpu": 5.0, "simulated": 0.0}  # seconds to start the workers of a later epoch
+PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds from a process's start to its first worker
 
 
 def estimate(run: Run, *, peers: bool) -> tuple[str, bool]:
-    """One or two sentences on the duration and its assumptions, and whether the first look fits into the budget."""
+    """Return a text on the duration and what it assumes, and whether the first look fits into the budget."""
     options, (tflops, gbps) = run.options, _rates(run)
     silent = sum(not (cell.flops or cell.bytes) for cell in run.cells if not cell.skip)
     assumed = f"builds not counted, assuming {tflops:g} TFLOP/s and {gbps:g} GB/s"
@@ -37,7 +37,7 @@ def estimate(run: Run, *, peers: bool) -> tuple[str, bool]:
 
 
 def _seconds(run: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
-    """Seconds of `epochs` epochs with the fewest and with the usual rounds, spread over `run.machines` if there are any."""
+    """Return the seconds of `epochs` epochs with the fewest and with the usual rounds, spread over `run.machines` if any."""
     slots = max(1, len(run.machines))
     least, most = (epochs * each / slots for each in epoch_seconds(run, peers=peers))
     start = PROGRAM[run.machine.kind] if run.machines else 0.0
@@ -45,7 +45,7 @@ def _seconds(run: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
 
 
 def epoch_seconds(run: Run, *, peers: bool) -> tuple[float, float]:
-    """Seconds of an epoch with the fewest and with the usual rounds, on one device."""
+    """Return the seconds of an epoch of all cells on one device, with the fewest and with the usual rounds."""
     loads = {load.name: load for load in run.workloads}
     cells = [cell for cell in run.cells if not cell.skip and cell.kernel]
     controlled = matrix.controls(cells, run.sides, quick=run.options.quick)
@@ -58,7 +58,7 @@ def epoch_seconds(run: Run, *, peers: bool) -> tuple[float, float]:
 
 
 def cell_seconds(run: Run, cell: Cell, arms: int) -> tuple[float, float]:
-    """Seconds of one cell in an epoch with the fewest and with the usual rounds."""
+    """Return the seconds of one cell with `arms` arms in an epoch, with the fewest and with the usual rounds."""
     kind, call = run.machine.kind, call_seconds(run, cell)
     opening = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0] + _CALLS_TO_OPEN * arms * call
     at_least = max(call, 1e-6)
@@ -68,7 +68,7 @@ def cell_seconds(run: Run, cell: Cell, arms: int) -> tuple[float, float]:
 
 
 def call_seconds(run: Run, cell: Cell) -> float:
-    """Seconds of a call at the assumed rates; 0 for a cell that states no work."""
+    """Return the seconds of a call at the assumed rates; 0: the cell states no work."""
     tflops, gbps = _rates(run)
     return max((cell.flops or 0.0) / tflops / 1e12, (cell.bytes or 0.0) / gbps / 1e9)
 
@@ -79,7 +79,7 @@ def _rates(run: Run) -> tuple[float, float]:
 
 
 def span(seconds: float) -> str:
-    """`90 s`, `12 min`, `3.5 h`."""
+    """Write a duration for people: `90 s`, `12 min`, `3.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -1,12 +1,12 @@
-"""Measurements after all epochs: the profiled pass of each cell, and slices without pauses (--sustained).
+"""Measure, after all epochs, each cell's profiled pass and slices: one-second stretches of calls without pauses (--sustained).
 
-Profilers take seconds to start, and after torch's profiler has run CUPTI reports ticks as nanoseconds: so the profiled pass
-has processes of its own, after the last epoch.
+Profilers take seconds to start, and once torch's profiler has run in a process, CUPTI reports ticks as nanoseconds there: so
+the profiled pass has processes of its own, after the last epoch.
 
-When two sides take turns call by call, neighbours share the clock and the power that is left, so a change that costs power
-slows both. Sustained slices run each side for a second without a pause, in fresh processes, each side and then back; the
-first third of a slice is not timed, for the clock to settle. Half-second slices of the same code were 0.5 % apart between
-epochs on an H200, so slices are judged apart from the turns, and overrule only their sign.
+When sides take turns call by call, they share the clock and the power that is left, so a change that costs power slows both.
+Slices, in fresh processes, give each side a second of its own, in mirrored order. The first third of a slice is not timed,
+so that the clock can settle. Half-second slices of the same code were 0.5 % apart between epochs on an H200; therefore
+slices are judged apart from the turns, and overrule only the sign of the turns' effect.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from abprof.verdict import stats
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 _PROFILED = "the profiled pass, in processes of its own"
 _SLICE = 1e9  # ns of calls without a pause
-_FEWEST_CALLS = 3  # of a slice; the first is not timed
+_FEWEST_CALLS = 3  # least number of calls of a slice; the first is not timed
 _RULE = "slices of 1 s without a pause, the first third not timed; each side, then back; fresh processes"
 _Rounds = tuple[tuple[Turn, ...], ...]
 
 
 def owed(plan: Plan, before: Sequence[Block]) -> set[str]:
-    """Cells for which `follow_up` has blocks to add to `before`."""
+    """Return the ids of the cells for which `follow_up` has blocks to add to `before`."""
     return {*_slices_due(plan, before), *_to_profile(plan, before)}
 
 
 def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = math.inf) -> Iterator[Block]:
-    """The profiled pass of each cell, then with --sustained its slices in each epoch up to the first look.
+    """Measure the profiled pass of each cell, then with --sustained as many epochs of slices as the first look needs.
 
-    Yields blocks without rounds, then blocks of slices; leaves out blocks that `before` has, and arms that did not run in
-    turns. `first`: the number of the next epoch. After `until` (time.monotonic()) no further profiled pass begins.
+    Yields blocks without rounds, then blocks of slices; leaves out blocks that `before` has, and arms that failed in their
+    turns. `first`: number of the next epoch. After `until` (time.monotonic()) no further profiled pass begins.
     """
     profiled, usual = _to_profile(plan, before), dict[str, dict[str, float]]()  # with its time a long call is made once
     for block in before:
@@ -66,7 +66,7 @@ def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = ma
 
 
 def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> Iterator[tuple[WorkerPool, Cell]]:
-    """Each of these cells with the pool of its package's workers."""
+    """Yield each of the cells `ids` with the pool of its package's workers, which run while the package's cells are measured."""
     cells = [cell for cell in plan.cells if cell.id in ids]
     for kernel in dict.fromkeys(cell.kernel for cell in cells):
         with WorkerPool(plan.factory, plan.specs(kernel, sides), epoch) as pool:
@@ -76,7 +76,7 @@ def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> 
 
 
 def _turned(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
-    """(cell, arm) -> whether it ran in turns, in all of the blocks that have it."""
+    """Return (cell, arm) -> whether the arm took its turns in every block of turns that has the arm."""
     ran: dict[tuple[str, str], bool] = {}
     for block in before:
         for arm, outcome in block.outcomes.items() if block.judged and block.metric else ():
@@ -88,7 +88,7 @@ def _turned(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
 
 
 def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
-    """Cell -> its sides' arms that ran in turns, for cells without a profiled pass."""
+    """Return cell -> its sides' arms that took their turns, for cells that have such arms and no profiled pass."""
     turned = _turned(before)
     seen = {block.cell for block in before for outcome in block.outcomes.values() if outcome.census is not None}
     found = {}
@@ -101,7 +101,7 @@ def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
 
 
 def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: int, usual: dict[str, float]) -> Block:
-    """A block without rounds: the launches of a call, and the workload's phases."""
+    """Make a cell's profiled pass: a block without rounds, with launches and phases. `usual`: arm -> ns of an earlier call."""
     began, clock, load = time.time(), time.monotonic(), plan.workload(cell)
     present = set(pool.start_order)
     takers = tuple(arm for arm in arms if arm.side in present)
@@ -138,7 +138,7 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: 
 
 
 def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
-    """Ten calls, or fewer if these take 0.1 s; two calls without phases, which show whether all calls are alike."""
+    """Return the request for a profiled pass of ten calls, of fewer if ten take over 0.1 s, or of two without `phases`."""
     calls = max(1, min(10, math.ceil(1e8 / max(call_ns, 1.0))))
     if phases:
         return wire.Phases(arm, calls, min(2, calls - 1))
@@ -149,9 +149,9 @@ def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 
 
 def _slices_due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
-    """Cell -> number of epochs whose slices are missing (--sustained). Slices that failed are not tried again.
+    """Return cell -> number of epochs whose slices are missing (--sustained). Failed slices are not tried again.
 
-    Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms that ran in turns.
+    Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms that took their turns.
     """
     if not plan.run.options.sustained or plan.run.options.quick:
         return {}
@@ -169,7 +169,7 @@ def _slices_due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
 def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
     began, clock, device = time.time(), time.monotonic(), plan.device
     device.watch(pool.factory.own.copy)
-    device.state(), device.bad_times()  # forget earlier ones
+    device.state(), device.bad_times()  # forget those before the slices
     calls, rounds = 0, _Rounds()
     outcomes = {arm.id: Outcome(status="ok") for arm in arms}
     try:
@@ -199,9 +199,9 @@ def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
 
 
 def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> tuple[int, _Rounds]:
-    """The number of calls of a slice, the same for all arms, and two rounds: through the arms and back.
+    """Measure a slice of every arm, then of every arm in mirrored order; return the calls of a slice and these two rounds.
 
-    The first arm changes with the epoch. Raises WorkerFault, WorkerDied.
+    All arms make equally many calls; the first arm changes with the epoch. Raises WorkerFault, WorkerDied.
     """
     call_ns, params, seed = 0.0, dict(cell.params), plan.run.options.seed
     for arm in turns.ranked(arms, epoch - 1):

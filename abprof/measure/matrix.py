@@ -1,4 +1,4 @@
-"""The matrix: from what workloads declare to the cells of a run (presets, --set, --cell, --only) and their arms. Pure."""
+"""The matrix: makes a run's cells and arms of what workloads declare and options ask (presets, --set, --cell, --only). Pure."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from abprof.records import Arm, Build, Cell, Judge, Side, Timer, Value, Verdict,
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 
-Axes = list[tuple[list[str], list[Any]]]  # (axis or zipped axes, rows of values), in file order
-_CONTROLS = 6  # cells with a control arm
+Axes = list[tuple[list[str], list[Any]]]  # (names of an axis or of zipped axes, rows of values), in file order
+_CONTROLS = 6  # most cells of a run with a control arm
 _JUDGES: dict[Timer, Judge] = {"events": "gpu", "graph": "graph", "cupti": "kernels", "cpu": "wall"}
 
 
 def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
-    """The clock whose times are judged on this kind of device. --timer overrides what a workload declares."""
+    """Return the clock whose times are judged on a device of `kind`. `timer` overrides what a workload `declared`."""
     if kind == "cpu":
         return "wall"
     wanted = declared or ("gpu" if kind == "cuda" else "wall")
@@ -30,7 +30,7 @@ def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
 def workload(
     described: wire.Described, sha256: str, kind: str, peers: Sequence[str] = (), timer: Timer = "auto"
 ) -> Workload:
-    """The record of a workload in run.json. Its peers are those of --peer, else those that it measures by default."""
+    """Return a workload's record for run.json. `peers`: chosen with --peer; (): the workload's default peers."""
     default = described.peers if described.default_peers is None else described.default_peers
     chosen = tuple(peer for peer in described.peers if peer in (peers or default) or "all" in peers)
     clock = judge(timer, kind, described.declared_judge)
@@ -48,7 +48,7 @@ def known_peers(matrix: Iterable[wire.Described], peers: Sequence[str]) -> None:
 
 
 def preset(name: str, described: wire.Described, wanted: str, where: str) -> Axes:
-    """The axes of a preset. Raises AbprofError (naming `where` it was chosen) if it is unknown or repeats a value."""
+    """Return the axes of the preset `wanted`, chosen at `where`. Raises AbprofError if it is unknown or repeats a value."""
     if wanted not in described.presets:
         known = ", ".join(described.presets)
         raise AbprofError(f"workload {name} has no preset {wanted!r}", where=where, advice=f"it has {known}")
@@ -58,13 +58,13 @@ def preset(name: str, described: wire.Described, wanted: str, where: str) -> Axe
 
 
 def cases(axes: Axes) -> list[dict[str, Value]]:
-    """The product of the axes, zipped ones in step."""
+    """Return the product of the axes. Zipped axes count as one axis: their values are paired row by row."""
     rows = [[list(zip(names, row, strict=True)) for row in values] for names, values in axes]
     return [dict(itertools.chain(*point)) for point in itertools.product(*rows)]
 
 
 def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
-    """The workload and the `axis=value` parts of a cell's id. Raises AbprofError for a text that is not an id."""
+    """Split a cell's id into the workload and `axis=value` parts. Raises AbprofError for a text that is not an id."""
     name, slash, params = id.partition("/")
     if not slash or not name:
         advice = "as every report prints it: WORKLOAD/axis=value,... (abprof list has those of a preset)"
@@ -73,9 +73,9 @@ def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
 
 
 def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[dict[str, Value]]]:
-    """--cell ID: the cases of these cells by workload, also of cells that no preset has. Skips ids of other workloads.
+    """Return the cases of the cells `ids` (--cell) by workload, in a preset or not. Skips ids of other workloads.
 
-    Raises AbprofError for an impossible axis or value, and for an id that leaves an axis open.
+    Raises AbprofError for an impossible axis or value, and for an id that does not name every axis.
     """
     found: dict[str, list[dict[str, Value]]] = {name: [] for name in matrices}
     for id in dict.fromkeys(ids):
@@ -95,9 +95,9 @@ def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[
 
 
 def set_axes(matrices: Mapping[str, Axes], settings: Sequence[str], *, commas: bool = True) -> dict[str, Axes]:
-    """--set AXIS=V1,V2: replace an axis's values wherever a workload has it. Zipped axes are set together.
+    """Return the axes with values replaced by `settings` (--set AXIS=V1,V2), in every workload that has the axis.
 
-    `commas`: commas separate values; without it each setting is one value, which may contain commas.
+    Zipped axes are set together. `commas`: commas separate values; False: each setting has one value, commas included.
     Raises AbprofError for an axis that no workload has, and for an axis or a value that is given twice.
     """
     given: dict[str, list[str]] = {}
@@ -155,7 +155,7 @@ def _typed(text: str, like: Value, axis: str) -> Value:
 
 
 def _no_value_twice(axes: Axes, where: str) -> None:
-    """Raise AbprofError for a repeated value, which would give two cells the same id."""
+    """Raise AbprofError if an axis repeats a value, which would give two cells the same id."""
     for names, rows in axes:
         shown = [",".join(map(wire.shown, row)) for row in rows]
         twice = next((value for value in shown if shown.count(value) > 1), None)
@@ -170,9 +170,9 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--preset") -> tuple[Cell, ...]:
-    """--only AXIS=VALUE,VALUE or GLOB: filters of the same axis or kind add up, different ones narrow down.
+    """Return the cells that have a given value of each axis and match any glob in `filters` (--only AXIS=VALUE,VALUE or GLOB).
 
-    Raises AbprofError for an unknown axis or value, and for an empty matrix (`preset`: where the preset was chosen).
+    Raises AbprofError for an unknown axis or value, and if no cell is left (`preset`: where the preset was chosen).
     """
     chosen = tuple(cells)
     by_axis: dict[str, set[str]] = {}
@@ -196,7 +196,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
             raise AbprofError(f"{name} has no value {value!r}", where="--only", advice=advice)
         chosen = tuple(c for c in chosen if name in c.params and wire.shown(c.params[name]) in wanted)
     if globs:
-        ids = {cell.id for cell in cells}  # a whole id names that cell alone, not others that begin with it
+        ids = {cell.id for cell in cells}  # a whole id matches only its cell, not longer ids that begin with it
         patterns = [glob if any(c in glob for c in "*?[") else f"*{glob}*" for glob in globs if glob not in ids]
         whole = ids.intersection(globs)
         chosen = tuple(c for c in chosen if c.id in whole or any(fnmatch.fnmatchcase(c.id, p) for p in patterns))
@@ -210,7 +210,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
 def arms(
     load: Workload, sides: Sequence[Side], builds: Sequence[Build], *, control: bool, peers: bool
 ) -> tuple[Arm, ...]:
-    """The arms that take turns in a cell: every side (or each variant of it), the control, the peers."""
+    """Return the arms that take turns in a cell: each side or each variant of each side, then the control and the peers."""
     variants = variants_of(load, builds)
     rows = [
         Arm(id=arm_id(side.id, variant), side=side.id, variant=variant)
@@ -226,16 +226,16 @@ def arms(
 
 
 def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
-    """The variants that the workload names, else those of the builds of any side."""
+    """Return the variants that the workload names, else the variants that the builds of any side have."""
     return load.variants or tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
 
 
 def controls(
     cells: Sequence[Cell], sides: Sequence[Side], identical: Collection[str] = (), *, quick: bool = False
 ) -> set[str]:
-    """Cells that get a control arm: those of identical code first, spread over the range of work. None without a target.
+    """Return the ids of the cells that get a control arm, spread over the range of work; none for one side or if `quick`.
 
-    Each control is from the middle of its part of the range, since the most expensive cell may take a quarter of the run.
+    Cells of `identical` code come first. Each is from the middle of its part of the range, for large cells take longest.
     """
     if len(sides) == 1 or quick:
         return set()

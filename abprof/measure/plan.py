@@ -1,4 +1,4 @@
-"""The plan of a run. `make_plan` lays out cells and worker settings; `assign_arms` adds builds and the arms of each cell."""
+"""Plan a run: `make_plan` lays out cells and worker settings, `assign_arms` adds builds and the arms of each cell."""
 
 from __future__ import annotations
 
@@ -44,34 +44,33 @@ from abprof.system import paths
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
-_KEPT_AS_CONTROLS = 3  # cells of identical code that are measured all the same, at random
+_KEPT_AS_CONTROLS = 3  # cells of identical code, drawn at random, that are measured as controls
 _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of the variables in run.json
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything that does not change once turns begin."""
+    """What is measured and how: everything that does not change once turns begin."""
 
     factory: WorkerFactory
     device: Device
-    run: Run  # the head: settings, sides, all cells, workloads, builds
-    cells: tuple[Cell, ...]  # of this invocation: a rerun measures some of the run's
-    checkouts: Mapping[str, Checkout]  # side id -> files
-    packages: Mapping[str, Package]
+    run: Run  # the run's header: run.json without results
+    cells: tuple[Cell, ...]  # cells of this invocation: a rerun measures only some of the run's cells
+    checkouts: Mapping[str, Checkout]  # side id -> its worktree
+    packages: Mapping[str, Package]  # by name
     broken: Mapping[str, Failure]  # cell id -> why its workload could not be described
     arms: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)  # cell id -> the arms that take turns in it
     identical: frozenset[str] = frozenset()  # cells of identical code on all sides that are measured as controls
 
     def build(self, side: str, kernel: str) -> Build | None:
-        """This side's build of a package, which may have failed; None if there is no build."""
+        """Return the side's build of the package `kernel`, which may have failed; None: the package was not built."""
         return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
 
     def workload(self, cell: Cell) -> Workload:
-        """The workload of a cell."""
         return next(load for load in self.run.workloads if load.name == cell.workload)
 
     def labelled(self, block: Block) -> Block:
-        """Return the block; if all sides of its cell run identical code, the sides' `ok` outcomes become `identical`."""
+        """Return the block; if all sides run identical code in its cell, with `identical` in place of the outcome `ok`."""
         if block.cell not in self.identical:
             return block
         own = {arm.id for arm in self.arms[block.cell] if not arm.peer}
@@ -84,7 +83,7 @@ class Plan:
         return msgspec.structs.replace(block, outcomes=outcomes)
 
     def specs(self, kernel: str, ids: Sequence[str]) -> list[WorkerSpec]:
-        """The workers of a package, for those of `ids` (sides, "control", "peers") whose build of it succeeded."""
+        """Return the workers of the package `kernel` for those of `ids` (sides, "control", "peers") whose build succeeded."""
         found = []
         for id in ids:
             side = self.checkouts["base" if id in STANDING_IN else id]
@@ -99,8 +98,8 @@ class Continued:
     """An earlier run to continue."""
 
     run: Run
-    cells: tuple[Cell, ...]  # those to measure
-    part: bool = False  # a shard, which does not show notes and warnings: the coordinator has shown them
+    cells: tuple[Cell, ...]  # cells to measure
+    part: bool = False  # whether this is a shard, whose notes and warnings the coordinator has shown already
 
 
 def make_plan(
@@ -112,9 +111,9 @@ def make_plan(
     *,
     dry: bool = False,
 ) -> Plan:
-    """Lay out the cells that the workloads describe, or take the cells of a continued run.
+    """Lay out the cells that the workloads describe, or take the cells of a continued run. Builds nothing.
 
-    Measures the device's ceilings once in a run, but not if `dry`. Raises AbprofError.
+    Measures the device's peak rates (ceilings) once in a run, but not if `dry`. Raises AbprofError.
     """
     source, files, digest = _lay_out(place, trees, continued.run.workloads_from if continued else "")
     factory = _factory(place, trees, files, logs)
@@ -150,9 +149,9 @@ def make_plan(
 
 
 def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
-    """Copy the workloads (`recorded`: those of a continued run) beside the worktrees, with empty folders for workers.
+    """Copy the workloads (`recorded`: as a continued run names them) and make an empty scratch folder, beside the worktrees.
 
-    Returns the folder they are copied from, name -> copied file, and their digest. Raises AbprofError.
+    Returns the workloads' own folder, workload -> its copied file, and the SHA-256 of all content. Raises AbprofError.
     """
     folder = Path(trees[0].path).parent  # removed with the worktrees
     for name in ("workloads", "scratch"):
@@ -172,14 +171,14 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
     factory = WorkerFactory.of(place.options, place.cache, scratch, place.device.worker, ids, logs, files)
     ours = (str(place.cache / name) for name in ("worktrees", "builds", "dists"))
     sources, home = (*place.repository.folders(), *ours), paths.home()
-    shared = (str(home / name) for name in (".cache", ".triton", ".local")) if home else ()  # by all branches
+    shared = (str(home / name) for name in (".cache", ".triton", ".local")) if home else ()  # shared by all branches
     return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared))
 
 
 def _surveyed(
     place: RunContext, factory: WorkerFactory, digest: str, continued: Continued | None, *, dry: bool
 ) -> tuple[discovery.Survey, dict[str, Toolchain], Ceilings | None]:
-    """The cells, each side's toolchain (an interpreter that sides share is read once), and the device's ceilings."""
+    """Return the survey of the cells, each side's toolchain, and the device's peak rates (None: not measured here)."""
     options, kind, ceilings = place.options, place.device.kind, continued.run.ceilings if continued else None
     chains: dict[tuple[str, ...], Toolchain] = {}
     with factory.alone("survey", forked=True) as worker:
@@ -201,7 +200,7 @@ def _surveyed(
 def _contained(
     place: RunContext, factory: WorkerFactory, chains: Mapping[str, Toolchain], *, dry: bool
 ) -> tuple[WorkerFactory, tuple[str, ...]]:
-    """The factory with the run's sandbox and toolchains, and notes on the sandbox. Raises AbprofError without CUPTI's package."""
+    """Return the factory with sandbox and toolchains, and notes on the sandbox. Raises AbprofError if cupti-python is missing."""
     options = place.options
     if options.by_timer == "cupti" and place.device.kind != "cpu":
         _require_cupti(options.asked_by("--timer"), factory.workers, chains)
@@ -224,7 +223,7 @@ def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Map
 
 
 def _head(place: RunContext, factory: WorkerFactory, found: discovery.Survey, workloads_from: str) -> Run:
-    """The head of a new run. Its options have everything that a rerun needs to set up its workers alike."""
+    """Return the header of a new run, with options completed so that a rerun sets up its workers alike."""
     config, kind, folder = place.options, place.device.kind, place.options.workloads_from
     options = msgspec.structs.replace(
         config.resolved(kind, matrix.judge(config.by_timer, kind)),
@@ -253,7 +252,7 @@ def _sandbox(factory: WorkerFactory) -> str:
 
 
 def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
-    """The head of a new run. `rest`: fields about the code under test."""
+    """Return the header of a new run: run.json without results. `rest`: fields about the code under test."""
     return Run(
         schema=SCHEMA,
         id=place.id,
@@ -272,7 +271,7 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
 def assign_arms(
     place: RunContext, plan: Plan, builds: tuple[Build, ...], blocks: Sequence[Block]
 ) -> tuple[Plan, list[Block]]:
-    """Return the plan with its builds and every cell's arms, and a block for each cell that needs no measuring.
+    """Return the plan with builds and every cell's arms, and a block for each cell that needs no measuring and has no block.
 
     `blocks`: blocks of earlier invocations. Raises AbprofError if a build differs from the continued run's build.
     """
@@ -281,7 +280,7 @@ def assign_arms(
         for name, package in plan.packages.items()
     }
     alike = {name for name, packages in folders.items() if identical(builds, packages, plan.factory.toolchain)}
-    same = {cell.id for cell in plan.cells if cell.kernel in alike}  # load the same bytes on every side
+    same = {cell.id for cell in plan.cells if cell.kernel in alike}  # these cells load the same bytes on every side
     measured = same
     one_code = len(plan.run.sides) > 1 and len({side.tree for side in plan.run.sides}) == 1
     if not (place.options.all or one_code):
@@ -308,7 +307,7 @@ def assign_arms(
 
 
 def unmeasured(cell: Cell, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
-    """A block without rounds, for a cell that is not measured (identical code, a broken workload)."""
+    """Make a block without rounds, for a cell that is not measured (identical code, a broken workload)."""
     return Block(
         epoch=0,
         cell=cell.id,
@@ -335,7 +334,7 @@ def _known_outcomes(plan: Plan, cell: Cell, arms: Sequence[Arm], *, identical: b
 
 
 def broken_workloads(plan: Plan) -> tuple[Observation, ...]:
-    """An observation on every side for each workload that could not be described."""
+    """Return an observation for every side and each workload that could not be described."""
     return tuple(
         Observation(cell=cell, arm=side, status=failure.status, reason=failure.reason, at=failure.at)
         for cell, failure in plan.broken.items()
@@ -344,9 +343,9 @@ def broken_workloads(plan: Plan) -> tuple[Observation, ...]:
 
 
 def watched(place: RunContext, plan: Plan) -> Watch:
-    """Tamper detection from now on of files that code under test must not write to.
+    """Begin to watch files that code under test must not change, and return the watch.
 
-    Covers folders outside the run too if the environment is `clean` and there is no sandbox.
+    Without a sandbox, and with a `clean` environment, also watches the repository and the folder of runs.
     """
     folder = plan.factory.scratch.parent
     judging = (folder / "workloads", Path(plan.factory.argv("base")[-1]).parent)
@@ -360,7 +359,7 @@ def watched(place: RunContext, plan: Plan) -> Watch:
 
 
 def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...]:
-    """Build the package of every cell on every side. Raises AbprofError if no side has any of the packages."""
+    """Build the package of every cell on every side. Raises AbprofError if no side has any of these packages."""
     gpu = place.device.kind == "cuda"
     builds = build_packages(plan.factory, _jobs(plan), view, gpu=gpu, rebuild=place.options.rebuild)
     reasons = [made.failure.reason for made in builds if made.failure and made.failure.status == "missing"]
@@ -370,7 +369,7 @@ def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...
 
 
 def check_packages(place: RunContext, plan: Plan) -> None:
-    """Raise AbprofError if no side has the files of any package. Builds nothing."""
+    """Raise AbprofError if no side has the files of any package; builds nothing."""
     jobs = _jobs(plan)
     reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
     if jobs and all(reasons):
@@ -378,7 +377,7 @@ def check_packages(place: RunContext, plan: Plan) -> None:
 
 
 def _jobs(plan: Plan) -> list[Job]:
-    """The builds to make, all sides of one package after another."""
+    """Return the builds to make, package by package, each on all sides."""
     cells = {name: tuple(c for c in plan.cells if c.kernel == name and not c.skip) for name in plan.packages}
     return [
         Job(checkout, plan.packages[name].of(checkout.side), mine)

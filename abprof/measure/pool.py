@@ -1,4 +1,4 @@
-"""Workers of one kernel package in one epoch: one for each side, one for the control, one for the peers."""
+"""Run the workers of one kernel package in one epoch: one for each side, one for the control, one for the peers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, end_all, how_ended
 
-_MOST_STARTS = 2  # failed starts of one worker in a row, in one epoch
+_MOST_STARTS = 2  # failed starts of a worker in a row after which the epoch goes on without the worker
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class WorkerSpec:
 
 
 class WorkerPool:
-    """Starts the workers together, restarts one that died, and ends them all. A context manager."""
+    """Starts the workers together, restarts a worker that died, and ends all of them when the `with` block ends."""
 
     def __init__(self, factory: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int) -> None:
         self.factory = factory
@@ -42,8 +42,8 @@ class WorkerPool:
         self._workers: dict[str, Worker] = {}
         self.start_order = tuple(turns.ranked(tuple(self._specs), epoch - 1))  # the order decides the memory
         self._judge: Worker | None = None
-        self._proved: dict[str, wire.Proved] = {}  # at the last `prove`
-        self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._specs}  # since the last good one
+        self._proved: dict[str, wire.Proved] = {}  # worker id -> reply to the last `prove`
+        self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._specs}  # since the last good start
 
     def __enter__(self) -> WorkerPool:
         try:
@@ -62,7 +62,7 @@ class WorkerPool:
         end_all([*self._workers.values(), *([self._judge] if self._judge else [])])
 
     def _begin(self, id: str) -> bool:
-        """Start the worker, without waiting for it."""
+        """Start the worker without waiting for its reply. Returns False if the start failed."""
         spec, factory = self._specs[id], self.factory
         place, log = Path(spec.build.path), factory.logs / self.log_name(id)
         try:
@@ -89,20 +89,20 @@ class WorkerPool:
         return True
 
     def warm(self, opens: Mapping[str, wire.Open]) -> list[str]:
-        """Make first calls, which import, load and compile, on all workers at once. Returns the workers that hung.
+        """Make first calls, which import, load and compile, on all workers at once. Returns the ids of workers that hung.
 
-        Any other failure repeats when the cell is opened, and becomes an outcome there.
+        Ignores other failures: opening the cell repeats them, and makes them outcomes.
         """
         hung = [id for id, reply in self._ask_all(opens).items() if isinstance(reply, WorkerHung)]
         self.close()
         return hung
 
     def log_name(self, id: str) -> str:
-        """The worker's log inside logs/."""
+        """Return the file name of the worker's log in logs/."""
         return f"worker-{id}-{self._specs[id].package.name}.log"
 
     def worker(self, id: str) -> Worker:
-        """The living worker, restarted if it died. Raises WorkerDied at once after two failed starts or a start that hung."""
+        """Return the worker, started again if it died. Raises WorkerDied after two failed starts, or one that hung."""
         worker = self._workers.get(id)
         if worker is not None and worker.alive:
             return worker
@@ -113,13 +113,13 @@ class WorkerPool:
         return self._workers[id]
 
     def retire(self, id: str) -> None:
-        """End a worker whose state is not trusted any more: the next request starts a new worker."""
+        """End a worker whose state is no longer trusted; `worker` then starts a new one."""
         worker = self._workers.get(id)
         if worker is not None:
             worker.kill()
 
     def judge(self) -> Worker:
-        """A worker without code under test, started when first needed. Raises WorkerDied, WorkerFault."""
+        """Return the worker that checks outputs without code under test, started at the first call. Raises WorkerDied, WorkerFault."""
         if self._judge is None or not self._judge.alive:
             if self._judge is not None:
                 self._judge.kill()
@@ -128,18 +128,18 @@ class WorkerPool:
         return self._judge
 
     def close(self) -> None:
-        """Close the cell on every living worker. A worker that cannot is killed, and restarted for the next cell."""
+        """Close the cell on every living worker. A worker that fails to close it is killed, and restarted for the next cell."""
         for id, reply in self._ask_all(wire.Close()).items():
             if isinstance(reply, Exception):
                 self._workers[id].kill()
 
     def pid(self, id: str) -> int | None:
-        """The worker's process id, None if it is dead."""
+        """Return the worker's process id; None: the worker is dead."""
         worker = self._workers.get(id)
         return worker.pid if worker is not None and worker.alive else None
 
     def prove(self) -> dict[str, wire.Proved]:
-        """What each living worker has loaded now. Not ok if a worker cannot answer, or has loaded bytes that were not built."""
+        """Check the files that each living worker has loaded. Not ok: the worker did not answer, or a file is not as built."""
         proofs: dict[str, wire.Proved] = {}
         for id, reply in self._ask_all(wire.Prove()).items():
             if isinstance(reply, WorkerDied | WorkerFault):
@@ -153,9 +153,9 @@ class WorkerPool:
         return proofs
 
     def _ask_all(self, requests: Any) -> dict[str, Any]:
-        """Send a request to every living worker at the same time; a mapping has a request for each worker id.
+        """Send one request to all living workers at once, or a mapping's own request to each worker id that it has.
 
-        Returns worker id -> reply, or the WorkerDied or WorkerFault.
+        Returns worker id -> the reply, or the WorkerDied or WorkerFault in its place.
         """
         replies: dict[str, Any] = {}
         each = requests if isinstance(requests, Mapping) else dict.fromkeys(self._workers, requests)
@@ -174,7 +174,7 @@ class WorkerPool:
         return replies
 
     def proofs(self) -> Iterator[Proof]:
-        """Run `prove` and yield a record for each worker that survives, except the peers' worker (loads no side's code)."""
+        """Check loaded files, and yield a record for each living worker but the peers', which loads no side's code."""
         for id, proved in self.prove().items():
             if self._workers[id].alive and id != PEERS:
                 yield Proof(
@@ -187,7 +187,7 @@ class WorkerPool:
                 )
 
     def kernels(self) -> Iterator[Kernel]:
-        """The kernels that Triton compiled in each side's worker, as records of the run."""
+        """Yield a record of each kernel that Triton had compiled in a side's worker by the last `prove`."""
         for id, proved in self._proved.items():
             if id not in STANDING_IN:
                 of = {"side": id, "package": self._specs[id].package.name, "kind": "triton"}
@@ -199,7 +199,7 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class Foreground:
-    """A process that makes one untimed call, then `warmup + runs` calls, and writes its outcome into `result`."""
+    """How to start a process that makes one untimed call, then `warmup + runs` calls, and writes its outcome to `result`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -207,7 +207,7 @@ class Foreground:
     result: Path
 
     def outcome(self, code: int) -> wire.Finished:
-        """How the process ended. `code`: its exit code, used if the process wrote nothing."""
+        """Return how the process ended. `code`: its exit code, used if the process wrote no outcome."""
         with contextlib.suppress(OSError, OverflowError, *UNREADABLE):
             return msgspec.convert(untrusted(self.result.read_bytes()), wire.Finished)
         return wire.Finished("crash", how_ended(code))
@@ -224,7 +224,7 @@ def foreground(
     seed: int,
     facts: bool = False,
 ) -> Foreground:
-    """The process for one arm of a cell. `facts`: also report the facts of the workload and the operation."""
+    """Return the process for one arm of a cell. `facts`: the process also reports facts on workload and operation."""
     place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
     file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
     start = factory.start(spec.id, factory.mount(spec.checkout, spec.package, place))

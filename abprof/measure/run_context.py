@@ -1,6 +1,6 @@
-"""The run context: options, repository, devices, sides and folders of a run, found before anything is built or measured.
+"""Find the run context: options, repository, devices, sides and folders of a run, before anything is built or measured.
 
-`worktrees`, `alone` and `signals` hold what a run needs while it lasts, and release it however the run ends.
+`worktrees` and `alone` hold worktrees and devices while a run lasts; `signals` ends a run at a signal as at ^C.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _Repository = repo.Repository | repo.Folder
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a run is set up with, before anything is built."""
+    """Options, repository, devices, sides and folders of a run."""
 
     options: Options
     file: File
     repository: _Repository
-    devices: tuple[Device, ...]  # the run is spread over these; usually one
+    devices: tuple[Device, ...]  # devices over which the run is spread; usually one
     sides: tuple[Side, ...]
     notes: tuple[str, ...]
     waivers: tuple[Waiver, ...]
@@ -50,17 +50,17 @@ class RunContext:
 
     @property
     def device(self) -> Device:
-        """The device that is measured on; of several the first, which also discovers workloads and builds."""
+        """Return the device that is measured on; of several the first, on which workloads are discovered and built."""
         return self.devices[0]
 
     @property
     def commits(self) -> repo.Repository:
-        """The repository with its history. Raises AbprofError for a folder without git."""
+        """Return the repository with its history. Raises AbprofError for a folder without git."""
         return self.repository.with_commits()
 
     @property
     def label(self) -> str:
-        """The run's name, shown by processes that wait for its devices."""
+        """Return the run's name for users, which other abprofs show while they wait for the run's devices."""
         return f"abprof {' '.join(side.label for side in self.sides)} in {self.repository.path}"
 
     @property
@@ -70,14 +70,14 @@ class RunContext:
 
     @property
     def root(self) -> Path:
-        """The user's working tree."""
+        """Return the folder of the user's working tree."""
         return Path(self.repository.path)
 
 
 def look_around(options: Options, view: View, run: Run | None = None) -> RunContext:
-    """Find repository, devices and folders, and resolve the refs once. Raises AbprofError for options that cannot work.
+    """Find repository, devices and folders, and resolve the refs. Raises AbprofError for options that cannot work.
 
-    `run`: the run of a shard, which takes over its id, its sides and the configuration in `options.file`.
+    `run`: the run of a shard: its id, its sides and the configuration `options.file` are used; None: a new run.
     """
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.sweep(cache):
@@ -117,14 +117,14 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
 def _sides(
     repository: _Repository, options: Options, file: File, view: View
 ) -> tuple[tuple[Side, ...], tuple[str, ...], File]:
-    """The sides that the specs name, notes on the sides, and the configuration that applies."""
+    """Return the sides that `options.specs` name, notes on these sides, and the configuration that the run uses."""
     kernels = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
     kernels = () if options.command else kernels  # a command may use any file
     timeout = options.under(file).build_timeout
     known = repo.install_releases(options.specs, partial(interpreter, options), repository.cache, timeout, view.say)
     sides, notes = repo.resolve(repository, options.specs, kernel_paths=kernels, known=known)
     if os.environ.get("CI") and isinstance(repository, repo.Repository) and sides[0].kind != "dist":
-        file = _file_at(repository, sides[0])  # base may have moved since its kernels' paths were read
+        file = _file_at(repository, sides[0])  # base's ref may have moved since `_file` read its configuration
     return sides, notes, file
 
 
@@ -149,7 +149,7 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
 
 
 def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """The devices of a run, and notes on devices that are left out. Raises AbprofError for several if only one can be used."""
+    """Return the run's devices, and notes on devices left out. Raises AbprofError if options name more than can be used."""
     reasons = {
         "a command is run on one device": bool(options.command),
         f"--probe {','.join(options.probe)} looks at one device": bool(options.probe),
@@ -173,7 +173,7 @@ def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
 
 
 def _repository(options: Options, cache: Path) -> _Repository:
-    """The repository, or for a run of releases alone a folder without git. Raises AbprofError if there is none."""
+    """Return the repository; if all sides are releases, a folder without git is allowed. Raises AbprofError if there is none."""
     path = Path(options.repo).expanduser()
     try:
         return repo.open_repository(path, cache=cache)
@@ -184,7 +184,7 @@ def _repository(options: Options, cache: Path) -> _Repository:
 
 
 def _file(repository: _Repository, options: Options) -> File:
-    """The working tree's configuration; with CI set base's, so that a pull request does not change how it is measured."""
+    """Read the working tree's configuration; if CI is set, base's: a pull request must not change how it is measured."""
     released = repo.is_release(options.specs[0]) if options.specs else False
     if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
@@ -202,7 +202,7 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
 
 
 def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
-    """The waivers of base's commit; the target and the working tree cannot waive their own changes."""
+    """Read the waivers of base's commit, since the target and the working tree must not waive their own changes."""
     if base.kind == "dist" or isinstance(repository, repo.Folder):
         return ()
     text = repository.read_file(base.commit, waivers.FILE)
@@ -214,16 +214,16 @@ def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
 
 
 def worktrees(place: RunContext, run_id: str) -> contextlib.AbstractContextManager[tuple[Checkout, ...]]:
-    """A worktree of each side while the block runs."""
+    """Return a context manager that has a worktree of each side while its block runs."""
     return repo.checkouts(place.repository, place.sides, run=run_id, submodules=place.submodules)
 
 
 @contextlib.contextmanager
 def alone(place: RunContext, view: View, *, wait: bool) -> Iterator[RunContext]:
-    """Reserve the devices while the block runs, and yield the context with those that were reserved.
+    """Reserve the devices while the block runs, and yield the context with the reserved devices.
 
-    Waits for other abprofs; raises AbprofError if any other process uses a device. GPUs in use that no option names are left
-    out if others are free. Code under test may run from here on, so secrets are wiped from /proc/PID/environ.
+    `wait`: wait until other abprofs release a device. Raises AbprofError if another program uses a device; GPUs in use that no
+    option names are left out if others are free. Wipes secrets from /proc/PID/environ, since code under test runs from now on.
     """
     environment.scrub_secrets(place.file.environment.allow)
     if place.options.executor:  # each shard reserves its own device, which may be this one
@@ -255,7 +255,7 @@ def _reserve(held: contextlib.ExitStack, place: RunContext, device: Device, view
 
 
 def not_busy(device: Device) -> None:
-    """Raise AbprofError if a process other than abprof's uses the device."""
+    """Raise AbprofError if a process that is not abprof's uses the device."""
     busy = device.busy()
     if busy:
         raise AbprofError(busy[0], where=device.lease, advice=busy[1])
@@ -263,7 +263,7 @@ def not_busy(device: Device) -> None:
 
 @contextlib.contextmanager
 def signals() -> Iterator[None]:
-    """SIGTERM and SIGHUP end a run as ^C does, with a report. An ignored signal stays ignored (nohup)."""
+    """While the block runs, let SIGTERM and SIGHUP raise KeyboardInterrupt as ^C does. Signals ignored before (nohup) stay so."""
 
     def stop(_number: int, _frame: types.FrameType | None) -> None:
         raise KeyboardInterrupt

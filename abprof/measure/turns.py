@@ -1,4 +1,4 @@
-"""Pacing rules that are fixed beforehand: turn length, rounds, order inside a round, rejection. The same for every arm."""
+"""Pacing rules: turn length, rounds, order inside a round, rejection. Fixed beforehand, and the same for every arm."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from abprof.records import LONGEST_CALL, Judge, Options, Turn
 from abprof.records import messages as wire
 
 T = TypeVar("T")
-FEWEST, MOST = 8, 400  # rounds of an epoch
-# On a GPU ratios at one clock scatter by 0.05 to 0.3 % for calls of 10 ms and more: two mirrored pairs show whether more are
-# needed. Those of long calls scatter by 0.1 %: one pair. Calls of 0.13 s differ between fresh processes as much as between
-# rounds: one round (docs/MEASUREMENT.md).
+FEWEST, MOST = 8, 400  # fewest and most rounds of an epoch
+# On a GPU at one clock, ratios of calls of 10 ms and more scatter by 0.05 to 0.3 %: two mirrored pairs of rounds show whether
+# more are needed. Ratios of long calls scatter by 0.1 %: one pair. Calls of 0.13 s differ between fresh processes as much as
+# between rounds: one round (docs/MEASUREMENT.md).
 _FEWEST_MIDDLE, _FEWEST_LONG, _FEWEST_SINGLE = 4, 2, 1
-_SINGLE = 1.3e8  # ns
+_SINGLE = 1.3e8  # ns of a call from which one round is enough
 _TELL = 0.5  # %: a margin at which four epochs of the fewest rounds are enough; a smaller margin takes twice the rounds
-# ns of a turn: a longer call has a turn of its own, shorter calls share a turn. A GPU's event pair resolves about 0.5 us, and
-# on a CPU a wake-up of the OpenMP pool costs some 50 us.
+# Least ns of a turn: a longer call has a turn of its own, shorter calls share a turn. A GPU's event pair resolves about
+# 0.5 us, and on a CPU a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's clock
 # Seconds of turns per arm, cell and epoch, enough for the median of a round's ratios to be quieter than the epoch. On a GPU
-# these are seconds on the wall: the L2 is flushed and launches are timed beside short calls (docs/MEASUREMENT.md).
+# these seconds include flushes of the L2, and empty launches that are timed beside short calls (docs/MEASUREMENT.md).
 _SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
-_EARLY = 2  # rounds between re-allocations in the fewest: an epoch that settles by then has seen four placements
-_LONG_OPEN = 1e9  # ns: inputs that take longer to make are not made again in the fewest rounds
-_EMPTIES = 8  # at most: the median of eight is known to some 30 ns, while single readings scatter by 100 ns
-_MOST_CALLS = 1000  # of a turn
-_MOST_RECORDED = 8  # calls of a turn by CUPTI: each has its own reading, and takes the host some 0.3 ms
-_MARGIN_OVER_ERROR = 8.0  # an epoch knows its median this much better than the margin
+_EARLY = 2  # rounds between re-allocations in the first `FEWEST` rounds: these see four placements
+_LONG_OPEN = 1e9  # ns: inputs that take longer to make are not re-allocated in the first `FEWEST` rounds
+_EMPTIES = 8  # most empty launches of a turn: their median is known to some 30 ns, single readings scatter by 100 ns
+_MOST_CALLS = 1000  # most calls of a turn
+_MOST_RECORDED = 8  # most calls of a turn timed by CUPTI: each has its own reading, and takes the host some 0.3 ms
+_MARGIN_OVER_ERROR = 8.0  # the margin over the standard error at which an epoch's median is known well enough
 
 
 @dataclass(frozen=True)
@@ -46,27 +46,27 @@ class Pace:
 
     timer: str
     calls: int  # per turn
-    rounds: int  # at most
+    rounds: int  # most rounds
     fresh_every: int  # rounds between re-allocations of the inputs
-    wanted: float  # standard error of a pair's median log ratio at which the epoch has enough rounds
-    rule: str
-    fewest: int = FEWEST  # rounds, however short the budget
-    early: bool = False  # re-allocate in the fewest rounds too
+    wanted: float  # standard error of a median log ratio at which the epoch has enough rounds
+    rule: str  # why a turn has so many `calls`, in words
+    fewest: int = FEWEST  # fewest rounds, however short the budget
+    early: bool = False  # whether to re-allocate in the first `FEWEST` rounds too
     empties: int = 0  # empty launches timed in each turn (see `levelled`)
-    seconds: float = math.inf  # on the wall, after which the epoch has enough rounds
+    seconds: float = math.inf  # elapsed seconds after which the epoch has enough rounds
 
     def over(self, rounds: int, seconds: float) -> bool:
-        """Whether the epoch's time has passed, with whole mirrored pairs and at least the fewest rounds."""
+        """Whether the epoch may end after `rounds` rounds: its time is up, its fewest rounds are done, and all pairs are whole."""
         return rounds >= self.fewest and rounds % 2 == 0 and seconds >= self.seconds
 
     def moves(self, number: int) -> bool:
-        """Whether all arms' inputs are re-allocated before this round (0 is the first)."""
+        """Whether all arms' inputs are re-allocated before round `number` (0 is the first)."""
         early = self.early and number < FEWEST and number % _EARLY == 0
         return number > 0 and (early or number % self.fresh_every == 0)
 
 
 def timer_of(kind: str, judge: Judge) -> str:
-    """The timer of a cell on this kind of device."""
+    """Return the name of the timer that reads the turns of a cell on a device of `kind`."""
     if judge == "wall" and kind == "cuda":
         return WALL_CLOCK
     return {"graph": CUDA_GRAPH, "kernels": CUPTI}.get(judge, TIMER[kind])
@@ -80,11 +80,11 @@ def pace(
     share: float = 1.0,
     timer: str = "",
 ) -> Pace:
-    """The pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make again.
+    """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make again.
 
-    `timer`: what reads the turns; "" for the kind's own. `share`: of the rounds beyond the fewest, as the budget affords.
-    On a CPU a wanted precision asks for more rounds; on a GPU for more epochs, since rounds do not lessen what fresh
-    processes differ by. An epoch ends before its `rounds` once it is `settled`.
+    `timer`: reads the turns; "": the default of `kind`. `share`: part (0 to 1) of the rounds beyond the fewest to measure.
+    On a CPU a wanted precision adds rounds; on a GPU it adds epochs, since more rounds do not reduce the differences
+    between fresh processes. An epoch ends before its `rounds` if it is `settled`.
     """
     narrowest = min(options.margin, options.precision or options.margin)
     scale = 1.0 if kind == "cuda" else max(1.0, min(4.0, options.margin / narrowest))
@@ -102,7 +102,7 @@ def pace(
     if long and timer in _CLOCKED and not options.quick:
         usual = 2 * fewest if narrowest < _TELL else fewest
     rounds = fewest + round(share * (usual - fewest))
-    rounds += rounds % 2 if rounds > 1 else 0  # mirrored pairs; another epoch mirrors a single round
+    rounds += rounds % 2 if rounds > 1 else 0  # whole mirrored pairs; the next epoch mirrors a single round
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it if calls are long.
     again = sum(open_ns) + (together if long else 0.0)
     affordable = 0.2 * rounds * together * calls / max(again, 1.0)
@@ -128,9 +128,9 @@ def pace(
 
 
 def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
-    """The fewest rounds of an epoch whose fastest arm takes `call_ns` a call.
+    """Return the fewest rounds of an epoch whose fastest arm takes `call_ns` for a call.
 
-    A single round needs a timer that reads the device's clock: under a power limit the later of two calls takes 1 % longer.
+    Only a timer that reads the device's clock allows one round: under a power limit the later of two calls takes 1 % longer.
     """
     if kind != "cuda" or call_ns < wire.MIDDLE_CALL:
         return FEWEST
@@ -140,12 +140,12 @@ def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
 
 
 def levelled(row: Sequence[Turn]) -> list[Turn]:
-    """The round with each turn's value as in a process of mean launch cost; unchanged unless all readings are above zero.
+    """Return the round `row` with values as if all processes had the same launch cost; unchanged if a reading is not positive.
 
-    The cost of an event pair and a launch depends on the process, not on the code: 3.1 to 3.4 us on an H200, with some
-    0.1 us between processes, which is 1 % of a 10 us kernel. So each turn also times empty launches. Their time is
-    subtracted from the turn's value, and the mean over the round's turns is added: the ratio is free of the difference
-    between processes, and the value stays a span from event to event.
+    The cost of an event pair and a launch depends on the process, not on the code: 3.1 to 3.4 us on an H200, and processes
+    differ by some 0.1 us, which is 1 % of a 10 us kernel. So each turn also times empty launches. Their time is subtracted
+    from the turn's value, and the round's mean of it is added: ratios are then free of differences between processes, and
+    a value is still a span from event to event.
     """
     if not all(turn.empty > 0 and turn.value > 0 for turn in row):
         return list(row)
@@ -154,11 +154,11 @@ def levelled(row: Sequence[Turn]) -> list[Turn]:
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:
-    """Whether an epoch has enough rounds. `rounds`: the times of each round in ns, by arm.
+    """Whether an epoch has enough rounds: every median log ratio to the first arm has at most the standard error `wanted`.
 
-    Looks at the scatter of the log ratios to the first arm, never at their middle, so that stopping cannot favour a
-    verdict. The standard error of a median of normal values is sqrt(pi / 2) sd / sqrt(n); sd is 1.4826 times the median
-    absolute deviation, which outliers do not move, or with fewer than FEWEST values the standard deviation.
+    `rounds`: the times of each round in ns, by arm. Stopping cannot favour a verdict, since only the scatter of the ratios
+    decides, not their size. The standard error of a median of normal values is sqrt(pi / 2) sd / sqrt(n); sd is their
+    `spread`, which outliers do not move, or with fewer than FEWEST values the standard deviation.
     """
     if len(rounds) < max(fewest, _FEWEST_MIDDLE) or len(rounds) % 2:
         return False
@@ -171,13 +171,13 @@ def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWE
 
 
 def spread(values: Sequence[float]) -> float:
-    """1.4826 times the median absolute deviation: the standard deviation of a normal distribution."""
+    """Return 1.4826 times the median absolute deviation: for normal values this estimates the standard deviation."""
     middle = statistics.median(values)
     return 1.4826 * statistics.median(abs(value - middle) for value in values)
 
 
 def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[int, int, str]]) -> dict[int, str]:
-    """Map each round to drop to the reason: an impossible reading, or an overlap with a bad period of the device.
+    """Return round number -> why the round is rejected: an impossible reading, or an overlap with a bad period of the device.
 
     `bad`: periods (from, to, reason) in ns, on the clock of `origin`. Turns start and end in ns after `origin`.
     """
@@ -198,10 +198,10 @@ def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[
 
 
 def ranked(items: Sequence[T], number: int) -> list[T]:
-    """The items in their order for time `number` (0 is the first): balanced over times.
+    """Return the items in the order for epoch `number` (0 is the first), balanced over epochs.
 
-    Every second time the first two are exchanged, and every third time begins one later. So the effect of a place cancels
-    between the first two (base and target) over two times, and between all over twice as many times as items.
+    Every second epoch exchanges the first two items (base and target), and after every two epochs the order begins one item
+    later. So effects of places cancel between the first two items over two epochs, and between n items over 2 n epochs.
     """
     at = number // 2 % max(1, len(items))
     begun = [*range(at, len(items)), *range(at)]
@@ -210,10 +210,10 @@ def ranked(items: Sequence[T], number: int) -> list[T]:
 
 
 def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list[int]]:
-    """The order of the arms in each round of an epoch: random, and balanced.
+    """Return the order of the arms in each round of an epoch: random, and balanced.
 
-    Every second round mirrors the one before, which cancels a drift; such pairs are `ranked`, on through the epochs, so that
-    no arm has the outer places more often. With a single round every second epoch mirrors the one before.
+    Every second round mirrors the round before, which cancels a drift. The pairs of rounds go on through the epochs, so that
+    no arm has the outer places more often (as in `ranked`). With a single round every second epoch mirrors the epoch before.
     """
     if rounds == 1:
         return [_pair(arms, seed, (epoch - 1) // 2)[(epoch - 1) % 2]]
@@ -230,6 +230,6 @@ def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]
 
 
 def epoch_cost(kind: str, arms: int) -> tuple[float, float]:
-    """Rough seconds of an epoch: for starting the workers and opening so many arms of cells, and for their turns."""
+    """Return rough seconds of an epoch: to start workers and open `arms` arms (summed over cells), and for their turns."""
     start = {"cuda": 6.0, "cpu": 5.0, "simulated": 0.2}[kind]
     return start + 0.1 * arms, _SECONDS[kind] * arms

@@ -11,7 +11,7 @@ from abprof.records.messages import Judge
 SCHEMA = 2  # of run.json
 Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
-Timer = Literal["auto", "events", "graph", "cupti", "cpu"]  # as requested; auto: by rules (abprof/measure/turns.py)
+Timer = Literal["auto", "events", "graph", "cupti", "cpu"]  # as requested; auto: chosen in abprof/measure/turns.py
 
 # Raised by msgspec for a malformed file: RecursionError for deeply nested JSON, UnicodeDecodeError for binary data.
 UNREADABLE = (msgspec.MsgspecError, RecursionError, UnicodeDecodeError)
@@ -30,7 +30,7 @@ JUDGED_METRIC: dict[Judge, str] = {
 # Metrics that reports show and no verdict uses.
 HOST = "host"  # host time to enqueue a call on an idle device
 SUSTAINED = "gpu_sustained"  # calls without pauses, at the power limit: may withhold a verdict
-_GONE = ("seed_latency", "do_bench_latency", "turn_length", "one_worker", "idle_second_worker")  # in older selfchecks
+_GONE = ("seed_latency", "do_bench_latency", "turn_length", "one_worker", "idle_second_worker")  # of older selfchecks
 UNJUDGED_METRICS = (SUSTAINED, *_GONE)
 
 

@@ -30,9 +30,9 @@ class Outcome(Record, frozen=True, kw_only=True):
     """Status and results of one arm in one block, without its times."""
 
     status: Status
-    reason: str = ""
+    reason: str = ""  # why the status is not `ok`
     at: str = ""  # the workload's function that raised, and its file; "": no function of the workload raised
-    check: CheckResult | None = None
+    check: CheckResult | None = None  # None: not checked in this block
     peak_mem_bytes: int | None = None
     phases: dict[str, float | None] | None = None  # ns per call by phase name, with "total"; None: not recorded
     facts: dict[str, Value] = {}  # the workload's facts about this case and arm, reported with the check
@@ -64,7 +64,7 @@ class Block(Record, frozen=True, kw_only=True):
     rule: str  # why this timer and this number of calls were chosen
     arms: tuple[str, ...]
     began: float  # seconds since 1970-01-01 UTC
-    seconds: float
+    seconds: float  # duration of the block
     rounds: tuple[tuple[Turn, ...], ...]  # turns in the order they ran
     rejected: tuple[int, ...] = ()  # indexes of rounds that a rule fixed before measuring dropped
     rejected_why: str = ""
@@ -87,7 +87,7 @@ class Block(Record, frozen=True, kw_only=True):
         return not self.beside and self.metric not in UNJUDGED_METRICS
 
     def coherent(self) -> None:
-        """Validate a block read from a file. Raises ValueError for an arm index or a time that is out of range."""
+        """Validate a block that was read from a file. Raises ValueError for an arm index or a time out of range."""
         dropped, timed = frozenset(self.rejected), self.judged or self.beside
         for number, row in enumerate(self.rounds):
             for turn in row:

@@ -33,7 +33,7 @@ class Build(Record, frozen=True, kw_only=True):
     facts: dict[str, str] = {}  # compiler, flags, kernel resources
     variables: dict[str, str] = {}  # the package's `env` for this side; {worktree} and {build_dir} are not filled in
     recipe: tuple[str, ...] = ()  # the package's build command for this side, braces not filled in
-    unproved: str = ""  # why a file that the build process loaded is not allowed; "" if all are
+    unproved: str = ""  # why a file that the build process loaded is not allowed; "": all files are allowed
     compile_seconds: dict[str, float] = {}  # Kernel.key of each kernel that Triton compiled -> seconds
 
 
@@ -57,7 +57,7 @@ class Function(Record, frozen=True, kw_only=True):
     name: str
     code: str
     classes: dict[str, int]
-    calls: tuple[str, ...] = ()  # names of functions called from this function that differ too
+    calls: tuple[str, ...] = ()  # names of functions that this function calls and that differ between the sides too
 
 
 class Kernel(Record, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     path: str = ""
     sha256: str = ""  # hash of the file
     code: str = ""  # hash of machine code and constants: equal hashes mean the same code
-    seconds: float | None = None  # to compile
+    seconds: float | None = None  # time to compile
     warps: int | None = None
     stages: int | None = None
     ctas: int | None = None

@@ -17,12 +17,12 @@ class Side(Record, frozen=True, kw_only=True):
     kind: Literal["commit", "worktree", "dist"]
     commit: str  # 40 hex digits (of a working tree: its HEAD); of a release 64 digits, the hash of its files
     tree: str  # 40 hex digits, git's hash of the measured content; of a release equal to `commit`
-    label: str  # branch name, NAME==VERSION, or the spec; used in file names and sentences
+    label: str  # branch name, NAME==VERSION of a release, or the spec; used in file names and sentences
     subject: str = ""  # first line of the commit message; for a release the wheel's name and hash
 
     @property
     def anew(self) -> str:
-        """Argument that names this side in a repeated run. For `.` the content may have changed since."""
+        """Argument that names this side in a repeated run. The content of `.` may have changed since this run."""
         return {"commit": self.commit, "worktree": ".", "dist": self.spec}[self.kind]
 
 
@@ -38,7 +38,7 @@ class PackageTable(Record, frozen=True, kw_only=True, rename={"module": "import"
 
     path: str = ""  # folder relative to the side's root; "": kernels/NAME
     module: str = ""  # import name; "": imported under the private name abprof_side.NAME
-    inputs: tuple[str, ...] = ()  # globs of the files built from; (): kernels/**, or ** with `module`
+    inputs: tuple[str, ...] = ()  # globs of the files that the build reads; (): kernels/**, or ** with `module`
     build: tuple[str, ...] = ()  # argv of the build command, run in a copy of the inputs
     env: dict[str, str] = {}
     submodules: bool = False
@@ -50,7 +50,7 @@ class Package(PackageTable, frozen=True, kw_only=True):
     name: str
 
     def of(self, side: Side) -> Package:
-        """The package's settings on this side: a release has no path, inputs or build, but an installed import name."""
+        """Return the package's settings on `side`. A release has no path, inputs or build, but an import name."""
         if side.kind != "dist":
             return self
         return Package(name=self.name, module=self.module or self.name, env=self.env)
@@ -102,12 +102,12 @@ class Arm(Record, frozen=True, kw_only=True):
     @staticmethod
     @cache
     def of(id: str) -> Arm:
-        """Parse an arm's id."""
+        """Return the arm with this id."""
         side, _, rest = id.partition(":")
         return Arm(id=id, side="base", peer=rest) if side == "peer" else Arm(id=id, side=side, variant=rest)
 
     @property
     def worker(self) -> str:
-        """Name of the worker that runs the arm: its side, or PEERS. Peers have their own worker, because a turn after
-        another turn of the same process is shorter (docs/MEASUREMENT.md), which would favour base."""
+        """Name of the worker that runs the arm: PEERS for a peer, else the arm's side. Peers have their own worker: a
+        turn that follows a turn of the same process is shorter (docs/MEASUREMENT.md), which would favour base."""
         return PEERS if self.peer else self.side

@@ -20,7 +20,7 @@ class Exit(IntEnum):
 
 
 def place_of(key: str, file: str, lines: Mapping[str, int]) -> str:
-    """Return a key's place: `abprof.toml:3, defaults.preset`. Keys of an inline table share the table's line."""
+    """Return a key's place, like `abprof.toml:3, defaults.preset`. Keys of an inline table share the table's line."""
     above = key
     while above and above not in lines:
         above = above.rpartition(".")[0]
@@ -51,5 +51,5 @@ class AbprofError(Exception):
         return f"{text} ({self.advice})" if self.advice else text
 
     def as_json(self) -> dict[str, dict[str, str]]:
-        """The object that `--json` prints with exit code 2."""
+        """Return the object that `--json` prints with exit code 2."""
         return {"error": {"what": self.what, "where": self.where, "advice": self.advice}}

@@ -21,7 +21,7 @@ WRAPPED = "_repository"  # folder in the copy of the workloads, with the benchma
 __all__ = ["Artefact", "Band", "Ceilings", "Census", "CheckResult", "Judge", "Launch", "Phase", "Range"]
 __all__ += ["Sweep", "Value", "Workload"]
 Value = str | int | float | bool
-# The judged time: the device's (by events, graphs or kernel records), the host's, or the one that a command prints.
+# The judged time: device time (by events, graphs or kernel records), host time, or the time that a command prints.
 Judge = Literal["gpu", "graph", "kernels", "wall", "reported"]
 Failed = Literal["unsupported", "missing", "oom", "crash"]  # statuses of a failed request
 
@@ -32,7 +32,7 @@ def cell_id(workload: str, case: Mapping[str, Value]) -> str:
 
 
 def shown(value: Value) -> str:
-    """Return an axis's value as cell ids spell it: `true`, not `True`."""
+    """Return an axis's value as cell ids write the value: True as `true`."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -133,7 +133,7 @@ class Range:
 
     name: str
     count: int
-    ns: float  # without inner ranges: on a GPU time of the kernels launched in the range, else host time
+    ns: float  # outside inner ranges: on a GPU the time of the kernels launched in the range, on a CPU host time
 
 
 @dataclass(frozen=True)
@@ -203,7 +203,7 @@ class Described(Workload):
 
     presets: dict[str, list[tuple[list[str], list[Any]]]] = field(default_factory=dict)
     declared_judge: str = ""  # the module's JUDGE; "": chosen by device
-    default_peers: list[str] | None = None  # peers measured without --peer; None: all
+    default_peers: list[str] | None = None  # peers that a run without --peer measures; None: all peers
 
 
 @dataclass(frozen=True)
@@ -279,14 +279,14 @@ class Open:
     variant: str = ""
     peer: str = ""
     seed: int = 0
-    usual_ns: float = 0.0  # time of a warm call in an earlier epoch: a long call is made once then; 0: unknown
+    usual_ns: float = 0.0  # time of a warm call in an earlier epoch; if long, one call suffices to warm up; 0: unknown
     placement: int = 0  # seed of the random offset at which inputs are allocated; Turn.placement replaces it
 
 
 @dataclass(frozen=True)
 class Opened:
     call_ns: float  # time of a warm call, by the device's events or the host's clock
-    open_ns: float = 0.0  # time to make inputs and operation, the cost of a re-allocation
+    open_ns: float = 0.0  # time to make inputs and operation, as a re-allocation does
     peak_mem_bytes: int | None = None
     host_ns: float = 0.0  # host time to enqueue a warm call on an idle device; 0: unknown
 
@@ -315,7 +315,7 @@ class Check:
     expected: str  # file in scratch that stores the reference
     sample: str  # file in scratch for this arm's sampled outputs: SIDE/NAME
     against: str = ""  # file of the base's sampled outputs
-    again: bool = False  # check the open arm as the turns left its inputs, without a sample
+    again: bool = False  # check a call on the inputs that the turns left, and write no sample
 
 
 @dataclass(frozen=True)
@@ -333,7 +333,7 @@ class Hand:
     seed: int
     outputs: str  # file in scratch: SIDE/NAME
     again: int | None = None  # after a first call, overwrite the inputs in place with this seed's values
-    anew: bool = False  # then prepare the operation once more on these inputs
+    anew: bool = False  # prepare the operation again on these inputs, after the first call
 
 
 @dataclass(frozen=True)
@@ -399,7 +399,7 @@ class Phased:
 class Compiled:
     """A kernel that Triton compiled, or took from its cache."""
 
-    key: str  # its name and the first digits of its compile hash
+    key: str  # name of the kernel, and the first digits of its compile hash
     name: str
     path: str  # file of the machine code; "": no file
     sha256: str
@@ -411,7 +411,7 @@ class Compiled:
     constants: dict[str, Value] = field(default_factory=dict)
 
     def summary(self) -> str:
-        """Return compile time and resources as text."""
+        """Return the kernel's compile time and resources as text."""
         shared, warps = ("?" if n is None else n for n in (self.shared_bytes, self.warps))
         return f"compiled in {self.seconds or 0.0:.2f} s, {shared} B shared, {warps} warps"
 
@@ -482,11 +482,11 @@ def dump(message: dict[str, Any]) -> bytes:
 
 
 def load(line: bytes) -> dict[str, Any]:
-    """Decode a line from the parent."""
+    """Decode a message, a line that `dump` encoded."""
     return dict(json.loads(line))
 
 
 def unpack(kind: type, loose: dict[str, Any]) -> Any:
-    """Return a request or job as its record. Runs in workers; the parent reads replies with msgspec instead."""
+    """Return the record of class `kind` from its JSON values. Only workers use this; the parent uses msgspec."""
     nested = {name: unpack(_NESTED[name], loose[name]) for name in _NESTED.keys() & loose.keys() if loose[name]}
     return kind(**{**loose, **nested})

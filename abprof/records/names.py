@@ -50,7 +50,7 @@ def safe_label(label: str, taken: Set[str], commit: str) -> str:
 
 
 def row_file(cell: str, variant: str) -> str:
-    """Return the prefix of the names of a row's files, CELL-HASH, different for each row."""
+    """Return CELL-HASH, the prefix of the file names of a report's row. Each row has a different prefix."""
     row = f"{cell} {variant}".strip()
     digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
     return f"{safe_label(row, set(), digest)}-{digest}"

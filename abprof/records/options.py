@@ -76,7 +76,7 @@ class File(Tables, frozen=True):
         return place_of(key, self.name, self.lines)
 
     def of(self, root: Path) -> Self:
-        """Return the tables with interpreter paths made absolute from `root`, the repository's working tree."""
+        """Return the tables with absolute interpreter paths; relative paths start at `root`, the working tree."""
         whole = {
             side: str(root.absolute() / os.path.expanduser(name)) if "/" in name else name  # noqa: PTH111 - an unknown ~user stays as it is
             for side, name in self.python.items()
@@ -84,7 +84,7 @@ class File(Tables, frozen=True):
         return msgspec.structs.replace(self, python=whole)
 
     def package(self, name: str) -> Package:
-        """Return the package's settings: its table, or the defaults (kernels/NAME)."""
+        """Return the settings of the package `name`: its table, or the defaults (kernels/NAME) without a table."""
         return Package(name=name, **msgspec.structs.asdict(self.kernels.get(name, PackageTable())))
 
 
@@ -155,7 +155,7 @@ class Options(Record, frozen=True):
     filled: tuple[str, ...] = ()  # options whose value comes from [defaults]
 
     def under(self, file: File) -> Options:
-        """Return the options with `file`, whose values replace options that are not given."""
+        """Return the options with `file`, whose values fill in options that are not given."""
         default, table = file.defaults, file.executor.get(self.executor.partition(":")[0], {})
         words = {name: str(v).lower() if isinstance(v, bool) else f"{v}" for name, v in table.items()}
         return msgspec.structs.replace(
@@ -169,7 +169,7 @@ class Options(Record, frozen=True):
         )
 
     def resolved(self, kind: str, judge: Judge) -> Options:
-        """Return the options that run.json stores. `kind`: device, "cpu", "cuda" or "simulated". Raises AbprofError."""
+        """Return the options that run.json stores. `kind` of device: cpu, cuda or simulated. Raises AbprofError."""
         threshold, margin = self.percents(kind)
         rules = (self.file or File()).threshold
         return msgspec.structs.replace(
@@ -190,7 +190,7 @@ class Options(Record, frozen=True):
 
     @property
     def by_timer(self) -> Timer:
-        """The requested timer; `auto` for a command, which prints its own times."""
+        """The requested timer; `auto` if none is requested, and for a command that prints its own times."""
         return "auto" if self.command else self.timer or "auto"
 
     def threshold_of(self, cell: str) -> float:
@@ -229,7 +229,7 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def worker_argv() -> tuple[str, ...]:
-    """Return the argv of a simulated worker, the JSON list $ABPROF_WORKER; (): real workers. Raises AbprofError."""
+    """Return the argv of a simulated worker, from the JSON list $ABPROF_WORKER; () if unset. Raises AbprofError."""
     try:
         return msgspec.json.decode(os.environ.get("ABPROF_WORKER") or "[]", type=tuple[str, ...])
     except UNREADABLE as error:

@@ -54,7 +54,7 @@ class Profile(Record, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """Reason why there are no metrics; "" if there are."""
+        """Reason why there are no metrics; "" if there are metrics."""
         return "" if self.status == "ok" else f"{self.status}: {self.reason}"
 
 

@@ -112,7 +112,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     low_pct: float | None = None  # repeated confidence interval, 95 % over all planned looks
     high_pct: float | None = None
     reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, one_clock, clock, power, quick_..., budget, ...
-    clock_pct: float | None = None  # change of the device's clock; positive: faster; None: not read
+    clock_pct: float | None = None  # change of the device's clock; positive: a faster clock; None: not read
     cycles_pct: float | None = None  # change of time x clock
     read_pct: float | None = None  # change of times as read, if judged times are rescaled to one clock
     sustained_pct: float | None = None  # change of time without pauses, at the power limit; None: not measured
@@ -131,7 +131,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
 
     @property
     def with_peer(self) -> bool:
-        """Whether the row compares a library peer with a side."""
+        """Whether this comparison is of a library peer with a side."""
         return bool(Arm.of(self.from_).peer)
 
 
@@ -180,9 +180,9 @@ class Run(Record, frozen=True, kw_only=True):
     toolchains: dict[str, Toolchain] = {}  # side id -> toolchain; {} in older runs
     ceilings: Ceilings | None = None  # peak rates of the device; None: not measured
     environment: dict[str, str] = {}
-    withheld: tuple[str, ...] = ()  # names of environment variables that workers do not get
+    withheld: tuple[str, ...] = ()  # names of environment variables that are not passed to workers
     notes: tuple[str, ...] = ()  # lines about the sides: merge base moved on, same ref twice, ...
-    touched: tuple[Touched, ...] = ()  # files that changed and must not
+    touched: tuple[Touched, ...] = ()  # files that changed although code under test must not change them
     header: Header | None = None
     observations: tuple[Observation, ...] = ()
     comparisons: tuple[Comparison, ...] = ()  # base with targets, peers with every side
@@ -196,7 +196,7 @@ class Run(Record, frozen=True, kw_only=True):
     warnings: tuple[Advice, ...] = ()
 
     def side(self, id: str) -> Side:
-        """Return the side with this id. Raises KeyError."""
+        """Return the side with this id. Raises KeyError for an unknown id."""
         return {side.id: side for side in self.sides}[id]
 
 

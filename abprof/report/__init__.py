@@ -1,7 +1,7 @@
-"""Reports of a judged run. In: a run and its blocks. Out: tables, pages, the end of output.txt, and lines of a terminal.
+"""Report a judged run: from the run and its blocks make tables, pages, the end of output.txt, and lines of a terminal.
 
-`write_all` writes every file of a run folder anew, `rendered` gives one format as bytes, `print_run` prints the run on
-standard output. All three print one model, a `Page`. Pages of other packages take their templates from `environment` and `asset`.
+`write_all` writes every report of a run folder anew, `rendered` returns one format as bytes, `print_run` prints the run on
+standard output. All three show one model of the run, a `Page`. Other packages render their pages with `environment` and `asset`.
 
 The modules `sentences` (wording) and `text` (numbers and foreign text) are public too. `legacy`, `probes`, `scripts`,
 `suite_csv` and `terminal` serve one command each.
@@ -22,7 +22,7 @@ _MODULES = {"Page": "model", "print_run": "terminal"}  # all others are in `rend
 
 
 def __getattr__(name: str) -> Any:
-    """Load on first use: jinja2 and rich cost more than a short command."""
+    """Import a public name on first use, because importing jinja2 and rich takes longer than a short command."""
     if name in __all__:
         return getattr(import_module(f"abprof.report.{_MODULES.get(name, 'render')}"), name)
     raise AttributeError(name)

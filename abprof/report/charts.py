@@ -1,4 +1,4 @@
-"""The strip of all changes, as inline SVG in the page's colours and as a PNG. The page's tables have the same numbers."""
+"""Draw the strip, a chart of all changes, as inline SVG and as a PNG. The page's tables have the same numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FARTHEST = 60.0  # per cent of time up to which an interval stretches the axis
 
 
 class Strip:
-    """Every row with a change, from the fastest to the slowest, over the band of the threshold; slower is up."""
+    """A chart of every row with a change, from the fastest to the slowest, over the threshold's band; slower is up."""
 
     def __init__(self, comparisons: Iterable[Comparison], options: Options) -> None:
         self.rows = sorted((c for c in comparisons if c.pct is not None), key=lambda c: (c.pct or 0.0, c.cell, c.to))
@@ -30,11 +30,11 @@ class Strip:
         self.levels = [(pct, f"{pct:+.1f} %") for pct in (self.half, -self.half)] + [(0.0, f"±{self.limit:g} %")]
 
     def y(self, pct: float) -> float:
-        """Share of the height from the top; an interval beyond the axis ends at the edge."""
+        """Return where `pct` lies, as a share of the height from the top; a value beyond the axis lies at the edge."""
         return 0.5 - max(-1.0, min(1.0, pct / self.half)) / 2
 
     def svg(self) -> Markup:
-        """The strip as SVG. Each verdict has a shape as well as a colour."""
+        """Return the strip as SVG. Each verdict has a shape as well as a colour."""
         left, width, height = 52, 1000, 190
 
         def at(pct: float) -> float:
@@ -61,7 +61,7 @@ class Strip:
         return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704
 
     def png(self, sentence: str, below: str) -> bytes:
-        """The strip as a picture for chats and slides, with two lines of text, drawn by Pillow."""
+        """Return the strip as a PNG for chats and slides, drawn by Pillow below the lines `sentence` and `below`."""
         from PIL import Image, ImageDraw, ImageFont
 
         image = Image.new("RGB", (1600, 700), "white")

@@ -1,7 +1,7 @@
-"""cells.csv, and how every CSV file is written and read.
+"""Make cells.csv, and write and read every CSV file.
 
-Text keeps its letters, except invisible ones and a spreadsheet's formulas. cells.csv has unrounded numbers: times in ms,
-memory in bytes, changes in per cent of time (negative is faster). An empty cell means "not recorded".
+Invisible letters and a spreadsheet's formulas are made harmless; other text is kept. cells.csv has unrounded numbers: times
+in ms, memory in bytes, changes in per cent of time (negative is faster). An empty cell means "not recorded".
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectab
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: Callable[[float], str] = repr) -> str:
-    """A CSV file with these columns; `number` formats floats, and None or a missing column is an empty cell.
+    """Return a CSV file with the columns `header`. `number` formats floats; None or a missing value is an empty cell.
 
-    Raises ValueError for a column that `header` lacks.
+    Raises ValueError for a line with a column that `header` lacks.
     """
 
     def cell(value: Any) -> str:
@@ -40,7 +40,7 @@ def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: 
 
 
 def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
-    """A CSV file's columns and lines, every cell as text. Raises AbprofError for anything that is not a whole table."""
+    """Return a CSV file's columns and lines, every cell as text. Raises AbprofError for a file that is not a whole table."""
     import pandas as pd
 
     try:  # the Python engine tells a short row from one with empty cells, and says where a quote stays open
@@ -68,7 +68,7 @@ def ms(ns: float | None) -> float | None:
 
 
 def cells_csv(run: Run) -> str:
-    """A row per cell and arm; a cell that was never reached has one row."""
+    """Return cells.csv: a row for each cell and arm, and one row for a cell that the run never reached."""
     seen: dict[str, list[Observation | None]] = {}
     for observation in run.observations:
         seen.setdefault(observation.cell, []).append(observation)
@@ -82,7 +82,7 @@ def cells_csv(run: Run) -> str:
 
 
 def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Comparison | None) -> Line:
-    """`judged`: the arm against base; None for base itself, for peers and in a run of one branch."""
+    """Return one row. `judged` compares the arm with base; None for base itself, for peers and in a run of one branch."""
     place = rows.arm(run, seen.arm) if seen else None
     side = next((side for side in run.sides if place and side.id == place.side), None)
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)

@@ -1,8 +1,8 @@
-"""The JSON files of the original scripts, with their keys and abprof's numbers.
+"""Make the JSON files of the original scripts, with the scripts' keys and abprof's numbers.
 
 `analysis_results.json` (warp-specialised attention), `bubble_reduction.json` (patterns by sparsity),
-`fmha_scaling_results.json` (the ladder over lengths). Each branch has a file, and each value of an axis that the script had
-fixed has its own. A number that was not recorded is null; a step that did not run is left out, as in the original files.
+`fmha_scaling_results.json` (the ladder over lengths). Each branch has files of its own, one for each value of an axis that the
+script had fixed. A number that was not recorded is null; a step that did not run is left out, as in the original files.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from abprof.report.rows import ArmOf, Group, Row, gbps, groups, tflops, value
 from abprof.report.text import clean
 
 Written = Iterator[tuple[str, Any]]
-BASELINE = "sdpa"  # the peer that fmha_scaling_results counts from
+BASELINE = "sdpa"  # the peer that is the baseline of fmha_scaling_results
 
 
 def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
-    """File name -> JSON. Raises AbprofError if no workload of the run belongs to one of these scripts."""
+    """Return JSON texts by file name. Raises AbprofError if no workload of the run belongs to one of these scripts."""
     made: dict[str, str] = {}
     labels = dict(zip((s.id for s in run.sides), safe_labels((s.label, s.commit) for s in run.sides), strict=True))
     for group in groups(run):
@@ -57,7 +57,7 @@ def _bubbles(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wri
 
 
 def _pattern(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> dict[str, Any]:
-    """The first ten turns that count, in run order, and statistics of all of them; an arm without times has an error."""
+    """Return times in ms: the first ten turns not rejected, and statistics of all such turns. Without times: an `error`."""
     times = [
         turn.value / 1e6
         for block in blocks
@@ -89,7 +89,7 @@ def _scaling(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wri
 
 
 def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) -> dict[str, Any] | None:
-    """Step 0 is torch's attention, where it was measured; without it the ladder's first step is the baseline."""
+    """Return one length's steps; None if no step has a time. Step 0 is torch's attention; the first timed step is the baseline."""
     first = next(iter(rows.values()))
     timed = [(0, BASELINE, value(seen, first.metric)) for cell, peer, seen in group.peers
              if (cell.id, peer.peer) == (first.cell.id, BASELINE) and seen.status != "wrong"]  # fmt: skip
@@ -113,7 +113,7 @@ def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) ->
 
 
 def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:
-    """The script's fixed shape; tiles and occupancy of the last step, where its kernel reports them."""
+    """Return the script's fixed shape, and the tiles and occupancy of the last step whose kernel reports them."""
     params = rows[0].cell.params
     said = next((str(seen.facts["configuration"]) for row in reversed(rows)
                  if (seen := arm(row)) and "configuration" in seen.facts), "")  # fmt: skip
@@ -125,7 +125,7 @@ def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:
 
 
 def _fixed(run: Run, group: Group, moving: tuple[str, ...]) -> dict[str, list[Row]]:
-    """Rows by the axes that the script had fixed, as a part of a file's name: "" where all rows agree. In the run's order."""
+    """Group rows, in the run's order, by the axes that the script had fixed. A key is part of a file name: "" if all agree."""
     order = {cell.id: place for place, cell in enumerate(run.cells)}
     found: dict[str, list[Row]] = {}
     axes = [axis for axis in group.axes if axis not in moving]

@@ -1,4 +1,4 @@
-"""The presentation model: a run as headline, notes, tables and facts, which HTML, Markdown and the terminal print."""
+"""The presentation model: a run's headline, notes, tables and facts. HTML, Markdown and the terminal print this model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 
 @dataclass(frozen=True)
 class Detail:
-    """A row's entry under "Cell by cell"."""
+    """One row's entry in the report's section "Cell by cell"."""
 
     line: Line
     rows: tuple[Texts, ...]
@@ -48,11 +48,11 @@ class Workload:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The tables below the rows."""
+        """The tables that a report shows below the rows."""
         return tables.blocks(self.run, self.group, self.lines)
 
     def details(self) -> Iterator[Detail]:
-        """The entries of the rows under "Cell by cell". A generator, because all entries together are most of a page."""
+        """Yield the rows' entries under "Cell by cell" one at a time, because all entries together are most of a page."""
         for line in (line for line in self.lines if line.id):
             sides = [line.row.base, line.row.target] if self.group.target else [line.row.base]
             logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
@@ -61,7 +61,7 @@ class Workload:
 
 
 class Page:
-    """All that a report of a judged run and its blocks shows, in order."""
+    """Everything that a report of a judged run and its blocks shows, in the order of the report."""
 
     def __init__(self, run: Run, blocks: Sequence[Measured]) -> None:
         groups = rows.groups(run)
@@ -73,7 +73,7 @@ class Page:
         self.machine = _machine(run)
         self.alerts = [*_alerts(run)]
         self.counts = _counts(run)
-        self.weaker = sentences.weaker(run)  # guarantees
+        self.weaker = sentences.weaker(run)  # sentences about guarantees weaker than usual
         self.trust, self.trusted = _trust(run, blocks), _trusted(run)
         self.strip = charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options)
         self.workloads = [Workload(run, *of) for of in zip(groups, lines, strict=True)]
@@ -87,7 +87,7 @@ class Page:
 
 
 def _alerts(run: Run) -> Iterator[tuple[str, str]]:
-    """What forbids to act on the run, and why."""
+    """Yield each objection to acting on the run, as (what is wrong, why it matters)."""
     if run.status != "complete":
         yield f"This run is {run.status}", "what is missing was not measured"
     if run.header and not run.header.trusted:
@@ -112,7 +112,7 @@ def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
 
 
 def folded_title(lines: Sequence[Line]) -> str:
-    """`31 unchanged, 2 unsupported`: the rows that a page folds or a terminal does not show."""
+    """Count, by verdict, the rows that a page folds or a terminal does not show: `31 unchanged, 2 unsupported`."""
     verdicts = [line.verdict.replace("same", "unchanged") for line in lines]
     return ", ".join(f"{verdicts.count(verdict)} {clean(verdict)}" for verdict in dict.fromkeys(verdicts))
 
@@ -121,7 +121,7 @@ def folded_title(lines: Sequence[Line]) -> str:
 
 
 def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterator[Texts]:
-    """A label and the text of each side, or one text where all sides agree."""
+    """Yield a row's numbers, each as a label with one text per side, or with one text if all sides agree."""
     judged = row.comparison
     for label, name in _CHANGES.items():
         if (pct := getattr(judged, name, None)) is not None:
@@ -133,7 +133,7 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterato
 
 
 def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
-    """All that was recorded of an arm, by label."""
+    """Yield everything recorded of an arm, as (label, text)."""
     ns, timed, check, parts = row.ns(seen), rows.metric(seen, row.metric), seen.check, rows.Breakdown(row.cell, seen)
     alike = run.ceilings and len({machine.device for machine in run.machines.values()}) < 2
     best_of = {"TFLOP/s": run.ceilings.tflops, "GB/s": run.ceilings.gbps} if alike and run.ceilings else {}
@@ -165,13 +165,13 @@ def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
 
 
 def _counts(run: Run) -> list[tuple[str, int]]:
-    """The verdicts and how many rows have each, with unsupported and missing apart."""
+    """Return (verdict, number of rows) for each verdict that occurs; unsupported and missing rows are counted separately."""
     found = run.header.counts if run.header else {}
     return [(name, found[name]) for name in (*sentences.VERDICTS, "unsupported", "missing") if found.get(name)]
 
 
 def _trusted(run: Run) -> str:
-    """Whether the run may be trusted, and the reason; "" for one side without controls."""
+    """Say whether the run may be trusted, and why; "" for a run of one side that nothing makes untrusted."""
     if any(one.falsifies for one in run.touched):
         return "not trusted: files that the run rests on changed while it ran (see the warnings)"
     counted = run.header.counts if run.header else {}
@@ -192,7 +192,7 @@ def _trusted(run: Run) -> str:
 
 
 def _trust(run: Run, blocks: Sequence[Measured]) -> Facts:
-    """Guarantees, controls, proofs and epochs."""
+    """Return facts about weaker guarantees, trust, checks of loaded files, and epochs."""
     found: Facts = [("guarantee", text) for text in sentences.weaker(run)]
     if sentence := _trusted(run):
         found.append(("trust", sentence))
@@ -224,7 +224,7 @@ def _epochs(every: Sequence[Measured]) -> str:
 
 
 def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
-    """The rules of the verdicts, the clock, the conventions and the source of the workloads."""
+    """Return facts about the verdicts' rules, the clock, the FLOP conventions and the source of the workloads."""
     settings = run.options
     measured = {block.metric for block in blocks if block.rounds and block.judged}
     found: Facts = []
@@ -245,13 +245,13 @@ def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
 
 
 def _where(run: Run) -> str:
-    """The devices that measured: `NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
+    """Name the devices that measured: `NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
     counted = Counter(machine.device for machine in run.machines.values()) or Counter([run.machine.device])
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted.items())
 
 
 def _machine(run: Run) -> Facts:
-    """The machine and its devices, their peak rates, and the versions of what ran."""
+    """Return facts about the machine, its devices, their peak rates, and the versions of the software."""
     of = run.machine
     found = [("device", clean(_where(run))), ("kind", of.kind), ("host", clean(of.host)), ("uuid", clean(of.uuid)),
              ("processors", str(of.cpus or "")), ("memory", size(of.memory_bytes) if of.memory_bytes else "")]  # fmt: skip
@@ -266,7 +266,7 @@ def _machine(run: Run) -> Facts:
 
 
 def _builds(run: Run) -> Facts:
-    """One line per kernel package and side."""
+    """Return one line for the build of each kernel package, by side and machine."""
     found: Facts = []
     apart = [(build, f" on {machine.device}") for machine in run.machines.values() for build in machine.builds]
     for build, place in [*((build, "") for build in run.builds), *apart]:
@@ -284,7 +284,7 @@ def _builds(run: Run) -> Facts:
 
 
 def _differences(run: Run) -> Facts:
-    """The interpreters, compilers and packages that differ between the sides."""
+    """Return the interpreters, compilers and packages whose versions differ between the sides."""
     of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
     found: Facts = []
     for name in dict.fromkeys(name for known in of.values() for name in known):

@@ -1,4 +1,4 @@
-"""The page in each format: HTML and Markdown by templates/report.html and report.md, CSV, JSON, PNG, JUnit."""
+"""Render the page in each format: HTML and Markdown by templates/report.html and report.md, CSV, JSON, PNG, JUnit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from abprof.system.bundled import bundled
 
 
 def environment(escaped: Callable[[str], Markup]) -> Environment:
-    """Jinja over templates/ for pages: each printed text is one line, escaped by `escaped`, and an unknown name is an error."""
+    """Return Jinja over templates/ for pages: each printed text is one line, escaped by `escaped`; unknown names are errors."""
 
     def safe(value: Any) -> Any:
         if isinstance(value, Markup) or value is None:
@@ -43,7 +43,7 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
 
 
 def templates(finalize: Callable[[Any], Any]) -> Environment:
-    """Jinja over templates/, where `finalize` makes each printed value safe."""
+    """Return Jinja over templates/, where `finalize` makes each printed value safe."""
     return Environment(
         loader=FileSystemLoader(bundled("templates")),
         autoescape=True,
@@ -56,13 +56,13 @@ def templates(finalize: Callable[[Any], Any]) -> Environment:
 
 
 def asset(name: str) -> str:
-    """A style sheet or script of templates/ without its indentation, which is a tenth of it."""
+    """Return a style sheet or script of templates/ without indentation, which is a tenth of its bytes."""
     content = (bundled("templates") / name).read_text(encoding="utf-8")
     return re.sub(r"^[ \t]+", "", content, flags=re.MULTILINE)
 
 
 def html(page: Page) -> str:
-    """One self-contained HTML document: no request to another file or host."""
+    """Return the report as one self-contained HTML document, which requests no other file or host."""
     script = asset("report.js")
     return environment(escape).get_template("report.html").render(
         page=page,
@@ -75,12 +75,12 @@ def html(page: Page) -> str:
 
 
 def markdown(page: Page) -> str:
-    """The report as GitHub-flavoured Markdown."""
+    """Return the report as GitHub-flavoured Markdown."""
     return environment(text.markdown).get_template("report.md").render(page=page, run=page.run)
 
 
 def _junit(page: Page) -> bytes:
-    """A test suite per workload and target, a test per row: `broken` is an error, `slower` a failure, `unclear` skipped."""
+    """Return JUnit XML: a suite per workload and target, a test per row (`broken`: error, `slower`: failure, `unclear`: skipped)."""
     root = ElementTree.Element("testsuites", name=text.clean(page.headline))
     for workload in page.workloads:
         target = workload.group.target
@@ -123,7 +123,7 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
 
 
 def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
-    """The run in one of FORMATS; nothing is written."""
+    """Return the run as a file in one of FORMATS, without writing it."""
     made = FORMATS[format](Page(run, blocks))
     return made.encode(errors="replace") if isinstance(made, str) else made
 
@@ -132,7 +132,7 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
     """Write every report of a run in any state, and return the files: cells.csv, the suites' CSVs, memory.csv, the end of
     output.txt, report.md and report.html.
 
-    Raises AbprofError when the disk refuses.
+    Raises AbprofError if a file cannot be read or written.
     """
     model, output = Page(run, blocks), folder / "output.txt"
     with disk.refusals(output):

@@ -1,6 +1,6 @@
-"""A run as rows: the cells in reading order, each with its two arms and their comparison.
+"""Lay out a run as rows: the cells in reading order, each with its two arms and their comparison.
 
-Terminal, log, Markdown, HTML and CSV all use these rows, so that they cannot disagree.
+Terminal, log, Markdown, HTML and CSV all use these rows, so that no two reports disagree.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Row:
     metric: str  # the judged metric
     base: Observation | None
     target: Observation | None  # None in a run of one branch
-    comparison: Comparison | None  # None: not judged, in a run of one branch or one that ended before
+    comparison: Comparison | None  # None: not judged, because the run has one branch or ended before
 
     @property
     def verdict(self) -> Verdict | None:
@@ -47,32 +47,32 @@ class Row:
 
     @property
     def apart(self) -> str:
-        """`unsupported` or `missing` if both arms are, else "". These rows are counted separately, never as undecided."""
+        """The status `unsupported` or `missing` if both arms have it, else "". Such rows are never counted as undecided."""
         if self.comparison is None or self.comparison.verdict != "unclear":
             return ""
         return next((code for code in self.comparison.reasons[:1] if code in ("unsupported", "missing")), "")
 
     @property
     def folded(self) -> bool:
-        """Whether the row needs no action: the same, or supported on neither side."""
+        """Whether the row needs no action: its verdict is `same`, or both arms are unsupported or missing."""
         return self.verdict == "same" or bool(self.apart)
 
     @property
     def failing(self) -> list[Observation]:
-        """The arms that failed or were wrong; an unsupported arm counts where the other side ran."""
+        """The arms that failed or had a wrong output; an unsupported arm counts as failed if the other side supports the cell."""
         fine = ("ok", "identical") if self.comparison and not self.apart else ("ok", "identical", "unsupported")
         return [seen for seen in (self.base, self.target) if seen and not self.apart and seen.status not in fine]
 
     def ns(self, seen: Observation | None) -> float | None:
-        """This row's judged time of an arm, in ns a call."""
+        """Return an arm's time by the row's judged metric, in ns a call; None if not recorded."""
         return value(seen, self.metric)
 
 
 class Group:
-    """The rows of one workload against one target (None in a run of one branch), those that need a person first."""
+    """The rows of one workload against one target (None in a run of one branch). Rows that need a person come first."""
 
     def __init__(self, run: Run, workload: Workload, target: Side | None, cells: Sequence[Cell]) -> None:
-        """`cells`: all cells of this workload."""
+        """Collect the rows of `cells`, which are all cells of this workload."""
         self.workload, self.target = workload, target
         # The axes that differ between cells; each other axis with its one value, or with the axis that it always equals.
         self.axes, self.constants = _axes(workload, cells)
@@ -102,32 +102,32 @@ class Group:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Headings of the axes that differ between the rows; () for one cell."""
+        """Headings of the axes that differ between cells, then `variant` if rows have variants; () if neither applies."""
         return (*map(text.clean, self.axes), *(["variant"] if self.variants else []))
 
     @property
     def sides(self) -> list[tuple[str, ArmOf]]:
-        """`base`, and the target if there is one, each with the function that takes its arm from a row."""
+        """The ids of base and of the target (if any), each with a function that returns this side's arm of a row."""
         found: list[tuple[str, ArmOf]] = [("base", lambda row: row.base)]
         return [*found, (self.target.id, lambda row: row.target)] if self.target else found
 
     def name(self, row: Row) -> str:
-        """The row by the axes that differ, and its variant: `mask_type=full direction=fwd ws`."""
+        """Name the row by the axes that differ, and its variant: `mask_type=full direction=fwd ws`."""
         return label(row.cell, self.axes, row.variant)
 
     def full_name(self, cell: Cell, variant: str = "") -> str:
-        """The cell as the whole run names it: the workload, then the axes."""
+        """Name the cell within the whole run: the workload, the axes that differ, the variant."""
         axes = (f"{axis}={cell.params[axis]}" for axis in self.axes if axis in cell.params)
         return text.clean(" ".join(filter(None, (self.workload.name, *axes, variant))))
 
     def title(self, run: Run) -> str:
-        """The workload, with the target where there are several."""
+        """Name the workload, and the target if the run has several targets."""
         against = f" against {text.clean(self.target.label, 60)}" if self.target and len(run.sides) > 2 else ""
         return text.clean(self.workload.name) + against
 
 
 def groups(run: Run) -> tuple[Group, ...]:
-    """A group for each target and each workload with cells. In a run of one branch `target` is None."""
+    """Return a group for each target and each workload with cells. In a run of one branch `target` is None."""
     targets: list[Side | None] = [side for side in run.sides if side.id != "base"]
     return tuple(
         Group(run, workload, target, cells)
@@ -138,7 +138,7 @@ def groups(run: Run) -> tuple[Group, ...]:
 
 
 def _variants(run: Run, workload: Workload, cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """Cell -> variants that a side ran or should have run; [""] if the package has no variants."""
+    """Return by cell id the variants that a side ran or should have run; [""] if the package has no variants."""
     sides = {side.id for side in run.sides}
     arms = {one: Arm.of(one) for one in {o.arm for o in run.observations}}
     ran: dict[str, list[Arm]] = {cell.id: [] for cell in cells}
@@ -153,7 +153,7 @@ def _variants(run: Run, workload: Workload, cells: Sequence[Cell]) -> dict[str, 
 
 
 def _axes(workload: Workload, cells: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """The axes that differ between cells; and each other axis with its one value, or with the axis that it always equals."""
+    """Return the axes that differ between cells, and each other axis with its one value or the axis that it always equals."""
     varying: dict[tuple[str, ...], str] = {}
     constants: dict[str, str] = {}
     for axis in dict.fromkeys([*workload.axes, *(axis for cell in cells for axis in cell.params)]):
@@ -166,19 +166,19 @@ def _axes(workload: Workload, cells: Sequence[Cell]) -> tuple[tuple[str, ...], d
 
 
 def label(cell: Cell, axes: Iterable[str], variant: str = "") -> str:
-    """A cell by these axes and its variant; the cell's id if it has neither."""
+    """Name a cell by these axes and `variant`; by its id if the cell has none of these axes and no variant."""
     parts = [f"{axis}={cell.params[axis]}" for axis in axes if axis in cell.params]
     return text.clean(" ".join([*parts, *([variant] if variant else [])]) or cell.id)
 
 
 def workload_of(run: Run, cell: Cell) -> Workload:
-    """The cell's workload; a workload without axes if run.json does not list it."""
+    """Return the cell's workload, or a workload without axes if run.json does not list the cell's workload."""
     bare = Workload(name=cell.workload, kernel=cell.kernel, suite="", axes=(), judge=run.options.judge)
     return next((load for load in run.workloads if load.name == cell.workload), bare)
 
 
 def judged_metric(run: Run, workload: Workload, seen: Observation | None = None) -> str:
-    """The metric of the verdict: `workload.judge`, or the wall clock if the run was not judged by GPU time."""
+    """Return the metric that judges this workload in this run; if `seen` lacks this metric, another time that `seen` has."""
     name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.options.judge != "gpu" else workload.judge]
     if seen and seen.metrics and name not in seen.metrics:
         others = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "gpu_busy", "wall")
@@ -187,12 +187,12 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
 
 
 def arm(run: Run, id: str) -> Arm:
-    """The run's arm with this id, else the arm that the id names. An id lacks a control's variant."""
+    """Return the run's arm with this id; if the run lists none, parse `id`, which lacks a control's variant."""
     return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
 
 
 def arm_name(run: Run, id: str) -> str:
-    """An arm in words: `main ws`, `peer sdpa`; with the side's id if two sides have the same label."""
+    """Name an arm in words: `main ws`, `peer sdpa`; with the side's id if two sides have the same label."""
     one = arm(run, id)
     if one.peer:
         return f"peer {text.clean(one.peer)}"
@@ -211,26 +211,26 @@ def metric(seen: Observation | None, name: str) -> Metric | None:
 
 
 def value(seen: Observation | None, name: str) -> float | None:
-    """A metric's value: a time in ns a call, memory in bytes."""
+    """Return a metric's value: a time in ns a call, or memory in bytes; None if not recorded."""
     found = metric(seen, name)
     return found.value if found else None
 
 
 def tflops(cell: Cell, ns: float | None) -> float | None:
-    """TFLOP/s by the workload's own FLOP convention."""
+    """Return TFLOP/s by the workload's own FLOP convention; None without a FLOP count or a time."""
     return cell.flops / ns / 1e3 if cell.flops and ns else None
 
 
 def gbps(cell: Cell, ns: float | None) -> float | None:
-    """GB/s by the workload's own count of ideal bytes."""
+    """Return GB/s by the workload's own count of ideal bytes; None without this count or a time."""
     return cell.bytes / ns if cell.bytes and ns else None
 
 
 class Breakdown:
-    """An arm's phases in ns a call, from a profiled pass; None: the range never ran, or there was no pass.
+    """An arm's phases in ns a call, from the profiled pass. None: the phase's range never ran, or no pass was profiled.
 
-    `phases` are of the cell's own direction, named without it (`fwd_run` of a forward cell is `run`). `others` are of the other
-    direction, by full name: a backward call may compute the output again. `all` has both, the cell's own first.
+    `phases` belong to the cell's own direction and are named without it (`fwd_run` of a forward cell is `run`). `others` belong
+    to the opposite direction, by full name: a backward call may compute the output again. `all` is `phases`, then `others`.
     """
 
     def __init__(self, cell: Cell, seen: Observation | None) -> None:
@@ -258,7 +258,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Block:
-    """A titled part of a section. `folded`: closed until a click on its title."""
+    """A titled part of a section. `folded`: closed until the reader clicks the title."""
 
     title: str = ""
     text: tuple[str, ...] = ()
@@ -280,7 +280,7 @@ class Section:
 class Line:
     """The texts of one row. In a run of one branch `after` and `change` are empty."""
 
-    id = ""  # of the row's entry under "Cell by cell"; "" without an entry
+    id = ""  # HTML id of the row's entry under "Cell by cell"; "" without an entry
 
     def __init__(self, group: Group, row: Row) -> None:
         judged, target = row.comparison, group.target
@@ -293,7 +293,7 @@ class Line:
         self.before = time_text(row.base, row.metric)
         self.after = time_text(row.target, row.metric) if target else ""
         self.change = sentences.change_text(judged) if judged else ""
-        # Of the change; of the time itself in a run of one branch.
+        # The interval of the change; in a run of one branch, the interval of the time.
         self.interval = sentences.reach(judged) if judged else own_interval(row.base, row.metric)
         self.rate = _arrow(rates, target.id) if target else rates[0]
         self.note = sentences.note(judged)  # what qualifies the verdict
@@ -301,7 +301,7 @@ class Line:
 
 
 def _arrow(texts: list[str], target: str) -> str:
-    """`613.2 → 653.7`; one number if both are equal or one is missing."""
+    """Join both sides' rates: `613.2 → 653.7`; one number if both are equal or one is missing."""
     known = list(dict.fromkeys(rate for rate in texts if rate != text.NOT_RECORDED))
     if text.NOT_RECORDED in texts and known:
         return f"{known[0]} ({'base' if texts[0] == known[0] else target} only)"
@@ -309,7 +309,7 @@ def _arrow(texts: list[str], target: str) -> str:
 
 
 def time_text(seen: Observation | None, name: str) -> str:
-    """The time by this metric, or the arm's status if it has no time."""
+    """Return the time by metric `name` as text, or the arm's status if this time is missing."""
     if seen is None:
         return "not measured"
     ns = value(seen, name)
@@ -319,7 +319,7 @@ def time_text(seen: Observation | None, name: str) -> str:
 
 
 def own_interval(seen: Observation | None, name: str) -> str:
-    """The interval of an arm's own time, or the reason for a missing time."""
+    """Return the interval of an arm's own time as text, or the reason for a missing time."""
     timed = metric(seen, name)
     if timed is None:  # a failed build has its own line below the tables
         return text.clean(seen.reason, 80) if seen and seen.status != "build_failed" else ""
@@ -344,18 +344,18 @@ class Failed:
 
     @property
     def what(self) -> str:
-        """`8 cells (first: dense mask_type=full)`, or the one cell."""
+        """The affected cells: `8 cells (first: dense mask_type=full)`, or the name of a single cell."""
         several = len(self.cases) > 1
         return f"{plural(len(self.cases), 'cell')} (first: {self.cases[0]})" if several else self.cases[0]
 
     def line(self) -> str:
-        """`main, 16 cells (first: dense mask_type=full): build failed: error: ... [logs/build-base-ffa.log]`."""
+        """Say the failure: `main, 16 cells (first: dense mask_type=full): build failed: error: ... [logs/build.log]`."""
         log = f" [{text.clean(self.log)}]" if self.log else ""
         return f"{self.arm}, {self.what}: {self.status}: {text.clean(self.reason, 160)}{log}"
 
 
 def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
-    """Each failure of the rows, then of the peers, once. Rows that neither side supports count only if the run has no others."""
+    """Return each failure once, the rows' before the peers'. Rows that no side supports count only if the run has no others."""
     every = list(every)
     nothing = all(row.apart for group in every for row in group.rows)
     found = [(seen, group.full_name(row.cell, row.variant)) for group in every for row in group.rows
@@ -380,5 +380,5 @@ def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
 
 
 def log_path(name: str) -> str:
-    """A log's path inside the run folder; some records have the file's name only."""
+    """Return a log's path inside the run folder; some records have only the file's name."""
     return f"logs/{name}" if name and "/" not in name else name

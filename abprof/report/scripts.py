@@ -1,6 +1,6 @@
-"""Scripts that record a run's cells under Nsight's tools, or measure them again, by templates/scripts/.
+"""Make scripts that record a run's cells under Nsight's tools or measure the cells again, from templates/scripts/.
 
-Names of branches and cells are foreign text, and a script is executed: whatever a template prints becomes one quoted word.
+Names of branches and cells are foreign text, so each value that a template prints becomes one quoted word of the shell.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _FIRST = ("broken", "slower", "faster", "slight", "unclear")
 
 
 def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
-    """The scripts by name, for these cells of a run, or of a plan that was not carried out.
+    """Return the scripts' texts by file name, for these cells of a run, or of a plan that was not carried out.
 
-    Raises AbprofError where no cell could be called, and for a name that cannot be a program's argument.
+    Raises AbprofError if no cell could be called, and for a name that cannot be a program's argument.
     """
     rows = _rows(run, cells)
     if not rows:
@@ -53,8 +53,8 @@ def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
 
 
 def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """The arms of each cell and variant, with the CSV names to compare. Rows with a finding come first, the largest change
-    of each verdict leading."""
+    """Return the arms of each cell and variant, with the names of the CSV files to compare. Rows with a finding come first,
+    by verdict, then by size of the change."""
     statuses = {(one.cell, one.arm): one.status for one in run.observations}
     sides = {side.id for side in run.sides}
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -73,7 +73,7 @@ def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def _look(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
-    """One arm of a cell: `file` is the start of its recordings' names, `options` belong to `abprof run-cell`."""
+    """Describe one arm of a cell: `file` begins the names of the arm's recordings, `options` belong to `abprof run-cell`."""
     options, source = ["--seed", str(run.options.seed)], run.options.workloads_from
     options += ["--variant", arm.variant] if arm.variant else []
     options += ["--python", run.options.python[arm.side]] if arm.side in run.options.python else []
@@ -85,7 +85,7 @@ def _look(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
 
 
 def _options(run: Run) -> list[str]:
-    """The options of `abprof run` that decide a verdict."""
+    """Return the options of `abprof run` that decide a verdict."""
     of = run.options
     words = [f"--threshold={of.threshold:g}", f"--margin={of.margin:g}", f"--seed={of.seed}"]
     words += [f"--python={side}={path}" for side, path in of.python.items()]
@@ -96,7 +96,7 @@ def _options(run: Run) -> list[str]:
 
 
 def _word(value: Any) -> Markup:
-    """One word of a shell, whatever its letters are. Raises AbprofError for text that no program's argument can hold."""
+    """Quote a value as one word of a shell. Raises AbprofError for text that no program's argument can hold."""
     if isinstance(value, Markup):
         return value
     text = str(value)

@@ -1,7 +1,7 @@
-"""The wording of every report: verdicts, reasons, statuses, causes, warnings and guarantees.
+"""Word every report: verdicts, reasons, statuses, causes, warnings and guarantees.
 
-A percentage is a change of time, has a word ("2.1 % slower"), and stands beside its interval or the reason why there is none.
-The run's headline and its warnings are made when it is judged (abprof/verdict/).
+A percentage is a change of time, names its direction ("2.1 % slower"), and stands beside its interval or the reason why the
+interval is missing. The run's headline and warnings are made when the run is judged (abprof/verdict/).
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ JUDGED_BY = {
 
 
 def _reason(code: str) -> str:
-    """A reason code in plain words; a bare status is the target's. Unknown codes are shown as they are."""
+    """Say a reason code in plain words; a status without an arm is the target's. Unknown codes are shown as they are."""
     arm, _, what = code.partition("_")
     if code not in _REASONS and arm in ("base", "target", "peer", "side", "control", "first", "second") and what:
         return f"{arm}: {_REASONS['proof'] if what == 'proof' else status(what)}"
@@ -66,37 +66,37 @@ def _reason(code: str) -> str:
 
 
 def reasons(row: Comparison) -> str:
-    """The comparison's reasons, joined, each once."""
+    """Join the comparison's reasons in plain words, each once."""
     codes = [f"{c} on both" if row.verdict == "unclear" and c in ("unsupported", "missing") else c for c in row.reasons]
     return "; ".join(dict.fromkeys(map(_reason, codes)))
 
 
 def status(name: str) -> str:
-    """A status as words in a sentence: `build_failed` is "build failed"."""
+    """Say a status in words: `build_failed` becomes "build failed"."""
     return {"oom": "out of memory", "wrong": "wrong output"}.get(name, name.replace("_", " "))
 
 
 def bounds(row: Comparison) -> str:
-    """The interval in words; a change from too few epochs has no interval."""
+    """Say the interval in words, or that too few epochs gave no interval; "" without a change."""
     if row.low_pct is not None and row.high_pct is not None:
         return interval(row.low_pct, row.high_pct, _places(row))
     return "" if row.pct is None else f"{NO_INTERVAL} from {plural(row.epochs, 'epoch')}"
 
 
 def reach(row: Comparison) -> str:
-    """The interval, and the slow-down that a row without a change would have shown with 90 % probability."""
+    """Say the interval; for `same`, `slight` and `unclear` also the slow-down that 90 % of such runs would detect."""
     least = row.detectable_pct if row.verdict in ("same", "slight", "unclear") else None
     found = "" if least is None else f"would detect a slow-down of {least:.{0 if least >= 10 else 1}f} %"
     return "; ".join(filter(None, (bounds(row), found)))
 
 
 def _places(row: Comparison) -> int:
-    """Decimals worth showing: two when the interval is narrower than half a per cent."""
+    """Number of decimals worth showing: two if the interval is narrower than half a per cent, else one."""
     return 2 if row.low_pct is not None and row.high_pct is not None and row.high_pct - row.low_pct < 0.5 else 1
 
 
 def change_text(row: Comparison) -> str:
-    """`2.1 % slower`; `~` without a certain difference; the reasons if there is no number."""
+    """Say the change: `2.1 % slower`; `~` if `same` or if the interval contains zero; the reasons if there is no number."""
     if row.pct is None:
         return reasons(row) or NOT_RECORDED
     around_zero = row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0 <= row.high_pct
@@ -104,7 +104,7 @@ def change_text(row: Comparison) -> str:
 
 
 def _qualifier(row: Comparison) -> str:
-    """Qualifiers of the verdict: reasons, chance, the smallest margin that the data show, and the epochs that may decide."""
+    """Join the verdict's qualifiers: reasons, chance, the smallest margin that the data show, the epochs that may decide."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
     could = "" if margin is None else f"the data show only: within {margin:.1f} %"
@@ -114,13 +114,13 @@ def _qualifier(row: Comparison) -> str:
 
 
 def note(row: Comparison | None) -> str:
-    """The qualifiers of a row, or "" if `change_text` has the same words."""
+    """Return the qualifiers of a row, or "" if `change_text` has the same words."""
     said = _qualifier(row) if row else ""
     return "" if row is None or said == change_text(row) else said
 
 
 def verdict_and_change(row: Comparison) -> str:
-    """`slower; time 2.1 % slower (95 % interval: ...)`, `same (identical code)`."""
+    """Say the verdict and the change: `slower; time 2.1 % slower (95 % interval: ...)`, `same (identical code)`."""
     why = _qualifier(row)
     verdict = f"{row.verdict} ({why})" if why else row.verdict
     if row.pct is None:
@@ -130,31 +130,31 @@ def verdict_and_change(row: Comparison) -> str:
 
 
 def because(row: Comparison | None) -> str:
-    """The causes of a row that changed; "" if no cause was looked for."""
+    """Join the causes of a row that changed; "" if abprof looked for no cause."""
     if row is None or row.causes is None:
         return ""
     return "; ".join(clean(cause.text) for cause in row.causes) or NO_CAUSE
 
 
 def fact(value: Value) -> str:
-    """A workload's fact as text; numbers have four significant digits."""
+    """Return a workload's fact as text; a float has four significant digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else clean(value)
 
 
 def headline(run: Run) -> str:
-    """The run's result in one sentence."""
+    """Return the run's result in one sentence."""
     return clean(run.header.sentence, 1000) if run.header else "Nothing was judged"
 
 
 def unfinished(run: Run) -> tuple[str, ...]:
-    """A sentence for a run that is not complete."""
+    """Return a sentence for a run that is not complete, else ()."""
     return () if run.status == "complete" else (f"This run is {run.status}: what is missing was not measured.",)
 
 
 def warning(one: Advice) -> str:
-    """A warning and what to do, on one line."""
+    """Return a warning and its advice on one line."""
     return f"{clean(one.text, 400)} ({clean(one.advice, 1000)})" if one.advice else clean(one.text, 400)
 
 
@@ -169,7 +169,7 @@ GUARANTEES: dict[Lacking, str] = {  # the sentence after `Weaker guarantee: `; `
 
 
 def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
-    """The guarantee that is weaker than usual, and its workloads: `reported`, a command times itself; `sides`, no reference."""
+    """Return the weaker guarantee, `reported` (a command times itself), `sides` (no reference) or "", and its workloads."""
     if run.command is not None:
         return "reported", ()
     alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
@@ -177,7 +177,7 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
-    """Return the sentence about a weaker guarantee, or (). Names at most `most` workloads (0: all)."""
+    """Return the sentence about a weaker guarantee, naming at most `most` workloads (0: all); () without such a guarantee."""
     lack, names = lacking(run)
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
     shown += f" and {len(names) - most} more" if most and len(names) > most else ""

@@ -1,11 +1,11 @@
-"""The branch-profile scripts' formats: profile_SUITE_BRANCH.csv, compare_BASE_TARGET_SUITE.csv, and the end of output.txt.
+"""Write the branch-profile scripts' formats: profile_SUITE_BRANCH.csv, compare_BASE_TARGET_SUITE.csv, output.txt's end.
 
-The formats come from MagiAttention's exps/attn/profile_ffa; our columns are added after theirs and never between. A row per
-configuration and direction (and variant). `-1.0000` stands for "not recorded" in the scripts' columns alone, and nothing is
-computed from it. `abprof compare-csv` compares two profile CSVs as the scripts did: theirs and abprof's own.
+The formats come from MagiAttention's exps/attn/profile_ffa; abprof's columns follow the scripts' columns. Each configuration,
+direction and variant has a row. In the scripts' columns alone `-1.0000` stands for "not recorded"; abprof computes nothing from
+this number. `abprof compare-csv` compares two profile CSVs as the scripts did, whether the scripts or abprof wrote them.
 
-output.txt ends with the scripts' block per case, what did not run, and their warnings, for both directions, each with our
-verdict and interval: only cells that are certainly slower or faster are warned about.
+output.txt ends with the scripts' block for each case, the cases that did not run, and the scripts' warnings. abprof warns only
+about cells whose verdict is slower or faster, and adds the verdict and its interval.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ _FOUR = "{:.4f}".format
 
 
 def decimal(number: float | None) -> str:
-    """Four decimals, or the scripts' sign for "not recorded"."""
+    """Format a number with four decimals; None as `-1.0000`, the scripts' sign for "not recorded"."""
     return "-1.0000" if number is None else _FOUR(number)
 
 
 def number(text: str | None) -> float | None:
-    """A cell of these files as a number; None when it is empty or stands for "not recorded"."""
+    """Read a cell of these files as a number; None if the cell has no finite number or stands for "not recorded"."""
     try:
         found = float(text or "")
     except ValueError:
@@ -56,29 +56,29 @@ def number(text: str | None) -> float | None:
 
 
 def improvement(baseline: float | None, target: float | None) -> float | None:
-    """The scripts' per cent, (target - baseline) / (baseline + 1e-9) * 100: of a time, a slower target is positive."""
+    """Return the scripts' change in per cent, (target - baseline) / (baseline + 1e-9) * 100; a longer time is positive."""
     if baseline is None or target is None:
         return None
     return (target - baseline) / (baseline + 1e-9) * 100
 
 
 def compare_keys(columns: Sequence[str]) -> tuple[str, ...]:
-    """Key columns of a compare file in the scripts' order: `direction` is last, except in dense files."""
+    """Return the key columns of a compare file in the scripts' order: `direction` is last, except in dense files."""
     return DENSE_KEYS if set(columns) == set(DENSE_KEYS) else _direction_last(columns)
 
 
 def value_columns(keys: Sequence[str]) -> tuple[str, ...]:
-    """The columns of times and rates: phases exist for a direction only."""
+    """Return the columns of times and rates, with phases only if `keys` has a direction."""
     return (*VALUES, *LATER) if "direction" in keys else VALUES[:2]
 
 
 def compared_columns(keys: Sequence[str]) -> tuple[str, ...]:
-    """The value columns, without the latency for dense files."""
+    """Return the value columns, without the latency for dense files."""
     return value_columns(keys)[1:] if set(keys) == set(DENSE_KEYS) else value_columns(keys)
 
 
 def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
-    """For each column the two sides' cells as they are and the scripts' per cent, empty where a side has no number."""
+    """Return each column's unchanged cells of both sides and the scripts' change in per cent, None if a side has no number."""
     line: Line = {}
     for column in columns:
         left, right = base.get(column), target.get(column)
@@ -88,7 +88,7 @@ def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
 
 
 def alert(case: Mapping[str, object], baseline: float, target: float, column: str = "tflops_per_sec") -> list[str]:
-    """The scripts' four lines for a case over the threshold."""
+    """Return the scripts' four lines for a case whose change is over the threshold."""
     return [
         f"  - Case: {dict(case)}",
         f"    {column} Baseline: {baseline:.4f}",
@@ -98,13 +98,13 @@ def alert(case: Mapping[str, object], baseline: float, target: float, column: st
 
 
 def limit(thresholds: Iterable[float]) -> str:
-    """`1.5%`, or `1% to 5% (each case has its own)` where thresholds differ."""
+    """Say the threshold: `1.5%`, or `1% to 5% (each case has its own)` if thresholds differ."""
     known = sorted(set(thresholds))
     return f"{known[0]:g}%" if len(known) == 1 else f"{known[0]:g}% to {known[-1]:g}% (each case has its own)"
 
 
 def warning_block(alerts: Iterable[Sequence[str]], thresholds: Iterable[float]) -> list[str]:
-    """The scripts' closing lines: the cases over their threshold, or the line for none."""
+    """Return the scripts' closing lines: the lines of cases over their threshold, or a line that says that no case is."""
     found, most = [line for lines in alerts for line in lines], limit(thresholds)
     if not found:
         return ["", f"✅ TFLOPs performance fluctuation is within {most} for all test cases."]
@@ -129,7 +129,7 @@ class Suite:
 
 
 def files(run: Run) -> dict[str, str]:
-    """File name -> text: the profile of each side and the comparison of each target, for each suite with columns."""
+    """Return texts by file name: for each suite the profile of each side, and the comparison of each target with base."""
     labels = safe_labels((side.label, side.commit) for side in run.sides)
     sides = {side.id: label for side, label in zip(run.sides, labels, strict=True)}
     made = {}
@@ -149,7 +149,7 @@ def files(run: Run) -> dict[str, str]:
 
 
 def _suites(run: Run) -> list[Suite]:
-    """The suites of workloads with seed columns and cells, under names that are safe and distinct in file names."""
+    """Return the suites of workloads that have cells and seed columns (the scripts' axes), under distinct, safe file names."""
     merged: dict[tuple[str, tuple[str, ...]], list[Workload]] = {}
     for load in run.workloads:
         if load.seed_columns and any(cell.workload == load.name for cell in run.cells):
@@ -213,7 +213,7 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
 
 
 def _code(run: Run, side: Side, cell: Cell) -> Line:
-    """The code that the cell's workers loaded: build key, proof that it is this side's, digest of the files."""
+    """Describe the code that the cell's workers loaded: build key, result of the check of loaded files, these files' digest."""
     build = next((b for b in run.builds if (b.side, b.kernel) == (side.id, cell.kernel)), None)
     proofs = [proof for proof in run.proofs if (proof.side, proof.kernel) == (side.id, cell.kernel)]
     bad = next((proof for proof in proofs if not proof.ok), None)
@@ -226,8 +226,8 @@ def _code(run: Run, side: Side, cell: Cell) -> Line:
 
 
 def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
-    """For each case the scripts' comparison, from the numbers that the profiles print; then our verdict, our columns of each
-    side, and the columns that both sides share."""
+    """Return a line for each case: the scripts' comparison of the numbers that the profiles print, abprof's verdict, abprof's
+    columns of each side, and the columns that both sides share."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     keys = compare_keys(suite.columns)
     lines = []
@@ -249,13 +249,13 @@ def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Li
 
 
 def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
-    """The suite's groups against this target; all of them for the base."""
+    """Return the suite's groups against this target; all groups of the suite for None (base)."""
     found = [group for group in groups(run) if group.workload.name in suite.workloads]
     return [group for group in found if target is None or (group.target and group.target.id == target.id)]
 
 
 def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
-    """(row, more columns of one side): megabytes, speed-ups with interval and verdict, the cell's best step,
+    """Yield (row, more columns of one side): megabytes, speed-ups with interval and verdict, the cell's best step,
     scaling efficiency, and the arm's facts. The workload's declarations decide which columns exist, not the results."""
     arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
     scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
@@ -293,7 +293,7 @@ def _gain(over: str, of: gains.Gain) -> Line:
 
 # ---------------------------------------------------------------- two profile CSVs that exist (`abprof compare-csv`)
 
-_OWN_KEYS = ("cell", "variant")  # rows of abprof's profiles differ in these as well
+_OWN_KEYS = ("cell", "variant")  # columns that also tell rows of abprof's own profiles apart
 _MODES = (  # a suite and the columns by which its profiles are recognised
     ("block_sparse", ("seqlen", "sparsity_ratio", "q_block_size", "k_block_size", "direction")),
     ("block_sparse", ("seqlen", "sparsity_ratio", "block_size", "direction")),
@@ -304,7 +304,7 @@ _MODES = (  # a suite and the columns by which its profiles are recognised
 
 @dataclass(frozen=True)
 class ProfileFile:
-    """One profile CSV."""
+    """One profile CSV with its columns and lines."""
 
     path: Path
     columns: tuple[str, ...]
@@ -362,9 +362,9 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
 
 
 def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]:
-    """The suite, and the key columns: the axes that both files have, since newer files have more.
+    """Return the suite and the key columns: the axes that both files have, because newer files have additional axes.
 
-    Raises AbprofError for columns of no suite, and for a target without a column that its suite needs.
+    Raises AbprofError if base's columns match no suite, or if the target lacks a column that the suite needs.
     """
     known = ((mode, needed) for mode, needed in _MODES if {*needed} <= {*base.columns})
     mode, needed = next(known, ("", ()))
@@ -383,7 +383,7 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
 
 
 def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
-    """The compared columns that both files have. Raises AbprofError where one file lacks a column, unless it came later."""
+    """Return the compared columns that both files have. Raises AbprofError if one file lacks a column that is not in LATER."""
     found = []
     for name in compared_columns(keys):
         lacking = [of for of in (base, target) if name not in of.columns]
@@ -396,9 +396,9 @@ def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) 
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
-    """Case -> its row; equal cases have equal texts.
+    """Return rows by case. A case is the text of the values of `keys`.
 
-    Raises AbprofError for two rows of one case, and for a value that is not a number: it would read as "not recorded".
+    Raises AbprofError for two rows of one case, and for a value in `columns` that is neither empty nor a number.
     """
     found: dict[str, Line] = {}
     for place, line in enumerate(profile.lines, 2):
@@ -414,7 +414,7 @@ def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[
 
 
 def _key(text: str) -> object:
-    """A key as the value it stands for, so that 64 and 64.0, True and TRUE are the same case."""
+    """Return a key as the value that the text stands for, so that 64 and 64.0, True and TRUE are the same case."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -431,7 +431,7 @@ _WIDE = "=" * 80
 
 
 def with_footer(log: str, page: Page) -> str:
-    """The log with the run's footer, which replaces an older footer of the same run."""
+    """Return the log with the run's footer, which replaces an older footer of the same run."""
     run, of = page.run, [workload.group for workload in page.workloads]
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
@@ -441,7 +441,7 @@ def with_footer(log: str, page: Page) -> str:
 
 
 def _cases(run: Run, of: Sequence[Group]) -> Iterator[str]:
-    """The scripts' block for every cell and side, one side after the other as they printed it."""
+    """Yield the scripts' block for every cell and side, in the scripts' order: one side after the other."""
     order = {cell.id: place for place, cell in enumerate(run.cells)}
     for side in run.sides:
         yield from ("", _WIDE, f"{side.id}: {clean(side.label)} @ {side.commit[:10]}", _WIDE)
@@ -478,7 +478,7 @@ def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[st
 
 
 def _case(group: Group, row: Row) -> dict[str, object]:
-    """The case as the scripts print it: the key columns (all axes for other workloads) and the variant."""
+    """Return the case as the scripts print it: the key columns (without key columns, all axes) and the variant."""
     columns = group.workload.seed_columns
     names = compare_keys(columns) if columns else tuple(row.cell.params)
     shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}
@@ -487,7 +487,7 @@ def _case(group: Group, row: Row) -> dict[str, object]:
 
 
 def _findings(page: Page) -> Iterator[str]:
-    """The run's headline, what did not run, and its warnings."""
+    """Yield the run's headline, the cases that did not run, and the run's warnings."""
     yield from ("", page.headline, *page.weaker, *sentences.unfinished(page.run))
     if page.failed:
         yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in page.failed), "")
@@ -495,7 +495,7 @@ def _findings(page: Page) -> Iterator[str]:
 
 
 def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
-    """The scripts' closing lines for each target, with the rows that are slower or faster."""
+    """Yield the scripts' closing lines for each target, with the rows that are slower or faster."""
     for side in run.sides[1:]:
         found = [(group, row) for group in of if group.target == side for row in group.rows]
         changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
@@ -513,7 +513,7 @@ def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
 
 
 def _alert(group: Group, row: Row) -> list[str]:
-    """The scripts' four lines and ours. Without a FLOP count they compare milliseconds instead."""
+    """Return the scripts' four lines and abprof's verdict. Without a FLOP count the lines compare milliseconds."""
     last = f"    Verdict: {sentences.verdict_and_change(row.comparison) if row.comparison else 'not judged'}"
     times = [row.ns(seen) for seen in (row.base, row.target)]
     columns = {"tflops_per_sec": [tflops(row.cell, ns) for ns in times],

@@ -1,6 +1,6 @@
-"""The tables below a workload's rows: times of one branch, phases, peers, and the views that the workload declares.
+"""Make the tables below a workload's rows: times of one branch, phases, peers, and the views that the workload declares.
 
-A speed-up of two arms that were compared has an interval and a verdict; any other is the ratio of the arms' own times.
+A speed-up of two arms that were compared has an interval and a verdict; any other speed-up is the ratio of the arms' times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAIRS = "The second against the first, judged by the same rules as the sides"
 
 
 def blocks(run: Run, group: Group, lines: Sequence[Line]) -> list[Block]:
-    """The blocks that the group's rows have numbers for; `lines` are the rows as text."""
+    """Return the blocks for which the group's rows have numbers; `lines` are the rows as texts."""
     declared = [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
     alone = [_alone(group, lines)] if group.target is None else []
     return [*alone, *_phases(group, lines), *declared, *_peers(group), *_pairs(run, group)]
@@ -45,7 +45,7 @@ def blocks(run: Run, group: Group, lines: Sequence[Line]) -> list[Block]:
 def _block(
     title: str, rows: Sequence[Mapping[str, str]], left: int, text: str = "", caption: str = "", *, folded: bool = False
 ) -> Iterator[Block]:
-    """A block of rows with the same columns, of which the first `left` name the row; no block without rows."""
+    """Yield a block of `rows`, whose first `left` columns name the row; without rows yield nothing."""
     if rows:
         text += f" The first {ROWS_UP_TO} of {len(rows)} rows." if len(rows) > ROWS_UP_TO else ""
         shown = tuple(tuple(row.values()) for row in rows[:ROWS_UP_TO])
@@ -54,7 +54,7 @@ def _block(
 
 
 def _alone(group: Group, lines: Sequence[Line]) -> Block:
-    """One branch's times with their intervals, the rate that its workload can give, and peak memory."""
+    """Return the table of one branch: times with intervals, the rate in TFLOP/s or else GB/s, and peak memory."""
     units = (("TFLOP/s", tflops), ("GB/s", gbps))
     known = [(unit, of) for unit, of in units if any(of(row.cell, row.ns(row.base)) for row in group.rows)][:1]
     rows = [
@@ -68,7 +68,7 @@ def _alone(group: Group, lines: Sequence[Line]) -> Block:
 
 
 def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
-    """Phases in ms a call, residual and total last: a row per case and side."""
+    """Yield the table of phases in ms a call, residual and total last: a row per case and side."""
     seen = [
         ((line.case, side) if group.target else line.values, Breakdown(line.row.cell, observed))
         for line in lines
@@ -87,7 +87,6 @@ def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
 
 
 def _peers(group: Group) -> Iterator[Block]:
-    """Each library implementation, with the interval of its time."""
     judged = {row.cell.id: row.metric for row in group.rows}
     rows = []
     for cell, peer, seen in group.peers:
@@ -101,7 +100,7 @@ def _peers(group: Group) -> Iterator[Block]:
 
 
 def _pairs(run: Run, group: Group) -> Iterator[Block]:
-    """Comparisons other than base with target: peers with a side, variants of a side with each other."""
+    """Yield the table of comparisons other than base with target: peers with a side, variants of a side with each other."""
     cells = {cell.id: cell for cell in run.cells}
     failed = ("both", "unsupported", "missing")  # the arm's own row gives the reason
     rows = [
@@ -115,18 +114,18 @@ def _pairs(run: Run, group: Group) -> Iterator[Block]:
 
 
 def number(given: Value | None) -> float | None:
-    """A value that is a number, None for any other."""
+    """Return a value as a float if the value is a number, else None."""
     return None if given is None or isinstance(given, bool | str) else float(given)
 
 
 def _order(given: Value) -> tuple[int, float, str]:
-    """Numbers by size, then texts."""
+    """Return a sort key that orders numbers by size, then texts."""
     known = number(given)
     return (1, 0.0, str(given)) if known is None else (0, known, "")
 
 
 def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
-    """One of the cell's rows, the side, and that side's arms by variant; cells in the order of the matrix."""
+    """Yield for each cell and side the cell's first row, the side's id, and the side's arms by variant; sorted by the axes."""
     cells: dict[str, list[Row]] = {}
     for row in sorted(group.rows, key=lambda row: tuple(map(_order, row.cell.params.values()))):
         cells.setdefault(row.cell.id, []).append(row)
@@ -144,7 +143,7 @@ def _steps(group: Group) -> tuple[str, ...]:
 
 
 def _case(group: Group, row: Row, without: str = "") -> str:
-    """The row by the axes that differ, except `without`; the workload's name if no axis is left."""
+    """Name the row by the axes that differ, except `without`; by its workload if no axis is left."""
     axes = [axis for axis in group.axes if axis != without]
     return label(row.cell, axes) if axes else clean(group.workload.name)
 
@@ -153,9 +152,9 @@ def _case(group: Group, row: Row, without: str = "") -> str:
 
 
 class Gain:
-    """Speed-up of arm `after` over arm `before` of the same cell by a metric: 2 is half the time; None if a time is missing.
+    """The speed-up of arm `after` over arm `before` of the same cell, by a metric.
 
-    `verdict` is "" if the two were not compared: `low` and `high` are then None.
+    `ratio`: 2 means half the time; None if a time is missing. Without a comparison `verdict` is "", `low` and `high` are None.
     """
 
     def __init__(self, group: Group, before: Observation | None, after: Observation | None, metric: str) -> None:
@@ -176,7 +175,7 @@ class Gain:
 
 
 def peers(group: Group) -> dict[str, dict[str, Observation]]:
-    """Peer -> cell -> its observation."""
+    """Return the peers' observations by peer, then by cell id."""
     found: dict[str, dict[str, Observation]] = {}
     for cell, arm, seen in group.peers:
         found.setdefault(arm.peer, {})[cell.id] = seen
@@ -184,8 +183,8 @@ def peers(group: Group) -> dict[str, dict[str, Observation]]:
 
 
 def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
-    """(cell, variant) -> growth of TFLOP/s since the smallest value of the scaled axis over the growth of that axis, per series
-    of cells that agree in all other axes: (rate / first rate) / (N / first N), as the warp-specialisation analysis has it."""
+    """Return the scaling efficiency by (cell, variant): (rate / first rate) / (N / first N), where N is the scaled axis' value.
+    The smallest N is first in each series of cells that agree in all other axes, as in the warp-specialisation analysis."""
     axis = group.workload.scaled
     series: dict[tuple[str, ...], list[tuple[float, float, tuple[str, str]]]] = {}
     for row in group.rows if axis in group.axes else ():
@@ -204,7 +203,8 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
 
 
 def _ladder(group: Group) -> Iterator[Block]:
-    """Each step's time and rates, with its speed-up over the first step, the step before, and the peers."""
+    """Yield the table of the ladder (the variants from first to last optimisation step): time, rates, and speed-ups over the
+    first step, the step before, and the peers."""
     steps = group.workload.ladder
     if not steps:
         return
@@ -240,7 +240,7 @@ def _ladder(group: Group) -> Iterator[Block]:
 
 
 def _scaling(group: Group) -> Iterator[Block]:
-    """Time along the scaled axis, the best step at each value, and the rate as a share of the series' best."""
+    """Yield the table of times along the scaled axis, the best step at each value, and rates as shares of the series' best."""
     axis = group.workload.scaled
     if axis not in group.axes:
         return
@@ -266,7 +266,7 @@ def _scaling(group: Group) -> Iterator[Block]:
 
 
 def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
-    """(ns, variant) of the fastest arm; an arm with a wrong output never counts."""
+    """Return (ns, variant) of the fastest arm; an arm with a wrong output never counts. Without a time, ns is None."""
     right = [(ns, name) for name, one in seen.items() if one and one.status != "wrong" and (ns := row.ns(one))]
     return min(right, default=(None, NOT_RECORDED))
 
@@ -275,7 +275,7 @@ def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
 
 
 def _sweep(group: Group) -> Iterator[Block]:
-    """Speed-up against measured density, with the band that is expected there."""
+    """Yield the table of speed-ups by measured density, with the band that the workload expects at this density."""
     declared = group.workload.sweep
     if declared is None:
         return
@@ -298,7 +298,7 @@ def _sweep(group: Group) -> Iterator[Block]:
 
 
 def _densities(group: Group, declared: Sweep, arm: ArmOf) -> Iterator[tuple[Row, float, float | None]]:
-    """Rows in the order of their density, each with its density and its speed-up over the row that the sweep counts from."""
+    """Yield (row, density, speed-up over the sweep's reference row) by series, then density; speed-up None if unknown."""
 
     def series(row: Row) -> tuple[str, ...]:  # all axes but the sweep's, and the variant
         return (*(f"{k}={v}" for k, v in row.cell.params.items() if k not in declared.axes), row.variant)
@@ -313,7 +313,7 @@ def _densities(group: Group, declared: Sweep, arm: ArmOf) -> Iterator[tuple[Row,
         if (at := number(row.cell.params.get(name) if known is None else known)) is not None:
             dense.append((row, at))
     dense.sort(key=lambda pair: (series(pair[0]), pair[1]))
-    first = {counts_from(row): row for row, _ in dense  # of several the densest
+    first = {counts_from(row): row for row, _ in dense  # of several rows the densest
              if (row.variant == declared.against if declared.against else row.ns(arm(row)))}  # fmt: skip
     for row, at in dense:
         if not declared.against or row.variant != declared.against:
@@ -332,7 +332,7 @@ _CONFIGURED = {
 
 
 def _configurations(group: Group) -> Iterator[Block]:
-    """The configuration that each side ran with, and whether they differ."""
+    """Yield the tables of the configuration that each side ran with, and whether the sides differ."""
     for fact, (title, text) in _CONFIGURED.items():
         rows = []
         for row in group.rows:

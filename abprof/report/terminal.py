@@ -1,4 +1,4 @@
-"""A run on a terminal: the rows that need a person, then the headline, why it may be trusted, and where the report is."""
+"""Print a run on a terminal: the rows that need a person, the headline, why the run may be trusted, and the report's path."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from abprof.report import rows, sentences
 from abprof.report.model import Page, Workload, folded_title
 from abprof.report.text import clean
 
-WRAPS = 120  # columns from which on verdicts stand in a table whose texts wrap
+WRAPS = 120  # columns of a terminal that is wide enough for a table of verdicts with wrapped texts
 _STYLES = {"broken": "bold red", "slower": "bold dark_orange", "faster": "bold dodger_blue1", "unclear": "magenta",
            "not judged": "magenta", "slight": "cyan"}  # fmt: skip
 
@@ -41,7 +41,7 @@ def print_tables(tables: Sequence[rows.Table], notes: Sequence[str], sentence: s
 
 
 def _console() -> Console:
-    """Standard output. In a pipe there is no width to keep to, and no colour."""
+    """Return a console on standard output; in a pipe the console has 200 columns and no colour."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a mark shows "?" instead
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -49,7 +49,7 @@ def _console() -> Console:
 
 
 def show(of: Page, console: Console, folder: Path, *, everything: bool = False) -> None:
-    """Failures and warnings, a table per workload, and the last lines: headline, trust, the report's path."""
+    """Print failures and warnings, a table per workload, and the last lines: headline, trust, the report's path."""
     for failed in of.failed:
         _say(console, failed.line(), "red")
     for one in of.run.warnings:
@@ -89,7 +89,7 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
 
 
 def _table(of: rows.Table, console: Console, style: str = "dim", styles: Sequence[str] = ()) -> None:
-    """A table, or one line per row if the table is too wide, so that no figure is cut. `styles`: for the first cell of each row."""
+    """Print a table, or one line per row if the table is too wide, so that no figure is cut. `styles`: of the rows' first cells."""
     _say(console, of.caption, style)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(of.header):
@@ -118,8 +118,8 @@ def _say(console: Console, text: str, style: str) -> None:
 
 
 def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
-    """How two runs differ: a table of rows with another verdict, then of those that only one has; notes; the conclusion.
-    Numbers of two runs are never subtracted: each has its own interval."""
+    """Return a table (rows whose verdicts differ, then rows that only one run has), notes, and the conclusion. Numbers of
+    two runs are never subtracted, because each number has its own interval."""
     left, right = ({(c.cell, c.from_, c.to): c for c in (*run.comparisons, *run.within)} for run in (first, second))
     both = [key for key in left if key in right]
     moved = [key for key in both if left[key].verdict != right[key].verdict]
@@ -143,7 +143,7 @@ def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
 
 
 def _notes(first: Run, second: Run) -> Iterator[str]:
-    """Differences between the runs that make a comparison doubtful: machine, versions, code, rules, trust."""
+    """Yield differences between the runs that make a comparison doubtful: machine, versions, code, rules, trust."""
     left, right = ({"device": run.machine.device, "host": run.machine.host, "threshold": f"{run.options.threshold:g} %",
                     "margin": f"{run.options.margin:g} %"} | run.versions
                    | {side.id: f"{side.label} {side.commit[:10]}" for side in run.sides} for run in (first, second))  # fmt: skip

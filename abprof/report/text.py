@@ -1,4 +1,4 @@
-"""Numbers and foreign text on one line, and the escapes that Markdown and HTML need. Knows no records."""
+"""Format numbers and foreign text on one line, and escape text for Markdown and HTML. This module imports no records."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ LONGEST = 4000  # characters of a failure's reason that a page shows; tables and
 
 
 def clean(text: object, limit: int = 300) -> str:
-    """Foreign text on one line: invisible and control characters become U+FFFD; longer than `limit` is cut with `…`."""
+    """Return text on one line: invisible and control characters become U+FFFD; more than `limit` characters end in `…`."""
     line = " ".join(visible(str(text)).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def signed(pct: float, places: int = 1) -> str:
-    """A change of time in per cent: `2.1 % slower`, `6.2 % faster`, `~` where nothing is left after rounding."""
+    """Say a change of time in per cent: `2.1 % slower`, `6.2 % faster`, or `~` if the change rounds to 0."""
     text = f"{abs(pct):.{places}f}"
     return f"{text} % {'slower' if pct > 0 else 'faster'}" if float(text) else "~"
 
 
 def interval(low: float, high: float, places: int = 1) -> str:
-    """`1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower` when zero is inside."""
+    """Say an interval in per cent: `1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower` if zero is inside."""
     if low >= 0:
         return f"{low:.{places}f} to {high:.{places}f} % slower"
     if high <= 0:
@@ -34,7 +34,7 @@ def interval(low: float, high: float, places: int = 1) -> str:
 
 
 def duration(ns: float | None) -> str:
-    """A time with four significant digits: `3.586 ms`, `41.20 µs`."""
+    """Say a time with four significant digits: `3.586 ms`, `41.20 µs`; None is `not recorded`."""
     if ns is None:
         return NOT_RECORDED
     ns = float(f"{ns:.4g}")  # before the unit is chosen: 1.000 ms, not 1000 µs
@@ -45,13 +45,13 @@ def duration(ns: float | None) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """`3.583 to 3.590 ms`, the unit once when it is the same."""
+    """Say an interval of times, given in ns: `3.583 to 3.590 ms`, with one unit if both units are equal."""
     first, last = duration(low), duration(high)
     return f"{first.removesuffix(last[last.index(' ') :])} to {last}"
 
 
 def rate(value: float | None) -> str:
-    """Four significant digits, without an exponent for large numbers: 613.2, 3.586, 41.20, 12345."""
+    """Format four significant digits, without an exponent for large numbers: 613.2, 3.586, 12345; None is `not recorded`."""
     if value is None:
         return NOT_RECORDED
     text = f"{value:#.4g}"
@@ -59,7 +59,7 @@ def rate(value: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Bytes in binary units."""
+    """Say a number of bytes in binary units; None is `not recorded`."""
     if count is None:
         return NOT_RECORDED
     for width, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -73,19 +73,19 @@ def size(count: float | None) -> str:
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _MENTION = re.compile(r"([@#]|:(?=//)|www(?=\.))")
 _OPENS = re.compile(r"^(?:\d{1,9}(?=[.)](?:\s|$))|(?=[-+]\s|-(?: *-){2,} *$))")  # a list or a rule at a line's start
-_JOINER = "\u2060"  # invisible: it keeps "@name", "#1" and "https://" from becoming mentions and links
+_JOINER = "\u2060"  # an invisible character that keeps "@name", "#1" and "https://" from becoming mentions and links
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
 def markdown(text: str) -> Markup:
-    """Text that Markdown shows letter for letter: no markup, no HTML, no mention, no link."""
+    """Escape text so that Markdown shows each letter: no markup, no HTML, no mention, no link."""
     plain = _OPENS.sub(r"\g<0>\\", _SPECIAL.sub(r"\\\1", text))
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return Markup(_MENTION.sub(rf"\1{_JOINER}", plain))  # noqa: S704
 
 
 def code(text: object, limit: int = 120) -> Markup:
-    """A Markdown code span, fenced longer than any run of backticks in it; fit for a table's cell."""
+    """Return a Markdown code span for a table's cell, fenced by more backticks than the text has in a row."""
     line = clean(text, limit).replace("|", "\\|")
     if not line:
         return Markup("")
@@ -95,12 +95,12 @@ def code(text: object, limit: int = 120) -> Markup:
 
 
 def ticks(text: str) -> Markup:
-    """A sentence as HTML, with its parts between backticks as code."""
+    """Return a sentence as HTML, with its parts between backticks as code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(clean(text, LONGEST)))))  # noqa: S704
 
 
 def log_link(path: str) -> Markup:
-    """A file of the run folder as an HTML link; a name that is not a plain relative path stays text."""
+    """Return a file of the run folder as an HTML link; a name that is not a plain relative path stays text."""
     shown = escape(clean(path))
     if str(shown) == path and _PLAIN_PATH.fullmatch(path):
         return Markup(f'<a href="{shown}">{shown}</a>')  # noqa: S704

@@ -1,8 +1,8 @@
-"""Sides of a comparison: what the user typed (a ref, `.` for the working tree, a release) becomes a `Side` with a folder.
+"""Turn the specs that the user typed (a ref, `.` for the working tree, a release) into sides with a folder each.
 
 In: a folder inside a git repository, and specs. Out: `Side` records (`resolve`), and the sides' files on disk during a `with`
-block (`checkouts`). abprof only reads the user's repository; its bare clone in the cache folder borrows the objects and takes
-all writes. No other package runs git or pip.
+block (`checkouts`). abprof only reads the user's repository; abprof's bare clone in the cache folder borrows the repository's
+objects and takes all writes. No other package runs git or pip.
 """
 
 from abprof.sides.releases import install as install_releases

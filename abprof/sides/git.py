@@ -1,4 +1,4 @@
-"""The only place that runs git, through GitPython, with settings that keep the user's repository untouched."""
+"""Run git through GitPython, with settings that keep the user's repository untouched. No other module runs git."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ _SETTINGS = {
 
 
 class GitError(AbprofError):
-    """A git command failed. The message is the line of git's standard error that names the problem, without passwords."""
+    """A git command failed. The message is the first telling line of git's standard error, without passwords."""
 
     def __init__(self, verb: str, status: int, stderr: str) -> None:
         self.stderr = re.sub(r"://[^/@\s]+@", "://", stderr)
@@ -66,17 +66,17 @@ class GitError(AbprofError):
 
 @dataclass(frozen=True)
 class Git:
-    """Runs git in the folder `cwd`, with `env` on top of the environment."""
+    """Runs git in the folder `cwd`, with the variables in `env` added to the environment."""
 
     cwd: str
     env: Mapping[str, str] = field(default_factory=dict)
 
     def using(self, **env: str) -> Git:
-        """Return a copy with more environment variables."""
+        """Return a copy of this object with more environment variables."""
         return replace(self, env={**self.env, **env})
 
     def status(self, *args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
-        """Return exit status, standard output and standard error. Raises AbprofError only if git cannot be started."""
+        """Run `git ARGS`, return exit status, standard output and standard error. Raises AbprofError only if git cannot start."""
         try:
             import git
         except ImportError as error:  # importing GitPython searches for the git program
@@ -105,21 +105,21 @@ class Git:
         return int(status), bytes(out), err if isinstance(err, str) else os.fsdecode(err)
 
     def raw(self, *args: str, stdin: bytes = b"") -> bytes:
-        """Return standard output. Raises GitError."""
+        """Run `git ARGS`, and return the standard output. Raises GitError if the command fails."""
         status, out, err = self.status(*args, stdin=stdin)
         if status != 0:
             raise GitError(args[0], status, err)
         return out
 
     def text(self, *args: str, stdin: bytes = b"") -> str:
-        """Return standard output without its last newline; non-UTF-8 bytes are kept as surrogates. Raises GitError."""
+        """Return what `raw` returns as text, without the last newline; bytes that are not UTF-8 become surrogates."""
         return os.fsdecode(self.raw(*args, stdin=stdin)).removesuffix("\n")
 
     def maybe(self, *args: str) -> str | None:
-        """Return what `text` returns, or None if the command fails."""
+        """Return what `text` returns; None if the command fails."""
         status, out, _ = self.status(*args)
         return os.fsdecode(out).removesuffix("\n") if status == 0 else None
 
     def records(self, *args: str) -> list[str]:
-        """Return the NUL-separated records that a command with `-z` prints. Raises GitError."""
+        """Return the NUL-separated records that a command with `-z` prints. Raises GitError if the command fails."""
         return [record for record in os.fsdecode(self.raw(*args)).split("\0") if record]

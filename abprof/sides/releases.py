@@ -1,6 +1,6 @@
-"""Releases as sides: `dist:NAME==VERSION` is a wheel that pip installs into a folder of the cache, without dependencies.
+"""Install releases as sides: for `dist:NAME==VERSION` pip installs a wheel, without dependencies, into the cache folder.
 
-pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf) and installs wheels only, so nothing is compiled and
+pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf) and installs only wheels: nothing is compiled, and
 the interpreter keeps its own torch.
 
 The installed files of a wheel are in CACHE/dists/files/CONTENT/; CONTENT is a hash of the files.
@@ -33,8 +33,8 @@ _ONE = re.compile(
     r"===?\s*(?P<version>[A-Za-z0-9]+(?:[.!+_-][A-Za-z0-9]+)*)"
 )
 _MOST_NAMED = 6  # versions that a message names
-_DIGITS = 20  # of the content hash, in a folder's name
-_SCRATCH = "tmp"  # prefix of the folder of one installation
+_DIGITS = 20  # number of the content hash's digits in a folder's name
+_SCRATCH = "tmp"  # prefix of the temporary folder of one installation
 _PIP = (
     "install",
     "--no-deps",
@@ -48,16 +48,16 @@ _PIP = (
 
 
 def is_release(spec: str) -> bool:
-    """Whether this spec names a release, valid or not; no git ref contains a colon."""
+    """Whether `spec` names a release, valid or not. No git ref contains a colon, so no ref looks like a release."""
     return spec.startswith(_PREFIX)
 
 
 def install(
     specs: Sequence[str], python: Callable[[str], str], cache: Path, timeout: float, say: Callable[[str], None]
 ) -> dict[str, tuple[Side, tuple[str, ...]]]:
-    """Install each release among `specs` into the cache. Return spec -> (side, notes).
+    """Install each release among `specs` into the cache, and return spec -> (side, notes). `timeout`: seconds for pip.
 
-    `python(side id)`: path of the interpreter that runs this side. Raises AbprofError.
+    `python` returns the path of the interpreter for a side id. Raises AbprofError if a release cannot be installed.
     """
     return {
         spec: _resolve(spec, python(side_id(place)), cache / "dists", timeout, say)
@@ -78,7 +78,7 @@ def put(cache: Path, side: Side, path: Path) -> None:
 
 
 def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
-    """Remove the scratch folders of killed installations; with `everything` also all releases. Yields a line each."""
+    """Remove the temporary folders of killed installations; with `everything` also all releases. Yield a line per removal."""
     home = cache / "dists"
     if not home.is_dir():
         return
@@ -127,7 +127,8 @@ def _content(folder: Path) -> str:
 
 
 def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[str, str]:
-    """Install a wheel into scratch/files. Return (wheel name and hash, reason of its withdrawal or ""). Raises AbprofError."""
+    """Install a release's wheel into SCRATCH/files. Return the wheel's name with hash, and why the authors withdrew the release
+    ("" if they did not). Raises AbprofError."""
     report, target = scratch / "report.json", scratch / "files"
     code, log = _pip(python, ["--report", str(report), "--target", str(target), release], scratch, timeout)
     if code:
@@ -150,9 +151,9 @@ def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[
 
 
 def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> tuple[int, str]:
-    """Run `pip install`, and return its exit code and log. Raises AbprofError if pip is not installed."""
+    """Run `pip install` for the interpreter `python`; return exit code and log. Raises AbprofError if pip is not installed."""
     log = scratch / "log"
-    # Settings of the user that conflict with --target.
+    # Override settings of the user that conflict with --target.
     env = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", "PIP_USER": "0", "LC_ALL": "C.UTF-8"}
     # The second command serves an environment without pip, such as uv's.
     for command in ((python, "-P", "-m", "pip"), (sys.executable, "-P", "-m", "pip", "--python", python)):
@@ -169,7 +170,7 @@ def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> 
 
 
 def _refusal(release: str, log: str) -> AbprofError:
-    """Return an error that sums up pip's log in one line."""
+    """Return the error that sums up pip's `log` in one line."""
     listed = re.search(r"\(from versions: (.*)\)", log)
     if listed is None:
         line = re.search(r"^ERROR: (.*)$", log, re.MULTILINE)

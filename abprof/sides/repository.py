@@ -1,8 +1,8 @@
-"""The user's repository, which abprof only reads, and abprof's bare clone of it, which takes all writes.
+"""Read the user's repository, which abprof never changes, and keep abprof's bare clone of it, which takes all writes.
 
-The clone is a `git clone --bare --shared` without refs: an empty object store whose alternates name the user's objects. It holds
-the worktrees and snapshots, so the user's repository may be read-only. Its folder is CACHE/repos/HASH; HASH.lock is held
-while the clone is created or its worktrees change, HASH.use is held (shared) by every process that uses the clone.
+The clone is a `git clone --bare --shared` without refs: an empty object store whose alternates name the user's objects. It
+holds the worktrees and snapshots, so the user's repository may be read-only. The clone's folder is CACHE/repos/HASH. A process
+holds HASH.lock while it creates the clone or changes worktrees, and HASH.use (shared) while it uses the clone.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _CONFIG = """[gc]
 
 @dataclass(frozen=True)
 class Folder:
-    """A folder without a repository, for a run that compares only releases."""
+    """A folder that is not in a git repository, for a run that compares only releases."""
 
     path: Path
     cache: Path
 
     def folders(self) -> tuple[str, ...]:
-        """Return (): there is no work tree."""
+        """Return (), because there is no work tree."""
         return ()
 
     def with_commits(self) -> Repository:
-        """Raise AbprofError: there is no repository."""
+        """Raise AbprofError, because there is no repository."""
         raise AbprofError("not a git repository", where=str(self.path), advice=_ADVICE)
 
 
@@ -62,7 +62,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Repository:
-    """The user's repository, and abprof's clone of it in the cache folder."""
+    """The user's repository, and abprof's bare clone of this repository in the cache folder."""
 
     path: Path  # root of the work tree
     git_dir: Path  # .git, or .git/worktrees/NAME in a linked worktree
@@ -73,12 +73,12 @@ class Repository:
 
     @property
     def reader(self) -> Git:
-        """Return git on the user's repository, without abprof's clone; only for commands that write nothing."""
+        """Return a `Git` that reads the user's repository without abprof's clone; only for commands that write nothing."""
         return Git(str(self.path), {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.path)})
 
     @cached_property
     def store(self) -> Path:
-        """Path of abprof's clone, created on first use. Raises AbprofError if the user's repository is a partial clone."""
+        """Return the path of abprof's clone, created on first use. Raises AbprofError if the repository is a partial clone."""
         if self.reader.maybe("config", "--get-regexp", r"^remote\..*\.promisor$"):
             what = "a partial clone (--filter) lacks objects that abprof borrows"
             raise AbprofError(what, where=str(self.path), advice="use a clone without --filter")
@@ -86,34 +86,34 @@ class Repository:
 
     @property
     def git(self) -> Git:
-        """Return git on the user's repository; git writes new objects into abprof's clone."""
+        """Return a `Git` that reads the user's repository and writes new objects into abprof's clone."""
         return self.reader.using(GIT_OBJECT_DIRECTORY=str(self.store / "objects"))
 
     def with_commits(self) -> Repository:
-        """Return this repository; a `Folder` raises AbprofError."""
+        """Return this repository. The same method of a `Folder` raises AbprofError."""
         return self
 
     # ---------------------------------------------------------------- files and names
 
     def folders(self) -> tuple[str, ...]:
-        """Paths of this work tree and of all linked work trees, this one first."""
+        """Return the paths of all linked work trees of this repository, with this work tree first."""
         rows = self.reader.text("worktree", "list", "--porcelain").split("\n")
         found = [row.removeprefix("worktree ") for row in rows if row.startswith("worktree ")]
         return tuple(dict.fromkeys((str(self.path), *found)))
 
     def files(self) -> list[str]:
-        """Return tracked and unignored files of the work tree, relative to its root, without submodules."""
+        """Return the work tree's files, relative to its root, without submodules and files that git ignores."""
         names = self.reader.records("ls-files", "-z", "--cached", "--others", "--exclude-standard")
         return [name for name in sorted(set(names)) if (self.path / name).is_file()]
 
     def ref_names(self) -> list[str]:
-        """Return short names of all branches, tags and remote branches."""
+        """Return the short names of all branches, tags and remote branches."""
         form = "--format=%(refname:lstrip=2)"
         names = self.reader.text("for-each-ref", form, "refs/heads", "refs/tags", "refs/remotes").splitlines()
         return [name for name in dict.fromkeys(names) if not name.endswith("/HEAD")]
 
     def read_file(self, commit: str, path: str) -> bytes | None:
-        """Return the content of `path` in a commit or tree, following links; None if the file does not exist.
+        """Return the content of the file `path` in a commit or tree, through links; None if the file does not exist.
 
         Raises AbprofError if `path` is a folder.
         """
@@ -129,7 +129,7 @@ class Repository:
     # ---------------------------------------------------------------- history
 
     def merge_base(self, a: str, b: str) -> str | None:
-        """Return the best common ancestor of two commits; None if they have none within this (perhaps shallow) clone."""
+        """Return the best common ancestor of two commits; None if this (perhaps shallow) clone has no common ancestor."""
         return self.git.maybe("merge-base", a, b) or None
 
     def between(self, old: str, new: str) -> tuple[Link, ...]:
@@ -146,7 +146,7 @@ class Repository:
         return tuple(links)
 
     def contents(self, commits: Sequence[str], folders: Sequence[str]) -> dict[str, str]:
-        """Return commit -> a text that identifies its files under `folders` (relative to the root, "" for all files)."""
+        """Return commit -> a text that identifies the commit's files under `folders`, relative to the root; "": all files."""
         names = [f"{commit}:{folder}" for commit in commits for folder in folders]
         out = self.git.raw("cat-file", "--batch-check=%(objectname)", stdin="\n".join([*names, ""]).encode())
         found = ["-" if line.endswith(b" missing") else line.split()[0].decode() for line in out.splitlines()]
@@ -155,9 +155,9 @@ class Repository:
 
 
 def open_repository(path: Path, *, cache: Path) -> Repository:
-    """Return the repository that contains the folder `path`. `cache`: abprof's cache folder.
+    """Return the git repository that contains the folder `path`. `cache`: abprof's cache folder.
 
-    Raises AbprofError if `path` is no folder in a git repository, or git refuses to read the repository.
+    Raises AbprofError if `path` is not a folder inside a git repository, or if git refuses to read the repository.
     """
     path = path.expanduser()
     if not path.is_dir():
@@ -187,7 +187,7 @@ def open_repository(path: Path, *, cache: Path) -> Repository:
 
 
 def unicode(text: str) -> str:
-    """Return `text` as valid Unicode for JSON: names in git need not be UTF-8."""
+    """Return `text` as valid Unicode, as JSON requires: names in git need not be UTF-8."""
     return os.fsencode(text).decode("utf-8", errors="replace")
 
 
@@ -195,9 +195,9 @@ def unicode(text: str) -> str:
 
 
 def open_store(cache: Path, objects: Path) -> Path:
-    """Return the bare clone that borrows from the object folder `objects`; create the clone if it does not exist.
+    """Return the path of the bare clone that borrows from the object folder `objects`; create the clone if it is missing.
 
-    Raises AbprofError for an unusable cache folder.
+    Raises AbprofError if the clone cannot be created in the folder `cache`.
     """
     store = cache / "repos" / hashlib.sha256(os.fsencode(objects)).hexdigest()[:16]
     with locks.locked(lock_of(store)):
@@ -221,7 +221,7 @@ def open_store(cache: Path, objects: Path) -> Path:
 
 
 def lock_of(store: Path) -> Path:
-    """Path of the lock to hold while creating a clone or changing its worktrees."""
+    """Return the path of the lock to hold while creating the clone `store` or changing its worktrees."""
     return store.with_name(f"{store.name}.lock")
 
 
@@ -229,7 +229,7 @@ def lock_of(store: Path) -> Path:
 
 
 class NewRepository:
-    """A new repository for a demo. Raises AbprofError unless the folder is empty or does not exist."""
+    """A new repository for a demo, in a new or empty folder. Raises AbprofError for any other folder."""
 
     def __init__(self, path: Path, branch: str) -> None:
         path.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Resolve specs to sides, each spec once, with notes that a reader of the comparison needs."""
+"""Resolve each spec to a side, and write the notes that a reader of the comparison needs."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def resolve(
     kernel_paths: Sequence[str] = ("kernels",),
     known: Mapping[str, tuple[Side, Sequence[str]]] = MappingProxyType({}),
 ) -> tuple[tuple[Side, ...], tuple[str, ...]]:
-    """Return the sides (base, target, target2, ...) that `specs` name, and notes about them.
+    """Return the sides (base, target, target2, ...) that `specs` name, and notes about the sides.
 
     A spec is a branch, remote branch, tag, commit hash (full or abbreviated), an expression such as HEAD~2, or `.` for the
     working tree. The first spec may be `base...target`: the merge base of both, and the target. The notes count commits that
-    touch `kernel_paths` (relative to the root). `known`: sides and notes of specs that are not refs; a `Folder` is enough if
-    `known` has every spec. Raises AbprofError for a spec that names no commit.
+    touch `kernel_paths` (relative to the root). `known`: spec -> (side, notes) for specs that are not refs; if `known` has every
+    spec, `repository` may be a `Folder`. Raises AbprofError for a spec that names no commit.
     """
     if not specs:
         raise AbprofError("no ref given", advice="abprof BASE TARGET, or abprof run REF")
@@ -49,7 +49,7 @@ def resolve(
     left, fork, right = specs[0].partition(_RANGE)
     asked = [left or "HEAD", right or "HEAD", *specs[1:]] if fork else list(specs)
     made = dict(known)
-    for spec in asked:  # each spec once: a branch may move meanwhile
+    for spec in asked:  # resolve each spec only once, because a branch may move meanwhile
         if spec not in made:
             made[spec] = _side(repository.with_commits(), spec)
     found = [made[spec][0] for spec in asked]
@@ -74,7 +74,7 @@ def resolve(
 
 
 def side_id(place: int) -> str:
-    """Return the side id of the spec at this index: base, target, target2, ..."""
+    """Return the side id of the spec at index `place`: base, target, target2, ..."""
     return ("base", "target")[place] if place < 2 else f"target{place}"
 
 
@@ -108,9 +108,8 @@ def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Si
 
 
 def _snapshot(repository: Repository) -> tuple[str, list[str]]:
-    """Write the working tree's tracked and unignored files as a tree of abprof's clone. Return (tree, notes on files left out).
-
-    The tree equals that of `git add --all` on a copy of the index: the user's index, refs, stash and objects do not change.
+    """Write the working tree, without ignored files, as a tree in abprof's clone. Return the tree's hash, and notes on files
+    left out. `git add --all` on a copy of the index makes the tree: the user's index, refs, stash and objects do not change.
     Raises AbprofError if git cannot read a file.
     """
     folder = repository.cache / "index" / secrets.token_hex(6)
@@ -141,7 +140,7 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
 
 
 def _without_nested(git: Git) -> tuple[str, list[str]]:
-    """Return the index's tree without nested repositories that are not submodules, and notes on nested and changed ones."""
+    """Return the index's tree without nested repositories that are not submodules; and notes on these and on changed submodules."""
     links = {line.split("\t", 1)[1] for line in git.records("ls-files", "-z", "--stage") if line.startswith("160000 ")}
     listed = git.maybe("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$") or ""
     nested = sorted(links - {entry.partition("\n")[2] for entry in listed.split("\0")})
@@ -160,7 +159,7 @@ def _without_nested(git: Git) -> tuple[str, list[str]]:
 
 
 def _same(sides: Sequence[Side]) -> list[str]:
-    """Return a note for each target whose files equal those of the base or of an earlier target."""
+    """Return a note for each target whose files equal the files of the base or of an earlier target."""
     notes = []
     for place, two in enumerate(sides):
         one = next((one for one in sides[:place] if one.tree == two.tree), None)
@@ -170,7 +169,7 @@ def _same(sides: Sequence[Side]) -> list[str]:
 
 
 def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequence[str]) -> list[str]:
-    """Return notes on commits that base gained since the fork: they look like changes of the target."""
+    """Return notes on the commits that base gained since the fork, which look like changes of the target."""
     common = repository.merge_base(base.commit, side.commit)
     if common is None:
         why = "in this shallow clone" if repository.shallow else "at all"
@@ -187,7 +186,7 @@ def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_p
     count = int(repository.git.text("rev-list", "--count", f"{common}..{tip}", "--"))
     where = ""
     if kernel_paths:
-        # Without merges: the merged commits themselves are counted already.
+        # Leave out merges, because the merged commits themselves are counted already.
         options = ("--count", "--no-merges", "--full-history", f"{common}..{tip}", "--")
         touching = repository.git.text("rev-list", *options, *(f":(top,literal){path}" for path in kernel_paths))
         where = f" ({touching} touching {', '.join(kernel_paths)})"
@@ -199,7 +198,7 @@ def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_p
 
 
 def commit_of(repository: Repository, spec: str) -> str:
-    """Return the commit that a branch, remote branch, tag, hash or expression such as HEAD~2 names.
+    """Return the commit that `spec` names: a branch, remote branch, tag, hash or expression such as HEAD~2.
 
     Raises AbprofError, with similar names, if `spec` names no commit.
     """
@@ -207,7 +206,7 @@ def commit_of(repository: Repository, spec: str) -> str:
         raise AbprofError("a ref cannot be empty")
     if spec.startswith(("-", "^")) or len(spec) > _LONGEST or any(unicodedata.category(sign) == "Cc" for sign in spec):
         raise AbprofError(f"invalid ref {spec[:80]!r}")
-    # First with the suffix, for an abbreviation that fits a commit and a file; then without it, for `:/words`.
+    # First try with the suffix, for an abbreviation that fits a commit and a file; then without the suffix, for `:/words`.
     commit = _verify(repository, f"{spec}^{{commit}}")
     found = None if commit else _verify(repository, spec)
     commit = commit or (found and _verify(repository, f"{found}^{{commit}}"))
@@ -225,20 +224,20 @@ def _verify(repository: Repository, spec: str) -> str | None:
 
 
 def _label(repository: Repository, spec: str, commit: str) -> str:
-    """Return the short branch or tag name, or else the commit's first 10 digits."""
+    """Return the short branch or tag name of `spec`; if `spec` is no such name, the first 10 digits of `commit`."""
     name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
     match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
     return match[1] if match else commit[:10]
 
 
 def _unknown(repository: Repository, spec: str) -> AbprofError:
-    """Return an error that explains why `spec` names no commit and suggests similar refs."""
+    """Return the error that explains why `spec` names no commit, and suggests similar refs."""
     refs = repository.ref_names()
     if _verify(repository, "HEAD") is None and (spec in {"HEAD", "@"} or not refs):
         return AbprofError("the repository has no commits yet", where=str(repository.path))
     if repository.shallow:
         return AbprofError(f"{spec!r} is not in this shallow clone", advice=_DEEPER)
-    # Refs that contain the name, such as origin/NAME for a branch that was never checked out here.
+    # Suggest refs that contain the name, such as origin/NAME for a branch that was never checked out here.
     holding = sorted((ref for ref in refs if spec.lower() in ref.lower()), key=len)
     if ".." in spec:
         advice = "give base and target as two words, or base...target for the merge base"

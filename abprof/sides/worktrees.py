@@ -1,4 +1,4 @@
-"""Check out the sides' files for the duration of a run, and remove leftovers of killed runs from the cache.
+"""Check out the sides' files while a run lasts, and remove leftovers of killed runs from the cache.
 
 - CACHE/worktrees/<12 hex of the run>/s0, s1, ...: detached worktrees of abprof's clone; all paths have the same length, because
   compilers write paths into binaries
@@ -25,9 +25,9 @@ from abprof.system.trees import remove_tree
 def checkouts(
     repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False
 ) -> Iterator[tuple[Checkout, ...]]:
-    """Check out all sides, in order, at paths of equal length, and remove the worktrees at the end of the block.
+    """Check out `sides` at paths of equal length, yield the checkouts in the same order, and remove them after the block.
 
-    Raises AbprofError if a side cannot be checked out; no worktree is left then.
+    `run`: the run's id. Raises AbprofError if a side cannot be checked out; then no worktree is left.
     """
     folder = repository.cache / "worktrees" / hashlib.sha256(run.encode()).hexdigest()[:12]
     lock = folder.with_name(f"{folder.name}.lock")
@@ -53,7 +53,7 @@ def checkouts(
 
 
 def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bool) -> None:
-    """Create one worktree, and verify that its tree is the side's."""
+    """Write the files of a side to the folder of `checkout`, and verify that the written tree is the side's tree."""
     side, path = checkout.side, Path(checkout.path)
     if side.kind == "dist":
         releases.put(place.cache, side, path)
@@ -81,7 +81,7 @@ def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bo
 def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, cache: Path) -> None:
     """Check out every submodule of `worktree`, recursively, from the user's clones: modules/NAME of `git_dirs`, or `checkout`.
 
-    Nothing is fetched. Raises AbprofError if no clone of a submodule has the commit.
+    This function fetches nothing. Raises AbprofError if no clone of a submodule has the required commit.
     """
     git = Git(str(worktree))
     links = [line.split("\t", 1) for line in git.records("ls-tree", "-r", "-z", "HEAD") if line.startswith("160000 ")]

@@ -1,6 +1,6 @@
-"""The run folder: run.json, the journal (rounds.jsonl, evidence.jsonl), and removal of folders of killed runs.
+"""The run folder: run.json, the journal (rounds.jsonl) and evidence.jsonl; removal of folders that killed runs left.
 
-`Record` writes the run's header (run.json without results) and its blocks while measuring; `read` reads a run folder.
+While a run is measured, `Record` writes its header (run.json without results) and blocks. `read` reads a run folder.
 """
 
 from abprof.store.record import Record, Wanted

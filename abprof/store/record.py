@@ -1,4 +1,4 @@
-"""A run while it is measured: writes its header (run.json without results) and its results to disk as they arrive."""
+"""Record a run while it is measured: write the run's header (run.json without results), and results as they arrive."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ Status = Literal["running", "complete", "interrupted"]
 Judge = Callable[[Run, Sequence[Block]], Run]
 Wanted = Callable[[Run, Sequence[Block], Sequence[Proof]], set[str]]
 _REWRITE = 5.0  # least seconds between rewrites of run.json while measuring
-_REWRITE_SHARE = 20.0  # least time between rewrites, in durations of the last: judging a thousand cells takes seconds
+_REWRITE_SHARE = 20.0  # least time between rewrites, in durations of the last rewrite: judging 1000 cells takes seconds
 
 
 class Record:
-    """Header, blocks and findings of a run. Writes run.json before the first turn, and again while the run is measured.
+    """Holds a run's header (`head`), blocks and findings. Writes run.json before the first turn and while measuring.
 
     `judge(run, blocks)` returns the run with verdicts; `wanted(run, blocks, proofs)` returns the ids of cells that need
-    another epoch. `older`: number of `blocks` from earlier invocations. A report after ^C has every block on disk.
+    another epoch. `older`: number of `blocks` from earlier invocations. After ^C a report has every block on disk.
     """
 
     def __init__(
@@ -83,12 +83,12 @@ class Record:
         return len({b.epoch for b in self.own_blocks if b.metric and b.judged and not b.quick})
 
     def start(self, head: Run) -> None:
-        """Write run.json once builds and arms are known."""
+        """Take the header `head`, in which builds and arms are known, and write run.json for the first time."""
         self.head = head
         self.folder.write_run(head)
 
     def placed(self, device: str, machine: Machine) -> None:
-        """Add a device that measures part of the run, or update its facts and builds."""
+        """Add a device that measures part of the run, or update the facts and builds of a device already added."""
         before = self.head.machines.get(device)
         if before:
             made = {(build.side, build.kernel): build for build in (*before.builds, *machine.builds)}
@@ -105,14 +105,14 @@ class Record:
             self.folder.append_finding(Finding(arm=arm))
 
     def lost(self, losses: Sequence[Loss]) -> None:
-        """Drop the blocks of lost shards, first on disk, then in memory."""
+        """Add the losses to run.json, and then drop the blocks of lost shards from memory."""
         if losses:
             self.head = msgspec.structs.replace(self.head, losses=(*self.head.losses, *losses))
             self.folder.write_run(self.judged("running"))
             self.blocks[:] = runfolder.standing(self.head, self.blocks)
 
     def note(self, found: Iterable[Touched]) -> None:
-        """Add files that changed and must not. All later verdicts take them into account."""
+        """Add files that changed although they must not. All later verdicts take these files into account."""
         found = tuple(found)
         self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, *found))
         for touched in found:
@@ -155,7 +155,7 @@ class Record:
         return todo
 
     def known(self, status: Status) -> Run:
-        """Return the run with proofs, kernels and profiles so far, without verdicts."""
+        """Return the run with the proofs, kernels and profiles added so far, without verdicts."""
         return msgspec.structs.replace(
             self.head,
             status=status,
@@ -171,7 +171,7 @@ class Record:
         return self._judge(self.known(status), self.blocks)
 
     def close(self, ended: str) -> None:
-        """Set the time of the end (ISO 8601), and compare rounds.jsonl with the blocks in memory."""
+        """Set the time of the end (ISO 8601), and note if rounds.jsonl differs from the blocks in memory."""
         self.head = msgspec.structs.replace(self.head, ended=ended)
         self.blocks[:] = runfolder.standing(self.head, self.blocks)
         with contextlib.suppress(AbprofError):

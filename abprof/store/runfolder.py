@@ -1,4 +1,4 @@
-"""A run's folder with run.json, rounds.jsonl and evidence.jsonl (docs/RUN_FOLDER.md): make, write, read, remove.
+"""Make, write, read and remove a run's folder, with run.json, rounds.jsonl and evidence.jsonl (docs/RUN_FOLDER.md).
 
 run.json is replaced atomically: readers see a complete version at any time, also after a crash. rounds.jsonl and
 evidence.jsonl only grow, by checksummed lines, so that a killed run keeps every finished block.
@@ -61,14 +61,14 @@ class RunFolder:
         replace(self.path / RUN, text, lambda file: msgspec.json.decode(file.read_bytes(), type=Run))
 
     def append_block(self, block: Block) -> None:
-        """Append a line to rounds.jsonl and sync the file; a partly written line is removed.
+        """Append a block's line to rounds.jsonl and sync the file; a partly written line is removed.
 
         Raises ValueError for NaN or infinity, AbprofError if writing fails.
         """
         _append(self.path / ROUNDS, checksummed.line(block))
 
     def append_finding(self, finding: Finding) -> None:
-        """Append a line to evidence.jsonl, in case the run is killed before the next run.json."""
+        """Append a finding's line to evidence.jsonl, in case the run is killed before run.json is written again."""
         _append(self.path / EVIDENCE, checksummed.line(finding))
 
     def sweep(self) -> None:
@@ -97,7 +97,7 @@ def _append(target: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
-    """Make a new run's folder and log. Removed at the end without run.json; after `kill -9` by `sweep`."""
+    """Make a new run's folder and log. At the end remove a folder without run.json (after `kill -9`, `sweep` does)."""
     for line in sweep(paths.state_dir(), runs_dir):
         view.say(line)
     folder = create(runs_dir, id, _claim)
@@ -160,7 +160,7 @@ def _discard(path: Path) -> None:
 
 
 def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
-    """Remove folders of killed runs without run.json (only in `runs_dir`, if given). Returns a line per folder."""
+    """Remove folders without run.json that killed runs left (if given, only in `runs_dir`). Return a line for each."""
     lines = []
     for note in sorted((state / _NOTES).glob("*")):
         with suppress(FileNotFoundError):  # the run has just ended
@@ -178,7 +178,7 @@ def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
 
 
 def read(path: Path) -> tuple[Run, list[Block], list[str]]:
-    """Read a run. Returns the run, its valid blocks in file order, and a note for each dropped line.
+    """Read a run. Return the run, its valid blocks in file order, and notes about dropped lines and blocks.
 
     `path` is the folder, or its run.json. Raises AbprofError if there is no run.json, if run.json does not fit the
     schema, or if a newer abprof wrote it.
@@ -210,7 +210,7 @@ def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
 
 
 def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks, except those of lost shards whose cells another shard measured again."""
+    """Yield the blocks, except a lost shard's blocks of cells that another shard measured again."""
     lost = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
     return (block for block in blocks if not block.shard or (block.shard, block.cell) not in lost)
 
@@ -251,7 +251,7 @@ def _read_run(data: bytes, file: Path) -> Run:
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:
-    """Add findings of evidence.jsonl, which the run.json of a killed run may lack."""
+    """Return the run with the findings of evidence.jsonl, which the run.json of a killed run may lack."""
     if not findings:
         return run
 
@@ -272,7 +272,7 @@ def _completed(run: Run, findings: Sequence[Finding]) -> Run:
 
 
 def merged(proofs: Iterable[Proof], more: Iterable[Proof]) -> list[Proof]:
-    """Merge proofs. Equal results of a worker's checks before and after timing become one proof with `looks` = 2."""
+    """Merge proofs: equal results of a worker's checks before and after timing become one proof with `looks` = 2."""
     known = {_proof_key(proof): proof for proof in proofs}
     for proof in more:
         key = _proof_key(proof)
@@ -286,5 +286,5 @@ def _proof_key(proof: Proof) -> tuple[Any, ...]:
 
 
 def kernel_key(kernel: Kernel) -> tuple[str, ...]:
-    """Return the identity of a kernel: equal for two records of the same kernel."""
+    """Return the key that is equal for two records of the same kernel."""
     return kernel.side, kernel.package, kernel.kind, kernel.key, kernel.sha256

@@ -1,1 +1,1 @@
-"""Toolbox for the operating system: processes, locks, atomic writes, configuration files, the console."""
+"""Use the operating system: processes, locks, atomic writes, configuration files, the console."""

@@ -1,4 +1,4 @@
-"""JSON lines with a checksum, to detect lines that a crash truncated or a pipe changed."""
+"""Write and read JSON lines with a checksum, which detects lines that a crash truncated or a pipe changed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SUM = b',"sum":"'
 
 
 def text(value: Any, indent: int | None = None) -> bytes:
-    """Return a record as JSON, on one line or indented. Raises ValueError on NaN or infinity, which JSON lacks."""
+    """Return `value` as JSON, indented by `indent` spaces; None: on one line. Raises ValueError for NaN or infinity."""
     # msgspec would write NaN as null, which reads as "not recorded"; the standard library raises ValueError.
     made = json.dumps(
         msgspec.to_builtins(value),
@@ -27,7 +27,7 @@ def text(value: Any, indent: int | None = None) -> bytes:
 
 
 def line(record: msgspec.Struct) -> bytes:
-    """Return a record as one line with its checksum. Raises ValueError on NaN or infinity."""
+    """Return `record` as one JSON line with its checksum. Raises ValueError for NaN or infinity."""
     return seal(text(record))
 
 
@@ -37,7 +37,7 @@ def seal(payload: bytes) -> bytes:
 
 
 def unseal(line: bytes, kind: Any, what: str) -> Any:
-    """Return the record of type `kind` in a line without its newline. Raises ValueError if checksum or schema does not match;
+    """Return the record of type `kind` in `line`, which has no newline. Raises ValueError if checksum or schema does not match;
     `what` names the expected record in the message."""
     head, found, tail = line.rpartition(_SUM)
     payload = head + b"}"

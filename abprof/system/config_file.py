@@ -20,7 +20,7 @@ _KEYS = "docs/CONFIG.md lists every key"
 
 
 def read_file(root: Path) -> File | None:
-    """Return the configuration under `root`, or None if no such file has one. Raises AbprofError with key and line."""
+    """Return the configuration in the folder `root`; None if neither file has a configuration. Raises AbprofError with line."""
     path, table = place(root)
     if not os.path.lexists(path):
         return None
@@ -39,7 +39,7 @@ def place(root: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def file_above(folder: Path) -> File | None:
-    """Return the configuration of the repository that contains `folder`, found without git; None without a configuration."""
+    """Return the configuration of the repository that contains `folder`, without running git; None without a configuration."""
     for place in (folder.absolute(), *folder.absolute().parents):
         file = read_file(place)
         if file or (place / ".git").exists():
@@ -48,7 +48,7 @@ def file_above(folder: Path) -> File | None:
 
 
 def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
-    """Parse a configuration file whose tables stand under the key `table`. Raises AbprofError with key and line."""
+    """Return the configuration in `text`, whose tables stand under the keys in `table`. Raises AbprofError with key and line."""
     loose: Any = toml.loads(text, where)
     for name in table:
         loose = loose.get(name, {}) if isinstance(loose, dict) else {}
@@ -70,7 +70,7 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
 
 
 def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
-    """Yield (whether the value is wrong, its key, what is wrong) for values of the right type."""
+    """Yield (whether the value is wrong, key, message) for every value whose range or relation to others matters."""
     at = file.at
     yield file.schema != 1, "schema", f"schema = {file.schema}, this abprof reads schema = 1"
     default = file.defaults
@@ -106,7 +106,7 @@ def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
 
 
 def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
-    """Fill {worktree}, {build_dir} and {side} into configured values. Raises AbprofError for any other name in braces."""
+    """Return `extra` with {worktree}, {build_dir} and {side} replaced by `places`. Raises AbprofError for other names in braces."""
     filled = {}
     for name, value in extra.items():
         try:

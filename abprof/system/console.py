@@ -1,4 +1,4 @@
-"""Progress of a run, on standard error and in the run's log. Results go to standard output."""
+"""Print the progress of a run on standard error and in the run's log. Results go to standard output."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rich.text import Text
 from abprof.records.visible import visible, visible_lines
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")  # escape sequences of compilers: colours, and clearing the rest of a line
-_LEAKS = re.compile(r"nanobind: |\s*- (leaked|\.\.\. skipped) |See https://nanobind")  # of Triton, as a process ends
+_LEAKS = re.compile(r"nanobind: |\s*- (leaked|\.\.\. skipped) |See https://nanobind")  # Triton at its end
 _OPEN_SHOWN = 3  # labels of undecided cells in the status line
 
 
 class View:
-    """Prints progress, also to an attached log. The status line needs a terminal."""
+    """Prints progress on standard error and to an attached log, and on a terminal also a status line."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, stream: IO[str] | None = None) -> None:
         self.console = Console(file=stream, stderr=stream is None, highlight=False, soft_wrap=True)
@@ -45,7 +45,7 @@ class View:
             self._log = None
 
     def say(self, line: str, style: str = "") -> None:
-        """Print a line of progress, with control characters made visible."""
+        """Print a line of progress. Control characters are made visible. `style`: a colour; "": none."""
         self._print(visible_lines(line), style, shown=not self.quiet)
 
     def warn(self, line: str) -> None:
@@ -53,7 +53,7 @@ class View:
         self._print(f"warning: {visible_lines(line)}", "yellow", shown=True)
 
     def build_line(self, job: str, line: str) -> None:
-        """Print a line of a build's output, from any thread. Colours are dropped, control characters are made visible."""
+        """Print a build's output line without colours, with control characters made visible. Any thread may call this method."""
         text = f"[{job}] {visible(_COLOURS.sub('', line))}"
         live = self._status is not None and not self.verbose
         noise = _LEAKS.match(line) is not None
@@ -74,7 +74,7 @@ class View:
 
     @contextlib.contextmanager
     def working(self, text: str, budget: float = 0.0) -> Iterator[None]:
-        """Show a status line on a terminal while the block runs, with a countdown of `budget` seconds."""
+        """Show the status line `text` on a terminal while the block runs, with a countdown of `budget` seconds (0: none)."""
         self._end = time.monotonic() + budget
         if not self.console.is_terminal or self.quiet:
             yield
@@ -87,7 +87,7 @@ class View:
                 self._status = None
 
     def progress(self, text: str, decided: int, cells: int, open: Sequence[str]) -> None:
-        """Update the status line: the number of `decided` cells, and the labels of undecided (`open`) cells."""
+        """Show in the status line that `decided` of `cells` cells are decided, and the labels of undecided cells (`open`)."""
         minutes, seconds = divmod(max(0, round(self._end - time.monotonic())), 60)
         more = f" and {len(open) - _OPEN_SHOWN} more" if len(open) > _OPEN_SHOWN else ""
         names = visible(", ".join(open[:_OPEN_SHOWN])) + more

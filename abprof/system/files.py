@@ -1,4 +1,4 @@
-"""Atomic writes. A failed write raises AbprofError with the path."""
+"""Write files atomically. A failed write raises AbprofError with the path."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def pour(file: FileIO, data: bytes) -> None:
 
 @contextmanager
 def refusals(path: Path, advice: str = "") -> Iterator[None]:
-    """Turn an OSError of the block into an AbprofError with this path."""
+    """Turn an OSError raised in the block into an AbprofError that names `path` and gives `advice`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""File locks by flock(2). The kernel releases a lock when its process ends, also after kill -9; so leftovers whose lock is free
+"""Lock files by flock(2). The kernel releases a lock when its process ends, also after kill -9; so leftovers whose lock is free
 belong to a dead run. A lock on a deleted file excludes no process, so `_lock` checks that the file still exists.
 """
 
@@ -17,7 +17,7 @@ _held: dict[Path, int] = {}  # lock file -> descriptor, for locks taken by `hold
 
 
 def hold(lock: Path, *, shared: bool = False) -> bool:
-    """Take `lock` until `drop` or the end of this process. Return False if any process, this one included, holds the lock."""
+    """Take `lock` until `drop` or the end of this process. Return False if another process, or this process, already holds it."""
     if lock in _held:
         return shared
     descriptor = _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=False)
@@ -28,7 +28,7 @@ def hold(lock: Path, *, shared: bool = False) -> bool:
 
 
 def drop(lock: Path) -> None:
-    """Release `lock` and delete its file; no effect if this process does not hold the lock."""
+    """Release `lock` and delete its file. Do nothing if this process does not hold the lock."""
     descriptor = _held.pop(lock, None)
     if descriptor is not None:
         lock.unlink(missing_ok=True)
@@ -39,9 +39,9 @@ def drop(lock: Path) -> None:
 def locked(
     lock: Path, note: str = "", busy: Callable[[str], None] = lambda _: None, *, shared: bool = False
 ) -> Iterator[None]:
-    """Wait for `lock` and hold the lock during the block. The file stays and contains `note`.
+    """Wait for `lock` and hold the lock during the block. The lock's file contains `note`, and stays afterwards.
 
-    If another process holds the lock, call `busy` with that process's note before waiting; `busy` may raise. `shared`: several
+    If another process holds the lock, call `busy` with that process's note before waiting; `busy` may raise. With `shared` several
     processes may hold the lock at the same time.
     """
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -62,7 +62,7 @@ def locked(
 
 @contextlib.contextmanager
 def abandoned(lock: Path) -> Iterator[bool]:
-    """Yield whether `lock` is free. If so, hold the lock during the block and delete its file at the end."""
+    """Yield whether `lock` is free. A free lock is held during the block, and its file is deleted at the end."""
     descriptor = None if lock in _held else _lock(lock, fcntl.LOCK_EX, wait=False)
     try:
         yield descriptor is not None
@@ -73,7 +73,7 @@ def abandoned(lock: Path) -> Iterator[bool]:
 
 
 def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
-    """Return a descriptor that holds the lock; None if another process holds it. Raises AbprofError for an unusable folder."""
+    """Return a descriptor that holds `lock`; None if another process holds `lock`. Raises AbprofError for an unusable folder."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         while True:

@@ -1,4 +1,4 @@
-"""Folders that outlive a run: cache (clones, builds, releases) and state (locks, heartbeats, self-checks)."""
+"""Find the folders that outlive a run: cache (clones, builds, releases) and state (locks, heartbeats, self-checks)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def cache_dir() -> Path:
 
 
 def state_dir() -> Path:
-    """Return $ABPROF_STATE_DIR, or abprof's folder in the user's state folder. Raises AbprofError if it is not writable."""
+    """Return $ABPROF_STATE_DIR, or abprof's folder in the user's state folder. Raises AbprofError if not writable."""
     return _folder("ABPROF_STATE_DIR", "user_state_path")
 
 
@@ -29,7 +29,7 @@ def home() -> Path | None:
 
 
 def _homeless(variable: str) -> Path:
-    """Return this user's own temporary folder, for a user without a home. Raises AbprofError if another user owns the folder."""
+    """Return a temporary folder of this user, who has no home folder. Raises AbprofError if another user owns the folder."""
     path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     if path.is_symlink() or path.stat().st_uid != os.getuid():

@@ -1,4 +1,4 @@
-"""Read TOML files: text, table, line of each key, and the table as a record. Errors name file and line."""
+"""Read TOML files: return the text, the table, the line of each key, or a record. Errors name file and line."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _KEY = re.compile(r"\s*([^=#\s\[][^=#]*?)\s*=")
 
 
 def read(path: Path) -> str:
-    """Return a file's text. Raises AbprofError."""
+    """Return the text of the file `path`. Raises AbprofError if the file cannot be read or is not UTF-8."""
     try:
         return decoded(path.read_bytes(), str(path))
     except OSError as error:
@@ -30,7 +30,7 @@ def read(path: Path) -> str:
 
 
 def decoded(data: bytes, where: str) -> str:
-    """Return a file's bytes as text. Raises AbprofError if the bytes are not UTF-8."""
+    """Return the bytes of the file `where` as text. Raises AbprofError if the bytes are not UTF-8."""
     try:
         return data.decode("utf-8-sig")  # some editors begin a file with a byte order mark
     except UnicodeDecodeError as error:
@@ -39,7 +39,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 def loads(text: str, where: str) -> dict[str, Any]:
-    """Return the table of a TOML text. Raises AbprofError, with the line if the parser names a line."""
+    """Return the table that a TOML text defines. Raises AbprofError for invalid TOML, with the line if the parser names a line."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits, and thousands of brackets
@@ -50,7 +50,7 @@ def loads(text: str, where: str) -> dict[str, Any]:
 
 
 def lines(text: str) -> dict[str, int]:
-    """Return dotted key -> line number of the key; elements of arrays of tables by index (`threshold.0.cells`).
+    """Return dotted key -> line number of the key. Keys in arrays of tables contain an index (`threshold.0.cells`).
 
     A key within an inline table has no line number; a line of a multi-line string may be mistaken for a key.
     """
@@ -64,7 +64,7 @@ def lines(text: str) -> dict[str, int]:
                 table = f"{table}.{part}".lstrip(".")
                 found.setdefault(table, number)
                 if table in arrays and (head[1] == "[" or table != ".".join(_parts(head[2]))):
-                    table += f".{arrays[table] - 1}"  # a table of the last element
+                    table += f".{arrays[table] - 1}"  # the table belongs to the array's last element
             if head[1] == "[[":
                 arrays[table] += 1
                 table += f".{arrays[table] - 1}"
@@ -79,7 +79,7 @@ def _parts(key: str) -> list[str]:
 
 
 def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mapping[str, int], advice: str) -> _T:
-    """Return a table as a struct of type `kind`; `inner`: types of nested structs. Raises AbprofError with line and key."""
+    """Return the table `loose` as a struct of type `kind`; `inner`: types of nested structs. Raises AbprofError with line and key."""
     values = dict(_values(loose))
     for key, value in values.items():
         if "\0" in f"{key}{value}":
@@ -108,7 +108,7 @@ def _kind(value: Any) -> str:
 
 
 def _values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) of everything in a table or array, outer before inner."""
+    """Yield (dotted key, value) for everything in a table or array, outer values before inner. `above`: the outer key."""
     inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
     for name, value in inside:
         key = f"{above}.{name}" if above else str(name)

@@ -1,4 +1,4 @@
-"""List, hash and remove all files of a folder."""
+"""List, hash or remove the files of a folder."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def files_of(tree: Path) -> list[str]:
 
 
 def tree_hash(tree: Path, names: Iterable[str]) -> str:
-    """Return a SHA-256 over names, executable bits and bytes of these files (of a link: its target). Raises OSError."""
+    """Return a SHA-256 over names, executable bits and bytes of the files `names` (for a link: its target). Raises OSError."""
     digest = hashlib.sha256()
     for name in names:
         path = tree / name

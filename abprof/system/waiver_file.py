@@ -27,7 +27,7 @@ class _File(Record, frozen=True):
 
 
 def parse(text: str, where: str) -> tuple[Waiver, ...]:
-    """Return the waivers in a file's text. Raises AbprofError with line and key."""
+    """Return the waivers in `text`, the content of the file `where`. Raises AbprofError with line and key."""
     loose, lines = toml.loads(text, where), toml.lines(text)
     file = toml.converted(loose, _File, _Entry, where=where, lines=lines, advice=_KEYS)
     checks = [("schema", file.schema == 1, f"schema = {file.schema}, this abprof reads schema = 1")]

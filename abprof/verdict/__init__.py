@@ -1,8 +1,8 @@
 """Verdicts: pure functions from a run's header (run.json without results), blocks and proofs to its results.
 
-`judge` returns the run with comparisons, observations, warnings, and a summary with the exit code. `undecided` is the
-stopping rule. `aggregate` collects each cell's data, and CellCache keeps the data between calls. The modules `stats`
-(numbers), `headline` (counts, summary, warnings) and `waivers` are public too. Only records are imported.
+`judge` returns the run with comparisons, observations, warnings, and a summary with the exit code. `undecided` names
+the cells to measure further. `aggregate` collects cells' data, which a CellCache keeps between calls. Modules `stats`
+(numbers), `headline` (counts, summary, warnings) and `waivers` are public too. The package imports only records.
 """
 
 from __future__ import annotations

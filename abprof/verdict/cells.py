@@ -31,11 +31,11 @@ from abprof.verdict import stats
 Array = NDArray[np.float64]
 TIME, HOST_TIME, CLOCK, WAIT = range(4)  # indexes of an arm's rows in Rounds.arms
 _FASTEST_CLOCK = 1e6  # MHz: readings above are errors
-_QUIETER = 0.8  # rescaled rounds are judged if their scatter is below this share of the measured rounds'
+_QUIETER = 0.8  # rescaled rounds are judged if their scatter is below this share of the scatter of rounds as measured
 _FEWEST_RATIOS = 6  # ratios at the first look, with two rounds an epoch and one round rejected
 _FEWEST_ROUNDS = 4  # rounds at the first look, with one round an epoch
-_MORE_SLOW_CALLS = 0.001  # largest p-value
-_CLOCK_MISSING = 0.1  # largest share of turns that may lack a clock
+_MORE_SLOW_CALLS = 0.001  # largest p-value at which an arm has more slow calls (`CellData.tail`)
+_CLOCK_MISSING = 0.1  # largest share of turns that may lack a reading of the clock
 
 
 @dataclass(frozen=True)
@@ -76,12 +76,12 @@ def kept_rounds(block: Block) -> Rounds:
 
 
 def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
-    """Return the rounds with times rescaled to the mean clock of all turns. None unless that reduces the scatter of
-    ratios by a fifth, and also if more than a tenth of the turns lack a clock.
+    """Return the rounds with times rescaled to the mean clock of all turns. None if rescaling reduces the scatter of
+    ratios by less than a fifth, or if more than a tenth of the turns lack a clock.
 
     A device changes its clock within a call of 20 ms (docs/MEASUREMENT.md). The choice depends on scatter, not on
-    means, so it cannot favour a verdict. With one round per epoch there is no scatter of ratios within epochs: then the
-    drift of all arms together decides, because the interval is computed from the ratios between epochs.
+    means, so the choice cannot favour a verdict. With one round per epoch, ratios have no scatter within epochs: then
+    the drift of all arms together decides, because the interval is computed from the ratios between epochs.
     """
     clocks = [rows[CLOCK, ~np.isnan(rows[TIME])] for block in blocks for rows in block.judged_arms().values()]
     every = np.concatenate([np.empty(0), *clocks])
@@ -139,7 +139,7 @@ def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
 T = TypeVar("T")
 Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "sustained"]
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
-# Worst first, for arms whose epochs disagree. `wrong` is the worst: it is the only one that comes with a speed.
+# Worst first, for arms whose epochs disagree. `wrong` is the worst: of these statuses only `wrong` comes with a speed.
 SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
 TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be caused by the machine
 
@@ -154,8 +154,8 @@ class ArmState:
     at: str = ""  # function and file of the workload that raised
     check: CheckResult | None = None
     proof_broken: bool = False
-    flaky: bool = False  # one epoch failed and two or more did not: ok, with a warning
-    settled: bool = True  # False: one transient failure so far, further epochs decide
+    flaky: bool = False  # one epoch failed and two or more succeeded: the status is ok, with a warning
+    settled: bool = True  # False: one transient failure so far, and further epochs decide the status
     seen: bool = True  # False: no epoch tried the arm
 
     @property
@@ -164,7 +164,7 @@ class ArmState:
 
     @property
     def failed(self) -> bool:
-        """Whether further epochs are useless: the arm will show no speed."""
+        """Whether further epochs are useless, because the arm will show no speed."""
         return self.proof_broken or (self.settled and not self.runs)
 
 
@@ -179,7 +179,7 @@ class CellData:
     attempts: int  # number of epochs that tried this cell
     metric: str  # the judged metric: gpu_span, wall, reported, ...
     blocks: tuple[Block, ...]
-    sustained: tuple[Block, ...] = ()  # blocks of calls without pauses
+    sustained: tuple[Block, ...] = ()  # blocks of slices: one-second stretches of calls without pauses
     _memo: dict[object, Any] = field(default_factory=dict)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
@@ -194,22 +194,22 @@ class CellData:
 
     @property
     def device(self) -> str:
-        """The lease of the device that measured the cell; "" in a run on one device, or if not measured."""
+        """Name of the lease of the device that measured the cell; "" in a run on one device, or if not measured."""
         return next((block.device for block in self.blocks if block.device), "")
 
     def shows_times(self, arm: str) -> bool:
-        """Whether this arm's times may be shown: not for wrong outputs or for code of another side."""
+        """Whether reports may show the arm's times: no for wrong outputs (unless --allow-wrong) and other failures."""
         state = self.state(arm)
         return state.runs or (state.status == "wrong" and self.allow_wrong)
 
     @cached_property
     def read(self) -> tuple[Rounds, ...]:
-        """The rounds as measured. Raises ValueError for an impossible time."""
+        """The kept rounds, with times as measured. Raises ValueError for an impossible time."""
         return tuple(map(kept_rounds, self.blocks))
 
     @cached_property
     def judged(self) -> tuple[Rounds, ...]:
-        """The judged rounds: rescaled to one clock if that reduces scatter, else as measured."""
+        """The rounds that verdicts use: times rescaled to one clock if rescaling reduces scatter, else as measured."""
         return at_one_clock(self.read) or self.read
 
     @cached_property
@@ -240,14 +240,14 @@ class CellData:
         return [each for each in whole if each.size]
 
     def epoch_values(self, before: str, after: str, of: Quantity = "judged") -> list[float]:
-        """Return the epoch values: for each epoch the median over rounds of log(after/before)."""
+        """Return the epoch values: for each epoch the median over rounds of log(after / before)."""
         return self.once(
             ("values", before, after, of),
             lambda: [float(np.median(np.log(b) - np.log(a))) for a, b in self.epochs(of, before, after)],
         )
 
     def rounding(self, before: str, after: str) -> float:
-        """Return the largest log ratio that rounding of printed times can hide; 0 for times that a worker read."""
+        """Return the largest log ratio that rounding of printed times can hide; 0 for times that a worker measured."""
         step = max((block.last_digit_ns for block in self.blocks), default=0.0)
         medians = [*map(self.epoch_medians, (before, after))]
         return sum(step / 2 / float(np.median(each)) for each in medians) if step and all(medians) else 0.0
@@ -274,7 +274,6 @@ class CellData:
 
 
 def _values(rows: Array, of: Quantity) -> Array:
-    """Return a quantity's rows, from an arm's rows of Rounds."""
     if of == "cycles":
         return np.asarray(rows[TIME] * rows[CLOCK])
     found: Array = rows[{"wall": [HOST_TIME], "clock": [CLOCK], "waits": [TIME, WAIT]}.get(of, [TIME])]
@@ -283,8 +282,8 @@ def _values(rows: Array, of: Quantity) -> Array:
 
 @dataclass
 class CellCache:
-    """Aggregated cells of one run. A cell is reused while its blocks are the same objects and `head` is equal: all
-    fields of the run that a cell's data or memoized results depend on."""
+    """Aggregated cells of one run. A cell is reused while its blocks are the same objects and `head` is equal; `head`
+    holds all fields of the run on which a cell's data or memoized results depend."""
 
     head: tuple[object, ...] = ()
     cells: dict[str, tuple[list[Block], CellData]] = field(default_factory=dict)
@@ -364,7 +363,7 @@ def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
 def _state(
     run: Run, cell: Cell, arm: str, blocks: Sequence[Block], broken: Sequence[Proof], *, checked: bool
 ) -> ArmState:
-    """Return an arm's state, from the first that applies: skipped, wrong code loaded, not built, results of epochs."""
+    """Return an arm's state: skipped, else wrong code loaded, else not built, else merged outcomes of the epochs."""
     if cell.skip:
         return ArmState("unsupported", cell.skip)
     side, peer = Arm.of(arm).side, Arm.of(arm).peer

@@ -62,13 +62,13 @@ def untimed(run: Run) -> Header:
 
 
 def self_comparisons(rows: Rows, controls: Rows) -> list[Comparison]:
-    """Return the comparisons of code with itself that have an interval: controls, and rows of identical code."""
+    """Return the comparisons of code with itself (controls, and rows of identical code) that have an interval."""
     known = [row for row in rows if "identical_code" in row.reasons]
     return [row for row in (*controls, *known) if row.low_pct is not None]
 
 
 def inside_margin(run: Run, row: Comparison) -> bool:
-    """Whether the whole 95 % interval lies inside the margin."""
+    """Whether the row's whole 95 % interval lies inside the margin; False without an interval."""
     margin = min(run.options.margin, run.options.threshold_of(row.cell))
     low, high = row.low_pct, row.high_pct
     return low is not None and high is not None and -margin <= low and high <= margin
@@ -77,7 +77,7 @@ def inside_margin(run: Run, row: Comparison) -> bool:
 def beyond_margin(run: Run, cells: Cells, rows: Rows) -> Rows:
     """Return the rows of `self_comparisons` whose whole interval lies outside the margin: false alarms.
 
-    The level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have such a row.
+    The error level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have a false alarm.
     """
     level, found = stats.tabled(0.05 / max(1, len(rows))), []
     for row in rows:
@@ -136,7 +136,7 @@ def _mostly_undecided(of: Counts) -> bool:
 
 
 def answer(counts: Counts, *, measured: bool) -> Answer:
-    """Return whether to act. `unjudged`: nothing measured, tampering, failed controls, or too many undecided rows."""
+    """Return what to do. `unjudged`: nothing measured, tampering, failed controls, or too many undecided rows."""
     if not measured or counts.get("controls_outside") or counts.get("tampered"):
         return "unjudged"
     if counts.get("broken") or certain(counts, "slower"):
@@ -211,7 +211,7 @@ def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, a
 
 
 def _lead(counts: Counts, margin: float) -> str:
-    """Return whether to act, and the reason if not."""
+    """Return the sentence's start: whether to act, and why a run that cannot be trusted gives no answer."""
     if counts.get("tampered"):
         return f"Do not act on this run, {plural(counts['tampered'], 'file')} that it rests on changed while it ran"
     if counts.get("controls_outside"):
@@ -344,7 +344,7 @@ def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
 
 
 def _conditions(blocks: Sequence[Block]) -> Iterator[Advice]:
-    """Yield warnings about the machine: too busy, too little memory for both sides, other processes."""
+    """Yield warnings about a machine that was too busy, lacked memory for both sides, or ran other processes."""
     lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
     yield from _rows("rejected", lost, why=", ".join({block.rejected_why: 0 for block in lost}))
     yield from _rows("one_at_a_time", [block for block in blocks if block.alone])

@@ -11,8 +11,9 @@ change; 90 % for equivalence, that is two one-sided tests at 5 %):
     unclear    otherwise, when measuring ends; until then the cell gets more epochs
 The intervals cover jointly over all planned looks, so stopping at the first look that decides does not add errors.
 
-A verdict becomes `unclear` if another reading contradicts it with 95 % confidence: times as read contradict times at
-one clock (reason `clock`), times without pauses contradict (`power`), or the parent's clock contradicts (`timer`).
+A verdict becomes `unclear` if another reading contradicts it with 95 % confidence. Readings: times as read against
+times rescaled to one clock (reason `clock`); slices, which are one-second stretches of calls without pauses (`power`);
+and the parent's clock (`timer`).
 
 Targets, peers and variants are three families, each with its own false-discovery control. Peers and variants do not
 affect the summary, the exit code or the number of epochs, except variants in a run with one side.
@@ -63,8 +64,8 @@ class Pair(NamedTuple):
 def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None) -> Run:
     """Return the run with results computed from `blocks` and `proofs`, without causes. Pure.
 
-    Results already in `run` are replaced. `cache` keeps cells between calls. Raises ValueError for a kept round with an
-    impossible time, and for blocks of a cell that the run does not have.
+    Results already in `run` are replaced. `cache` keeps cells' data between calls. Raises ValueError for a kept round
+    with an impossible time, and for blocks of a cell that the run does not have.
     """
     if not run.options.timed:
         return msgspec.structs.replace(run, header=untimed(run))
@@ -142,7 +143,7 @@ def _wants_more(run: Run, data: CellData) -> bool:
 
 
 def _open(run: Run, data: CellData, pair: Pair) -> bool:
-    """Whether a pair needs another epoch: target, control, or variants in a run with one side."""
+    """Whether a pair (with a target or control, or of variants in a run with one side) needs another epoch."""
     states = data.state(pair.before), data.state(pair.after)
     values = data.epoch_values(pair.before, pair.after)
     if pair.role == "control":
@@ -163,7 +164,7 @@ def _open(run: Run, data: CellData, pair: Pair) -> bool:
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:
-    """Return cell id -> number of epochs behind its verdict (the minimum over targets), quick epochs excluded."""
+    """Return cell id -> number of epochs behind the cell's verdict (the least over targets), without quick epochs."""
     found = {}
     for cell, data in aggregate(run, blocks, proofs).items():
         targets = [pair for pair in pairs(run, data) if pair.role == "target"]
@@ -201,12 +202,12 @@ def pairs(run: Run, data: CellData) -> list[Pair]:
 
 
 def pursued(run: Run, role: Role) -> bool:
-    """Whether pairs of this role prolong a cell until decided: targets, and in a run with one side variants."""
+    """Whether a cell is measured until pairs of this role are decided: targets, or variants in a run with one side."""
     return role == "target" or (role == "variant" and len(run.sides) == 1)
 
 
 def precise(values: Sequence[float], options: Options) -> bool:
-    """Whether the interval is as narrow as --precision requires."""
+    """Whether the interval of these epoch values is as narrow as --precision requires; True without --precision."""
     interval = stats.repeated_interval(values)
     return options.precision is None or (interval is not None and stats.half_width_pct(interval) <= options.precision)
 
@@ -233,7 +234,7 @@ def _by_intervals(strict: stats.Interval, wide: stats.Interval, threshold: float
 
 
 def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
-    """Return the epochs of the first look that decides if mean and scatter stay the same; None if no look does."""
+    """Return the number of epochs after which a look would decide, with equal mean and scatter; None: no look would."""
     values, rounding = data.epoch_values(pair.before, pair.after), data.rounding(pair.before, pair.after)
     threshold, margin = run.options.threshold_of(data.cell.id), run.options.margin
     for look in stats.LOOKS if len(values) > 1 else ():
@@ -244,8 +245,8 @@ def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
 
 
 def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
-    """Return the verdict of `decide`. `same` with times at one clock also requires times as read, or times without
-    pauses, within the threshold: code that only lowers the clock is slower too. None if undecided."""
+    """Return the verdict of `decide`; None if undecided. For times at one clock, `same` also requires times as read, or
+    times without pauses, to lie within the threshold: code that only lowers the clock is slower too."""
     before, after, threshold = pair.before, pair.after, run.options.threshold_of(data.cell.id)
     values = data.epoch_values(before, after)
     verdict = decide(values, threshold, run.options.margin, data.rounding(before, after))
@@ -256,8 +257,8 @@ def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
 
 
 def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
-    """Return the verdict on a pair, with its numbers if both arms may show times. Before the first look there is no
-    interval, only a change."""
+    """Return the verdict on a pair, with numbers if both arms' times may be shown: before the first look a change, and
+    from then on also an interval."""
     before, after, role = pair
     values, percent = data.epoch_values(before, after), stats.percent
     threshold, rounding = run.options.threshold_of(data.cell.id), data.rounding(before, after)
@@ -312,7 +313,7 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
 
 
 def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Set `discovery` on the changed rows of one family that survive false-discovery control at 5 %."""
+    """Return one family's rows, with `discovery` set on changed rows that survive false-discovery control at 5 %."""
     found = zip(rows, stats.discoveries([row.p for row in rows]), strict=True)
     return tuple(
         msgspec.structs.replace(row, discovery=yes and row.verdict in {"slower", "faster"}) for row, yes in found
@@ -367,7 +368,8 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
 
 
 def _sustained_contradicts(verdict: Verdict, slices: stats.Interval, theta: float, margin: float) -> bool:
-    """Whether the interval without pauses has the opposite sign of `theta`, or for `same` lies outside the margin."""
+    """Whether `slices`, the interval of calls without pauses, contradicts the verdict: for `same` the interval lies
+    outside the margin (per cent), for other verdicts it excludes 0 on the side opposite to `theta`."""
     low, high = stats.band(margin) if verdict == "same" else (0.0, 0.0)
     up, down = slices.low > high, slices.high < low
     return (up or down) if verdict == "same" else (down if theta > 0 else up)
@@ -388,11 +390,11 @@ def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin
 
 
 def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
-    """Whether the parent's clock contradicts the verdict, with 95 % confidence over epochs; False without its readings.
+    """Whether the parent's clock contradicts the verdict, with 95 % confidence over epochs; False without readings.
 
     Code under test can patch the worker's timer, but not the parent's clock, which covers a whole turn with flushes,
-    resets and messages. `faster` is contradicted if the parent sees less than half of the saving. If host time is
-    judged, every verdict but `slower` is contradicted if the parent sees a slow-down above `threshold` (per cent) more.
+    resets and messages. The parent's clock contradicts `faster` if it shows less than half of the saving. If host time
+    is judged, it also contradicts `faster`, `slight` and `same` by a change `threshold` per cent above the timer's.
     """
     if verdict == "slower":
         return False
@@ -435,7 +437,7 @@ def _observation(data: CellData, arm: str) -> Observation:
 
 
 def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str, Metric]:
-    """Return an arm's metrics: times, memory, and rates computed from the cell's declared FLOPs and bytes."""
+    """Return an arm's metrics: times, peak memory, and rates computed from the cell's declared FLOPs and bytes."""
     found: dict[str, Metric] = {}
 
     def add_time(name: str, medians: Sequence[float], protocol: str) -> None:

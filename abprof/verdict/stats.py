@@ -106,8 +106,7 @@ def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
 
 
 def joint_p(smallest: float) -> float:
-    """Return P(smallest two-sided p over LOOKS <= `smallest`) under the null: JOINT interpolated in log-log, at most
-    Bonferroni's bound."""
+    """Return the probability under the null that the smallest two-sided p over LOOKS is <= `smallest`, from JOINT."""
     bound = min(1.0, len(LOOKS) * smallest)
     if smallest < JOINT[0][1]:
         return min(bound, JOINT[0][0])
@@ -134,13 +133,13 @@ def band(pct: float) -> tuple[float, float]:
 
 
 def half_width_pct(interval: Interval) -> float:
-    """Return half the interval's width, in per cent of time."""
+    """Return half the width of the interval, in per cent of time."""
     return (percent(interval.high) - percent(interval.low)) / 2
 
 
 def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> float | None:
-    """Return the smallest theta that epochs with this scatter show to lie above `bound` (95 %) with probability
-    `power`; None before the first look.
+    """Return the smallest effect (log ratio) that epochs with the scatter of `values` show to lie above `bound` (95 %
+    confidence) with probability `power`; None before the first look.
 
     The mean of E epochs is theta + t s / sqrt(E), with t of Student's distribution.
     """
@@ -203,7 +202,7 @@ def false_alarm_bound(alarms: int, controls: int) -> float | None:
 
 
 def discoveries(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
-    """Return which hypotheses Benjamini and Hochberg (1995) reject at false-discovery rate q. None: a row without test.
+    """Return which hypotheses Benjamini and Hochberg (1995) reject at false-discovery rate `q`; p None: not tested.
 
     scipy.stats.false_discovery_control does the same, but takes a second to import.
     """

@@ -22,13 +22,13 @@ def in_force(run: Run) -> tuple[Waiver, ...]:
 
 
 def _accepted(run: Run, row: Comparison) -> float | None:
-    """Return the largest change that waivers in force accept for a slower row; None without a waiver."""
+    """Return the largest change (per cent) that waivers in force accept for a `slower` row; None without a waiver."""
     most = (one.most_pct for one in in_force(run) if fnmatchcase(row.cell, one.cells) and row.verdict == "slower")
     return max(most, default=None)
 
 
 def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Add the reason `waived` to the rows that a waiver covers."""
+    """Return the rows, with the reason `waived` added to rows that a waiver covers."""
     accepted = [(row, _accepted(run, row)) for row in rows]
     return tuple(
         msgspec.structs.replace(row, reasons=(*row.reasons, "waived")) if most and (row.pct or 0.0) <= most else row

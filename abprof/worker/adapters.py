@@ -1,10 +1,10 @@
-"""Existing benchmarks as workloads: one line in a workload file (docs/ADOPT.md).
+"""Use an existing benchmark as a workload, by one line in a workload file (docs/ADOPT.md).
 
     from abprof.adapters import perf_report
     WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib")
 
-All sides use the same copy of the benchmark's file, but import their own kernel package. abprof intercepts and times
-the call that the benchmark would time. There is no reference: outputs are compared between sides only. triton, pytest
+Every side runs the same copy of the benchmark's file, and imports its own kernel package. abprof intercepts and times
+the call that the benchmark would time. There is no reference: outputs are compared between the sides. triton, pytest
 and tritonbench are imported only when a benchmark needs them.
 """
 
@@ -39,7 +39,7 @@ _NAMESPACE = f"abprof_workloads.{WRAPPED}"
 
 
 class Caught(BaseException):
-    """Raised in place of timing, with the operation. A BaseException, so that benchmarks do not catch it."""
+    """Raised in place of timing, with the operation as argument. Benchmarks do not catch a BaseException."""
 
 
 class Wrapped:
@@ -48,8 +48,8 @@ class Wrapped:
     API = 1
 
     def __init__(self, where: str, *, kernel: str) -> None:
-        """`where`: FILE or FILE:NAME, relative to the repository's root; `kernel`: the package under test, by its name
-        in abprof.toml, which must be its import name. Call in the workload's own file."""
+        """Wrap the benchmark `where`: FILE or FILE:NAME, relative to the repository's root. `kernel` is the import name
+        of the package under test, also its name in abprof.toml. The caller's file is taken as the workload's file."""
         self.file, _, self.name = where.partition(":")
         self.KERNEL, self.__doc__ = kernel, f"{where}, wrapped"
         frames = map(sys._getframe, itertools.count(1))
@@ -57,7 +57,7 @@ class Wrapped:
 
     @property
     def path(self) -> Path:
-        """Path of the benchmark's file. Raises FileNotFoundError."""
+        """Path of the benchmark's file or folder. Raises FileNotFoundError if the repository does not have `file`."""
         folder = Path(self._workload).resolve().parent
         copied = folder / WRAPPED
         for place in [copied] if copied.is_dir() else [folder, *folder.parents]:
@@ -73,8 +73,8 @@ class Wrapped:
 
     @contextlib.contextmanager
     def without_package(self) -> Iterator[None]:
-        """Replace the package under test by a stand-in while the block runs, unless already imported. At the end,
-        unload the modules of package and benchmark that the block imported."""
+        """Run the block with a stand-in for the package under test, unless the package is already imported. At the end,
+        unload the modules of the package and of the benchmark that the block imported."""
         package, folder = self.KERNEL.partition(".")[0], str(self.path if self.path.is_dir() else self.path.parent)
         before, finder = set(sys.modules), _StandIns(package)
         if package not in sys.modules:
@@ -90,11 +90,11 @@ class Wrapped:
                     sys.modules.pop(name, None)
 
     def inputs(self, case: Mapping[str, Any], device: object, number: int) -> dict[str, Any]:  # noqa: ARG002
-        """Return seed and device: benchmarks make their own inputs when called."""
+        """Return the seed (`number`) and the device: a benchmark makes its own inputs when called."""
         return {"seed": number, "device": str(device)}
 
     def prepare(self, kernel: object, variant: str | None, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> Op:  # noqa: ARG002
-        """Return the operation that the benchmark would time in this case. Raises ValueError if there is none."""
+        """Return the operation that the benchmark would time in this case. Raises ValueError if no call is timed."""
         _seed(inputs["seed"])
         try:
             return self.operation(case, inputs["device"])
@@ -102,7 +102,7 @@ class Wrapped:
             return cast("Op", caught.args[0])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Return the operation, or raise Caught with the operation."""
+        """Return this case's operation, or raise Caught with the operation as argument."""
         raise NotImplementedError
 
 
@@ -115,7 +115,7 @@ def _seed(number: int) -> None:
 
 
 def _plain(value: object) -> Any:
-    """Return a plain value for an axis: torch.dtype and other objects by name. Raises TypeError for a stand-in."""
+    """Return an axis's value as a plain value; for a torch.dtype its name. Raises TypeError for a stand-in."""
     if isinstance(value, _StandIn):
         value.no_value()
     if isinstance(value, str | int | float | bool):
@@ -124,7 +124,7 @@ def _plain(value: object) -> Any:
 
 
 def _as_now(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap the call in torch.no_grad() if gradients are off now, as a benchmark's `with` block ends earlier."""
+    """Wrap `call` in torch.no_grad() if gradients are off now: the benchmark's `with` block ends before `call` runs."""
     return call if torch.is_grad_enabled() else torch.no_grad()(call)
 
 
@@ -137,7 +137,7 @@ def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
 
 
 def _load(file: Path) -> types.ModuleType:
-    """Import the file like a script: its folder is first on sys.path during the import, and last afterwards."""
+    """Import `file` like a script: the file's folder is first on sys.path during the import, and last afterwards."""
     folder = str(file.parent)
     package = f"{_NAMESPACE}.{re.sub(r'[^a-zA-Z0-9]', '_', folder)}"
     for name in (_NAMESPACE, package):  # relative imports find siblings, too
@@ -152,7 +152,7 @@ def _load(file: Path) -> types.ModuleType:
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Imports a package and its submodules as stand-ins."""
+    """Finds and loads stand-ins for a package and its submodules."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -198,14 +198,14 @@ class _StandIn(types.ModuleType):
 
 
 class perf_report(Wrapped):  # noqa: N801 - used like a function
-    """WORKLOAD = perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib").
+    """Wrap a function marked by triton: perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib").
 
     The x and line values of the marked function become axes; the call that the function passes to do_bench is timed.
     """
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """The presets: `default` and `full` have all points, `smoke` the first x of each line."""
+        """Return the presets: `default` and `full` have all points, `smoke` has the first x of each line."""
         _, one = self._marked(self.described())
         points = [tuple(map(_plain, point)) for point in _points(one)]
         lines = {one.line_arg: [_plain(line) for line in one.line_vals]}
@@ -224,7 +224,7 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         raise ValueError(f"{self.name} did not call triton.testing.do_bench")
 
     def _marked(self, module: Any) -> tuple[Callable[..., Any], Any]:
-        """Return the marked function and its Benchmark. Raises ValueError if there is not exactly one Benchmark."""
+        """Return the marked function and its Benchmark. Raises ValueError unless the mark has exactly one Benchmark."""
         mark = getattr(module, self.name, None) if self.name else None
         marks = getattr(mark, "benchmarks", ())
         marks = marks if isinstance(marks, list | tuple) else [marks]
@@ -235,15 +235,15 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
 
 
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
-    """Return the x values as tuples; like triton, use a single value for all names."""
+    """Return each x as a tuple with a value per name; like triton, repeat an x that is a single value."""
     count = len(list(benchmark.x_names))
     return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
 
 @contextlib.contextmanager
 def _intercepted() -> Iterator[None]:
-    """Replace do_bench, in all modules that import it, by a function that raises Caught, while the block runs. Calls
-    from triton (the autotuner) and torch (the compiler) get the real do_bench."""
+    """Run the block with triton's do_bench functions replaced, in every module, by functions that raise Caught. Calls
+    from triton (the autotuner) and torch (the compiler) still reach the real functions."""
     import triton.testing
 
     def catching(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -273,15 +273,15 @@ _QUIET = ["-q", "-c/dev/null", "-pno:cacheprovider", "-pno:benchmark", "-pno:xdi
 
 
 class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
-    """WORKLOAD = pytest_benchmark("tests/test_speed.py", kernel="mylib"); the file may be a folder of tests.
+    """Wrap a file or folder of tests with pytest-benchmark: pytest_benchmark("tests/test_speed.py", kernel="mylib").
 
     Each test is a case. pytest runs the test in this process, with a fixture `benchmark` that intercepts the callable
-    and ends the test. Fixtures are torn down before the callable is timed, so resources that they close are closed.
+    and ends the test. Resources that a fixture closes at the end of the test are closed before the callable is timed.
     """
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """The presets: each has all tests that use the fixture. Raises ValueError without such tests."""
+        """Return the presets: each has all tests that use the fixture `benchmark`. Raises ValueError without tests."""
         tests = list[str]()
 
         def collected(items: list[Any]) -> None:
@@ -315,7 +315,7 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
         raise ValueError(f"{case[_AXIS]} passed nothing to its benchmark and {why}")
 
     def _run(self, *argv: str, **hooks: object) -> tuple[int, str]:
-        """Run pytest with these hooks and fixtures, and print its output. Returns the exit code and the last line."""
+        """Run pytest with these hooks and fixtures, and print the output. Return exit code and last (error) line."""
         plugin = types.ModuleType("abprof_plugin")
         vars(plugin).update(hooks)
         out, root = io.StringIO(), self.path if self.path.is_dir() else self.path.parent
@@ -328,7 +328,6 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
 
 
 def _pytest() -> Any:
-    """Import pytest. Raises Unsupported if pytest is not installed."""
     try:
         return importlib.import_module("pytest")
     except ImportError:
@@ -381,9 +380,9 @@ class Mode(enum.Enum):
 
 
 class tritonbench(Wrapped):  # noqa: N801 - used like a function
-    """WORKLOAD = tritonbench("operators/softmax/operator.py:Operator", kernel="mylib"). `mode`: fwd, bwd or fwd_bwd.
+    """Wrap an operator: tritonbench("operators/softmax/operator.py:Operator", kernel="mylib").
 
-    The operator's inputs and its registered benchmark methods become axes.
+    The operator's inputs and its registered benchmark methods become axes. `mode`, the timed part: fwd, bwd or fwd_bwd.
     """
 
     def __init__(self, where: str, *, kernel: str, mode: str = "fwd") -> None:
@@ -393,7 +392,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """The presets: `default` and `full` have all inputs and registered methods, `smoke` the first input."""
+        """Return the presets: `default` and `full` have all inputs and registered methods, `smoke` the first input."""
         every = functools.cache(self._axes)
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
@@ -416,7 +415,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return kind(_Options(device=device, mode=self._mode.value), [])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Return the registered method's call on the input, in the operator's mode."""
+        """Call the case's registered method on the case's input, and return the operation of the workload's mode."""
         made = self._made(_load(self.path), device)
         inputs = next(itertools.islice(made.get_input_iter(), int(case["input"]), None))
         method = getattr(made, str(case["backend"]))
@@ -431,7 +430,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
 
 
 class _Options(argparse.Namespace):
-    """tritonbench's options: an option that is not given is None."""
+    """Options in tritonbench's style: an option that is not given reads as None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -440,7 +439,7 @@ class _Options(argparse.Namespace):
 
 
 class BenchmarkOperator:
-    """The base class of operators, with device, dtype and mode, and methods to override."""
+    """Base class of operators: holds device, dtype and mode, and has methods to override."""
 
     DEFAULT_PRECISION = "bypass"
 
@@ -466,7 +465,7 @@ def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any]
 
 
 def _provide_style() -> None:
-    """Make `tritonbench.utils.triton_op` importable from this module; other modules may be stand-ins."""
+    """Make `tritonbench.utils.triton_op` importable, with names of this module. Other modules may be stand-ins."""
     if _STYLE in sys.modules:
         return
     if importlib.util.find_spec("tritonbench") is None:

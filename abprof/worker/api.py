@@ -18,7 +18,7 @@ __all__ = ["Band", "Check", "Op", "Sweep", "Unsupported", "Work", "accepts", "ag
 
 
 class Unsupported(Exception):
-    """Raise for a case that cannot run here. The report shows the reason; the case does not fail."""
+    """Raise this exception for a case that cannot run here: the report shows the reason, and the case does not fail."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Work:
-    """Floating-point operations and bytes of one call, and the name of the counting convention."""
+    """The work of one call: floating-point operations, bytes moved, and the name of the counting convention."""
 
     flops: float | None = None
     bytes: float | None = None
@@ -119,8 +119,8 @@ def agree(outputs: Any, expected: Any) -> Check:
 
 
 def accepts(function: Callable[..., Any], *names: str) -> bool:
-    """Whether `function` takes arguments with these names. For a `prepare` that handles different signatures on the
-    sides. False if the signature is unknown (built-in or compiled functions)."""
+    """Whether `function` takes arguments with these names; False if the signature is unknown (built-in or compiled
+    functions). Useful in a `prepare` for sides whose signatures differ."""
     try:
         inspect.signature(function).bind_partial(**dict.fromkeys(names))
     except (TypeError, ValueError):

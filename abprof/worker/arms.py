@@ -23,7 +23,7 @@ _LOADED = 1.5  # a first call that takes more usual times than this has loaded o
 
 @dataclass
 class Arm:
-    """An open arm. `inputs` and `pad` keep its memory allocated; `wall`: host time of the last untimed call, ns."""
+    """An open arm. `inputs` and `pad` keep the memory allocated. `wall`: host time of the last untimed call, ns."""
 
     request: wire.Open
     module: types.ModuleType
@@ -40,7 +40,7 @@ class Arm:
 
 
 class Arms:
-    """The workloads, kernel package and clock of a worker, and its open arms by id."""
+    """Holds a worker's workloads, kernel package and clock, and the open arms by id."""
 
     def __init__(self, start: wire.Start) -> None:
         self.start, self.clock, self.compiles = start, clock(start.device), Watch()
@@ -49,7 +49,7 @@ class Arms:
         self._package: types.ModuleType | None = None
 
     def module(self, name: str) -> types.ModuleType:
-        """Import a workload, unless already imported, and return it."""
+        """Return the workload `name`: its module, imported by the first call, or the adapter WORKLOAD in the module."""
         module = workload.load(name, self.start.workloads[name])
         wrapped: types.ModuleType = getattr(module, "WORKLOAD", module)  # an adapter, used like a module
         return wrapped
@@ -65,7 +65,7 @@ class Arms:
         return self._package
 
     def inputs(self, request: wire.Open) -> Any:
-        """Make the inputs; equal requests give equal bytes."""
+        """Make the inputs of a cell; equal requests give equal bytes."""
         torch.manual_seed(request.seed)
         random.seed(request.seed)
         module = self.module(request.workload)
@@ -73,7 +73,7 @@ class Arms:
             return module.inputs(types.MappingProxyType(request.case), self.clock.device, request.seed)
 
     def prepared(self, request: wire.Open, inputs: Any) -> Op:
-        """Prepare the operation on these inputs. Raises MissingPackage if the side lacks the variant."""
+        """Return the operation of the arm on `inputs`. Raises MissingPackage if the side lacks the variant."""
         module, case = self.module(request.workload), types.MappingProxyType(request.case)
         op: Op
         if request.peer:
@@ -93,7 +93,7 @@ class Arms:
         return Arm(request, self.module(request.workload), self.prepared(request, inputs), inputs, pad)
 
     def open(self, request: wire.Open) -> wire.Opened:
-        """Make an arm, and call its operation until it is warm. Exceptions of workload and package propagate."""
+        """Make an arm and call its operation until calls are warm. Exceptions of workload and package propagate."""
         if self.opened.pop(request.arm, None):
             gc.collect()
         self.clock.reset_peak()
@@ -109,8 +109,7 @@ class Arms:
         return wire.Opened(call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
-        """Warm up. Returns ns of a warm call and host ns to enqueue a call, 0 if unknown. `first`: ns of the first
-        call.
+        """Return ns of a warm call, and host ns to enqueue a call (0: unknown). `first`: ns of the arm's first call.
 
         A long call is made at most once more, and not again if the first call took about as long as in earlier epochs.
         """
@@ -128,7 +127,7 @@ class Arms:
         return shortest([clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)]), host
 
     def reopen(self, request: wire.Open, wall: float, arm: Arm | None = None) -> None:
-        """Open `arm`, or a new arm, after a check. Makes an untimed call unless the last call (`wall`, ns) was long."""
+        """Open `arm` (None: a new arm) after a check, and make an untimed call unless calls are long (`wall`, ns)."""
         arm = arm or self.make(request, request.placement)
         arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
         self.opened[request.arm] = arm
@@ -145,13 +144,13 @@ class Arms:
         return wire.Captured("", "", replay, took)
 
     def gpu(self, what: str) -> CudaClock:
-        """Return the CUDA clock. Raises Unsupported on a CPU."""
+        """Return the CUDA clock. On a CPU, raise Unsupported with the reason that `what` needs a GPU."""
         if not isinstance(self.clock, CudaClock):
             raise Unsupported(f"{what} needs a GPU")
         return self.clock
 
     def turn(self, request: wire.Turn) -> wire.Turned:
-        """Time calls of one arm. The device is idle before and after."""
+        """Time calls of one arm. The device is idle before and after the calls."""
         arm, clock, timer = self.opened[request.arm], self.clock, request.timer
         if request.placement is not None:
             self._replace(arm, request.placement)
@@ -174,7 +173,7 @@ class Arms:
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
     def _replace(self, arm: Arm, placement: int) -> None:
-        """Free the inputs, make inputs with the same values at other addresses, and call once."""
+        """Free the arm's inputs, make equal inputs at other addresses, and call the operation once."""
         arm.inputs = arm.pad = arm.graph = None
         arm.op = Op(lambda: None)
         fresh = self.make(arm.request, placement)

@@ -1,4 +1,4 @@
-"""The replies of a worker: a method for each verb of messages.VERBS except `start` and `stop`."""
+"""Answer a worker's requests: a method for each verb of messages.VERBS except `start` and `stop`."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class Bench(Arms):
         return wire.Screened(skips, [w.flops for w in works], [w.bytes for w in works], [w.convention for w in works])
 
     def inventory(self, _request: wire.Inventory) -> wire.Listed:
-        """Return the installed distributions; for each name the first on the import path."""
+        """Return the versions of the installed distributions; of equal names, that of the first on the import path."""
         found: dict[str, str] = {}
         for one in metadata.distributions():
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
-        """Return the device's peak rates."""
+        """Measure the device's peak rates with plain torch."""
         return ceilings(self.clock)
 
     def build(self, request: wire.Build) -> wire.Built:
@@ -97,7 +97,7 @@ class Bench(Arms):
         return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
-        """Return the files loaded now, and whether this side may load them."""
+        """Return the files that this process has loaded so far, and whether the side may load all of them."""
         assert self._prover is not None, "this worker has no kernel package"
         kernels = self.compiles.kernels
         reason, artefacts = self._prover.prove({key: kernel.sha256 for key, kernel in kernels.items()})
@@ -111,7 +111,7 @@ class Bench(Arms):
         return profile.nvtx([wire.cell_id(of.workload, of.case), of.arm], names)
 
     def phases(self, request: wire.Phases) -> wire.Phased:
-        """Profile calls: return phases and launches of a call, and keep the profile as a file if requested."""
+        """Profile calls: return phases and launches of a call, and write the profile to the file `keep`, if named."""
         arm, target = self.opened[request.arm], Path(self.start.scratch) / request.keep if request.keep else None
         ranges = {name: spec[0] for name, spec in getattr(arm.module, "PHASES", {}).items()}
         with self.marked(arm.request):
@@ -122,7 +122,7 @@ class Bench(Arms):
         return dataclasses.replace(phased, census=dataclasses.replace(phased.census, launches=launches))
 
     def close(self, _request: wire.Close) -> wire.Done:
-        """Free the cell's arms."""
+        """Free the cell's open arms."""
         self.opened.clear()
         gc.collect()
         gc.freeze()  # objects that outlive a cell are permanent: collecting torch's objects took 70 ms per cell

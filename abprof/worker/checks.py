@@ -28,10 +28,10 @@ SAMPLE = 1 << 16  # elements sampled from each output tensor
 
 
 def check(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check the first call on fresh inputs against the reference (computed from other inputs), and sample the outputs.
+    """Check the first call on fresh inputs against the reference, computed from equal inputs; sample the outputs.
 
     The open arm's memory is freed before the fresh arm is made. A kernel that changes its inputs without a reset()
-    fails, because later calls get other inputs. Without a reference, base's outputs (checked first) are the reference.
+    fails, because later calls would get other inputs. Without a reference, base's outputs (checked first) replace it.
     """
     if request.again:
         return _again(arms, request)
@@ -63,7 +63,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
 
 
 def _again(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check another call on the inputs that the timed calls left, unless its outputs equal those of the first check."""
+    """Check a call on the inputs that the timed calls left; outputs equal to those of the first check pass at once."""
     arm, path = arms.opened[request.arm], Path(arms.start.scratch) / request.expected
     arm.op.restore()
     results = arm.op.call()
@@ -77,7 +77,7 @@ def _again(arms: Arms, request: wire.Check) -> wire.Checked:
 
 
 def hand(arms: Arms, request: wire.Hand) -> wire.Done:
-    """Write outputs for inputs of another seed to a file, for `examine` in another worker; then reopen the arm."""
+    """Call the arm on inputs of `request.seed`, write the outputs for `examine` in another worker; reopen the arm."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
     if request.again is not None:
@@ -110,7 +110,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
 
 
 def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
-    """Close the arm and free its memory. Returns the time of its last untimed call, and its request."""
+    """Close the arm and free its memory. Return the host time of the arm's last untimed call, ns, and its request."""
     arm = arms.opened.pop(id)
     kept = arm.wall, arm.request
     del arm
@@ -137,10 +137,10 @@ def _finite(value: float | None) -> float | None:
 
 
 def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any:
-    """Return the reference of a case from the file `path`, or from `make`, and write the file.
+    """Return the reference of a case: read from the file `path`, or if missing made by `make` and written to the file.
 
-    A sandboxed worker may not write the file. If the file has other objects than tensors in plain containers, `make` is
-    used; with `host` (the reference is the first side's outputs) ValueError is raised instead.
+    A sandboxed worker that may not write the file leaves it out. If the file has other objects than tensors in plain
+    containers, return `make()`, or with `host` (the reference is the first side's outputs) raise ValueError.
     """
     if path.exists():
         try:
@@ -156,7 +156,7 @@ def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any
 
 
 def _portable(values: Any, *, host: bool = False) -> Any:
-    """Copy tensors that are views of larger memory; with `host` also move tensors to the host, in plain containers."""
+    """Return `values` with copies of views of larger memory; with `host` also on the host, in plain containers."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu() if host else values
         view = values.layout == torch.strided and values.untyped_storage().nbytes() > values.nbytes
@@ -177,9 +177,10 @@ def _save(values: Any, path: Path) -> None:
 
 
 def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None]:
-    """Write a sample of the outputs. Returns the digest of all outputs, and the largest difference from base's sample.
+    """Write a sample of the outputs to `path`. Return the digest of all outputs ("": no outputs), and the largest
+    difference from base's sample in the file `against` (None: not compared).
 
-    The digest covers every bit: a plain sum over the raw integers, and a sum weighted by position.
+    The digest covers every bit, by a plain sum of the raw integers and a sum weighted by position.
     """
     digest = hashlib.sha256()
     kept: list[torch.Tensor] = []
@@ -206,7 +207,7 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
 
 
 def input_digests(inputs: Any) -> list[str]:
-    """Return a digest of up to about SAMPLE evenly spaced elements of each strided tensor in the inputs."""
+    """Return for each strided tensor in the inputs the digest of about SAMPLE evenly spaced elements, or of all."""
     flat = (tensor.detach().reshape(-1) for tensor in _held(inputs))
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
@@ -274,7 +275,7 @@ def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], 
 
 
 def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
-    """Return the fact `checked`: the compared and other values; "" if all values are compared."""
+    """Return the fact `checked`: how many tensors are compared, and which values are not; "" if all are compared."""
     more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
     kinds = ", ".join(beside[:_NAMED]) + more
     if not tensors:

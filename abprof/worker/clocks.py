@@ -1,7 +1,8 @@
-"""Timers of calls, in nanoseconds.
+"""Time calls, in nanoseconds.
 
-On a CPU the host's clock. On a GPU: an event pair around each call, after a flush of the L2 cache and a spin kernel
-that hides the launch cost; CUPTI's activity records; replays of a captured graph; and the mean clock rate of a turn.
+On a CPU the host's clock times calls. On a GPU calls are timed by an event pair around each call, after a flush of the
+L2 cache and a spin kernel that hides the launch cost, by CUPTI's activity records, or in replays of a captured graph.
+`Stamps` measures the GPU's mean clock rate over a turn.
 """
 # ruff: noqa: ARG002
 
@@ -23,8 +24,8 @@ from abprof.worker.api import Op, Unsupported
 
 
 class NotCaptured(Unsupported):
-    """A call cannot be captured. `why`: one word. `spoiled`: the capture failed halfway, and torch's allocator and
-    generators may be in any state (CUDAGraph::reset): this process must not measure again."""
+    """Raised for a call that cannot be captured. `why`: the cause in one word. `spoiled`: the capture failed halfway,
+    torch's allocator and generators may be in any state (CUDAGraph::reset), and this process must not measure again."""
 
     def __init__(self, why: str, reason: str, *, spoiled: bool = False) -> None:
         super().__init__(reason)
@@ -62,7 +63,7 @@ class Clock:
         return mean(readings)
 
     def wall(self, op: Op) -> float:
-        """Return host ns of a call, from an idle device to an idle device."""
+        """Return the host ns from before a call until the device has finished. The device is idle at the start."""
         return self.turn(op, 1, cold=False)
 
     def empty(self, times: int, *, cold: bool) -> float:
@@ -74,7 +75,7 @@ class Clock:
         return 0.0
 
     def pad(self, placement: int) -> object:
-        """Allocate a buffer that shifts the next allocation, of random size: up to 64 MiB on a GPU, 4 MiB on a CPU."""
+        """Return a buffer of random size (seed `placement`) to shift allocations: up to 64 MiB (GPU) or 4 MiB (CPU)."""
         step, most = (512, 1 << 17) if self.kind == "cuda" else (64, 1 << 16)
         size = step * random.Random(placement).randrange(1, most)
         return torch.empty(size, dtype=torch.uint8, device=self.device)
@@ -84,7 +85,7 @@ class Clock:
         return None
 
     def reset_peak(self) -> None:
-        """Reset the peak and release cached memory."""
+        """Start a new measurement of peak memory, and release cached memory."""
 
     def capability(self) -> str:
         """Return the device's instruction set."""
@@ -97,13 +98,13 @@ def clock(device: str) -> Clock:
 
 
 def mean(readings: Sequence[float]) -> float:
-    """Return the mean of a turn's readings, or a reading that is not positive, for which the parent drops the round."""
+    """Return the mean of a turn's readings, or the least if that is not positive: the parent then drops the round."""
     least = min(readings)
     return sum(readings) / len(readings) if least > 0 else float(least)
 
 
 def shortest(readings: Sequence[float]) -> float:
-    """Return the smallest positive reading, or 0."""
+    """Return the smallest positive reading; 0 if no reading is positive."""
     return float(min((reading for reading in readings if reading > 0), default=0.0))
 
 
@@ -209,7 +210,7 @@ class CudaClock(Clock):
         return self.turn(Op(lambda: graph.replay(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Return the mean over calls of the summed durations of a call's kernels, copies and fills, in ns, by CUPTI.
+        """Return the mean ns over `calls` calls of the sum of a call's kernel, copy and fill durations, by CUPTI.
 
         Raises Unsupported without cupti-python, or if CUPTI's times are not nanoseconds.
         """
@@ -240,7 +241,7 @@ class CudaClock(Clock):
         return mean(readings)
 
     def sustained(self, op: Op, calls: int) -> float:
-        """Return the mean ns of the last two thirds of `calls` calls without pauses, resets included."""
+        """Make `calls` calls without pauses, and return the mean ns of the last two thirds, resets included."""
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         lead = calls // 3
         for number in range(calls):
@@ -277,7 +278,7 @@ class CudaClock(Clock):
 
 
 class Records:
-    """Context that records kernels, copies and fills. Raises Unsupported without cupti-python or if CUPTI fails.
+    """Records kernels, copies and fills in a `with` block. Raises Unsupported without cupti-python or if CUPTI fails.
 
     Each `with` registers with CUPTI again: only the last client to register gets records, and torch's profiler also
     registers. The first `with` must precede torch's profiler, after which CUPTI reports times in ticks.
@@ -309,12 +310,12 @@ class Records:
         self.drained()
 
     def _completed(self, activities: Sequence[Any]) -> None:
-        """Add up the durations. CUPTI's callback, which frees the records' memory afterwards."""
+        """Add the records' durations to the sum. CUPTI calls this method, and frees the records afterwards."""
         known = [int(kind) for kind in self._kinds]
         self._ns += sum(int(one.end) - int(one.start) for one in activities if int(one.kind) in known)
 
     def drained(self) -> float:
-        """Return the sum of all durations since the last call, ns. The device must be idle."""
+        """Return the sum of the durations recorded since `drained` was last called, ns. The device must be idle."""
         self._cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: flush buffers that are not full, too
         ns, self._ns = self._ns, 0
         return float(ns)
@@ -324,7 +325,7 @@ class Records:
 
 
 class Graph:
-    """A captured call and its memory. `compiled` returns the number of compilations so far. Raises NotCaptured."""
+    """A CUDA graph of a call, with its memory. `compiled` returns the number of compilations. Raises NotCaptured."""
 
     def __init__(self, op: Op, compiled: Callable[[], int]) -> None:
         stream = torch.cuda.Stream()
@@ -346,8 +347,8 @@ class Graph:
 
 
 def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> None:
-    """Call twice on the capture stream, to allocate its workspaces. Raises NotCaptured if the second call waits for the
-    device or compiles; the process may then measure further."""
+    """Call the operation twice on the capture stream, to allocate the stream's workspaces. Raises NotCaptured if the
+    second call waits for the device or compiles; the process may then measure further."""
     mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -427,8 +428,8 @@ _PTX = b"""
 
 
 class Stamps:
-    """Records clock counters at the begin and end of a turn, in the current stream. Raises OSError or RuntimeError if
-    the driver refuses the kernel."""
+    """Records the device's clock counters at the start and end of a turn, in the current stream. Raises OSError or
+    RuntimeError if the driver refuses the kernel."""
 
     def __init__(self, device: torch.device) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -446,7 +447,7 @@ class Stamps:
             raise RuntimeError(f"{name} failed with CUDA error {code}")
 
     def stamp(self, which: int) -> None:
-        """Enqueue the first stamp of a turn (0) or the last (1)."""
+        """Enqueue a turn's first stamp (`which` is 0) or last stamp (1)."""
         self._turn += not which
         values = (
             ctypes.c_uint64(self._written[which].data_ptr()),

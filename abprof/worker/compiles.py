@@ -1,4 +1,4 @@
-"""Track Triton's compilations (which void an epoch during timing), hashes of compiled kernels, and launches."""
+"""Record Triton's compilations (each voids an epoch if turns are timed), hashes of compiled kernels, and launches."""
 
 from __future__ import annotations
 
@@ -56,13 +56,12 @@ class Watch:
             print(f"triton: {key} {self.kernels[key].summary()}", flush=True)
 
     def _loaded(self, _module: Any, function: Any, name: str, _metadata_group: Any, code_hash: str) -> None:
-        """Record a kernel that Triton has loaded onto the device."""
         with contextlib.suppress(TypeError):  # a handle that is not hashable
             self._functions[function] = _key(name, str(code_hash))
 
     @contextlib.contextmanager
     def launches(self) -> Iterator[list[tuple[str, str]]]:
-        """Collect (name, key) of every kernel that Triton launches while the block runs, in order."""
+        """Collect (name, key) of every kernel that Triton launches while the block runs, in order; key "": unknown."""
         seen: list[tuple[str, str]] = []
 
         def launched(metadata: Any) -> None:
@@ -77,8 +76,8 @@ class Watch:
 
 
 def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, ...]:
-    """Add to each launch its autotuner's last choice, and a hash of the configurations to choose from. Autotuners are
-    searched in the package's modules."""
+    """Return the launches, each with the last choice of its kernel's autotuner and a hash of the configurations offered
+    to the autotuner. Autotuners are looked for in the modules of `package`."""
     known: dict[str, tuple[str, str]] = {}
     modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
     for tuner in (_autotuner(value) for module in modules for value in list(vars(module).values())):
@@ -91,7 +90,7 @@ def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, 
 
 
 def _autotuner(value: Any) -> Any:
-    """Return the autotuner in a chain of Triton's decorators; None without one, or with a single configuration."""
+    """Return the autotuner in a chain of Triton's decorators; None without autotuner or with a single configuration."""
     for _ in range(4):
         if type(value).__module__.partition(".")[0] != "triton":
             return None

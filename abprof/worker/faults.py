@@ -16,7 +16,7 @@ _LONGEST_NAME = 120  # characters of a file name in a reason
 
 
 class MissingPackage(ImportError):
-    """The kernel package, or a variant of it, does not exist on this side."""
+    """Raised if this side lacks the kernel package or the variant."""
 
 
 # The last exception from a function of the workload, with module and function name. Not stored in the exception, whose
@@ -26,7 +26,7 @@ _left: list[tuple[BaseException, types.ModuleType, str]] = []
 
 @contextlib.contextmanager
 def running(module: types.ModuleType, function: str) -> Iterator[None]:
-    """Attribute an exception in the block to this function of the workload: `with running(module, "check"):`."""
+    """Attribute an exception in the block to the workload's `function`: `with running(module, "check"):`."""
     _left.clear()
     try:
         yield
@@ -36,7 +36,7 @@ def running(module: types.ModuleType, function: str) -> Iterator[None]:
 
 
 def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fault:
-    """Return the fault of an exception. `package`: the kernel package, if imported."""
+    """Return the fault that describes an exception. `package`: the kernel package; None: not imported."""
     block = next(((module, function) for raised, module, function in _left if raised is error), None)
     _left.clear()
     status: wire.Failed = "crash"

@@ -118,8 +118,8 @@ def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
 def foreground(file: Path) -> int:
     """Run the job in `file` (a wire.Foreground), in a process that a profiler started. Returns the exit code.
 
-    Calls one arm of one cell: once outside the NVTX ranges (to compile, load and tune), then the warm-ups and runs,
-    each starting and ending with an idle device, reset() not included. Writes a wire.Finished to the job's `outcome`.
+    Call one arm once outside the NVTX ranges (to compile, load and tune), then `warmup + runs` times inside. Each call,
+    without its reset(), starts and ends with an idle device. Write a wire.Finished to the job's file `outcome`.
     """
     job: wire.Foreground = wire.unpack(wire.Foreground, wire.load(file.read_bytes()))
     bench = Bench(job.start)
@@ -150,7 +150,7 @@ def _make_home() -> None:
 
 
 def _die_with_parent() -> None:
-    """Ask the kernel to kill this process when the parent dies, and before the parent when memory runs out."""
+    """Ask the system to kill this process when the parent dies, and before the parent when memory runs out."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -201,7 +201,7 @@ def fork_workers(fd: int) -> int:
 
 
 def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
-    """Fork a worker and return its process id. `own`: the server's descriptors, which the worker closes."""
+    """Fork a worker and return its process id. `own`: the fork server's descriptors, which the worker closes."""
     begun, begin = os.pipe()
     pid = os.fork()
     if pid:

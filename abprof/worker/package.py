@@ -1,4 +1,4 @@
-"""Import the side's package, not another installed copy, and prove which files are loaded."""
+"""Import the side's package, not another installed copy, and check which files are loaded."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ class SideFinder(MetaPathFinder):
     """Finds a top-level name in a root folder, before other finders (editable installs, .pth hooks, other copies).
 
     Submodules are found on the package's own path. Other finders may find submodules that this side lacks; the check
-    of loaded files reports them. This finder also finds extension modules in the root, all modules there if the root is an installed
-    release (`whole`), and the metadata of the root's distributions.
+    of loaded files reports such submodules. This finder also finds the root's extension modules, the metadata of its
+    distributions, and if the root is an installed release (`whole`) all its modules.
     """
 
     def __init__(self, top: str, root: str, *, whole: bool = False) -> None:
@@ -56,7 +56,7 @@ class SideFinder(MetaPathFinder):
         return spec if fullname == self.top or self.whole or extension else None
 
     def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterable[metadata.Distribution]:
-        """Return the distributions in the root; none if the caller gives folders to search."""
+        """Return the distributions in the root; () if the caller names folders to search."""
         if "path" in vars(context):
             return ()
         here = metadata.DistributionFinder.Context(name=context.name, path=[self.root])
@@ -80,7 +80,7 @@ def kernel_package(mount: wire.Mount) -> types.ModuleType:
     return importlib.import_module(mount.module)
 
 
-# ---------------------------------------------------------------- the proof of what is loaded
+# ---------------------------------------------------------------- the check of loaded files
 
 _LIBRARY = re.compile(r"\.so(\.\d[^/]*)?$")
 
@@ -113,7 +113,7 @@ def _listed(variable: str) -> list[str]:
 
 
 def _both_names(places: list[str]) -> tuple[str, ...]:
-    """Return names and real paths of these folders, except the interpreter's folders."""
+    """Return names and real paths of these folders, each with a final slash, except the interpreter's folders."""
     both = (name for place in places for name in (os.path.join(os.path.abspath(place), ""), _folder(place)))  # noqa: PTH100, PTH118
     return tuple(dict.fromkeys(name for name in both if not name.startswith(INTERPRETER)))
 
@@ -138,12 +138,12 @@ def mapped_objects() -> list[str]:
 class Prover:
     """Lists the files that this process has loaded, and checks whether a side may load them.
 
-    `benchmarks`: folders of wrapped benchmarks, which may be loaded unless they have the package's name. Results per
-    file are cached, because the check runs around every cell, and torch has two thousand modules.
+    `benchmarks`: folders of wrapped benchmarks; their modules may be loaded, except modules with the package's name.
+    Results per file are cached, because the check runs around every cell, and torch has two thousand modules.
     """
 
     def __init__(self, mount: wire.Mount, benchmarks: Iterable[str] = ()) -> None:
-        """Record the loaded files and import folders. Call when only torch, Triton and the driver are loaded."""
+        """Record the loaded files and the import folders, while only torch, Triton and the driver are loaded."""
         self._mount = mount
         self._own, self._forbidden, self._sources, self._benchmarks = (
             tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, benchmarks)
@@ -242,9 +242,9 @@ class Prover:
     def _installed_from(self, path: tuple[str, ...]) -> dict[str, str]:
         """Return real path -> "DISTRIBUTION, which WHY" for files of distributions that are not of the environment.
 
-        These were installed, also editable, from a folder or archive below `mount.sources` and outside the side's own
-        folders (PEP 610), or are copies of the package. `path`: the import path, then the package's name ("": skip
-        copies). Modules imported at the worker's start are left out.
+        Such a distribution was installed (perhaps as editable) from a folder or archive below `mount.sources` and
+        outside the side's own folders (PEP 610), or is a copy of the package. `path`: the import path, then the
+        package's name ("": do not look for copies). Modules imported at the worker's start are left out.
         """
         if self._installed[0] == path:
             return self._installed[1]
@@ -281,7 +281,7 @@ class Prover:
 
 
 def _origin(distribution: metadata.Distribution) -> str:
-    """Return the local source of an installed distribution, with a final slash; "" if not local."""
+    """Return the folder or archive from which a distribution was installed, with a final slash; "" if not local."""
     try:
         url = urlsplit(json.loads(distribution.read_text("direct_url.json") or "{}")["url"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Profile calls with torch's profiler to get phases and launches, outside timed turns; mark NVTX ranges."""
+"""Profile calls with torch's profiler, in a pass without timed turns, for phases and launches; mark NVTX ranges."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ DIFFER = "calls of one pass did not launch the same"
 
 @dataclass(frozen=True)
 class Ran:
-    """A profiled range of the host, torch operation on a CPU, or kernel, copy or fill on a GPU. Times in ns."""
+    """A profiled event (times in ns): a host's range, a torch operation on a CPU, or a GPU's kernel, copy or fill."""
 
     name: str
-    at: int  # when the host entered or launched it
+    at: int  # when the host entered the range, or launched the kernel
     start: int
     ns: int
     details: tuple[Any, ...] = ((), (), None, None)  # grid, block, registers, shared memory
@@ -50,10 +50,10 @@ def phases(
     watch: Watch,
     target: Path | None = None,
 ) -> wire.Phased:
-    """Profile the operation. Returns median ns of each phase and of the whole call, and the launches of a call.
+    """Profile calls of `op`. Return the median ns of each phase and of the whole call, and the launches of a call.
 
-    `ranges`: phase -> name of its `record_function` range. `target`: file for the profile, a Chrome trace. Exceptions
-    of the operation propagate; errors in reading the profile only with a target, else see `census.missing`.
+    `ranges`: phase -> name of its `record_function` range. `target`: file for a Chrome trace; None: no file. Exceptions
+    of the operation propagate; errors in reading the profile propagate with a `target`, else fill `census.missing`.
     """
     on_device = clock.kind == "cuda"
     # torch.profiler.profile uses this class too, but imports torch's compiler first, 2 s.
@@ -135,7 +135,8 @@ def _is_range(event: Any, name: str, known: Iterable[str]) -> bool:
 def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[Ran]:
     """Add the keys of compiled kernels to the kernels that ran. `launched`: (name, key) of Triton's launches, in order.
 
-    A name that ran as often as launched is matched in order; in a replayed graph only names with a single key match.
+    Kernels of a name that ran as often as Triton launched the name get the keys in order. Other kernels, as in a
+    replayed graph, get a key only if the name has a single key.
     """
     keys: dict[str, list[str]] = {}
     for name, key in launched:
@@ -152,7 +153,7 @@ def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[
 def read(
     marked: Sequence[Ran], ran: Sequence[Ran], ranges: Mapping[str, str], discarded: int, *, on_device: bool = False
 ) -> wire.Phased:
-    """Return phases and census of a pass, from the host's ranges and the kernels or operations that ran.
+    """Return phases and census of a profiled pass, from the host's ranges (`marked`) and what `ran` within calls.
 
     On a CPU the time of a range is host time. On a GPU the time of a range or call is that of the kernels launched in
     it: torch's own sums omit kernels of Triton and CUDA C++.
@@ -178,14 +179,14 @@ def read(
 
 
 def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -> list[list[T]]:
-    """Group things by call, from (start, thing) and the calls' (start, end)."""
+    """Return each call's things. `timed`: (start, thing) of all things; `spans`: (start, end) of each call."""
     ordered = sorted(timed, key=lambda pair: pair[0])
     starts = [start for start, _ in ordered]
     return [[thing for _, thing in ordered[bisect_left(starts, a) : bisect_right(starts, b)]] for a, b in spans]
 
 
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
-    """Return the launches of a call, from all that ran and the calls' (start, end). Missing if calls differ."""
+    """Return the launches of a call; missing if calls differ. `ran`: all events; `spans`: (start, end) of each call."""
     calls = _by_call(((one.at, one) for one in ran), spans)
     counts = [Counter((one.name, one.key, *one.details) for one in call) for call in calls]
     if not calls or any(count != counts[0] for count in counts):
@@ -199,7 +200,7 @@ def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
 
 
 def hidden(call: Sequence[Ran]) -> float:
-    """Return the overlapping time in ns: the sum of all times minus their union."""
+    """Return the ns of a call's kernels that overlap other kernels: the sum of all times minus their union."""
     end = union = 0
     for one in sorted(call, key=lambda one: one.start):
         union += max(0, one.start + one.ns - max(one.start, end))
@@ -210,7 +211,7 @@ def hidden(call: Sequence[Ran]) -> float:
 def ranges_of(
     marked: Sequence[Ran], spans: Sequence[tuple[int, int]], kernels: Sequence[Ran] | None = None
 ) -> tuple[wire.Range, ...] | None:
-    """Return each range's count in a call and its time without inner ranges; None if calls differ.
+    """Return each range's count in a call, and the range's time without inner ranges in ns; None if calls differ.
 
     The time is that of the `kernels` launched in the range; without `kernels` host time.
     """
@@ -241,8 +242,8 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^/\s\"':]+/)+")
 
 
 def write_chrome(trace: Mapping[str, Any], target: Path, most_bytes: int) -> int:
-    """Write torch's trace without this machine's paths: names of threads and processes, then events in order of time,
-    up to `most_bytes`. Returns the number of events left out. Raises OSError."""
+    """Write torch's trace to `target`, without this machine's paths: names of threads and processes, then events in
+    order of time, up to `most_bytes`. Return the number of events left out. Raises OSError."""
     events = sorted(trace["traceEvents"], key=lambda e: (e.get("ph") != "M", float(e.get("ts") or 0)))
     head = json.dumps(_plain({key: trace[key] for key in _KEPT if key in trace}))
     head = (head[:-1] + ", " if len(head) > 2 else "{") + '"traceEvents": [\n'

@@ -72,7 +72,7 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
 
 
 def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
-    """Return a preset's axes in file order. A tuple key zips axes; a callable preset gets the kind of device."""
+    """Return a preset's axes in file order. A key that is a tuple zips axes; a callable preset gets the device kind."""
     rows = []
     for key, values in (axes(kind) if callable(axes) else axes).items():
         single = isinstance(key, str)
@@ -131,7 +131,7 @@ def returned(function: str, value: Any, kind: type[Record]) -> Record:
 
 
 def nvtx_names(module: types.ModuleType, case: Mapping[str, Any], arm: str) -> list[str]:
-    """Return further NVTX names for calls of a variant or peer, by the workload's `nvtx`; [] on failure."""
+    """Return the NVTX names that the workload's `nvtx` gives to calls of `arm` (variant or peer); [] if that fails."""
     try:
         return [str(name) for name in module.nvtx(case, arm or None)] if hasattr(module, "nvtx") else []
     except Exception:  # noqa: BLE001 - the workload's own code

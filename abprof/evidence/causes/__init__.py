@@ -1,7 +1,7 @@
-"""What most likely changed the time of a row, from what was recorded of both sides. Pure: a judged run in, causes out.
+"""Find the likeliest causes of a row's change of time, from the records of both sides. The functions are pure.
 
-A rule speaks only of a row that changed, if what it reads was recorded on both sides, and only in the direction of the
-change. A wrong cause costs more than none.
+A rule applies only to a row that changed, only if both sides have the records that the rule reads, and only in the direction
+of the change, because a wrong cause costs more than no cause.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 3  # causes per row
 
 
 def explained(run: Run) -> Run:
-    """The judged run with the causes of rows that changed between sides; None on a row without the records that rules read."""
+    """Return the judged run with `causes` on rows that changed between sides; None on a row without the rules' records."""
     seen = {(one.cell, one.arm): one for one in run.observations}
     packages, rows = {cell.id: cell.kernel for cell in run.cells}, list(run.comparisons)
     for place, row in enumerate(rows):
@@ -30,7 +30,7 @@ def explained(run: Run) -> Run:
 
 
 def _causes(run: Run, sides: Sides) -> tuple[Cause, ...] | None:
-    """The causes of a changed row, the surest first; None if a side's evidence is missing."""
+    """Return the causes of a changed row, the surest first; None if a side's evidence is missing."""
     row, named = sides.row, _passes(sides)
     if sides.on_gpu and not sides.counted:
         return tuple(named or _phase(sides)) or None
@@ -73,11 +73,11 @@ def _sides(run: Run, seen: Mapping[tuple[str, str], Observation], package: str, 
 _MOST_OF_IT = 0.6  # share of the profiled pass's change that the one changed phase must have
 _AGREES = (0.5, 2.0)  # the profiled pass's change over the row's: a single pass must roughly agree
 _REST = 0.05  # of a call that must lie outside the phase
-_APART = 3.0  # the phase must change by so many times the rest of the call, in per cent: a clock changes all alike
+_APART = 3.0  # factor by which the phase's change in per cent must exceed the rest's: a clock changes all alike
 
 
 def _phase(sides: Sides) -> list[Cause]:
-    """The one phase that changed, if the rest of the call did not and the profiled pass agrees with the verdict."""
+    """Return the one phase that changed, if the rest of the call did not and the profiled pass agrees with the verdict."""
     before, after = (side or {} for side in sides.phases)
     whole, whole_after = before.get("total"), after.get("total")
     if not whole or not whole_after:
@@ -100,13 +100,13 @@ def _phase(sides: Sides) -> list[Cause]:
 
 # ---------------------------------------------------------------- a part of the package runs more often, by its ranges
 
-_MOST_PASSES = 2.0  # times the row's change that ranges may take; above it their code ran before without ranges
-_LOST = 0.5  # share of the ranges' time by which unmarked time may shrink; above it code only got ranges
+_MOST_PASSES = 2.0  # times the row's change that ranges may take; above this limit their code ran before without ranges
+_LOST = 0.5  # share of the ranges' time by which unmarked time may shrink; above this limit code only got ranges
 
 
 def _passes(sides: Sides) -> list[Cause]:
-    """The ranges that a call of the slower side passes more often, if their share of its profiled call makes up the change.
-    Empty if other ranges became rarer (renamed, or replaced), or if the code was there before without a range."""
+    """Return as a cause the ranges that the slower side passes more often, if their share of the profiled call makes up the
+    change; [] if other ranges became rarer (renamed, or replaced), or if the code was there before without a range."""
     few, many = (side.get("total") if side else None for side in (sides.phases if sides.slower else sides.phases[::-1]))
     if not few or not many or (sides.on_gpu and sides.same_launches):
         return []
@@ -131,7 +131,7 @@ def _passes(sides: Sides) -> list[Cause]:
 
 
 def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
-    """Each range whose counts differ, as (faster side's, slower side's); nothing if a side's ranges are unknown."""
+    """Yield each range whose counts differ, as (faster side's, slower side's); nothing if a side's ranges are unknown."""
     fast, slow = _ranges(sides)
     if fast is None or slow is None:
         return
@@ -143,11 +143,11 @@ def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
 
 
 def _ranges(sides: Sides) -> list[tuple[Range, ...] | None]:
-    """(the faster side's ranges, the slower side's)."""
+    """Return (the faster side's ranges, the slower side's ranges); None for a side without a census."""
     both = [census.ranges if census else None for census in sides.census]
     return both if sides.slower else both[::-1]
 
 
 def _extra_ns(few: Range, many: Range) -> float:
-    """The part of the range's time that its additional passes take."""
+    """Return the part of the range's time, in ns a call, that the additional passes take."""
     return many.ns * (many.count - few.count) / many.count

@@ -1,6 +1,6 @@
-"""Rules over a processor's machine code, perf's samples of it, and the torch operations of a call.
+"""Find causes in a CPU's machine code, in perf's samples of this code, and in the torch operations of a call.
 
-A function that only one side has may never be called: perf, or the calls in the machine code, must show that it runs.
+A function that only one side has may never be called, so perf or the calls in the machine code must show that it runs.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from abprof.records import Cause, Function
 
 UNRECORDED = "; whether this row calls it is not recorded on a CPU"
 _WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
-_ENOUGH = 100  # samples: with fewer, an unseen function may still run
+_ENOUGH = 100  # samples: with fewer samples, a function without samples may still run
 # Code that runs once, when an object is loaded: it registers functions, whoever calls them.
 _ONCE = re.compile(
     r"PyInit_|PyModuleDef|pybind11_init_|TORCH_LIBRARY|_GLOBAL__|__static_initialization|\(static initializers"
@@ -24,7 +24,7 @@ Functions = Mapping[Key, Function]
 
 
 def causes(sides: Sides) -> list[Cause]:
-    """The causes found in torch operations and shared objects, the surest first."""
+    """Return the causes found in torch operations and shared objects, the surest first."""
     found = []
     moved = sorted(sides.recounted, key=lambda one: -abs(one[3]))  # torch's operations
     if sides.counted and moved and sides.carries(sum(spent for *_, spent in moved)):
@@ -44,7 +44,7 @@ def causes(sides: Sides) -> list[Cause]:
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """The cause where objects and torch operations are equal; how often Python calls into the objects is not counted."""
+    """Return the cause "same code" if objects and torch operations are equal. Python's calls into the objects are not counted."""
     if not (sides.objects and sides.same_objects and sides.same_launches):
         return []
     text = "same machine code on both sides, different time; calls into C++ are not counted on a CPU"
@@ -52,7 +52,7 @@ def same_code(sides: Sides) -> list[Cause]:
 
 
 def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """Functions whose widest arithmetic became narrower (slower) or wider (faster)."""
+    """Find functions whose widest arithmetic became narrower (on a slower row) or wider (on a faster row)."""
     moved = {key: _width(before[key]) - _width(after[key]) for key in before.keys() & after.keys()}
     if any(narrower and not sides.along(narrower) for narrower in moved.values()):
         return []
@@ -62,8 +62,8 @@ def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """One loop over memory more (slower) or fewer (faster), in a function of equal vector width or as a new function that is
-    shown to run. A renamed function does not count."""
+    """Find functions with more loops over memory (on a slower row) or fewer (on a faster row): functions of equal vector width,
+    and functions of one side only that are shown to run. A renamed function does not count."""
     few, many = (before, after) if sides.slower else (after, before)
     codes, names = {function.code for function in few.values()}, ("loops", "loads", "stores")
     lone = {key: f for key, f in many.items() if key not in few and f.code not in codes}
@@ -81,7 +81,7 @@ def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str]) -> list[Cause]:
-    """The cause, naming the functions in which perf saw the time; without perf all of them, with a note."""
+    """Return the cause with the functions in which perf saw the time; without perf, with all functions in `found` and a note."""
     seen = _sampled(sides, found)
     samples = {key: (seen or {}).get(key, "") for key in found if seen is None or key in seen}
     if not samples:
@@ -108,7 +108,7 @@ def _accesses(function: Function) -> int:
 
 
 def _reached(functions: Functions, other: Functions) -> set[Key]:
-    """The functions that `other` lacks and that a function of both sides calls, directly or not."""
+    """Return the functions that `other` lacks and that a function of both sides calls, directly or indirectly."""
     found: set[Key] = set()
     todo = [key for key in functions if key in other]
     while todo:
@@ -121,8 +121,8 @@ def _reached(functions: Functions, other: Functions) -> set[Key]:
 
 
 def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
-    """Function -> the additional time that perf saw in it, in words, if enough to be the cause; "" for overloads, which perf
-    cannot tell apart. None if perf did not sample both sides, or has no names for the objects."""
+    """Return, by function, the additional time that perf saw, in words, if long enough to be the cause; "" for overloads, which
+    perf cannot tell apart. Return None if perf did not sample both sides, or has no names for the objects."""
     many = 1 if sides.slower else 0
     slow, fast = sides.sampled[many], sides.sampled[1 - many]
     if slow is None or fast is None or slow.samples < _ENOUGH:
@@ -147,7 +147,7 @@ def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
 
 
 def _bare(name: str) -> str:
-    """A name as perf prints it, without parameters, return type and clone.
+    """Return a function's name as perf prints it, without parameters, return type and clone.
     `void (anonymous namespace)::scale<float>(float*, long) [clone .cold]` is `(anonymous namespace)::scale<float>`."""
     plain = name.replace("(anonymous namespace)", "{anonymous}")
     depth, begin = 0, 0

@@ -1,4 +1,4 @@
-"""Rules over a GPU's launches and machine code, and over Nsight Compute's counters of both arms (`--probe ncu`)."""
+"""Find causes in a GPU's launches and machine code, and in Nsight Compute's counters of both arms (`--probe ncu`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODE = ("census", "kernels")
 
 
 def causes(sides: Sides) -> list[Cause]:
-    """The causes found in the launches and kernels of a call, the surest first."""
+    """Return the causes found in the launches and kernels of a call, the surest first."""
     found = [*_launches(sides), *_overlap(sides)]
     for pair in sides.pairs:
         if pair.same_code is not None or pair.moved or _settings(pair):
@@ -29,8 +29,8 @@ def causes(sides: Sides) -> list[Cause]:
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """The cause where machine code and launches are equal. Kernels without known code (mostly a library's) must not have
-    changed by enough to explain the row."""
+    """Return the cause "same code" if machine code and launches are equal. The time of kernels without known code (mostly a
+    library's) must not have changed by enough to explain the row."""
     unread = [pair for pair in sides.pairs if pair.same_code is None]
     known = len(sides.pairs) > len(unread) and all(pair.same_code is not False for pair in sides.pairs)
     if not (sides.same_launches and known and sides.same_objects) or sides.carries(
@@ -47,7 +47,7 @@ def same_code(sides: Sides) -> list[Cause]:
 
 
 def clocked(sides: Sides) -> bool:
-    """Whether the device's clock moved the other way by a quarter of the row's change or more."""
+    """Whether the device's clock became lower on a slower row (higher on a faster row) by at least a quarter of its change."""
     clock, pct = sides.row.clock_pct, sides.row.pct or 0.0
     return clock is not None and abs(clock) >= SHARE * abs(pct) and clock * pct < 0
 
@@ -56,7 +56,7 @@ def clocked(sides: Sides) -> bool:
 
 
 def _launches(sides: Sides) -> Iterator[Cause]:
-    """Launches that were added or removed; a renamed kernel does not count."""
+    """Yield a cause for launches that were added or removed; a renamed kernel does not count."""
     moved = sides.recounted
     count = sum(after - before for _, before, after, _ in moved)
     if not moved or not sides.carries(sum(spent for *_, spent in moved)):
@@ -64,14 +64,14 @@ def _launches(sides: Sides) -> Iterator[Cause]:
     if sides.along(count):
         kind, head = "launches", f"{plural(abs(count), 'kernel launch', 'kernel launches')} "
         head += "added to a call" if count > 0 else "gone from a call"
-    else:  # as many, or fewer that take longer
+    else:  # as many launches, or fewer launches that take longer
         kind, head = "kernels_replaced", "other kernels are launched"
     names = tuple(name for name, *_ in moved)
     yield Cause(kind=kind, text=f"{head}: {recounts(moved)}", kernels=names, evidence=("census",))
 
 
 def _overlap(sides: Sides) -> Iterator[Cause]:
-    """Kernels that ran beside each other on one side only."""
+    """Yield a cause if kernels ran at the same time mostly on one side."""
     before, after = (census.hidden_ns if census else None for census in sides.census)
     total = sum(part.ns for part in sides.parts[0])
     if before is None or after is None or not sides.same_launches or not total:
@@ -84,7 +84,7 @@ def _overlap(sides: Sides) -> Iterator[Cause]:
 
 
 def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
-    """`8192 -> 16384`: the grid or block of all launches of a side, if known and different."""
+    """Say how the grid or block differs, `8192 -> 16384`; "" if equal, unknown, or not the same for all launches of a side."""
     one, two = ({getattr(launch, what) for launch in part.launches} for part in (pair.before, pair.after))
     known = len(one) == len(two) == 1 and all(map(any, (*one, *two)))
     return f"{dims(*one)} -> {dims(*two)}" if known and one != two else ""
@@ -94,8 +94,8 @@ def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
 
 
 def _code(sides: Sides, pair: Pair) -> list[Cause]:
-    """Why a kernel's own time changed: the first rule that holds; without one, the kernel's name. A changed constant is the
-    weakest cause, so the profiled call must show the kernel's change."""
+    """Return why a kernel's own time changed: the first rule that holds; if no rule holds, the kernel's name. A changed constant
+    is the weakest cause, so for this rule the profiled call must show the kernel's change."""
     shown, name = sides.shown(pair), pair.after.name
     kind, text = next(_rules(sides, pair), ("", "")) if shown or sides.is_all(pair) else ("", "")
     if kind and (shown or kind != "constants"):
@@ -109,7 +109,7 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
 
 
 def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
-    """(kind, text) of each rule that holds, the surest first."""
+    """Yield (kind, text) of each rule that holds, the surest first."""
     settings, grids, blocks = _settings(pair), _launched(pair, "grid"), _launched(pair, "block")
     if pair.same_code:
         if moved := [f"{what} ({change})" for what, change in (("grid", grids), ("block", blocks)) if change]:
@@ -160,7 +160,7 @@ def _memory(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
 
 
 def _settings(pair: Pair) -> dict[str, tuple[Value, Value]]:
-    """Constants, warps, stages and CTAs that are known on both sides and differ."""
+    """Return constants, warps, stages and CTAs that are known on both sides and differ, as (before, after)."""
     one, two = pair.before.kernel, pair.after.kernel
     if one is None or two is None:
         return {}
@@ -174,17 +174,17 @@ def _settings(pair: Pair) -> dict[str, tuple[Value, Value]]:
 # Counters show what a kernel does, not how fast it is: the change of bytes, at the slower side's rate, must make up half of the
 # kernel's change (time = bytes / rate, the roofline's memory side: Williams, Waterman and Patterson 2009).
 _BOUND = 60.0  # % of its peak rate from which a kernel waits for DRAM
-_COALESCED = 10.0  # points of efficiency: less may be a few accesses at the edges
-_GREW = 1.1  # times the bytes: less is not an additional pass over memory
+_COALESCED = 10.0  # points of efficiency: a smaller change may be a few accesses at the edges
+_GREW = 1.1  # times the bytes: smaller growth is not an additional pass over memory
 _HALF = 0.5  # share of a kernel's change that bytes must explain
 Kernels = tuple[KernelProfile, KernelProfile]
 
 
 def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
-    """The causes found in the counters of the row's arms, the kernel that changed most first."""
+    """Return the causes found in the counters of the row's arms, the kernel that changed most first."""
     found = []
     for pair in sorted(_profiled(*profiles), key=lambda pair: -abs(_longer(pair))):
-        # Under ncu, too, the kernel's time must have moved with the row's, by enough to matter.
+        # The kernel's time under ncu must also have changed in the row's direction, by enough to be the cause.
         rule = next(_counters(sides, pair), None) if sides.carries(_longer(pair)) else None
         if rule is not None:
             name = pair[1].name
@@ -202,7 +202,7 @@ def refutes(cause: Cause, profiles: tuple[Profile, Profile]) -> bool:
 
 
 def _profiled(before: Profile, after: Profile) -> Iterator[Kernels]:
-    """Timed kernels whose name occurs once on each side, whatever the grid."""
+    """Yield (before, after) of each timed kernel whose name occurs once on each side, whatever the grid."""
     for name in dict.fromkeys(kernel.name for kernel in before.kernels):
         one, two = ([kernel for kernel in side.kernels if kernel.name == name] for side in (before, after))
         if len(one) == len(two) == 1 and all(recording.TIME in kernel.metrics for kernel in (*one, *two)):
@@ -215,7 +215,7 @@ def _longer(pair: Kernels) -> float:
 
 
 def _counters(sides: Sides, pair: Kernels) -> Iterator[tuple[str, str]]:
-    """(kind, text) of each rule that holds, the surest first."""
+    """Yield (kind, text) of each rule that holds, the surest first."""
     moved, way = _both(pair, recording.L2_BYTES), "more" if sides.slower else "less"
     for name, what in ((recording.LOAD_EFFICIENCY, "load"), (recording.STORE_EFFICIENCY, "store")):
         used = [kernel.metrics[name] for kernel in pair if name in kernel.metrics]
@@ -241,7 +241,7 @@ def _explains(pair: Kernels, moved: tuple[float, float]) -> bool:
 
 
 def _both(pair: Kernels, names: Sequence[str]) -> tuple[float, float] | None:
-    """The sum of these metrics on both sides, per call; None if one is missing."""
+    """Return the sum of these metrics on each side, per call; None if a metric is missing."""
     if any(name not in kernel.metrics for kernel in pair for name in names):
         return None
     one, two = (sum(kernel.metrics[name] for name in names) * kernel.launches_a_call for kernel in pair)

@@ -1,4 +1,4 @@
-"""Both sides of a changed row: launches in pairs, with what is known of their code; numbers as text."""
+"""Model both sides of a changed row: the launched kernels in pairs, with their known code. Format numbers as text."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from functools import cached_property
 
 from abprof.records import Census, Comparison, Kernel, Launch, Sampled, Value
 
-SHARE = 0.25  # of a row's change that a cause must carry, if its own time is known
-_MOST = 2.0  # times the row's change that a kernel's may be; above it the profiled call shows another change
+SHARE = 0.25  # of a row's change that a cause must explain, if the cause's own time is known
+_MOST = 2.0  # times the row's change that a kernel's may be; above this limit the profiled call shows another change
 # Share of a kernel's own time that must change: profiled calls on an H200 scatter by up to 1 % (docs/CAUSES.md).
 _FLOOR = 0.03
-_ALL = 0.8  # of a call's time: the verdict is then about this kernel, whatever a single profiled call reads
-_LISTED = 4  # items of a sentence
+_ALL = 0.8  # share of a call's time from which the verdict is about this kernel, whatever a single profiled call shows
+_LISTED = 4  # most items that a sentence lists
 
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel that a call launches; `kernel` is what is known of its code (None: a library's)."""
+    """A kernel that a call launches. `kernel` describes its code; None if the code is unknown, as a library's is."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -35,19 +35,19 @@ class Part:
 
     @property
     def shape(self) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """(grid, block, count) of each launch."""
+        """(grid, block, count) of each launch, sorted."""
         return sorted((launch.grid, launch.block, launch.count) for launch in self.launches)
 
     @property
     def choice(self) -> str:
-        """The autotuner's choice; "" without one, or with several."""
+        """The autotuner's choice; "" if launches have no choice or different choices."""
         seen = {launch.choice for launch in self.launches}
         return seen.pop() if len(seen) == 1 else ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel on both sides, by name, or by equal code under another name."""
+    """A kernel on both sides, paired by name, or by equal code under another name."""
 
     before: Part
     after: Part
@@ -68,7 +68,7 @@ class Pair:
         return self.after.ns - self.before.ns
 
     def classes(self, *names: str) -> tuple[int, int] | None:
-        """Instructions of these classes (by default of all) on both sides; None if a side was not read."""
+        """Return each side's number of instructions of these classes (default: all); None if a side's code was not read."""
         both = [part.kernel.classes if part.kernel else None for part in (self.before, self.after)]
         counts = [sum(n for name, n in of.items() if (name in names if names else name != "loops"))
                   for of in both if of]  # fmt: skip
@@ -77,7 +77,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Sides:
-    """A changed row and everything recorded of what it runs, as (before, after)."""
+    """A changed row, and all records of the code that each side runs, as (before, after)."""
 
     row: Comparison
     on_gpu: bool
@@ -93,7 +93,7 @@ class Sides:
 
     @property
     def change_ns(self) -> float:
-        """Change of a call's time; negative is faster."""
+        """The change of a call's time in ns; negative is faster."""
         return self.base_ns * (self.row.pct or 0.0) / 100
 
     @property
@@ -106,7 +106,7 @@ class Sides:
         return change > 0 if self.slower else change < 0
 
     def carries(self, ns: float) -> bool:
-        """Whether a difference has the row's sign and is large enough to be its cause."""
+        """Whether a difference in ns has the sign of the row's change and is large enough to be the cause."""
         return ns * self.change_ns > 0 and abs(ns) >= SHARE * abs(self.change_ns)
 
     def shown(self, pair: Pair) -> bool:
@@ -116,8 +116,8 @@ class Sides:
         return self.carries(pair.change_ns) and least <= abs(pair.change_ns) <= most
 
     def is_all(self, pair: Pair) -> bool:
-        """Whether this kernel is nearly all of the call and alone differs, by too little for one profiled call to show: the
-        verdict of many turns is then about this kernel."""
+        """Whether this kernel is nearly all of the call and the only kernel that differs, by too little for one profiled call to
+        show. The verdict, from many turns, is then about this kernel."""
         others = all(one.same_code and not one.moved for one in self.pairs if one is not pair)
         scatter = _FLOOR * pair.before.ns
         back = -pair.change_ns if self.slower else pair.change_ns  # against the row's direction
@@ -132,7 +132,7 @@ class Sides:
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Kernels of both sides: by name and order, the rest by equal code."""
+        """The kernels of both sides, paired by name and order, the others by equal code."""
         before, after = self.parts
         found = []
         for name in dict.fromkeys(part.name for part in before):
@@ -149,14 +149,14 @@ class Sides:
 
     @property
     def alone(self) -> tuple[list[Part], list[Part]]:
-        """Kernels that only one side launches."""
+        """The kernels that only one side launches, as (before, after)."""
         paired = {id(part) for pair in self.pairs for part in (pair.before, pair.after)}
         before, after = ([part for part in parts if id(part) not in paired] for parts in self.parts)
         return before, after
 
     @property
     def recounted(self) -> list[tuple[str, int, int, float]]:
-        """(name, launches before, after, change in ns) of the kernels that a call launches more or less often."""
+        """(name, launches before, launches after, change in ns) of each kernel that a call launches more or less often."""
         gone, new = self.alone
         found = [(part.name, 0, part.count, part.ns) for part in new]
         found += [(part.name, part.count, 0, -part.ns) for part in gone]
@@ -165,12 +165,12 @@ class Sides:
 
     @property
     def same_launches(self) -> bool:
-        """Whether both sides launch the same kernels as often, with the same grids."""
+        """Whether both sides launch the same kernels equally often, with the same grids and blocks."""
         return self.counted and not any(pair.moved for pair in self.pairs) and not any(self.alone)
 
     @cached_property
     def objects(self) -> list[tuple[Kernel, Kernel]]:
-        """Pairs of the sides' own shared objects, by name; if each side has one object, whatever their names."""
+        """The sides' own shared objects, paired by name; if each side has only one object, these two under any names."""
         before, after = ([k for k in kernels if k.kind == "object"] for kernels in self.kernels)
         named = {kernel.key: kernel for kernel in after}
         found = [(kernel, named[kernel.key]) for kernel in before if kernel.key in named]
@@ -178,17 +178,17 @@ class Sides:
 
     @property
     def same_objects(self) -> bool:
-        """Whether every object has its counterpart, with equal code."""
+        """Whether every object has a counterpart on the other side, with equal code."""
         return self.matched and all(one.code and one.code == two.code for one, two in self.objects)
 
     @property
     def matched(self) -> bool:
-        """Whether every object has its counterpart."""
+        """Whether every object has a counterpart on the other side."""
         return sum(kernel.kind == "object" for kernels in self.kernels for kernel in kernels) == 2 * len(self.objects)
 
 
 def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
-    """Launches grouped by name and compiled kernel, in a fixed order."""
+    """Group launches by name and compiled kernel, in a fixed order."""
     compiled = {kernel.key: kernel for kernel in kernels if kernel.kind == "triton"}
     native = {kernel.name: kernel for kernel in kernels if kernel.kind == "cuda"}
     found: dict[tuple[str, str], list[Launch]] = {}
@@ -202,12 +202,12 @@ def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
 
 
 def ns(value: float) -> str:
-    """A time to three digits: `1.23 ms`."""
+    """Say a time, given in ns, to three digits: `1.23 ms`."""
     return _scaled(value, ("ns", "µs", "ms", "s"))
 
 
 def bytes_of(value: float) -> str:
-    """A number of bytes to three digits: `1.23 MB`."""
+    """Say a number of bytes to three digits: `1.23 MB`."""
     return _scaled(value, ("bytes", "kB", "MB", "GB"))
 
 
@@ -217,13 +217,13 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """The first few items, and the number of others."""
+    """Join the first few items, and the number of the other items."""
     rest = len(items) - _LISTED
     return ", ".join(items[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def dims(values: Sequence[int]) -> str:
-    """`128`, `16x16`: without trailing ones."""
+    """Say a grid or block without trailing ones: `128`, `16x16`."""
     return re.sub(r"(x1)+$", "", "x".join(map(str, values)))
 
 
@@ -233,5 +233,5 @@ def recounts(moved: Sequence[tuple[str, int, int, float]]) -> str:
 
 
 def changes(both: Mapping[str, tuple[Value, Value]]) -> str:
-    """The settings that differ: `BLOCK 64 -> 128, warps 4 -> 8`."""
+    """List the settings that differ: `BLOCK 64 -> 128, warps 4 -> 8`."""
     return listed([f"{name} {one} -> {two}" for name, (one, two) in both.items() if one != two])

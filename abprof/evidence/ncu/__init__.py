@@ -1,6 +1,6 @@
 """Nsight Compute: `capture` runs ncu on arms, `recording` has its metrics and reads its CSV files, `traffic` counts bytes.
 
-Import `capture` itself only where ncu runs: it starts processes.
+Import `capture` only to run ncu, because that module imports the code that starts processes.
 """
 
 from abprof.evidence.ncu import recording, traffic

@@ -1,4 +1,4 @@
-"""Arms under Nsight Compute: each runs alone in a foreground worker, and ncu records counters of its calls."""
+"""Run arms under Nsight Compute: each arm alone in a foreground worker, while ncu records counters of the arm's calls."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PROFILE = Profile(cell="", arm="", purpose="profile", warmup=2, runs=3)  # what 
 def captured(
     plan: Plan, rows: Rows, order: Profile, folder: Path, ncu: Ncu, say: Callable[[str], None]
 ) -> Iterator[Profile]:
-    """The profile of each arm of these cells, or the reason why it failed. Raises Refused if no recording can succeed.
+    """Yield each arm's profile, whose `reason` says why a recording failed. Raises Refused if no recording can succeed.
 
-    `order`: purpose and number of calls. Bytes take one pass or two for each launch, all metrics a dozen.
+    `order`: purpose and number of calls. ncu replays each launch once or twice to count bytes, a dozen times for all metrics.
     """
     sides = [side.id for side in plan.run.sides]
     for cell, arms in rows:
@@ -98,19 +98,19 @@ _PERMISSION = (
 
 
 class Refused(AbprofError):
-    """No recording can succeed on this machine as it is set up."""
+    """Raised if no recording can succeed on this machine as the machine is set up."""
 
 
 @dataclass
 class Ncu:
     path: str
     version: str
-    unknown: set[str] = field(default_factory=set)  # metrics that it reported as unknown here
+    unknown: set[str] = field(default_factory=set)  # metrics that ncu reported as unknown on this machine
 
     def record(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, metrics: Sequence[str], to: Path, log: Path
     ) -> tuple[int, str]:
-        """Run a program under ncu, which records its calls alone: the report goes to `to` (.ncu-rep), all output to `log`.
+        """Run a program under ncu, which records only the arm's calls: the report goes to `to` (.ncu-rep), all output to `log`.
 
         Returns the exit code, and ncu's first error that is not about the program, or "". A second attempt leaves out metrics
         that ncu does not know. Raises Refused if counters may not be read, WorkerDied if ncu cannot run.
@@ -134,7 +134,7 @@ class Ncu:
 
 
 def find() -> Ncu:
-    """The ncu on PATH or in the CUDA toolkit. Raises Refused."""
+    """Find ncu on PATH or in the CUDA toolkit. Raises Refused if there is no Nsight Compute."""
     path = proc.cuda_tool("ncu")
     text = proc.output([path, "--version"], timeout=60.0, env={**os.environ, **_LOCALE}) or "" if path else ""
     version = re.search(r"Nsight Compute(?s:.*)[Vv]ersion\s+(\S+)", text)  # other tools have this name

@@ -1,4 +1,4 @@
-"""Nsight Compute's metrics, and its CSV files as launches."""
+"""Name Nsight Compute's metrics, and read its CSV files as kernel launches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TIME = "gpu__time_duration.sum"
 L1_BYTES, L2_BYTES = (METRICS["l1"],), (METRICS["l2"],)
 DRAM_BYTES = ((METRICS["dram"],), DRAM_PARTS)  # either: not every device has both
 MEMORY = (*BYTES, TIME)
-# What a warp waits for, as ncu's warp states have it, but `selected`. The last exists on Hopper only.
+# Reasons for which a warp waits: ncu's warp states without `selected`. The state `gmma` exists on Hopper only.
 STALLS = (
     "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard",
     "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard",
@@ -29,16 +29,16 @@ STALLS = (
 
 @dataclass(frozen=True)
 class Shown:
-    """A row of the metric table."""
+    """A row of the table of metrics that reports show."""
 
     label: str
-    names: tuple[str, ...]  # ncu's; added up
+    names: tuple[str, ...]  # of ncu's metrics, whose sum is shown
     unit: Literal["ns", "bytes", "bytes/s", "%", "count", ""]
     per_call: bool = False  # a sum over the call's launches; else per launch
 
 
 def stall(reason: str) -> str:
-    """The metric of a stall reason: warps waiting per issued instruction."""
+    """Return the metric's name for a stall reason: average number of warps that wait for this reason per issued instruction."""
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
 
 
@@ -71,7 +71,7 @@ PROFILE = tuple(dict.fromkeys((*MEMORY, *(name for row in TABLE for name in row.
 
 
 def moved(values: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
-    """(level, metric, bytes) of a launch's metrics. DRAM is read + write if their sum was not recorded."""
+    """Yield (level, metric, bytes) from a launch's metrics; for DRAM, read + write bytes if their sum was not recorded."""
     for level, name in METRICS.items():
         if name in values:
             yield level, name, values[name]
@@ -90,17 +90,17 @@ _NO_NUMBER = ("", "n/a", "nan", "(!) nan", "no data", "-")
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch with those of the wanted metrics that have a number, in base units."""
+    """A kernel launch with the wanted metrics that have a number, in base units."""
 
     name: Name
     metrics: Mapping[str, float]
 
 
 def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
-    """The launches in a file of `ncu --csv`: its raw page (a row per launch) or details page (a row per metric).
+    """Read the launches in a file of `ncu --csv`: its raw page (a row per launch) or details page (a row per metric).
 
-    Other lines (`==PROF==`, the program's output) are skipped. Raises AbprofError with the line for a torn row, because one
-    lost launch makes every count wrong, and for numbers that are not of the locale C.
+    Other lines (`==PROF==`, the program's output) are skipped. Raises AbprofError for numbers that are not of the
+    locale C and, with the line's number, for a torn row, because one lost launch makes every count wrong.
     """
     try:
         lines = path.read_bytes().decode("utf-8-sig", "replace").splitlines()
@@ -133,7 +133,7 @@ def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
 
 
 def _rows(lines: Sequence[str], header: int) -> Iterator[tuple[dict[str, str], dict[str, str] | None]]:
-    """(column -> cell, column -> unit) of each row; in place of units None on the details page, where each row has its unit."""
+    """Yield each row's cells and units by column; units are None on the details page, where each row names its own unit."""
     columns = _cells(lines[header])
     details = {"Metric Name", "Metric Unit", "Metric Value"} <= set(columns)
     # Most rows of the details page lack the last columns, those of rules.

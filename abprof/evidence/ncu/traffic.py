@@ -1,9 +1,9 @@
 """Assign kernel launches to calls, separate warm-up launches, and sum the bytes of each kernel and call.
 
-N = warm-up + runs calls, each alike. A kernel is known by name, grid and block; k*N launches are k launches a call. A count
-inside the calls that is not a multiple of N is refused, because the warm-ups are then unknown. So are shapes one after another
-(30 calls of 8 lengths are 240 launches of a kernel whose name does not contain the length), which their bytes show. Launches
-before and after the calls are set-up and listed apart.
+A file has N = warm-up + runs equal calls. Name, grid and block identify a kernel; k*N launches of a kernel are k launches a
+call. Another number of launches inside the calls is an error, because the warm-up launches are then unknown. Several shapes one
+after another (30 calls of 8 lengths are 240 launches of a kernel whose name does not contain the length) are an error too; their
+bytes show them. Launches before and after the calls are set-up and are listed separately.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from abprof.evidence.ncu.recording import LEVELS, METRICS, TIME, Launch, Name, m
 from abprof.records import KernelProfile, Profile
 from abprof.records.errors import AbprofError
 
-_NOISE = 0.02  # of a kernel's bytes: launches that differ by less are alike
+_NOISE = 0.02  # share of a kernel's bytes: launches that differ by less are alike
 Bytes = Mapping[str, float | None]  # level -> bytes; None: not recorded
 # Kernels that only move or make data, as torch, CUB, users of Triton and cuDNN name them. All others compute.
 _MOVES = re.compile(
@@ -35,12 +35,12 @@ _MOVES = re.compile(
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel, or a sum over kernels: `kernel`, `grid` and `block` are "", and `metrics` is empty."""
+    """A kernel, or a sum over kernels. In a sum `kernel`, `grid` and `block` are "", and `metrics` is empty."""
 
     kernel: str
     grid: str
     block: str
-    kind: str  # compute, other; of a sum also all
+    kind: str  # compute or other; a sum may be of all
     launches: int  # with warm-ups
     a_call: int
     metrics: Mapping[str, float]  # of a launch
@@ -53,23 +53,23 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The traffic of a file, or of a profiled arm. `rows`: kernels; `sums`: compute, other, all."""
+    """The memory traffic of a file, or of a profiled arm. `rows`: kernels; `sums`: compute, other, all."""
 
-    of: Profile  # of a file `csv` is its path, and `cell` and `arm` are ""
+    of: Profile  # for a file `csv` is its path, and `cell` and `arm` are ""
     rows: tuple[Row, ...]
     sums: tuple[Row, ...]
     sources: Mapping[str, str]  # level -> ncu's metrics
-    outside: Mapping[Name, int]
+    outside: Mapping[Name, int]  # number of launches that belong to no call
 
     @property
     def label(self) -> str:
-        """`CELL ARM`, or the file."""
+        """`CELL ARM` of a profiled arm, or the path of the file."""
         return f"{self.of.cell} {self.of.arm}" if self.of.cell else self.of.csv
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The same row of two tables; None if a table lacks it."""
+    """The same row of two tables; `base` or `target` is None if its table lacks the row."""
 
     base: Row | None
     target: Row | None
@@ -81,15 +81,15 @@ class Pair:
         return row
 
     def pct(self, level: str) -> float | None:
-        """Change of a call's bytes in per cent; None if one is missing or base moved none."""
+        """Return the change of a call's bytes in per cent; None if bytes are unknown or base moved none."""
         before, after = (row.per_call[level] if row else None for row in (self.base, self.target))
         return None if not before or after is None else 100 * (after / before - 1)
 
 
 def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ()) -> Table:
-    """The traffic of each kernel of a CSV file, per launch and per call, warm-ups dropped.
+    """Return the memory traffic of each kernel of a CSV file, per launch and per call, without warm-ups.
 
-    The file has `warmup + runs` calls. `kernels`: names or globs; others are left out, and each must be there.
+    The file has `warmup + runs` calls. `kernels`: names or globs of the kernels to keep (none: all); each must match.
     Raises AbprofError for a file that cannot be read and for launches that are not a whole number of calls.
     """
     launches = read(path)
@@ -103,7 +103,7 @@ def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ())
 
 
 def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
-    """The traffic of a profile. `outside`: launches that belong to no call."""
+    """Return the memory traffic of a profile. `outside`: launches that belong to no call."""
     rows, sums = [], []
     sources = {level: name for kernel in of.kernels for level, name, _ in moved(kernel.metrics)}
     for kernel in of.kernels:
@@ -129,9 +129,9 @@ def _matches(kernel: str, globs: Sequence[str]) -> bool:
 def count(
     launches: Sequence[Launch], of: Profile, where: Path, *, whole: bool = False
 ) -> tuple[Profile, dict[Name, int]]:
-    """The profile with its kernels and notes, warm-ups dropped, and the launches that belong to no call.
+    """Return the profile with its kernels (without warm-ups) and notes, and the number of launches that belong to no call.
 
-    `whole`: every launch belongs to a call. Raises AbprofError for launches that are not a whole number of calls.
+    `whole`: every launch must belong to a call. Raises AbprofError for launches that are not a whole number of calls.
     """
     calls, groups = of.warmup + of.runs, dict[Name, list[int]]()
     for place, launch in enumerate(launches):
@@ -162,9 +162,9 @@ def count(
 
 
 def _uneven(launches: Sequence[Launch], calls: int) -> bool:
-    """Whether the bytes of k*N launches are those of shapes one after another rather than of k launches a call.
+    """Whether the bytes of k*N launches fit several shapes one after another, rather than k launches a call.
 
-    Launches at the same place of a call are compared with their median, for each division into shapes.
+    For each division into shapes, launches at the same place of a call are compared with their median.
     """
     name = next((n for n in reversed(METRICS.values()) if all(n in launch.metrics for launch in launches)), "")
     values, times = [launch.metrics.get(name, 0.0) for launch in launches], len(launches) // calls
@@ -178,7 +178,7 @@ def _uneven(launches: Sequence[Launch], calls: int) -> bool:
 
 
 def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) -> KernelProfile:
-    """Means over launches; rates and ratios weighted by the launches' time. Metrics that a launch lacks are left out."""
+    """Average the launches' metrics, rates and ratios weighted by time. Metrics that a launch lacks are left out."""
     (name, grid, block), a_call = named, len(launches) // calls
     kept = [launch.metrics for launch in launches[a_call * of.warmup :]]
     found = {}
@@ -197,7 +197,7 @@ def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) ->
 
 
 def _short(name: Name) -> str:
-    """`add_kernel grid (16384, 1, 1) block (128, 1, 1)`."""
+    """Name a kernel in short: `add_kernel grid (16384, 1, 1) block (128, 1, 1)`."""
     kernel = name[0] if len(name[0]) <= 60 else f"{name[0][:59]}…"
     return " ".join([kernel, *(f"{what} {t}" for what, t in zip(("grid", "block"), name[1:], strict=True) if t)])
 
@@ -206,8 +206,8 @@ def _short(name: Name) -> str:
 
 
 def beside(base: Table, target: Table | None = None) -> list[Pair]:
-    """The rows of both tables in pairs: kernels by name, grid and block, the rest by name (a branch may change the grid); then
-    the sums."""
+    """Pair the rows of both tables: kernels by name, grid and block, the other kernels by name alone (a branch may change the
+    grid); then the sums."""
     partner: dict[int, Row] = {}  # index in base -> target's row
     left, right = [*base.rows, *base.sums], [*target.rows, *target.sums] if target else []
     for names in (("kernel", "grid", "block", "kind"), ("kernel", "kind")):

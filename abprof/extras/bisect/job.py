@@ -1,4 +1,4 @@
-"""Run a bisection step by step: each step is one run that answers the questions of one or more rows.
+"""Run a bisection step by step: each step is one run, which answers the questions about one or more rows.
 
 bisect.json is rewritten after each step; `--resume` continues from that file.
 """
@@ -50,12 +50,12 @@ class Row(Record, frozen=True, kw_only=True):
 
     @property
     def label(self) -> str:
-        """The cell and, if any, the variant: the name of this row in output."""
+        """Return the name of this row in output: the cell and, if any, the variant."""
         return f"{self.cell} {self.variant or ''}".strip()
 
     @property
     def arms(self) -> tuple[str, str]:
-        """Arm ids of base and target."""
+        """Return the arm ids of base and target."""
         return arm_id("base", self.variant or ""), arm_id("target", self.variant or "")
 
 
@@ -68,7 +68,7 @@ class RowAnswer(Record, frozen=True, kw_only=True):
 
     @property
     def text(self) -> str:
-        """Question and answer as a sentence."""
+        """Return the question and its answer as a sentence."""
         one = self.answer
         answer = {"below": "no, ", "above": "yes, ", "unclear": f"unclear ({one.reason}), "}.get(one.result, "")
         answer += one.change if answer else f"cannot be measured there ({one.reason})"
@@ -115,7 +115,7 @@ class Bisection(Record, frozen=True, kw_only=True):
 
     @property
     def planned(self) -> int:
-        """Number of steps to find one culprit: compare the ends, halve, confirm the culprit, compare the commits after it."""
+        """Return the number of steps to find one culprit: compare the ends, halve, confirm the culprit, compare later commits."""
         return max((halvings(count) + 3 for count in self.changes().values()), default=0)
 
     def changes(self) -> dict[str, int]:
@@ -124,7 +124,7 @@ class Bisection(Record, frozen=True, kw_only=True):
         return {kernel: len(it.turns(it.path(self.good, self.bad))) - 1 for kernel, it in histories.items()}
 
     def history(self, kernel: str) -> History:
-        """Return the history of commits for this kernel package."""
+        """Return the commits of this bisection with the hashes of the package `kernel` in each, as the search needs."""
         return History(self.good, {link.commit: link for link in self.links}, self.holds[kernel])
 
     def name(self, commit: str) -> str:
@@ -134,18 +134,18 @@ class Bisection(Record, frozen=True, kw_only=True):
 
     @property
     def decided(self) -> bool:
-        """Whether no finding is undecided: every finding, if any, names a culprit."""
+        """Whether every finding names a culprit; true without findings."""
         return all(finding.kind == "culprit" for found in self.found for finding in found.findings)
 
 
 def write(folder: Path, of: Bisection) -> None:
-    """Replace bisect.json. Raises AbprofError if the write fails."""
+    """Write the bisection to bisect.json in `folder`. Raises AbprofError if the write fails."""
     data = msgspec.json.format(msgspec.json.encode(of), indent=1)
     disk.replace(folder / FILE, data + b"\n", lambda written: msgspec.json.decode(written.read_bytes(), type=Bisection))
 
 
 def read(folder: Path) -> Bisection:
-    """Return the bisection stored in a folder. Raises AbprofError."""
+    """Return the bisection stored in `folder`. Raises AbprofError if bisect.json is missing, invalid or of another version."""
     file, advice = folder / FILE, "start a new bisection"
     try:
         data = file.read_bytes()
@@ -171,8 +171,8 @@ def read(folder: Path) -> Bisection:
 
 
 def _searches(of: Bisection) -> dict[Row, Ask | tuple[Finding, ...]]:
-    """Return row -> its next question, or its findings if its search has ended. Before the first step there is a row for each
-    cell whose package changed. Raises ValueError for a recorded answer that does not fit the question."""
+    """Return for each row its next question, or its findings if its search has ended. Before the first step there is a row for
+    each cell whose package changed. Raises ValueError for a recorded answer that does not fit its question."""
     answers: dict[Row, list[tuple[Step, Answer]]] = {}
     for step in of.steps:
         for one in step.rows:
@@ -200,7 +200,7 @@ def _searched(of: Bisection, row: Row, given: Iterable[tuple[Step, Answer]]) -> 
 
 
 def finish(of: Bisection, folder: Path, view: View) -> Bisection:
-    """Run all remaining steps. Writes bisect.json and the reports after each step."""
+    """Run all remaining steps, write bisect.json and the reports after each step, and return the finished bisection."""
     while True:
         searches = _searches(of)
         asks = {row: each for row, each in searches.items() if isinstance(each, Ask)}
@@ -225,8 +225,8 @@ def finish(of: Bisection, folder: Path, view: View) -> Bisection:
 
 
 def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
-    """Measure the comparison that most rows need next. Raises KeyboardInterrupt if the run is interrupted, AbprofError if no
-    cell runs on both ends."""
+    """Measure the comparison that most rows need next, and return the step. Raises KeyboardInterrupt if the run is interrupted,
+    AbprofError if no cell runs at both ends."""
     places = [ask.place for ask in asks.values()]
     question, base, commit = chosen = max(places, key=places.count)
     asks = {row: ask for row, ask in asks.items() if ask.place == chosen}
@@ -257,8 +257,8 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
 
 
 def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run, Path, tuple[RowAnswer, ...]]:
-    """Start a step's run under `options.runs_dir`, or continue the run there, until all questions are answered or the budget is
-    spent. Raises AbprofError."""
+    """Start a step's run in `options.runs_dir`, or continue a run found there, until all questions are answered or the budget is
+    spent. Return the run, its folder and the answers. Raises AbprofError if the run cannot start or continue."""
 
     def unanswered(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
         cells = aggregate(run, blocks, proofs).values()
@@ -275,7 +275,7 @@ def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run,
 
 
 def _asked(item: CellData, asks: Mapping[Row, Ask]) -> Iterator[tuple[Row, Ask]]:
-    """Yield (row, question) for each variant of one cell."""
+    """Yield (row, question) for each variant of the cell in `item` that `asks` has a question about."""
     arms = map(Arm.of, item.states)
     variants = dict.fromkeys(arm.variant for arm in arms if arm.side in {"base", "target"} and not arm.peer)
     for row, ask in asks.items():
@@ -337,7 +337,7 @@ def plan(of: Bisection) -> list[str]:
 
 
 def result(of: Bisection) -> list[str]:
-    """Return the findings as lines of text, row by row; [] while the bisection is not complete."""
+    """Return the findings as lines of text, row by row; [] unless the bisection is complete."""
     if of.status != "complete":
         return []
     if not of.found:
@@ -369,7 +369,7 @@ def _sentence(of: Bisection, finding: Finding) -> str:
 
 
 def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
-    """Return a new bisection and its folder, which holds a copy of the workloads; with `--dry-run` no folder.
+    """Return a new bisection and its folder, which holds a copy of the workloads. With `--dry-run` the folder is None.
 
     Raises AbprofError if GOOD is not an ancestor of BAD, and for the errors of a run.
     """
@@ -383,7 +383,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     ):
         if config.command:
             with run_context.alone(place, view, wait=not place.options.no_wait):
-                began = time.monotonic()  # run the command once at both ends to learn its cells
+                began = time.monotonic()  # a command runs once at both ends, to learn which cells it has
                 head = prepare(place, trees, Path(logs), view).head
                 epoch = time.monotonic() - began
         else:
@@ -428,13 +428,13 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: fl
     kernels = {cell.id: cell.kernel or COMMAND for cell in cells}
     links = place.commits.between(good.commit, bad.commit)
     commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
-    # Files that may change a cell's time: the folders of its kernel package; for a command, the whole tree.
+    # Files that may change a cell's time are in the folders of its kernel package; for a command, anywhere in the tree.
     inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
     if not place.options.command:
         packages = {name: place.file.package(name) for name in dict.fromkeys(kernels.values())}
         inputs = {kernel: folders(package) for kernel, package in packages.items()}
     own = {"repo": str(place.root), "no_peers": True, "file": None, "rebuild": False, "dry_run": False}
-    chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # each step chooses by `cell`
+    chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # each step selects cells by `cell` only
     return Bisection(
         began=datetime.now(UTC).isoformat(timespec="seconds"),
         options=msgspec.structs.replace(place.options, **own, **chosen),

@@ -1,4 +1,4 @@
-"""Search for the commits that made one row slower (method: docs/BISECT.md). Pure: this module starts no run.
+"""Search for the commits that made one row slower (docs/BISECT.md has the method). This module only computes; it starts no run.
 
 `search` is a generator: it yields an Ask (one measurement), receives the Answer, and returns the Findings. Equal answers always
 lead to equal questions, so a resumed bisection replays its recorded answers.
@@ -20,10 +20,10 @@ from abprof.records import Record
 from abprof.sides import Link
 from abprof.verdict import stats
 
-ERROR = 0.05  # probability that any answer between one pair of ends is wrong
+ERROR = 0.05  # largest probability that any answer between one pair of ends is wrong
 Question = Literal["ends", "step", "parent"]
-# Where to look next among the undecided commits, as a fraction, by the number of commits found unmeasurable: such commits are
-# often neighbours.
+# Place of the next commit to try, as a fraction of the commits left. The index is the number of commits that gave no answer,
+# because such commits are often neighbours.
 _PARTS = (1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8)
 
 
@@ -39,7 +39,7 @@ class Ask:
 
     @property
     def place(self) -> tuple[Question, str, str]:
-        """Key of the run that answers this question; rows with equal keys share a run."""
+        """Return the key of the run that answers this question. Questions with equal keys share a run."""
         return self.question, self.base, self.commit
 
 
@@ -55,7 +55,7 @@ class Answer(Record, frozen=True, kw_only=True):
 
     @property
     def change(self) -> str:
-        """Change of time with its interval, as text."""
+        """Return the change of time with its interval as text."""
         if self.theta is None or self.low is None or self.high is None:
             return self.reason or "no interval yet"
         theta, low, high = map(stats.percent, (self.theta, self.low, self.high))
@@ -80,12 +80,12 @@ Steps = Generator[Ask, Answer, tuple[Finding, ...]]
 
 
 def halvings(commits: int) -> int:
-    """Number of steps that find one of `commits` by halving."""
+    """Return the number of steps that find one commit among `commits` by halving."""
     return math.ceil(math.log2(commits)) if commits > 1 else 0
 
 
 def side(values: Sequence[float], ask: Ask) -> Literal["below", "above"] | None:
-    """Return on which side of the cut theta's interval lies; None while undecided. `values`: a log ratio per epoch."""
+    """Return the side of the question's cut on which theta's interval lies; None while undecided. `values`: log ratios, per epoch."""
     interval = stats.repeated_interval(values, 2 * ask.error)
     if interval and interval.low > ask.cut:
         return "above"
@@ -96,8 +96,8 @@ def side(values: Sequence[float], ask: Ask) -> Literal["below", "above"] | None:
 class History:
     """The commits reachable from the bad end but not from the good end.
 
-    `links`: commit -> its link, parents before children, without `good`. `holds`: commit -> hash of the kernel package;
-    commits with equal hashes build and run the same code.
+    `good`: the good end. `links`: commit -> link of each later commit, parents before children. `holds`: commit -> hash of the
+    kernel package; commits with equal hashes build and run the same code.
     """
 
     good: str
@@ -105,11 +105,11 @@ class History:
     holds: Mapping[str, str]
 
     def same(self, one: str, other: str) -> bool:
-        """Whether two commits have the same package content."""
+        """Whether the commits `one` and `other` have the same content of the kernel package."""
         return one == other or self.holds.get(one, one) == self.holds.get(other, other)
 
     def until(self, commit: str) -> set[str]:
-        """Return a commit and its ancestors within this history."""
+        """Return the set of `commit` and its ancestors in this history, the good end included."""
         found, todo = {commit}, [commit]
         while todo:
             link = self.links.get(todo.pop())
@@ -121,8 +121,8 @@ class History:
     def path(self, old: str, new: str, without: Set[str] = frozenset()) -> tuple[str, ...]:
         """Return the first-parent chain of `new`, oldest first, from the commit where it forks off `old` or `without`.
 
-        If `new` descends from `old`, every commit of the chain does too: a commit on a branch merged later lacks the changes
-        in `old`, so a comparison with `old` would mean nothing.
+        If `new` descends from `old`, every commit of the chain does too: a commit on a branch that was merged later lacks the
+        changes in `old`, so a comparison with `old` would mean nothing.
         """
         known, later = self.until(old) | without, {old}
         for link in self.links.values():
@@ -136,11 +136,11 @@ class History:
         return (old if new in later and commit not in without else commit, *reversed(found))
 
     def turns(self, path: Sequence[str]) -> tuple[str, ...]:
-        """Return the first commit of a path and the commits that change the package's content."""
+        """Return the first commit of `path`, and all commits of `path` that change the package's content."""
         return (path[0], *(now for before, now in pairwise(path) if not self.same(before, now)))
 
     def inside(self, before: str, last: str, also: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the package-changing commits reachable from `last` but not from `before`, plus `last` and `also`."""
+        """Return the commits that change the package, reachable from `last` but not from `before`, with `last` and `also` added."""
         new = (self.until(last) - self.until(before)) & self.links.keys()
         changed = {c for c in new if not any(self.same(c, parent) for parent in self.links[c].parents)}
         wanted = changed | {last, *also}
@@ -148,12 +148,12 @@ class History:
 
 
 def search(history: History, bad: str, threshold: float) -> Steps:
-    """Return the findings between the good end and `bad`, in the order of the history. `threshold`: a log ratio of times.
+    """Search between the good end and `bad`, and return the findings in the order of the history. `threshold`: a log ratio of times.
 
     If the bad end is slower by more than the threshold, there is at least one finding.
     """
     findings = yield from _Between(history, history.good, bad, threshold).run()
-    # A branch merged twice is searched twice: drop duplicates.
+    # The search visits a branch twice if two merges bring it in: drop duplicates.
     found = {finding.commits: finding for finding in reversed(findings)}
     place = {commit: number for number, commit in enumerate(history.links)}
     return tuple(sorted(found.values(), key=lambda finding: place.get(finding.commits[-1], -1)))
@@ -161,7 +161,7 @@ def search(history: History, bad: str, threshold: float) -> Steps:
 
 @dataclass
 class _Between:
-    """The search between one pair of ends."""
+    """Searches between one pair of ends, `old` and `new`."""
 
     history: History
     old: str
@@ -169,7 +169,7 @@ class _Between:
     threshold: float
     spent: float = 0.0  # part of ERROR that earlier questions used
     cut: float = 0.0
-    known: dict[str, Answer] = field(default_factory=dict)  # commit -> its answer against `old`
+    known: dict[str, Answer] = field(default_factory=dict)  # commit -> answer of the comparison with `old`
 
     def run(self) -> Steps:
         """Return the findings; () if the new end is not slower than the old end."""
@@ -199,7 +199,8 @@ class _Between:
         return found
 
     def _halve(self, turns: Sequence[str]) -> Generator[Ask, Answer, tuple[str, tuple[str, ...]]]:
-        """Return (last commit that is not slow, commits after it up to the first slow one); one commit if all ran."""
+        """Return the last commit that is not slow, and the later commits up to the first slow commit: a single commit, unless some
+        commits could not be measured."""
         last = len(turns) - 1
         while True:
             low = max((i for i in range(1, last) if self._result(turns[i]) == "below"), default=0)
@@ -212,7 +213,7 @@ class _Between:
             self.known[commit] = yield self._ask("step", self.old, commit, halvings(len(todo) + 1) + 1)
 
     def _confirm(self, culprit: str, parent: str) -> Steps:
-        """Return findings for the commit that halving found: for the commit itself, or for the branches that it merged."""
+        """Return the findings for `culprit`, the commit that halving found: this commit, or commits of branches that it merged."""
         has = self.history.until(parent)
         tips = [tip for tip in self.history.links[culprit].parents if tip not in has]
         brought: tuple[Finding, ...] = ()
@@ -233,13 +234,13 @@ class _Between:
         return (Finding(kind="doubtful", commits=commits, parent=parent, answer=answer),)
 
     def _result(self, commit: str) -> str:
-        """Return the result of a commit, or of a commit with the same content; "" if neither was measured."""
+        """Return the result of `commit` or of a commit with the same content; "" if no such commit was measured."""
         if self.history.same(commit, self.old):
             return "below"
         return next((answer.result for other, answer in self.known.items() if self.history.same(commit, other)), "")
 
     def _ask(self, question: Question, base: str, commit: str, planned: int) -> Ask:
-        """Return the question. `planned`: number of questions that the search still plans, this one included."""
+        """Return the question about `commit` and `base`. `planned`: number of questions still planned, this question included."""
         error = stats.tabled(2 * max(0.0, ERROR - self.spent) / planned) / 2  # rounded down to a level with a table row
-        self.spent += error  # also if the answer stays unclear
+        self.spent += error  # an answer that stays unclear uses up its part, too
         return Ask(base, commit, question, self.cut, error)

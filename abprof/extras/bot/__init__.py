@@ -1,4 +1,4 @@
-"""The GitHub bot: post a run's answer as a comment on a pull request, and check the `/abprof` command that starts a run.
+"""Run the GitHub bot: post a run's answer as a comment on a pull request, and check the `/abprof` command that starts a run.
 
 Two jobs: the measuring job runs a branch's code without a token and writes a `Notice` file; the posting job has the token, reads
 the file as untrusted data and posts the notice. In: a run, or a notice file and GitHub's event. Out: a comment on GitHub.

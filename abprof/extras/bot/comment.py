@@ -30,19 +30,19 @@ _NAMED = 5  # workloads named in the sentence about a weaker guarantee
 
 @dataclass(frozen=True)
 class _Room:
-    """How much of a notice to show."""
+    """Limits on the parts of a notice that a comment shows."""
 
     rows: int
     details: int  # number of failures and warnings; 0 leaves out the environment, too
-    text: int  # characters of one untrusted text
+    text: int  # largest number of characters of one untrusted text
 
 
-# Tried in order until the comment fits. The last shows only numbers and fits for any notice.
+# `render` tries these limits in order until the comment fits. The last entry shows only numbers and fits for any notice.
 _ROOMS = (_Room(200, 30, 300), _Room(60, 10, 160), _Room(25, 5, 120), _Room(5, 0, 80), _Room(0, 0, 40))
 
 
 def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = "", most: int = MOST_BYTES) -> str:
-    """Return the comment in at most `most` bytes of UTF-8; a last line counts the rows left out.
+    """Return the comment in at most `most` bytes of UTF-8; its last line counts the rows left out.
 
     `link`: address of the full report. `head`: the pull request's head commit now, "" if unknown. `replaces`: the commit whose
     result this comment replaces. Raises AbprofError for a malformed link.
@@ -57,7 +57,7 @@ def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = ""
 
 
 def title(notice: Notice) -> str:
-    """Return the answer in one line; a weaker guarantee is mentioned."""
+    """Return the notice's answer in one line, which mentions a weaker guarantee."""
     return _sentence(notice) + (" Weaker guarantee." if notice.lacking else "")
 
 
@@ -69,7 +69,7 @@ def _sentence(notice: Notice) -> str:
 
 
 def _weaker(notice: Notice, limit: int) -> Markup:
-    """Return the sentence on a weaker guarantee, with workload names; "" if the guarantee is full."""
+    """Return the sentence on a weaker guarantee, with workload names; "" if no guarantee is weaker."""
     if not notice.lacking:
         return Markup("")
     names = Markup(", ").join(_span(name, limit) for name in notice.lacking_in[:_NAMED])
@@ -79,7 +79,7 @@ def _weaker(notice: Notice, limit: int) -> Markup:
 
 
 def next_step(notice: Notice, *, outdated: bool = False) -> str:
-    """Return what the reader should do next."""
+    """Return the sentence that says what to do next. `outdated`: the pull request's head is no longer the measured commit."""
     if outdated:
         return "nothing for this commit; the new head needs a run of its own."
     if notice.answer == "running":
@@ -124,12 +124,12 @@ def _because(row: Row, limit: int) -> Markup:
 
 
 def _span(text: str, limit: int = 120) -> Markup:
-    """Return `text` as a code span for use outside tables, where a vertical bar is not escaped."""
+    """Return `text` as a code span for use outside tables: vertical bars are not escaped."""
     return Markup(code(text, limit).replace("\\|", "|"))  # noqa: S704
 
 
 def _fenced(text: str) -> Markup:
-    """Return a line as a fenced block; the fence is longer than any backticks in the line. The line starts with a blank,
+    """Return `text` as a fenced block; the fence is longer than any backticks in `text`. The block's line starts with a blank,
     because other bots read `/close` at the start of a line as a command."""
     line = " " + clean(text, 2000)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", line)), default=0))

@@ -1,4 +1,4 @@
-"""GitHub: read events, check the command `/abprof COMMIT key=value ...`, and post a notice as one comment.
+"""Talk to GitHub: read events, check the command `/abprof COMMIT key=value ...`, and post a notice as one comment.
 
 Every post reduces abprof's comments to one with the newest result, also after a failed post or two posts at once. A hidden
 last line names the run: `<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write
@@ -39,7 +39,7 @@ _RIGHTS = "check --repo, --pr and the token: it needs pull-requests: write; for 
 
 
 def connect(name: str) -> Repository:
-    """Return the repository OWNER/NAME on the server $GITHUB_API_URL, with the token $GITHUB_TOKEN or $GH_TOKEN.
+    """Return the repository `name` (OWNER/NAME) on the server $GITHUB_API_URL, read with the token $GITHUB_TOKEN or $GH_TOKEN.
 
     Raises AbprofError without PyGithub or a token, for a server without https (the token would travel unencrypted), and for a
     malformed name.
@@ -60,7 +60,7 @@ def connect(name: str) -> Repository:
     retry = github.GithubRetry(
         total=_RETRIES,
         backoff_factor=1,
-        allowed_methods=None,  # all methods: the next post removes a comment written twice
+        allowed_methods=None,  # retry all methods: the next post removes a comment written twice
         max_rate_limit_wait=_LONGEST_WAIT,
         secondary_rate_wait=_LONGEST_WAIT,
     )
@@ -79,7 +79,7 @@ def connect(name: str) -> Repository:
 
 @contextmanager
 def refusals(where: str) -> Iterator[None]:
-    """Turn errors of GitHub and the network in the block into an AbprofError of one line."""
+    """Turn an error of GitHub or the network, raised in the block, into an AbprofError of one line that names `where`."""
     import github
     import requests
 
@@ -102,7 +102,7 @@ def refusals(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Event:
-    """A `workflow_run` or `pull_request` event, or a new comment on a pull request. Trusted: GitHub writes the event."""
+    """A `workflow_run` or `pull_request` event, or a new comment on a pull request. abprof trusts events: GitHub writes them."""
 
     repo: str  # OWNER/NAME
     head: str  # commit that the event is about
@@ -114,8 +114,8 @@ class Event:
 
 
 def read_event(path: Path) -> Event:
-    """Return the event in a file (`$GITHUB_EVENT_PATH`). Raises AbprofError for another kind of event, and for a comment that
-    is not a command or whose author is a bot."""
+    """Return the event in the file `path` ($GITHUB_EVENT_PATH). Raises AbprofError for another kind of event, and for a comment
+    that is not a command or whose author is a bot."""
     where = f"--event {path}"
     try:
         with path.open("rb") as file:
@@ -165,9 +165,9 @@ _VALUES = {
 
 
 def parse(text: str) -> tuple[str, dict[str, str]]:
-    """Return (commit, options) of the command in a comment. Raises AbprofError for any other text.
+    """Return (commit, options) of the command in a comment's `text`. Raises AbprofError for any other text or invalid option.
 
-    The commit is required, so that the run measures code that the comment's author has read. Values are checked strictly.
+    The command must name the commit, so that the run measures code that the comment's author has read.
     """
     found = _COMMAND.fullmatch(text.strip(" \r\n"))
     pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
@@ -179,7 +179,7 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
 
 
 class BotConfig(Record, frozen=True):
-    """.github/abprof-bot.toml of the default branch."""
+    """The content of .github/abprof-bot.toml on the default branch."""
 
     schema: Literal[1] = 1
     users: tuple[str, ...] = ()
@@ -187,10 +187,10 @@ class BotConfig(Record, frozen=True):
 
 
 def admit(event: Path, allow: Path) -> dict[str, str]:
-    """Return name -> value for the measuring job: base and target (commits), pr, and the options.
+    """Check a command; return name -> value for the measuring job: base and target (commits), pr, and the options.
 
-    Raises AbprofError if the comment is not a command, its author may not start runs, or the command names another commit
-    than the pull request's head.
+    `event`: file with GitHub's event; `allow`: file with the BotConfig. Raises AbprofError if the comment is not a command, if
+    its author may not start runs, or if the command names another commit than the pull request's head.
     """
     found = read_event(event)
     if found.options is None:
@@ -225,10 +225,10 @@ _MARK = re.compile(r"<!-- abprof:v1(?P<fields>(?: [a-z]+=[A-Za-z0-9:+-]+)+) -->"
 
 
 def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untrusted: bool, key: str, link: str) -> str:
-    """Post the notice as the pull request's comment, and return what was done. Raises AbprofError.
+    """Post the notice as a comment on the pull request `pr`, and return what was done. Raises AbprofError if posting is refused.
 
-    `repo` and `pr` may be "" and 0: the event file names them. `untrusted`: the notice may be forged, so `event` is required.
-    `key`: a pull request has one comment for each key, e.g. per device. `link`: address of the full report.
+    If `repo` is "" or `pr` is 0, the file `event` names them. `untrusted`: the notice may be forged, so `event` is required.
+    `key`: a pull request has one comment for each key, for example per device. `link`: address of the full report.
     """
     if untrusted and not event:
         raise AbprofError("an artifact needs GitHub's event", where="--artifact", advice="add --event FILE")
@@ -269,8 +269,8 @@ def _pull_of(repo: Repository, event: Event) -> int:
 
 
 def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
-    """Edit the comment if the answer is the same. If the answer changed, post a new comment, which notifies people, and minimise
-    the old comment. An older result never replaces a newer result."""
+    """Post a notice on pull request `number`, and return what was done. If the answer is the same, edit the comment; if not, post
+    a new comment, which notifies people, and minimise the old comment. An older result never replaces a newer result."""
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
     mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}
@@ -296,14 +296,13 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
     from github import UnknownObjectException
 
     for old in [*outdated, *([best] if best and made else [])]:
-        with suppress(UnknownObjectException):  # deleted meanwhile
+        with suppress(UnknownObjectException):  # somebody deleted the comment meanwhile
             old.minimize("OUTDATED")
     return done
 
 
 def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
-    """Return (fields of the hidden line, comment) of each comment that the token's owner wrote, as GitHub confirms, and that is
-    not minimised."""
+    """Return (fields of the hidden line, comment) for each comment by the token's owner, as GitHub confirms, that is not minimised."""
     lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in comments]
     marked = [(dict(field.split("=", 1) for field in line["fields"].split()), one) for line, one in lines if line]
     mine: set[str] = set()
@@ -316,7 +315,7 @@ def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict
 
 
 def _rank(fields: dict[str, str], head: str) -> tuple[bool, str, bool, str]:
-    """Return a sort key, newest last: prefer a result for the pull request's head, then a later run, then a finished run."""
+    """Return a sort key that puts the best result last: a result for `head`, then a later run, then a finished run."""
     began = fields.get("began", "").replace("+00:00", "Z")
     return fields.get("head") == head, began, fields.get("answer") != "running", fields.get("run", "")
 

@@ -62,7 +62,7 @@ class Row(Record, frozen=True, kw_only=True):
     causes: Annotated[tuple[Text, ...], Meta(max_length=8)] | None = None  # None: no search for causes
 
     def judged(self) -> Comparison:
-        """Return the row as a comparison, for functions of report/ that describe comparisons."""
+        """Return this row as a comparison, for the functions of report/ that describe comparisons."""
         names = set(self.__struct_fields__) & set(Comparison.__struct_fields__) - {"causes"}
         shared = {name: getattr(self, name) for name in names}
         return Comparison(cell=self.case, from_="base", to="target", metric="", **shared)
@@ -109,19 +109,19 @@ class Notice(Record, frozen=True, kw_only=True):
 
     @property
     def head(self) -> str:
-        """Commit that the answer is about: the first target's."""
+        """Return the commit that the answer is about: the commit of the first target."""
         return self.targets[0].commit
 
     @property
     def answer(self) -> headline.Answer | Literal["running"]:
-        """Whether the reader must act."""
+        """Return the answer, which says whether the reader must act; "running" for a run that has not ended."""
         if self.status == "running":
             return "running"
         return headline.answer(self.counts, measured=self.measured)
 
     @property
     def unchanged(self) -> bool:
-        """Whether every row is the same and there are no warnings, so that one line is enough."""
+        """Whether no row changed and the notice has no warnings, so that one line is enough."""
         counts = self.counts
         moved = any(counts.get(name) for name in ("slower", "faster", "slight", "unclear", "broken", "quick"))
         quiet = not (self.warnings or self.troubles or moved) and self.status == "complete"
@@ -136,8 +136,7 @@ def encode(notice: Notice) -> bytes:
 
 
 def read_notice(path: Path) -> Notice:
-    """Return the notice in an untrusted file. Reads at most 1 MiB, follows no link and does not wait for a pipe. Raises
-    AbprofError."""
+    """Return the notice in an untrusted file; read at most 1 MiB, follow no link, never wait for a pipe. Raises AbprofError."""
     where = str(path)
     try:
         if path.is_symlink() or not path.is_file():
@@ -163,10 +162,7 @@ _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs",
 
 
 def make_notice(run: Run) -> Notice:
-    """Return the notice of a run.
-
-    Raises AbprofError for a run of one branch or without times, which has no verdict.
-    """
+    """Return the notice of `run`. Raises AbprofError for a run of one branch or without times, which has no verdict."""
     if not run.options.timed:
         raise AbprofError("a run without timings has no verdict", where=run.id, advice="report.md has the counters")
     if len(run.sides) < 2:
@@ -209,7 +205,7 @@ def _ref(side: Side) -> Ref:
 
 
 def _rows(run: Run, shown: Page) -> Iterator[Row]:
-    """Yield the rows whose verdict is not `same`, without rows skipped on both sides."""
+    """Yield each row whose verdict is not `same`, except rows skipped on both sides."""
     for group in (workload.group for workload in shown.workloads):
         several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
         for row in group.rows:
@@ -232,7 +228,7 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
 
 
 def _troubles(shown: Page) -> Iterator[Trouble]:
-    """Yield the failures; builds first, because they affect the most cells."""
+    """Yield the failures, with failed builds first, because builds affect the most cells."""
     for one in sorted(shown.failed, key=lambda one: one.seen[0].status != "build_failed"):
         seen = one.seen[0]
         yield Trouble(
@@ -247,7 +243,7 @@ def _troubles(shown: Page) -> Iterator[Trouble]:
 
 
 def _command(run: Run) -> tuple[str, ...]:
-    """Return the run's command line with its seed, refs as commits; () if the command line is too long."""
+    """Return the run's command line with its seed and with commits in place of refs; () if the command line is too long."""
     words = run.options.arguments
     words = words[1:] if words[:1] == ("abprof",) else words
     end = words.index("--") if "--" in words else len(words)  # the words after `--` belong to the command

@@ -1,7 +1,7 @@
-"""`abprof init`: proposes abprof.toml and a first workload for a repository, by reading its files and running none.
+"""Propose abprof.toml and a first workload for a repository (`abprof init`), by reading the repository's files and running none.
 
-In: names and texts of the tracked files (`look`). Out: functions that can be measured (`candidates`), and for one of them the files
-to write (`adopted`). What is not certain is marked GUESSED.
+In: names and texts of the tracked files (`look`). Out: functions that can be measured (`candidates`), and the files to write for a
+chosen function (`adopted`), in which GUESSED marks each uncertain value.
 """
 
 from abprof.extras.init.propose import Made, adopted, begun, within

@@ -22,7 +22,7 @@ from abprof.system.bundled import bundled
 
 @dataclass(frozen=True)
 class Made:
-    """Proposed files: path relative to the repository's root -> text."""
+    """A proposal of `abprof init`. `files`: path relative to the repository's root -> text."""
 
     function: Function  # function that the workload calls
     files: dict[str, str]
@@ -32,9 +32,9 @@ class Made:
 def adopted(
     found: Found, one: Function, file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
 ) -> Made:
-    """Propose a workload `name` for a function, and a table for its package unless the configuration `file` has one.
+    """Propose a workload `name` for the function `one`, and a table for its package unless the configuration `file` has a table.
 
-    `under`: keys of the tables around abprof's tables, in pyproject.toml.
+    `folder`: the folder of workloads. `under`: keys above abprof's tables; () unless the configuration is in pyproject.toml.
     """
     kernel, access, entry = _package_of(found, one)
     for known, there in (file.kernels if file else {}).items():
@@ -51,7 +51,7 @@ def adopted(
 
 
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
-    """Propose a new kernel package in abprof's own layout and its workload; both run unchanged."""
+    """Propose a new kernel package `name` in abprof's own layout, and its workload `workload`; both run as proposed."""
     path = f"kernels/{name}/__init__.py"
     text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
     found = look([path], {path: text}.__getitem__)
@@ -60,7 +60,7 @@ def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
 
 
 def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]:
-    """Return the functions of an existing kernel package. Raises AbprofError if no function in it takes tensors."""
+    """Return the functions of the existing kernel package `kernel`. Raises AbprofError if no function takes tensors."""
     package = (file or File()).package(kernel)
     folder = (package.path or (package.module.replace(".", "/") if package.module else f"kernels/{kernel}")).rstrip("/")
     some = tuple(one for one in candidates(found) if f"{one.path}/".startswith((f"{folder}/", f"{folder}.py/")))
@@ -93,11 +93,11 @@ _GENERIC = ("batch", "heads", "rows", "width")
 
 @dataclass(frozen=True)
 class _Known:
-    """A common operation, recognised by name. `text`: its result in plain torch from tensors {0}, {1}, ... and named scalars."""
+    """A common operation, recognised by name. `text` computes the result in plain torch from tensors {0}, {1}, ... and scalars."""
 
     names: str
     text: str
-    shapes: tuple[tuple[str, ...], ...]  # shape of each tensor, if the code does not give it
+    shapes: tuple[tuple[str, ...], ...]  # shape of each tensor, used if the code does not give the shape
     scalars: Mapping[str, tuple[str, str]]  # name in `text` -> pattern of the parameter's name, default
 
 
@@ -137,7 +137,8 @@ _KNOWN = (
 
 
 def _known(called: str) -> tuple[_Known | None, str]:
-    """Return the known operation of this name, and the name without affixes such as `triton_` and `_kernel`."""
+    """Return the known operation that the name `called` means (None: no such operation), and the name without affixes such as
+    `triton_` and `_kernel`."""
     plain = re.sub(r"function$", "", called.lower().removesuffix(".apply"))
     bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", plain)
     word = bare[1] if bare else plain
@@ -155,7 +156,7 @@ class _Argument:
 
     @property
     def local(self) -> str:
-        """Name of the argument's variable in the reference."""
+        """Return the name of the argument's variable in the reference."""
         return f"{self.name}_" if self.name in _OURS else self.name
 
 
@@ -167,12 +168,12 @@ class _Call:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Axes of all tensors, in order of appearance."""
+        """Return the axes of all tensors, in order of appearance."""
         return tuple(dict.fromkeys(axis for one in self.arguments for axis in one.shape if not axis.isdigit()))
 
 
 def _call_of(one: Function) -> _Call:
-    """Guess a call: all parameters without a default, and optional tensors of a known operation."""
+    """Guess a call of function `one`: it passes all parameters without a default, and optional tensors of a known operation."""
     meaning, word = _known(one.name)
     required = [p for p in one.parameters if p.default is None]
     tensors = [p for p in required if _is_tensor(one, p, first=p is required[0])]
@@ -221,7 +222,7 @@ def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_A
 
 
 def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None) -> dict[str, tuple[str, ...]]:
-    """Return tensor -> axes: as named in the code, else as in the known operation, else as the first tensor's."""
+    """Return tensor -> axes, as the code names them, else as the known operation does, else the axes of the first tensor."""
     made: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}  # dimension in the known operation -> dimension in the code
     for at, p in enumerate(tensors):
@@ -256,7 +257,7 @@ _BUILD_FILES = ("setup.py", "setup.cfg", "pyproject.toml", "MANIFEST.in")
 _NATIVE = ("csrc", "include", "cpp", "cuda", "src/csrc")
 
 
-_WHY = {  # key of a proposed table -> comment on its guessed value
+_WHY = {  # key of a proposed table -> comment on the guessed value of this key
     "inputs": "files that a build reads; a change rebuilds: add any further files",
     "build": "setup.py compiles an extension, once for each content of `inputs`",
     "env": "the extension is imported from the top, not from inside the package",
@@ -264,8 +265,8 @@ _WHY = {  # key of a proposed table -> comment on its guessed value
 
 
 def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | None]:
-    """Guess a function's kernel package: the highest folder with an __init__.py. Return its name; the module to import the
-    function from, relative to the package (".rows", "" for the package itself); and its table, None for kernels/NAME."""
+    """Guess a function's kernel package: the highest folder with an __init__.py. Return the package's name; the module to import the
+    function from, relative to the package (".rows"; "": the package); and the package's table, None for kernels/NAME."""
     path = PurePosixPath(one.path)
     home = path
     for folder in path.parents:
@@ -312,7 +313,7 @@ def _table(name: str, entry: PackageTable, under: Sequence[str]) -> list[str]:
 
 
 def _quoted(value: str | Sequence[str]) -> str:
-    """Return a string or an array as text that is valid TOML and Python."""
+    """Return `value`, a string or an array, as text that is valid TOML and Python."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -402,7 +403,7 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
 
 
 def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool) -> str:
-    """Return the text of `reference` (in float64) and `check`; tolerances allow for TF32 on a GPU."""
+    """Return the text of the workload's `reference` (in float64) and `check`, whose tolerances allow for TF32 on a GPU."""
     wide = "".join(f'    {a.local} = inputs["{a.name}"]{"" if a.index else ".double()"}\n' for a in tensors)
     tolerance = f'rtol={"2e-3" if triton else "1e-5"} if case["dtype"] == "float32" else 2e-2, atol=0'
     return (

@@ -1,4 +1,4 @@
-"""Find functions that take tensors, and the Triton kernels they launch. Files are parsed, never imported."""
+"""Find functions that take tensors, and the Triton kernels that these launch. Files are parsed, never imported."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 _LARGEST = 1 << 20  # characters; larger Python files are skipped as generated
 _DEPTH = 4  # depth of calls followed to learn shapes and kernels
 _JIT = re.compile(r"(.*\b(triton|gluon)\.)?jit")
-# Functions in these folders are candidates only if there are no others.
+# Functions in these folders are candidates only if no other folder has candidates.
 _ASIDE = re.compile(
     r"(.*/)?((tests?|bench\w*|docs?|examples?|scripts|tools|third_party|vendor|ci|utils|tutorials|workloads|runs|dev|demo)/.*"
     r"|(test_|bench|conftest|setup\.)[^/]*)"
@@ -63,17 +63,17 @@ class Function:
 
 @dataclass
 class Found:
-    """A repository's files, and the functions in its Python files."""
+    """The files of a repository, and the functions in its Python files."""
 
     files: Sequence[str]
     functions: dict[str, list[Function]] = field(default_factory=dict)  # by name
     kernels: set[str] = field(default_factory=set)
-    fronts: dict[str, set[str]] = field(default_factory=dict)  # __init__.py -> names imported there
+    fronts: dict[str, set[str]] = field(default_factory=dict)  # path of an __init__.py -> names that the file imports
     unread: list[str] = field(default_factory=list)  # Python files that cannot be parsed
     setup: str = ""  # text of setup.py
 
     def callees(self, function: Function) -> Iterator[tuple[Function, dict[int | str, str]]]:
-        """Yield (called function, passed parameters) within this repository; a function of the same file takes precedence."""
+        """Yield (called function, passed parameters) for each call in `function`. Functions of the same file take precedence."""
         for name, places in function.calls:
             there = self.functions.get(name, [])
             if there and function not in there:
@@ -81,7 +81,7 @@ class Found:
 
 
 def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
-    """Parse a repository's Python files. `text` returns a file's content, or raises OSError or ValueError."""
+    """Parse the Python files in `files`; return the functions found. `text` returns a file's content or raises OSError or ValueError."""
     found = Found(files)
     for path in (path for path in files if path.endswith(".py") and path.isprintable()):
         try:
@@ -97,7 +97,7 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
 
 
 def candidates(found: Found) -> tuple[Function, ...]:
-    """Return functions that can be measured, the likeliest first; functions that launch kernels precede others."""
+    """Return the functions that can be measured, the likeliest first: functions that launch kernels precede all others."""
     every = [one for one in chain(*found.functions.values()) if _measurable(one)]
     inner = {callee.name for one in every for callee, _ in found.callees(one)}
     exported = {name for names in found.fronts.values() for name in names}
@@ -137,7 +137,7 @@ def _learn(found: Found, function: Function, depth: int) -> None:
 
 
 def _read(found: Found, path: str, text: str) -> None:
-    with warnings.catch_warnings():  # invalid escapes in strings
+    with warnings.catch_warnings():  # hide warnings of invalid escapes in strings
         warnings.simplefilter("ignore")
         tree = ast.parse(text)
     if path.endswith("__init__.py"):
@@ -216,7 +216,7 @@ def _handed(value: ast.expr) -> str:
 
 
 def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
-    """Return parameter -> shape, as given in a docstring."""
+    """Return parameter -> shape for each of the parameters `names` whose shape the docstring `text` gives."""
     found = {}
     for name in names:
         told = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""Nightly jobs: compare a branch's head with its last judged commit, and find changes over many nights.
+"""Run nightly jobs: compare a branch's head with its last judged commit, and find changes over many nights.
 
 In: a branch, and the run folders of earlier nights. Out: one run folder per night, a `NightReport`, the `History` of all
 nights, and a page of trends (`history.html`).

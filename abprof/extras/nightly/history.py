@@ -1,4 +1,4 @@
-"""The history: every night of a runs folder, read from its run.json files, which are the only record of nights."""
+"""Read the history: every night of a runs folder. The folder's run.json files are the only record of nights."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from abprof.records.errors import AbprofError, Exit
 from abprof.store import RUN
 
 METRICS = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "wall", "peak_mem_bytes")
-# Statuses that measuring again would not change.
+# Statuses of an arm that another measurement would not change.
 _ANSWERS = {"ok", "identical", "build_failed", "wrong", "unsupported", "missing"}
 COLUMNS = (
     *("series", "night", "kind", "began", "base_commit", "head_commit", "subject", "cell", "variant", "metric", "unit"),
@@ -30,7 +30,7 @@ class NightRow:
     folder: str
     series: str
     number: int
-    kind: str  # first or step
+    kind: str  # "first" (no comparison) or "step"
     matrix: str  # hash of options and workloads that determine the cells
     machine: str  # JSON object with sorted keys: equal texts are equal machines
     began: str  # ISO 8601, UTC
@@ -44,7 +44,7 @@ class NightRow:
 
 
 class Value(NamedTuple):
-    """One metric of a cell (of one variant) on one night: times in ns, memory in bytes, changes in per cent."""
+    """One metric of a cell, in one variant, on one night: times in ns, memory in bytes, changes in per cent."""
 
     cell: str
     variant: str
@@ -62,21 +62,21 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """The nights of a runs folder with their values, ordered by series and number. `notes`: skipped folders, with reasons."""
+    """The nights of a runs folder with their values, ordered by series and number. `notes`: a reason for each skipped folder."""
 
     found: Sequence[tuple[NightRow, Sequence[Value]]]
     notes: tuple[str, ...]
 
     def nights(self, series: str = "") -> list[NightRow]:
-        """Return all nights, or the nights of one series."""
+        """Return the nights of `series`; "": all nights."""
         return [night for night, _ in self.found if series in ("", night.series)]
 
     def values(
         self, series: str = "", cells: Sequence[str] = (), metric: str = "", since: str = ""
     ) -> list[tuple[NightRow, Value]]:
-        """Return the selected values, grouped by cell and ordered by night; "" and () select all.
+        """Return the selected values with their nights, grouped by cell and ordered by night; "" and () select all.
 
-        `cells`: globs. `metric` "": the judged one. `since`: ISO 8601 date or time, UTC. Raises AbprofError for an unknown metric.
+        `cells`: globs. `metric` "": the judged metric. `since`: ISO 8601 date or time, UTC. Raises AbprofError for an unknown metric.
         """
         if metric not in ("", *METRICS):
             raise AbprofError(f"unknown metric {metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
@@ -87,7 +87,7 @@ class History:
         return sorted(chosen, key=lambda pair: pair[1][:3])
 
     def table(self, *selected: Any) -> Iterator[tuple[str | float | None, ...]]:
-        """Yield rows with these COLUMNS: times in ns, memory in bytes, None if not recorded. `selected`: see `values`."""
+        """Yield a row of COLUMNS per value (times in ns, memory in bytes, None: not recorded). `selected`: arguments of `values`."""
         for night, it in self.values(*selected):
             unit = "bytes" if it.metric == "peak_mem_bytes" else "ns"
             about = (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject)
@@ -100,13 +100,13 @@ class History:
         return sorted({night.series for night, _ in self.found})
 
     def cells(self, globs: Sequence[str] = ("*",)) -> list[str]:
-        """Return ids of the cells that match any of the globs."""
+        """Return the ids of all cells that match any of `globs`."""
         known = {value.cell for _, values in self.found for value in values}
         return sorted(cell for cell in known if any(cell == glob or fnmatchcase(cell, glob) for glob in globs))
 
 
 def read_history(runs_dir: Path) -> History:
-    """Return every finished night in a runs folder. Raises AbprofError if the folder does not exist."""
+    """Return the history of all finished nights in the folder `runs_dir`. Raises AbprofError if the folder does not exist."""
     if not runs_dir.is_dir():
         raise AbprofError("no such folder", where=str(runs_dir), advice="name the runs' folder with --runs-dir")
     found, notes = list[tuple[NightRow, list[Value]]](), list[str]()
@@ -136,7 +136,7 @@ class _Observation(msgspec.Struct):
 
 
 class _Row(msgspec.Struct, rename={"from_": "from"}):
-    """The fields of a comparison that trends need; others are ignored."""
+    """The fields of a comparison that trends need; other fields are ignored."""
 
     cell: str
     from_: str
@@ -150,7 +150,7 @@ class _Row(msgspec.Struct, rename={"from_": "from"}):
 
 
 class _Run(msgspec.Struct):
-    """The fields of run.json that trends need: reading only these keeps a thousand nights fast."""
+    """The fields of run.json that trends need. Reading only these fields keeps the history of a thousand nights fast."""
 
     status: str
     began: str
@@ -177,7 +177,7 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
     tampered = header.counts.get("tampered", 0) > 0
     values = [] if tampered else list(_values(run))
     heads = sum(value.judged and value.head_status in ("ok", "identical") for value in values)
-    first = about.kind == "first" and heads and header.exit_code == Exit.UNTRUSTED  # there is no base yet
+    first = about.kind == "first" and heads and header.exit_code == Exit.UNTRUSTED  # a first night has no base
     ran = header.exit_code != Exit.CANNOT_RUN or any(value.head_status in _ANSWERS for value in values)
     night = NightRow(
         folder=file.parent.name,
@@ -199,7 +199,7 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
 
 
 def _values(run: _Run) -> Iterator[Value]:
-    """Yield the values of each row: the judged metric, and other recorded metrics."""
+    """Yield the values of each row of a run: the value of the judged metric, then values of other recorded metrics."""
     seen = {(item.cell, item.arm): item for item in run.observations}
     if len(run.sides) == 1:
         for (cell, arm), item in seen.items():

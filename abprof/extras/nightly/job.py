@@ -1,4 +1,4 @@
-"""Run one night: measure a new head, search all nights for changes, report.
+"""Run one night: measure a new head of the branch, search all nights for changes, and report.
 
 Run folders are the only state. A killed night needs no repair: its run is unfinished, so the next night repeats the comparison.
 """
@@ -53,11 +53,11 @@ for name in ("torch", "triton", "numpy", "cupti-python"):
 
 @dataclass(frozen=True)
 class NightReport:
-    """The result of a night, printed as a JSON line on standard output."""
+    """The result of a night, which `abprof nightly` prints as a JSON line on standard output."""
 
     did: str  # "first", "step" or "nothing"
     series: str
-    number: int  # number of the night; 0: nothing new
+    number: int  # number of the night; 0: nothing was new, so nothing was measured
     head: str
     exit_code: int
     runs: tuple[NightRow, ...] = ()
@@ -68,9 +68,9 @@ class NightReport:
 
 
 def run_night(options: Options, series: str, view: View, report: Callable[[NightReport], None]) -> NightReport:
-    """Measure a new head, and pass the result to `report`. `options.specs`: the branch. `series`: name of the series of nights;
-    "": the branch's name. Raises AbprofError for errors that the user can fix, and while another nightly job runs on the same
-    device and repository."""
+    """Measure a new head of the branch in `options.specs`, pass the result to `report`, and return it. `series`: name of the series
+    of nights; "": the branch's name. Raises AbprofError for errors that the user can fix, and while another nightly job runs on the
+    same device and repository."""
     place = look_around(options, view)
     if place.sides[0].kind == "dist":
         raise AbprofError("a nightly job needs a branch: a release never moves", where=place.sides[0].spec)
@@ -127,8 +127,8 @@ def commits_of(
 ) -> tuple[str, ...]:
     """Return the commits to measure, base first; () if there is nothing new. `nights`: one series, in order.
 
-    The base is the last judged commit that `exists` in the repository. The head is measured alone on the first night, and
-    if the matrix or the machine changed since the head was judged. A night that is not settled is repeated.
+    The base is the last judged commit for which `exists` is true. Only the head is measured on the first night, and if the
+    matrix or the machine changed since the head was judged. A night that is not settled is repeated.
     """
     judged = dict.fromkeys(night.head for night in reversed(nights) if night.heads)
     last = next((commit for commit in judged if commit == head or exists(commit)), head)
@@ -143,7 +143,7 @@ def commits_of(
 
 
 def _matrix_hash(place: RunContext) -> str:
-    """Return a hash of the options that select cells, and of workloads from the user's working tree."""
+    """Return a hash of the options that select cells, and of the workloads if these come from the user's working tree."""
     options = place.options
     parts = [msgspec.json.encode({name: getattr(options, name) for name in _MATRIX}, order="sorted")]
     source = options.workloads_from
@@ -159,7 +159,7 @@ def _matrix_hash(place: RunContext) -> str:
 
 
 def _machine(place: RunContext) -> dict[str, str]:
-    """Return the machine's fingerprint: device and settings, driver, system, versions of the workers' packages."""
+    """Return the machine's fingerprint, name -> value: device, its settings, driver, system, versions of the workers' packages."""
     found = place.device.machine()
     facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}
     python = interpreter(place.options, "base")
@@ -173,8 +173,8 @@ def _machine(place: RunContext) -> dict[str, str]:
 
 
 def summary(report: NightReport) -> str:
-    """Return the night as Markdown of a few thousand characters; templates/night.md has the layout. Untrusted text is shown
-    as code."""
+    """Return a summary of the night in a few thousand characters of Markdown, which shows untrusted text as code. The layout is
+    templates/night.md."""
     answers = {Exit.OK: "nothing to do", Exit.SLOWER: "slower or broken, please read", Exit.UNTRUSTED: "not judged"}
     answer = "nothing new" if report.did == "nothing" else answers.get(Exit(report.exit_code), "could not run")
     pages = environment(markdown)

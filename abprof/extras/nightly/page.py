@@ -18,11 +18,11 @@ from abprof.report import asset, environment
 
 FILE = "history.html"
 _WIDTH, _HEIGHT, _PAD = 720.0, 96.0, 8.0
-_LEAST = 3.0  # smallest half-height of the axis, in per cent; a smaller axis would only show noise
+_LEAST = 3.0  # smallest half-height of a trend's axis, in per cent; a smaller axis would only show noise
 
 
 def history_page(history: History, series: str) -> str:
-    """Return the page of one series as HTML. Cells with the latest changes come first."""
+    """Return the page of the nights of `series` as HTML. Cells with the latest changes come first."""
     nights, found = history.nights(series), list(trends(history.values(series)))
     changes, shifts = find_changes(found)
     step = (_WIDTH - 2 * _PAD) / max(len(nights) - 1, 1)
@@ -57,7 +57,7 @@ def _difference(before: str, after: str) -> str:
 def _line(
     trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], machines: dict[int, str], at: dict[int, float]
 ) -> dict[str, Any]:
-    """Return one cell's line of the page: name, latest time, and trend as SVG in per cent of the first time."""
+    """Return the values that the page's template shows of one cell: name, latest time, and the trend as SVG in per cent."""
     level = _level(trend)
     reach = max(_LEAST, float(np.nanmax(np.abs(level))) if np.isfinite(level).any() else 0.0) * 1.1
     words = "; ".join(f"{change.pct:+.1f} % since night {change.night}" for change in changes) or "no change"
@@ -87,8 +87,8 @@ def _line(
 
 
 def _level(trend: Trend) -> Floats:
-    """Return the head's times in per cent of the first time. After a change of machine the curve continues at its last value: the
-    new machine's first base is the old machine's last head."""
+    """Return the difference of each night's head from the first night's, in per cent; nan without a time. After a change of machine
+    the curve continues at its last value: the new machine's first base is the commit that was the old machine's last head."""
     log = np.full(len(trend.numbers), np.nan)
     offset, before = None, math.nan
     for i, head in enumerate(trend.head):
@@ -103,7 +103,7 @@ def _level(trend: Trend) -> Floats:
 
 
 def _path(trend: Trend, level: Floats, reach: float, machines: dict[int, str], at: dict[int, float]) -> str:
-    """Return the SVG path of the trend, interrupted at missing values and changes of machine."""
+    """Return the SVG path of the trend, with gaps at missing values and changes of machine. `reach`: half-height in per cent."""
     text, pen = list[str](), False
     for number, value in zip(trend.numbers, level, strict=True):
         known = math.isfinite(value) and number in at

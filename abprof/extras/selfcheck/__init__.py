@@ -33,19 +33,20 @@ _SHARED = "kernels/meter/__init__.py"
 
 
 def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
-    """Run the selfcheck and write its result. `config`: options without refs and repository. Raises AbprofError."""
+    """Run the selfcheck, write its result, and return the result and the run's folder. `config`: options without refs and
+    repository. Raises AbprofError if the run cannot be measured."""
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
         repo = Path(place) / "repository"
         make(repo)
-        # Base is also the second target, so an unchanged cell gives three pairs of sides, a changed cell one unchanged pair.
+        # Base is also the second target: an unchanged cell then gives three unchanged pairs of sides, a changed cell gives one.
         own = {"specs": ("main", "injected", "main"), "repo": str(repo), "runs_dir": runs_dir}
         _, folder = session.run(msgspec.structs.replace(config, **own), view)
     return read(folder), folder
 
 
 def read(folder: Path) -> Selfcheck:
-    """Compute the result from the blocks of a selfcheck's run folder, and write it there. Raises AbprofError."""
+    """Compute the result from the blocks in a selfcheck's run folder, write the result there and return it. Raises AbprofError."""
     head, blocks, _ = store.read(folder)
     found = examine(head, blocks)
     (folder / "selfcheck.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
@@ -54,7 +55,7 @@ def read(folder: Path) -> Selfcheck:
 
 
 def make(path: Path) -> None:
-    """Create the repository: branch main, and branch `injected`, where one changed line turns the extra work on."""
+    """Create the repository at `path` with two branches: `main`, and `injected`, where one changed line turns extra work on."""
     repository = NewRepository(path, "main")
     shutil.copytree(_TREE, path, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     repository.commit("Kernels of known time", {".gitignore": "runs/\n"})
@@ -65,14 +66,14 @@ def make(path: Path) -> None:
 
 
 def as_markdown(found: Selfcheck, folder: Path) -> str:
-    """Return the result as Markdown tables (templates/selfcheck.md)."""
+    """Return the result `found` as Markdown tables; the layout is templates/selfcheck.md."""
     template = environment(escape).get_template("selfcheck.md")
     command = code(" ".join(("abprof", *found.arguments)))
     return template.render(found=found, command=command, folder=code(folder), rate=_rate, bound=stats.false_alarm_bound)
 
 
 def _rate(count: int, of: int) -> str:
-    """Return a text such as "3 of 40 (7.5 %)"."""
+    """Return a text such as "3 of 40 (7.5 %)"; "none" if `of` is 0."""
     return f"{count} of {of} ({100 * count / of:.3g} %)" if of else "none"
 
 
@@ -137,7 +138,7 @@ class Selfcheck(Record, frozen=True, kw_only=True):
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two sides of a cell. `values`: log ratios of times, one per epoch."""
+    """Two sides of a cell. `inject`: extra work in per cent; `values`: log ratios of times, one per epoch."""
 
     inject: float
     duration_class: str
@@ -145,7 +146,7 @@ class _Pair:
 
 
 def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
-    """Return the result of a finished selfcheck. Cells not measured on both sides do not count."""
+    """Return the result of a finished selfcheck's run. Cells that were not measured on both sides do not count."""
     judged = [block for block in blocks if block.judged]
     evidence = aggregate(run, blocks).values()
     pairs = [pair for item in evidence for pair in _pairs(item)]
@@ -167,7 +168,7 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
-    """Yield every pair of sides. Only `target` does the injected work; `target2` is base again."""
+    """Yield each measured pair of sides of a cell. Only `target` does the injected work; `target2` has the code of base."""
     inject = float(item.cell.params["inject"])
     times = item.epoch_medians("base")
     for before, after in (("base", "target"), ("target2", "target"), ("base", "target2")):
@@ -177,7 +178,7 @@ def _pairs(item: CellData) -> Iterable[_Pair]:
 
 
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
-    """Return (verdict, epochs) at the first planned look that decides, where a run would stop; `unclear` if none decides."""
+    """Return (verdict, epochs) at the first planned look that decides, as a run stops there; `unclear` and all epochs if none does."""
     for look in (look for look in stats.LOOKS if look <= len(values)):
         verdict = decide(values[:look], threshold, margin)
         if verdict is not None:
@@ -224,7 +225,7 @@ def _precision(pairs: Sequence[_Pair]) -> Iterable[Precision]:
 
 
 def _classes(pairs: Sequence[_Pair]) -> Iterable[tuple[str, list[_Pair]]]:
-    """Yield (duration class, its pairs) for each class that has cells, short to long."""
+    """Yield (duration class, pairs of this class) for each class that has pairs, from short to long durations."""
     for name, _ in CLASSES:
         if here := [pair for pair in pairs if pair.duration_class == name]:
             yield name, here

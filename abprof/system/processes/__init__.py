@@ -1,8 +1,8 @@
-"""Child processes. Apart from `sides.git`, no other module starts processes.
+"""Start and end child processes. Apart from `sides.git`, no other package starts processes.
 
 A child leads its own process group, except in the foreground, and has a mark: a unique value of an environment variable. By the
 mark abprof finds and kills every process that the child forked, also processes that left the group. A worker exits when its
-parent is gone, also after kill -9 (abprof/worker/main.py).
+parent is gone, also after kill -9 of the parent (abprof/worker/main.py).
 """
 
 from abprof.system.processes.children import (

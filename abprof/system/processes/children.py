@@ -1,6 +1,6 @@
-"""Start child processes, end them with all processes that they forked, and record their failures and output.
+"""Start child processes, end children with all processes that they forked, and record failures and output of children.
 
-A forked process is found by the mark in its environment, or as an orphan that became a child of this process.
+abprof finds a forked process by the mark in its environment, or as an orphan that became a child of this process.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LOG_LIMIT = 16 << 20  # bytes of a child's output to keep; further output is rea
 
 
 class WorkerDied(Exception):
-    """The child ended, or its answer could not be read. `reason`: one line for the user."""
+    """The child ended, or abprof could not read the child's answer. `reason`: one line for the user."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -51,14 +51,14 @@ class WorkerFault(Exception):
 
 
 def how_ended(code: int) -> str:
-    """Describe an exit code (negative for a signal): `killed by SIGKILL` or `ended with exit code 1`."""
+    """Return a text for an exit code (negative: a signal), such as `killed by SIGKILL` or `ended with exit code 1`."""
     if code >= 0:
         return f"ended with exit code {code}"
     return f"killed by {signal.Signals(-code).name}" if -code in set(signal.Signals) else f"killed by signal {-code}"
 
 
 def new_mark() -> str:
-    """Return a new unique mark. The mark extends this process's own mark, so that killing by the latter covers the new child."""
+    """Return a new unique mark. It extends this process's own mark, so whoever kills by the own mark also kills the new child."""
     outer = os.environ.get(MARK, "")
     return f"{outer}/{os.getpid()}.{secrets.token_hex(8)}".lstrip("/")
 
@@ -66,9 +66,9 @@ def new_mark() -> str:
 def start(
     argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, log: Path | None = None, **how: Any
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a marked child with empty standard input, in its own session; `how`: arguments of Popen. Return (child, mark).
+    """Start a marked child with empty standard input, in its own session; return (child, mark). `how`: arguments of Popen.
 
-    The child's output is appended to `log`, if given. Raises WorkerDied if the child cannot be started.
+    The child's output is appended to `log`, unless None. Raises WorkerDied if the child cannot be started.
     """
     mark = new_mark()
     how = {"stdin": subprocess.DEVNULL, "start_new_session": True, **how}
@@ -84,7 +84,7 @@ def start(
 
 
 def kill_strays(*marks: str) -> None:
-    """Kill every process of this user whose environment has one of the marks or an extension of a mark. Repeats the search,
+    """Kill every process of this user whose environment has one of `marks` or an extension of a mark. The search is repeated,
     because processes may fork meanwhile."""
     needles = tuple(f"{MARK}={mark}{end}".encode() for mark in marks for end in ("\0", "/"))
     for _ in range(5):
@@ -100,8 +100,8 @@ def kill_strays(*marks: str) -> None:
 
 
 def end_tree(child: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill a child with its process group, its descendants, and every process with its mark."""
-    # Descendants first: after the child's end they have another parent.
+    """Kill `child`, its process group, its descendants, and every process with the child's `mark`."""
+    # Kill descendants first: after the child's end they have another parent.
     own = _descendants(child.pid) if child.poll() is None else []
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)  # a child in the foreground has no group
@@ -165,7 +165,7 @@ class Log:
         self._size = 0
 
     def drain(self, fd: int) -> None:
-        """Copy `fd` to the log until the writer closes `fd`. Runs in its own thread; ignores a full disk."""
+        """Copy the output read from `fd` to the log until the writer closes its end. Runs in its own thread; ignores a full disk."""
         rest = b""
         with self._open() as out:
             self._size = out.tell()
@@ -202,8 +202,8 @@ class Log:
 
 
 def inside(outer: int) -> tuple[int, ...]:
-    """Return the ids of the processes that bubblewrap (process `outer`) has started so far: the first process of the namespace,
-    whose end kills all others in it, and the command."""
+    """Return the ids of the processes that bubblewrap (process `outer`) has started so far: first the namespace's first process,
+    whose end kills all others in the namespace, then the command."""
     found = [outer]
     with contextlib.suppress(OSError, IndexError):
         for _ in range(2):

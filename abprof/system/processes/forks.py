@@ -1,7 +1,7 @@
-"""A fork server: a process that has imported the modules every worker needs, and forks workers in milliseconds.
+"""Start fork servers: processes that have imported the modules every worker needs, and fork workers in milliseconds.
 
-A forked worker has its own session, environment and working folder, like a process started by Popen. The server uses no device and
-runs no code under test.
+A forked worker has its own session, environment and working folder, like a process started by Popen. A fork server uses no device
+and runs no code under test.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TO_ANSWER = 120.0  # seconds; the first answer waits for the imports, perhaps f
 
 
 class Forked:
-    """A process that a fork server started, with the parts of Popen's interface that a Worker uses."""
+    """A process that a fork server forked, with the methods of Popen that a Worker uses."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server, self.pid = server, pid
@@ -31,7 +31,7 @@ class Forked:
         return self._server.code(self.pid)
 
     def wait(self, timeout: float) -> int:
-        """Wait for the end and return the exit code. Raises subprocess.TimeoutExpired."""
+        """Wait for the process's end and return its exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if (left := deadline - time.monotonic()) <= 0:
@@ -41,7 +41,7 @@ class Forked:
 
 
 class ForkServer:
-    """Starts the server, `argv --fork FD` (abprof/worker/main.py), and sends fork requests to it."""
+    """Starts a fork server by `argv --fork FD` (abprof/worker/main.py), and sends fork requests to the server."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self._codes: dict[int, int] = {}
@@ -77,7 +77,7 @@ class ForkServer:
         raise WorkerDied("the fork server ended")
 
     def code(self, pid: int) -> int | None:
-        """Return a child's exit code, negative for a signal; None while the child runs."""
+        """Return the exit code of the forked process `pid`, negative for a signal; None while the process runs."""
         while pid not in self._codes and self.listen(0.0):
             pass
         if pid in self._codes or self.alive:
@@ -85,7 +85,7 @@ class ForkServer:
         return -signal.SIGKILL  # the server's children die with the server
 
     def listen(self, seconds: float) -> dict[str, int]:
-        """Return the server's next message, {} if `seconds` pass without a message. Stores exit codes of children for `code`."""
+        """Return the server's next message; {} if `seconds` pass without a message. Store exit codes of workers for `code`."""
         if self._socket.fileno() < 0 or not select.select([self._socket], [], [], seconds)[0]:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Run a tool: for its output, in the foreground, with a log, during a block of code, or in the background."""
+"""Run a tool to read its output, in the foreground, with a log, during a block of code, or in the background."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tried(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] 
 
 
 def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None) -> str | None:
-    """Return the standard output of a short command (a compiler's --version); None if the command fails."""
+    """Return the standard output of a short command, such as a compiler's --version; None if the command fails."""
     answered, text = tried(argv, timeout=timeout, env=env)
     return text if answered else None
 
@@ -55,8 +55,7 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int
 def logged(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float, out: IO[bytes] | None = None
 ) -> int:
-    """Run a tool and append its output to `log`; standard output goes to `out`, if given. Return the exit code, negative for a
-    signal.
+    """Run a tool, append its output to `log` (standard output to `out`, unless None), and return its exit code (negative: signal).
 
     Raises WorkerDied if the tool cannot be started, WorkerHung if the tool takes longer than `timeout` seconds.
     """
@@ -94,7 +93,7 @@ def watching(
 
 
 class Program:
-    """A background program in its own session; its output is appended to `log`. `end` kills every process it started."""
+    """A background program in its own session, which appends its output to `log`. `end` kills every process of the program."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
         """Start the program. Raises WorkerDied if the program cannot be started."""

@@ -1,4 +1,4 @@
-"""A child that speaks the worker protocol (abprof/records/messages.py)."""
+"""Start a child process, and speak the worker protocol with it (abprof/records/messages.py)."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from abprof.system.processes.children import (
 )
 from abprof.system.processes.forks import Forked, ForkServer
 
-ALIVE_EVERY = 0.2  # seconds between checks that a silent child lives
+ALIVE_EVERY = 0.2  # seconds between checks whether a silent child lives
 START = 30.0  # seconds that starting a child may take, even if --timeout is shorter
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 REPLY_LIMIT = 64 << 20
 
 
 class Worker:
-    """A child that speaks the worker protocol. One request at a time; `call` blocks until its reply."""
+    """A child that speaks the worker protocol and answers one request at a time. `call` blocks until the reply arrives."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Worker:
         started: Callable[[int], None] | None = None,
         server: ForkServer | None = None,
     ) -> None:
-        """`walled`: argv starts bubblewrap (abprof/builds/sandbox.py), which starts the child. `started`: called with the id of
-        every new process. `server`: a fork server to use, while it lives, in place of `argv`."""
+        """Start the child. `walled`: `argv` starts bubblewrap (abprof/builds/sandbox.py), which starts the child. `started` is
+        called with the id of every new process. `server`: the fork server that starts the child in place of `argv` while alive."""
         self.name = name
         self._server = server
         self._started = started or (lambda _: None)
@@ -65,17 +65,17 @@ class Worker:
 
     @property
     def program(self) -> str:
-        """Path of the program; "" in a sandbox."""
+        """Return the path of the child's program; "" in a sandbox."""
         return "" if self._walled else self._argv[0]
 
     def restart(self) -> None:
-        """Kill the child if it lives, and start a new child. Raises WorkerDied."""
+        """Kill the child if it lives, and start a new child. Raises WorkerDied if the new child cannot be started."""
         self.kill()
         self._launch()
 
     def _launch(self) -> None:
         self._next = 0
-        self._inner: tuple[int, ...] = ()  # in a sandbox: its first process, and the child
+        self._inner: tuple[int, ...] = ()  # ids of a sandbox's first process and of the child; () without a sandbox
         self._buffer = bytearray()
         self._child: subprocess.Popen[bytes] | Forked
         to_child, self._out = os.pipe()
@@ -115,11 +115,11 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """The child's process id."""
+        """Return the process id of the child; in a sandbox, that of bubblewrap until the child's id is known."""
         return self._behind()[1] if len(self._behind()) > 1 else self._child.pid
 
     def _behind(self) -> tuple[int, ...]:
-        """Return the ids of a sandbox's first process and of the child, as far as known; () without a sandbox."""
+        """Return the known ids of a sandbox's first process and of the child in the sandbox; () without a sandbox."""
         if self._walled and len(self._inner) < 2:
             self._inner = inside(self._child.pid) or self._inner
             for pid in self._inner:
@@ -128,7 +128,7 @@ class Worker:
 
     @property
     def alive(self) -> bool:
-        """Whether the child can answer."""
+        """Whether the child runs and can answer."""
         return self._out >= 0 and self._child.poll() is None
 
     def call(self, request: Any, timeout: float) -> Any:
@@ -140,7 +140,7 @@ class Worker:
         return self.receive(request, timeout)
 
     def send(self, request: Any) -> None:
-        """Send a request without waiting for its reply, so that several workers can work at the same time."""
+        """Send a request and return at once, without its reply, so that several workers can work at the same time."""
         if self._out < 0:
             raise WorkerDied("has ended")
         self._next += 1
@@ -156,7 +156,8 @@ class Worker:
             raise self._died() from error
 
     def receive(self, request: Any, timeout: float) -> Any:
-        """Return the reply to the last request. A start may take `START` seconds: torch may be on a network disk."""
+        """Return the reply to `request`, the last request sent, within `timeout` seconds; a start may always take `START` seconds,
+        because torch may be on a network disk."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
             message = msgspec.convert(untrusted(line), dict[str, Any])
@@ -188,7 +189,7 @@ class Worker:
                     raise self._died()
                 self._buffer += chunk
                 continue
-            self._behind()  # while the child lives: a child that dies on its first request has used the device, too
+            self._behind()  # read the ids while the child lives: a child that dies on its first request has used the device, too
             # A dead child's pipe stays open while a forked process holds it.
             if self._child.poll() is not None and not select.select([self._in], [], [], 0)[0]:
                 raise self._died()
@@ -207,7 +208,7 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.kill()
             return WorkerDied("closed its channel without ending")
-        self.kill()  # forked processes
+        self.kill()  # kill the processes that the child forked
         self._drainer.join(timeout=1)
         last = f": {self.log.last_line}" if self.log.last_line else ""
         if self._walled and code > 128:  # bubblewrap returns 128 + signal
@@ -221,14 +222,14 @@ class Worker:
         self.stop()
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Ask the child to end, then kill its process group: the child may have forked."""
+        """Ask the child to end, wait up to `timeout` seconds, then kill its process group, as the child may have forked."""
         with contextlib.suppress(WorkerDied, WorkerFault, subprocess.TimeoutExpired):
             self.call(wire.Stop(), timeout)
             self._await_end(timeout)
         self.kill()
 
     def end(self) -> None:
-        """Kill the process group. May be called from another thread: the thread that waits for an answer then cleans up."""
+        """Kill the child's process group. Any thread may call this: the thread that waits for a reply then cleans up."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             behind = self._behind()
             if behind and self._child.poll() is None:  # every process of a sandbox ends with its first process
@@ -237,12 +238,12 @@ class Worker:
                 os.killpg(self._child.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kill the process group and all processes that left the group. Safe to call twice."""
+        """Kill the child's process group and all its processes that left the group. Safe to call twice."""
         end_all([self])
 
     def _await_end(self, seconds: float) -> None:
-        """Wait for the child's end. Raises subprocess.TimeoutExpired, except for a forked child, which a busy fork server may
-        reap later."""
+        """Wait up to `seconds` for the child's end. Raises subprocess.TimeoutExpired, except for a forked child, which a busy fork
+        server may reap later."""
         if isinstance(self._child, Forked):
             await_end(self._child.pid, seconds)
         else:
@@ -260,7 +261,7 @@ class Worker:
 
 
 def end_all(workers: Iterable[Worker]) -> None:
-    """Kill these workers and their processes in parallel, because destroying a CUDA context takes time."""
+    """Kill `workers` and their processes in parallel, because destroying a CUDA context takes time."""
     living = [worker for worker in workers if worker._in >= 0]
     for worker in living:
         worker.end()
