@@ -240,7 +240,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
             for block in follow_up(plan, record.blocks, record.next_epoch, until):
                 add(block)
             if time.monotonic() > until and (late := len(owed(plan, record.blocks))):
-                record.view.warn(f"the budget ended: {plural(late, 'cell')} without phases and launches")
+                record.view.warn(f"the budget ended before {plural(late, 'cell')} had a profiled pass")
         names, say = place.options.probe, record.view.say
         for trace in probed(plan, record.judged("running"), names, path, record.next_epoch, say) if names else ():
             record.add(trace)

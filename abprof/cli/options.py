@@ -158,7 +158,7 @@ def _executor(text: str, option: str) -> str:
 def _fail_on(text: str, option: str) -> tuple[str, ...]:
     chosen = tuple(one_of("slower", "broken", "unclear", "never")(word, option) for word in text.split(","))
     if "never" in chosen and len(chosen) > 1:
-        raise AbprofError(f"{text!r}: never excludes the other values", where=option, advice="give never alone")
+        raise AbprofError(f"{text!r}: 'never' goes with no other value", where=option, advice="give it alone")
     return chosen
 
 

@@ -65,7 +65,7 @@ def _named(name: str) -> Device:
     if name == "cuda" or name.startswith(("cuda:", "GPU-")):
         gpus, wanted = cuda.every(), name.removeprefix("cuda").removeprefix(":")
         if not gpus:
-            advice = "abprof doctor lists the devices; --device cpu"
+            advice = "abprof doctor lists the devices; or use --device cpu"
             raise AbprofError("no CUDA device", where=f"--device {name}", advice=advice)
         at = int(wanted or 0) if wanted.isdigit() or not wanted else -1
         found = gpus[at : at + 1] if at >= 0 else [gpu for gpu in gpus if gpu.lease.startswith(wanted)]

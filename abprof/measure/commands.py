@@ -244,7 +244,9 @@ def epochs(
         new = [name for each in ended.values() for name in each.times if name not in bench.names]
         if new and not warned:
             warned = True
-            warn(f"{len(set(new))} names are left out that the first run did not print (first: {new[0][:80]!r})")
+            warn(
+                f"{len(set(new))} names left out, which the command's first run did not print, such as {new[0][:80]!r}"
+            )
         start, end = min(each.began for each in ended.values()), max(each.ended for each in ended.values())
         bad = dict.fromkeys(why for begin, stop, why in device.bad_times() if begin <= end and stop >= start)
         state = device.state()
@@ -352,7 +354,7 @@ def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
         return Outcome(status="missing", reason="the command printed no such name", log=log)
     bad = next((ns for ns in ended.times[name] if not 0 < ns <= LONGEST_CALL), None)
     if bad is not None:
-        return Outcome(status="crash", reason=f"the command printed {bad / 1e6:g} ms, which is no time", log=log)
+        return Outcome(status="crash", reason=f"the command printed {bad / 1e6:g} ms, no valid time", log=log)
     return Outcome(status="ok")
 
 

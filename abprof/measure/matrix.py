@@ -128,7 +128,9 @@ def _set_group(
     if not given:
         return names, rows
     if not rows:
-        raise AbprofError(f"type of {given[0]} is unknown in this preset", where="--set", advice="another --preset")
+        raise AbprofError(
+            f"type of {given[0]} is unknown in this preset", where="--set", advice="choose another --preset"
+        )
     columns = {axis: [_typed(text, rows[0][names.index(axis)], axis) for text in wanted[axis]] for axis in given}
     if len(given) == len(names):
         if len({len(values) for values in columns.values()}) > 1:
@@ -202,7 +204,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
         chosen = tuple(c for c in chosen if c.id in whole or any(fnmatch.fnmatchcase(c.id, p) for p in patterns))
     if not chosen:
         if verdict := next((text for text in filters if text in get_args(Verdict)), ""):
-            raise AbprofError(f"{verdict} is a verdict: only of a finished run", where="--only")
+            raise AbprofError(f"{verdict} is a verdict, which only a finished run has", where="--only")
         raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else preset)
     return chosen
 

@@ -45,7 +45,7 @@ def resolve(
     if not specs:
         raise AbprofError("no ref given", advice="abprof BASE TARGET, or abprof run REF")
     if any(_RANGE in spec for spec in specs[1:]):
-        raise AbprofError("base...target must be the first ref", advice="base...target gives base and first target")
+        raise AbprofError("base...target must be the first ref", advice="A...B gives base and the first target")
     left, fork, right = specs[0].partition(_RANGE)
     asked = [left or "HEAD", right or "HEAD", *specs[1:]] if fork else list(specs)
     made = dict(known)

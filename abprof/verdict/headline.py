@@ -393,7 +393,7 @@ def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:
         yield Advice(
             kind="tampered" if falsifies else "written_elsewhere",
             text=f"{first.path} was {first.how} {first.moment}{more}: {so}",
-            advice="find the package that writes there; --contain always confines code under test to its own folders",
+            advice="find the kernel package that writes there; `--contain always` confines code under test to its own folders",
         )
 
 
