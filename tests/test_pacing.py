@@ -51,11 +51,12 @@ def rounds(result: Result) -> dict[int, list[int]]:
 @pytest.mark.slow
 def test_long_epochs_get_fewer_rounds_so_that_the_first_look_is_reached(new_lab: NewLab) -> None:
     """Whole epochs take 7 s or more here, and two of them would fit."""
-    result = new_lab(SLOW).abprof("main", "fast", "--budget", "25s")
+    result = new_lab(SLOW).abprof("main", "fast", "--budget", "20s")
     found = rounds(result)
     assert len(found) >= stats.LOOKS[0]
     for epoch in (2, 3, 4):
-        assert all(turns.FEWEST <= few < most for few, most in zip(found[epoch], found[1], strict=True)), found
+        assert sum(found[epoch]) < sum(found[1]), found  # the order of the cells changes with the epoch
+        assert all(few >= turns.FEWEST for few in found[epoch])
     assert result.verdict("w/case=slower") == "slower"
 
 
