@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tests.simulated.planted import (
     SLOWER,
     NewLab,
@@ -24,6 +26,16 @@ FAILURES = {
     "missing": ("missing", "open"),
     "crash": ("crash_status", "open"),
 }
+
+
+def test_outputs_that_timed_calls_spoil_are_wrong(new_lab: NewLab) -> None:
+    """The check before the turns passes, the check after them does not."""
+    fault = broken("wrong", "late", "target", "check", text="stale", after=2)
+    result = new_lab(Scenario(workloads={"w": load(["late", "fine"])}, times=times(), faults=[fault])).abprof()
+    assert result.table() == {"w/case=late": "broken", "w/case=fine": "same"}
+    (late,) = (seen for seen in result.run.observations if seen.status == "wrong")
+    assert re.fullmatch(r"after \d+ timed calls: stale", late.reason)
+    assert result.code == 1
 
 
 def test_outcomes(new_lab: NewLab) -> None:

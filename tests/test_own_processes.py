@@ -6,6 +6,7 @@ sampled before and after every answer, on the workers' own clock.
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -159,3 +160,13 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory,
         assert block.state.foreign == (name,)
         assert block.rejected == tuple(range(len(block.rounds)))
         assert block.rejected_why == name
+
+
+def test_no_profiled_pass_begins_when_its_time_is_up(
+    tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]
+) -> None:
+    on = plan(tmp_path, factory, played[1])
+    blocks = [block for block in measured(on, 1) if block.epoch == 1]
+    late, in_time = ([block for block in follow_up(on, blocks, 2, until) if block.judged] for until in (0.0, math.inf))
+    assert late == []
+    assert {block.cell for block in in_time} == set(on.arms)
