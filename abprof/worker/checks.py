@@ -39,7 +39,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     alone = not hasattr(arms.module(opened.workload), "reference")
     expected = None if alone else _expected(scratch / request.expected, lambda: _reference(arms, opened))
     arm = arms.make(opened, opened.placement)
-    before = None if arm.op.reset else input_digests(arm.inputs)
+    before = None if arm.op.reset else sampled_digests(arm.inputs)
     arm.op.restore()
     results = arm.op.call()
     arms.clock.sync()
@@ -48,11 +48,11 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
         results = tensors
         expected = _expected(scratch / request.expected, lambda: results, host=True)
     verdict = workload.check(arm.module, opened.case, results, expected)
-    if verdict.ok and before is not None and before != input_digests(arm.inputs):
+    if verdict.ok and before is not None and before != sampled_digests(arm.inputs):
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
     against = scratch / request.against if request.against else None
     digest, base_max_abs = _sample(tensors, scratch / request.sample, against)
-    arm.outputs = tuple(input_digests(tensors))
+    arm.outputs = tuple(sampled_digests(tensors))
     arms.reopen(opened, wall, arm)
     facts = arm.facts()
     if alone and (words := not_compared(tensors, beside)):
@@ -70,7 +70,7 @@ def _again(arms: Arms, request: wire.Check) -> wire.Checked:
     arms.clock.sync()
     alone = not hasattr(arm.module, "reference")
     tensors, _ = returned(results)
-    if tuple(input_digests(tensors)) == arm.outputs or (alone and not path.exists()):
+    if tuple(sampled_digests(tensors)) == arm.outputs or (alone and not path.exists()):
         return wire.Checked(True)
     expected = _expected(path, lambda: _reference(arms, arm.request), host=alone)
     return wire.Checked(*_fields(workload.check(arm.module, arm.request.case, tensors if alone else results, expected)))
@@ -206,7 +206,7 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
     return text, _finite(worst)
 
 
-def input_digests(inputs: Any) -> list[str]:
+def sampled_digests(inputs: Any) -> list[str]:
     """Return for each strided tensor in the inputs the digest of about SAMPLE evenly spaced elements, or of all."""
     flat = (tensor.detach().reshape(-1) for tensor in _held(inputs))
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
