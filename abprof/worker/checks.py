@@ -206,9 +206,9 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
     return text, _finite(worst)
 
 
-def sampled_digests(inputs: Any) -> list[str]:
-    """Return for each strided tensor in the inputs the digest of about SAMPLE evenly spaced elements, or of all."""
-    flat = (tensor.detach().reshape(-1) for tensor in _held(inputs))
+def sampled_digests(values: Any) -> list[str]:
+    """Return for each strided tensor in `values` the digest of about SAMPLE evenly spaced elements, or of all."""
+    flat = (tensor.detach().reshape(-1) for tensor in _held(values))
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
 
