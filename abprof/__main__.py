@@ -1,4 +1,4 @@
-"""The command `abprof`, and the one place that turns errors into exit codes."""
+"""Start the command `abprof`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 
 class _Output(io.FileIO):
-    """A stream that drops what its reader no longer reads (`abprof ... | head -1`), so that the run and its exit code stay."""
+    """Output that is dropped when its reader has gone (`abprof ... | head -1`), so that the run continues."""
 
     def write(self, data: Any, /) -> int:
         try:

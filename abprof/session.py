@@ -1,6 +1,6 @@
-"""Sessions: `run`, `rerun`, `dry_run` and `report` call the stages of a run in order.
+"""Call the stages of a run in order, for `run`, `rerun`, `dry_run` and `report`.
 
-The stages: find the run context, check out the sides, plan, build, measure blocks, store and judge them, write the reports.
+The stages: check out the sides, plan, build, measure, judge, and write the reports.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ _FOLLOW_UP = 0.1  # share of the budget that profiled passes get even after epoc
 
 
 def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
-    """Compare two refs or more, or profile one ref. Returns the run as run.json has it, and the run's folder.
+    """Compare two refs or more, or profile one ref. Return the run and the path of the run's folder.
 
-    `until` chooses the cells that need one more epoch; None: cells without a verdict. After ^C, which ends the measuring,
-    the report is still written. Raises AbprofError for errors that the user can correct.
+    `until` chooses the cells that need one more epoch; None: the undecided cells. After ^C the report is still written.
+    Raises AbprofError for errors that the user can correct.
     """
     with begin(config, view) as (place, folder, trees):
         record_of = partial(new_record, folder, blocks=(), view=view, until=until)
@@ -70,16 +70,16 @@ def rerun(
     resume: bool,
     until: Wanted | None = None,
 ) -> tuple[Run, Path]:
-    """Measure further epochs of the cells that `only` selects, or finish an interrupted run (`resume`), in the run's own folder.
+    """Add epochs to the cells that `only` selects, or with `resume` finish an interrupted run.
 
-    `budget` is in seconds. `until`: as for `run`. Adds results, replaces none. Returns the run and its folder.
-    Raises AbprofError if code, workloads, machine or toolchain have changed.
+    `path` is the run's folder, `budget` is in seconds, `until` is as for `run`. Earlier results stay. Return the run
+    and the path of its folder. Raises AbprofError if code, workloads, machine or toolchain have changed.
     """
     head, blocks, notes = read(path)
     if not head.options.timed:
-        raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new one: abprof run")
+        raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new run: abprof run")
     if any(block.timer == "cupti" and block.metric == "gpu_span" for block in blocks):
-        raise AbprofError("CUPTI timed this run; --timer auto no longer uses CUPTI", advice="start a new run")
+        raise AbprofError("CUPTI timed this run; --timer auto now uses another timer", advice="start a new run")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete" and until is None:
         return head, folder.path
@@ -89,8 +89,8 @@ def rerun(
         head = msgspec.structs.replace(head, options=msgspec.structs.replace(head.options, quick=False))
         cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
     if not cells:
-        most = f"{stats.LOOKS[-1]} epochs is the most"
-        view.say(f"nothing to measure: {most}: make the machine quieter, or accept a wider --margin")
+        most = f"each cell has {stats.LOOKS[-1]} epochs, the maximum"
+        view.say(f"nothing to measure: {most}; make the machine quieter, or accept a wider --margin")
         return head, folder.path
     place = continued.same_place(head, repo_path, folder.path.parent, budget, view, all=head.options.all or not resume)
     with held(place, folder.path.name, view) as (place, trees):
@@ -104,7 +104,7 @@ def rerun(
 
 
 def dry_run(config: Options, view: View) -> Run:
-    """Return the header of a run (sides, cells, machine) and why workloads are broken, without building or measuring."""
+    """Plan a run without building or measuring. Return the run's header, with the reason for each broken workload."""
     place = look_around(config, view)
     with signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs, worktrees(place, place.id) as trees:
         plan = make_plan(place, trees, Path(logs), view, dry=True)
@@ -116,7 +116,7 @@ def dry_run(config: Options, view: View) -> Run:
 
 
 def report(path: Path) -> tuple[Run, Path]:
-    """Judge the run at `path` again, rewrite every report, and return the run and its folder. Raises AbprofError if unreadable."""
+    """Judge the run at `path` again, and write its reports again. Return the run and its folder."""
     view = View(quiet=True)
     run, blocks = judged(path, view.warn)
     folder = RunFolder(path.parent if path.is_file() else path)
@@ -126,7 +126,7 @@ def report(path: Path) -> tuple[Run, Path]:
 
 
 def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
-    """Judge the run at `path` again, and return run and blocks. Writes nothing. `say` is called with a note on each unreadable line."""
+    """Judge the run at `path` again without writing. Return run and blocks. `say` reports each unreadable line."""
     head, blocks, notes = read(path)
     for note in notes:
         say(note)
@@ -134,7 +134,7 @@ def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
 
 
 def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None) -> Run:
-    """Return the run with verdicts and their causes; a run with results but without rounds stays unchanged. Pure."""
+    """Return the run with verdicts and causes. A run with results but without blocks stays unchanged."""
     if run.observations and not blocks:
         return run
     return explained(judge(run, blocks, run.proofs, cache))
@@ -145,7 +145,7 @@ def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None)
 
 @contextlib.contextmanager
 def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, tuple[Checkout, ...]]]:
-    """Yield the context, folder and worktrees of a new run, with its devices reserved while the `with` block runs."""
+    """Yield the context, folder and worktrees of a new run. During the `with` block the devices are reserved."""
     place = look_around(config, view)
     if "ncu" in config.probe:
         capture.find()  # refuse before measuring, not after
@@ -161,7 +161,7 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
 def held(
     place: RunContext, id: str, view: View, *, wait: bool = True
 ) -> Iterator[tuple[RunContext, tuple[Checkout, ...]]]:
-    """Yield the context with reserved devices, and the sides' worktrees; at the end of the block end every process it started."""
+    """Yield the context with reserved devices, and the sides' worktrees. Afterwards end all child processes."""
     with signals(), proc.no_orphans(), worktrees(place, id) as trees, alone(place, view, wait=wait) as reserved:
         yield reserved, trees
 
@@ -174,7 +174,7 @@ def _measured(
     view: View,
     rest: Continued | None = None,
 ) -> Record:
-    """Plan and measure workloads, or a command that times itself. The budget counts from this call on, without builds."""
+    """Measure workloads, or a command that times itself, and return the record. Builds do not count in the budget."""
     began = time.monotonic()
     if rest.run.command if rest else place.options.command:
         bench = commands.prepare(place, trees, logs, view, rest)
@@ -190,7 +190,7 @@ def _measured(
 def new_record(
     folder: RunFolder, head: Run, blocks: Sequence[Block], view: View, older: int = 0, until: Wanted | None = None
 ) -> Record:
-    """Return the run's record, which judges only cells with new results again. `older`: number of earlier invocations' blocks."""
+    """Return a record that collects and judges results. `older`: number of blocks from earlier invocations."""
     every = CellCache()
     own = CellCache() if older else every  # a rerun plans its looks by its own blocks
     return Record(
@@ -205,7 +205,7 @@ def new_record(
 
 
 def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None:
-    """Build, and add epochs to the record until all cells are decided, the budget is spent, or the user presses ^C.
+    """Build, then measure epochs until all cells are decided, the budget is spent, or the user presses ^C.
 
     `began`: start of the budget, by time.monotonic().
     """
@@ -240,7 +240,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
             for block in follow_up(plan, record.blocks, record.next_epoch, until):
                 add(block)
             if time.monotonic() > until and (late := len(owed(plan, record.blocks))):
-                record.view.warn(f"the budget ended before {plural(late, 'cell')} had a profiled pass")
+                record.view.warn(f"no budget was left for a profiled pass of {plural(late, 'cell')}")
         names, say = place.options.probe, record.view.say
         for trace in probed(plan, record.judged("running"), names, path, record.next_epoch, say) if names else ():
             record.add(trace)
@@ -255,7 +255,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
 def start(
     place: RunContext, plan: Plan, builds: tuple[Build, ...], record: Record, add: Callable[[Item], None] | None = None
 ) -> Plan:
-    """Assign the arms, write the run's header, and record the cells that need no measuring (`add`; None: `record.add`)."""
+    """Assign the arms, write the run's header, and `add` a block for each cell that needs no measuring."""
     plan, skipped = assign_arms(place, plan, builds, record.blocks)
     record.start(plan.run)
     for block in skipped:
@@ -284,7 +284,7 @@ def finish(record: Record) -> Run:
 
 @contextlib.contextmanager
 def interruptible(record: Record) -> Iterator[None]:
-    """At ^C end the `with` block without raising, so that the run's report is still written."""
+    """End the `with` block at ^C without raising, so that the run's report is still written."""
     try:
         yield
     except KeyboardInterrupt:
@@ -293,7 +293,7 @@ def interruptible(record: Record) -> Iterator[None]:
 
 
 def progress(record: Record) -> Callable[[Item], None]:
-    """Return a function that records an item, and shows each new failure and the result so far of each pair of arms."""
+    """Return a function that records an item, and prints new failures and results so far."""
     labels = names.short_labels(record.head.cells)
     cells = {cell.id: cell for cell in record.head.cells}
     shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch

@@ -62,12 +62,12 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --preset twice", "workload w, preset twice: case has b twice"),
         ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),
         ("main fast --cell zz/case=a", "--cell: no workload 'zz' in "),
-        ("main fast --cell w", "'w': no id of a cell (as every report prints it: WORKLOAD/axis=value"),
+        ("main fast --cell w", "'w': not a cell's id (write it as reports do: WORKLOAD/axis=value"),
         ("main ~nobody-at-all/x", "unknown ref '~nobody-at-all/x'"),
         ("main a/" + "b" * 300, "unknown ref 'a/bbb"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
-        ("main --workloads-from target", "--workloads-from: there is no target (there is base; a folder of that name is"),
+        ("main --workloads-from target", "--workloads-from: no side 'target' (sides: base; for a folder of that name"),
         ("main reprot", "unknown ref 'reprot' (available refs: fast, main)"),
         ("main nosuch", "unknown ref 'nosuch' (available refs: fast, main)"),
         ("main fast --workloads-from nowhere", "--workloads-from nowhere: no workloads: there is no such folder"),
@@ -84,17 +84,17 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("--resume {repo} --budget soon", "--budget: 'soon' is not a duration"),
         ("rerun {repo} --budget soon", "--budget: 'soon' is not a duration"),
         ("main fast --margin 10 --threshold 2", "--margin: 10 % is wider than the threshold of 2 % (a narrower margin, or a"),
-        ("main fast --python bogus=python", "--python: no side 'bogus' (there is base, target)"),
-        ("main --python target=python", "--python: no side 'target' (there is base)"),
+        ("main fast --python bogus=python", "--python: no side 'bogus' (sides: base, target)"),
+        ("main --python target=python", "--python: no side 'target' (sides: base)"),
         ("main fast --python target=", "--python: 'target=' is not [SIDE=]PATH"),
         ("main fast --kernels k,zzz", "--kernels: no workload is for zzz (there are k)"),
         ("main fast --kernels=", "--kernels: a name is empty"),
-        ("main fast --only=", "--only: an empty text is no filter"),
+        ("main fast --only=", "--only: a filter is empty"),
         ("main fast --peer=", "--peer: a name is empty"),
         ("main fast --peer lib --no-peers", "--peer: --no-peers leaves out all peers (give one of the two)"),
         ("main fast --peer lib", "--peer: no workload has a peer 'lib' (no workload has peers)"),
         ("main fast --fail-on=", "--fail-on: '' is not one of slower, broken, unclear, never"),
-        ("main fast --fail-on never,slower", "--fail-on: 'never,slower': 'never' goes with no other value (give it alone)"),
+        ("main fast --fail-on never,slower", "--fail-on: 'never,slower': 'never' excludes other values (give never alone)"),
         ("--resume {repo} --threshold 2", "--threshold: a resumed run keeps its options (with --resume use only --repo,"),
         ("--resume {repo} --only case=a", "--only: a resumed run keeps its options"),
         ("--resume {repo} --no-peers", "--peers: a resumed run keeps its options"),
@@ -105,7 +105,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --only slower", "--only: slower is a verdict, which only a finished run has"),
         ("main fast --runs-dir /proc/abprof", "/proc/abprof"),
         ("main fast --runs-dir {repo}/workloads/w.py", "workloads/w.py: File exists (choose another place with --runs-dir)"),
-        ("main fast --resume {repo}", "--resume: takes no refs; the run has them (abprof run --resume RUN)"),
+        ("main fast --resume {repo}", "--resume: cannot be used with refs (abprof run --resume RUN)"),
         ("--resume {repo}", "no run here (a run folder holds run.json)"),
         ("rerun {repo}", "no run here (a run folder holds run.json)"),
     ],
@@ -124,7 +124,7 @@ def test_devices(lab: Lab) -> None:
     refused(
         lab, "main", "fast", device="tpu", says="--device: unknown device 'tpu' (cpu, cuda, cuda:N or a GPU's UUID)"
     )
-    refused(lab, "main", "fast", "--device", "cpu", says="--device cpu: a CPU is measured alone")
+    refused(lab, "main", "fast", "--device", "cpu", says="--device cpu: cannot be combined with GPUs")
 
 
 def test_no_gpu(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +163,7 @@ def test_no_workloads_and_no_kernels(lab: Lab, tmp_path: Path) -> None:
         lab, "main", "main", *at_target, repo=repo.path, says="workloads: no workloads: main has no such folder (commit"
     )
     repo.commit("no workload", {"workloads/README.md": "to be written\n"})
-    refused(lab, "main", "main", repo=repo.path, says="no workloads here (docs/WRITING.md says how to write one)")
+    refused(lab, "main", "main", repo=repo.path, says="no workload files (docs/WRITING.md says how to write one)")
     repo.commit("no kernels", {"workloads/w.py": "# simulated\n"})
     refused(
         lab,

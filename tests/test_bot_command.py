@@ -60,7 +60,7 @@ WORDS = ("preset", "preset=a preset=b", "python=/tmp/x", "--device=cuda", "prese
     ],
 )
 def test_anything_else_is_refused(text):
-    with pytest.raises(AbprofError, match="not a command") as found:
+    with pytest.raises(AbprofError, match="not a valid command") as found:
         parse(text)
     assert "\n" not in found.value.line
 
@@ -202,7 +202,7 @@ def test_init_writes_both_files_and_replaces_nothing(tmp_path, capsys):
     config.write_text('users = ["ada"]\n')
     workflow.unlink()
     assert run_command_line(args) == 2
-    assert "exists with other content (nothing was written; --overwrite replaces it)" in capsys.readouterr().err
+    assert "exists with other content (nothing was written; --overwrite replaces the file)" in capsys.readouterr().err
     assert not workflow.exists()
     assert run_command_line([*args, "--overwrite"]) == 0
     assert "users = []" in config.read_text()

@@ -166,7 +166,7 @@ def test_limits_and_outages_are_tried_again(hub, post, fault, method, path):
         ("bot-token", {"status": 404}, "pull request 7 of team/kernels: GitHub answers 404"),
         ("bot-token", {"status": 418}, "GitHub answers 418"),
         ("bot-token", {"status": 502, "times": 99}, "GitHub cannot be reached: too many 502 error responses"),
-        ("bot-token", {"status": 200, "body": b"<html>not GitHub's</html>"}, "not an answer of GitHub"),
+        ("bot-token", {"status": 200, "body": b"<html>not GitHub's</html>"}, "did not come from GitHub"),
         (
             "bot-token",
             {"status": 403, "headers": {"x-ratelimit-reset": "99999999999"}, "body": "API rate limit exceeded"},
@@ -242,9 +242,9 @@ def test_no_pull_request_or_several(hub, post, heads, pull, says):
 
 def test_what_does_not_fit_together_is_refused(hub, post):
     assert post(plain(), "--repo", "else/where") == 2
-    assert "but the event is of team/kernels" in post.err
+    assert "is not the event's team/kernels" in post.err
     for words, says in (
-        (["comment"], "give either a run or an artifact"),
+        (["comment"], "needs a run or --artifact, not both"),
         (
             ["comment", "--artifact", str(post.folder / "notice.json"), "--repo", REPO, "--pr", "7"],
             "an artifact needs GitHub's event",

@@ -178,7 +178,7 @@ def test_what_is_not_as_it_should_be_is_told_before_anything_is_measured(tmp_pat
     }
     assert reasons == {"odd/": "NameError: name 'touch' is not defined"}
     said = odd.command(*at(odd, "main", "fast", "--dry-run", "--set", "n=4"))
-    assert said.err.splitlines()[-1] == "abprof: --set: type of n is unknown in this preset (choose another --preset)"
+    assert said.err.splitlines()[-1] == "abprof: --set: axis n has no values in this preset (choose another --preset)"
 
 
 def test_a_bug_is_exit_3_with_where_to_read_on(

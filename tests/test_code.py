@@ -143,10 +143,10 @@ def test_a_file_is_disassembled_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     assert content(str(tmp_path / "gone.so"), tmp_path) == Content(
-        missing="it could not be read: No such file or directory"
+        missing="the file could not be read: No such file or directory"
     )
     (tmp_path / "text.so").write_text("not one")
-    assert content(str(tmp_path / "text.so"), tmp_path).missing == "it could not be read: not a 64-bit ELF file"
+    assert content(str(tmp_path / "text.so"), tmp_path).missing == "the file could not be read: not a 64-bit ELF file"
 
 
 def test_a_gpus_instructions_are_put_into_classes() -> None:

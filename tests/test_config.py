@@ -65,7 +65,7 @@ def test_a_whole_file() -> None:
          "'0.0' is not a positive percentage"),
         ("[python]\nall = 'python'\nfoo = 'python'\n", "abprof.toml:3", "unknown side 'foo'"),
         ("[kernels.a]\n[environment]\nset = {'A=B' = 'x'}\n", "abprof.toml:3", "'A=B' is not a valid name of"),
-        ("[kernels.a]\nenv = {A = \"x\\u0000\"}\n", "abprof.toml:2", "a text with a NUL character"),
+        ("[kernels.a]\nenv = {A = \"x\\u0000\"}\n", "abprof.toml:2", "the text contains a NUL character"),
         ("[kernels.a]\npath = 'x'\n[kernels.b]\npath = 3\n[[threshold]]\npercent = 1\n", "abprof.toml:4",
          "Expected `str`, got `int`"),
         ("[[threshold]]\ncells = 'x'\npercent = 1\n[[threshold]]\npercent = 1\n", "abprof.toml:4",

@@ -82,7 +82,7 @@ def test_set_of_one_zipped_axis_keeps_the_step() -> None:
         ("causal=maybe", "causal=maybe: expected bool, like false"),
         (
             "q=32",
-            "no row of workload w has q=32: there q, k go in step (set all of them, or choose --workloads without it)",
+            "no row of workload w has q=32: it zips q, k (set all of these, or leave the workload out (--workloads))",
         ),
         ("seqlen=512,1024,0512", "seqlen has 512 twice"),
     ],
@@ -199,8 +199,8 @@ def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_
         ("w/n=4,a=1,c=2", "no workload has an axis 'c'"),
         ("w/a=1,b=true,n=4", "no cell w/a=1,b=true,n=4"),
         ("w/n=4,8,a=1,b=true", "n=4,8: expected int"),
-        ("n=4", "no id of a cell"),
-        ("/n=4", "no id of a cell"),
+        ("n=4", "not a cell's id"),
+        ("/n=4", "not a cell's id"),
     ],
 )
 def test_an_id_that_is_no_cell_is_refused_with_its_name(id: str, said: str) -> None:

@@ -186,7 +186,7 @@ def test_two_at_once_are_one(lab: Lab) -> None:
     _wait(lambda: _measures(lab) and stopped(lab.scenario), process)
     code, line, done = night(lab)
     assert (code, line["did"]) == (2, "refused"), done.err
-    assert "another nightly job is at work" in done.err
+    assert "another nightly job is running" in done.err
     for pid in stopped(lab.scenario):
         os.kill(pid, signal.SIGCONT)
     result = lab.finish(process)

@@ -109,7 +109,7 @@ def test_a_rerun_of_other_code_is_refused(slip: Slip) -> None:
     slip.repo.write({"kernels/tiny/tiny.c": source(400)})
     assert done.code == 2
     assert done.run["error"] == {
-        "what": ". is not what it was in the run",
+        "what": ". has changed since the run",
         "where": "side target",
         "advice": "start a new run",
     }
@@ -126,7 +126,7 @@ def test_rerun_adds_fresh_epochs_and_replaces_nothing(tmp_path: Path) -> None:
     before = rounds.read_bytes()
     again = ("rerun", first.run["run_dir"], "--json")
     refused = abprof(*again, "--only", "faster", cwd=repo.path, home=tmp_path)
-    assert (refused.code, refused.run["error"]["what"]) == (2, "no cell is faster")
+    assert (refused.code, refused.run["error"]["what"]) == (2, "no cell has the verdict faster")
     done = abprof(*again, "--only", "unclear", cwd=repo.path, home=tmp_path)
     assert done.verdicts() == {CELL: "slower"}
     assert rounds.read_bytes().startswith(before)

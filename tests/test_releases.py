@@ -66,7 +66,7 @@ def test_two_releases_away_from_any_repository(tmp_path: Path) -> None:
     assert again.code == 1, again.err
     release(links, "2.0", 2.0)
     refused = abprof("rerun", folder, cwd=place, home=tmp_path, **env)
-    assert "side target: dist:tiny-release==2.0 is not what it was in the run (start a new run)" in refused.err
+    assert "side target: dist:tiny-release==2.0 has changed since the run (start a new run)" in refused.err
 
 
 def test_a_release_that_reaches_for_anothers_files(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_did_my_branch_get_faster_than_the_release(lab: Lab) -> None:
 
 def test_what_a_release_cannot_be(lab: Lab) -> None:
     for words, says in {
-        ("main", "dist:k"): "dist:k: not a release with one exact version (dist:NAME==VERSION)",
+        ("main", "dist:k"): "dist:k: not a release with one exact version (write dist:NAME==VERSION)",
         (
             "dist:k==7",
             "main",
@@ -123,4 +123,4 @@ def test_what_a_release_cannot_be(lab: Lab) -> None:
         done = lab.abprof(*words)
         assert (done.code, done.err.splitlines()[-1]) == (2, f"abprof: {says}")
     night = lab.command("nightly", "--repo", str(lab.repo.path), "--branch", "dist:k==1.0", "--device", "simulated")
-    assert "dist:k==1.0: a nightly job needs a branch: a release never moves" in night.out + night.err
+    assert "dist:k==1.0: a nightly job needs a branch, not a release" in night.out + night.err

@@ -105,7 +105,7 @@ def test_a_picture_without_numbers_says_so_and_still_is_one():
         (("--format", "pdf"), "'pdf' is not one of html, md, csv, json, png, junit, legacy, artifact"),
         (("--format", "md", "--json"), "--format md with --json"),
         (("--format", "md", "--open"), "--format md with --open"),
-        (("--format", "legacy"), "no script before abprof wrote a file for these workloads"),
+        (("--format", "legacy"), "this format has no files for the workloads of the run"),
     ],
 )
 def test_what_does_not_go_together_is_refused(abprof, folder, args, says):
@@ -217,7 +217,7 @@ def test_two_runs_on_the_command_line(abprof, tmp_path):
     assert json.loads(abprof("report", *paths, "--json")[1])["rows"][0]["second"] == "not in this run"
     code, _, err = abprof("report", *paths, "--format", "html")
     assert code == 2
-    assert "two runs are compared in a table (--json prints it as JSON)" in err
+    assert "two runs are compared in a table (--json prints the table as JSON)" in err
     assert abprof("report", *paths, paths[0])[0] == 2
 
 

@@ -105,8 +105,8 @@ def test_a_cell_that_is_not_there(repo: GitRepo, cell: str, said: str) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["main", "tiny"], "'tiny': no id of a cell (as every report prints it: WORKLOAD/axis=value"),
-        (["main", "/n=1"], "'/n=1': no id of a cell"),
+        (["main", "tiny"], "'tiny': not a cell's id (write it as reports do: WORKLOAD/axis=value"),
+        (["main", "/n=1"], "'/n=1': not a cell's id"),
         (["main", CELL, "--seed", "9223372036854775808"], "--seed: "),
         (["main", CELL, "--runs", "0"], "--runs: "),
         (["main", CELL, "--warmup", "-1"], "--warmup: "),

@@ -273,7 +273,7 @@ def test_what_no_argument_can_hold_is_refused(text: str, tmp_path: Path) -> None
 
 def test_where_nothing_could_be_called_no_script_is_written(tmp_path: Path) -> None:
     run = runs.run()
-    with pytest.raises(AbprofError, match="no cell could be called"):
+    with pytest.raises(AbprofError, match="no cell can be called"):
         scripts(msgspec.structs.replace(run, observations=()), run.cells, tmp_path)
 
 
@@ -355,7 +355,7 @@ def test_what_cannot_be_as_in_the_run_is_said(lab: Lab, tmp_path: Path) -> None:
         (["RUN", "--only", "n=9"], "n has no value '9'"),
         (["nowhere", "main"], "unknown ref 'nowhere'"),
         (["main", "fast", "--cell", "w/n=x"], "--cell w/n=x: n=x: expected int"),
-        (["main", "fast", "--cell", "w"], "'w': no id of a cell"),
+        (["main", "fast", "--cell", "w"], "'w': not a cell's id"),
         (["main", "fast", "--cell", "w/n=1", "--set", "n=2"], "--set: a cell's id sets its values"),
     ],
 )

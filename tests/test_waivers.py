@@ -118,7 +118,7 @@ def test_waive_writes_what_runs_read_and_keeps_what_is_there(tmp_path, capsys):
     ("args", "says"),
     [
         (("--until", "soon"), "--until: invalid date 'soon'"),
-        (("--until", "2020-01-01"), "--until: 2020-01-01 has passed"),
+        (("--until", "2020-01-01"), "--until: 2020-01-01 is in the past"),
         (("--most", "-1"), "--most"),
         (("--reason", "a\nb"), "--reason: the value contains unprintable characters"),
         (("--owner", " "), "--owner: the value is empty"),

@@ -1,4 +1,4 @@
-"""Build each kernel package of each side in its own process, cached by content, and start the run's workers.
+"""Build each side's kernel packages, cached by content, and start the run's workers.
 
 `build_packages` takes a `WorkerFactory` and a `Job` per package and side, and returns `Build` records. Code under test
 gets an environment without secrets (`builds.environment`), and may run in bubblewrap (`builds.sandbox`). `Watch`

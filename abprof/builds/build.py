@@ -1,8 +1,8 @@
-"""Build kernel packages. A separate process builds each package of each side; builds are cached by content.
+"""Build kernel packages, each side's package in its own process. Builds are cached by content.
 
 CACHE/builds/KEY/GENERATION/ holds src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/ (Triton's,
-torch's, ...) and build.log. A build contains its folder's path (ninja, rpath). So abprof makes each build in its final
-folder, while it holds the key's lock, and publishes the build by an atomic write of KEY/published.json.
+torch's, ...) and build.log. A build cannot be moved, because ninja files and rpaths contain its path. So abprof builds
+in the final folder, under a lock, and publishes the finished build by writing KEY/published.json.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Job:
 
 
 class _Published(Record, frozen=True):
-    """The content of published.json: the key's current generation, and the record of its build."""
+    """The content of published.json: the current build and the name of its folder."""
 
     generation: str
     build: Build
@@ -67,7 +67,7 @@ class _Published(Record, frozen=True):
 
 @dataclass
 class _Running:
-    """The running build processes. `close`, which any thread may call, ends these processes and all that start later."""
+    """The running build processes. `close` ends these processes and prevents new ones."""
 
     closed: bool = False
     workers: set[Worker] = field(default_factory=set)
@@ -184,8 +184,8 @@ def differences(cache: Path, before: str, now: str) -> list[str]:
 
 
 def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str], content: str) -> bool:
-    """Whether a cached build is unchanged: the copies of its inputs are equal, no importable file was added, and every
-    file that the build loaded is equal, also outside the build. Files in worktrees, which end with runs, are skipped."""
+    """Whether a cached build can be reused: its inputs, its importable files and the files that it loaded are
+    unchanged. Files loaded from worktrees are not compared, because worktrees are removed when a run ends."""
     try:
         if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
             return False
@@ -204,7 +204,7 @@ def _compiled(folder: Path) -> list[str]:
 
 
 def _new_generation(home: Path) -> Path:
-    """Make an empty build folder in `home`, named by the next number or the number of a killed build. Return its path."""
+    """Make an empty, numbered build folder in `home`, and return its path."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
     shutil.rmtree(place, ignore_errors=True)
@@ -218,7 +218,7 @@ def _new_generation(home: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Runs a job's process, which builds and imports the package, then calls cases so that the JIT compiles now."""
+    """Builds one package in its own process, then calls its cases once, so that JIT kernels are compiled."""
 
     factory: WorkerFactory
     job: Job
@@ -227,10 +227,10 @@ class _Builder:
     place: Path
 
     def run(self, fresh: Build) -> Build:
-        """Build the package, and return `fresh` with the results or the failure of the build.
+        """Return `fresh`, completed with the results or the failure of the build.
 
-        The failure of a case is ignored here: the measurement of the case reports its status. If a case kills the
-        process, a new process calls the remaining cases.
+        A failing case does not fail the build: its measurement will report the failure. If a case kills the process, a
+        new process calls the remaining cases.
         """
         calls: list[tuple[Cell, str]] | None = None  # (case, variant) still to call; None: not known yet
         log, name, began = self.place / "build.log", self.job.name, time.monotonic()
@@ -287,7 +287,7 @@ class _Builder:
         return built
 
     def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
-        """Call one variant of a case in `worker`. Return whether the worker's process survived."""
+        """Call one variant of a case in `worker`. Return whether the worker is still alive."""
         try:
             worker.call(wire.Open(cell.workload, dict(cell.params), "build", variant), self.factory.timeout)
             worker.call(wire.Close(), self.factory.timeout)
@@ -327,10 +327,10 @@ def _first_error(log: Path) -> str:
 def identical(
     builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
 ) -> bool:
-    """Whether all sides load the same bytes for a package and only allowed files, with equal settings and toolchains.
+    """Whether a package is identical on all sides: loaded files, reachable sources, settings and toolchains.
 
-    `packages`: side id -> package on that side; `toolchain`: side id -> versions in the build key. Sources that the
-    package can reach must be equal too, because a case may load files that the build did not load.
+    `packages`: side id -> package on that side; `toolchain`: side id -> versions in the build key. A case may load more
+    files than the build did, so all sources that the package may load must be equal.
     """
     mine = [b for b in builds if b.side in packages and b.kernel == packages[b.side].name]
     if len(mine) < 2 or any(b.failure or b.unproved for b in mine):
@@ -344,10 +344,10 @@ def identical(
 
 
 def _package_content(build: Build, package: Package) -> str:
-    """Return the SHA-256 of all files in the build's src/ that code of the package may load, except documents.
+    """Return the SHA-256 of the files in the build's src/ that the package may load, except documents.
 
-    A package with a configured path or module may load all its inputs. A package in kernels/ may load everything in
-    kernels/ except the folders of other packages that none of its files names.
+    A package in kernels/ may load all of kernels/, except the folders of packages that it does not use (`_unreached`).
+    A package with a configured path or module may load all its inputs.
     """
     src = Path(build.path) / "src"
     names = [name for name in keys.inputs(src, package) if not name.endswith((".md", ".rst", ".ipynb"))]
@@ -358,8 +358,8 @@ def _package_content(build: Build, package: Package) -> str:
 
 
 def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the folders in kernels/ that the package does not use, directly or through others. A file uses the folders
-    whose names it contains."""
+    """Return the folders in kernels/ that the package does not use, directly or indirectly. A file uses a folder if the
+    file contains the folder's name."""
     folders = {parts[1] for name in names if len(parts := name.split("/")) > 2}
     reached, todo = {package}, [package]
     while todo:
@@ -381,14 +381,14 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
 
 @contextlib.contextmanager
 def in_use(cache: Path) -> Iterator[None]:
-    """Prevent `sweep` from removing builds during the block: workers may load files of their builds at any time."""
+    """Prevent `sweep` from removing builds during the block."""
     with locks.locked(cache / "builds" / ".in-use", shared=True):
         yield
 
 
 def sweep(cache: Path, *, everything: bool) -> list[str]:
-    """Remove unfinished builds, cache folders of earlier abprof versions, and replaced builds unless a run uses builds;
-    with `everything` all builds. Return a line per removal. Raises AbprofError for `everything` during a run."""
+    """Remove unfinished builds, caches of earlier abprof versions and, if no run is active, replaced builds. With
+    `everything` remove all builds, or raise AbprofError if a run is active. Return a line per removal."""
     homes = sorted(path for path in (cache / "builds").glob("*") if path.is_dir())
     lines = []
     for earlier in (cache / name for name in _EARLIER if (cache / name).is_dir()):

@@ -1,9 +1,9 @@
 """Choose the environment of builders and workers: the user's variables without secrets, or only variables of an
-allow-list; cache variables name private folders.
+allow-list. Each build has its own cache folders.
 
-A worker could also read withheld variables from its parent: /proc/PID/environ shows the initial variables of a process,
-and /proc/PID/mem all of its memory. So `scrub_secrets` wipes the secret values from /proc/PID/environ, and makes the
-kernel deny other processes (except root's) this process's memory. The shell that started abprof keeps its own copy.
+Code under test could also read secrets of its parent process, in /proc/PID/environ (the initial variables) or
+/proc/PID/mem. So `scrub_secrets` overwrites the secrets in /proc/PID/environ, and makes the memory of abprof's process
+unreadable for other processes, except root's. The shell that started abprof keeps its own copy.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ _CACHES = {
 
 
 def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return `environ` without secrets, and the names of withheld variables. `mode`: "user" keeps all variables that
-    do not look like secrets, "clean" only those of an allow-list. `allow`: names of variables to keep in any case."""
+    """Return the variables of `environ` that workers receive, and the names of the others. `mode`: "user" withholds
+    likely secrets, "clean" all but an allow-list. Variables named in `allow` are never withheld."""
     let_through = set(allow)
     kept, withheld = {}, []
     for name, value in environ.items():
@@ -79,13 +79,13 @@ def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Lit
 
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return a worker's environment: `shared` variables, cache variables (and a missing HOME) in `caches`, and `extra`."""
+    """Return a worker's environment: the `shared` variables, cache folders in `caches`, and `extra`."""
     private = {name: str(caches / folder) for name, folder in _CACHES.items() if name != "HOME" or name not in base}
     return {**shared(base, device), **private, **extra}
 
 
 def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
-    """Return the variables that all workers share: `base` without cache variables, and with only `device` visible."""
+    """Return the variables that all workers share: `base` without cache folders; CUDA sees only `device`."""
     env = {
         **{name: value for name, value in base.items() if name not in _CACHES or name == "HOME"},
         "PYTHONNOUSERSITE": "1",
@@ -106,7 +106,7 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
 
 
 def scrub_secrets(allow: Iterable[str] = ()) -> None:
-    """Wipe secrets from /proc/PID/environ, except variables in `allow`. os.environ keeps all. No effect without /proc."""
+    """Overwrite secrets in this process's /proc/PID/environ, except those in `allow`. os.environ is unchanged."""
     known = {os.fsencode(name) for name in clean(os.environ, "user", allow)[1]}
     with contextlib.suppress(OSError, AttributeError, ValueError, IndexError):
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE

@@ -35,8 +35,7 @@ def inputs(tree: Path, package: Package) -> list[str]:
 
 
 def folders(package: Package) -> tuple[str, ...]:
-    """Return folders that contain all `inputs` of a package, relative to the side's root; "" is the root itself. Two
-    commits with equal content in these folders have equal inputs."""
+    """Return the folders, relative to the side's root, that contain all `inputs` of a package; "" is the root."""
     patterns = _patterns(package)
     if all(pattern.endswith("/**") for pattern in patterns):  # other patterns may match at any depth
         return tuple(dict.fromkeys(pattern[:-3] for pattern in patterns))
@@ -52,7 +51,7 @@ COMPILED = (".pyc",)
 
 
 def importable(tree: Path, kinds: tuple[str, ...] = IMPORTABLE) -> tuple[str, ...]:
-    """Return the files below `tree` whose suffix is in `kinds`, sorted, including files in `__pycache__`."""
+    """Return the files below `tree` whose suffix is in `kinds`, sorted, as paths relative to `tree`."""
     found = [Path(folder) / name for folder, _, names in os.walk(tree) for name in names if name.endswith(kinds)]
     return tuple(sorted(str(path.relative_to(tree)) for path in found))
 
@@ -64,7 +63,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def of_side(package: Package, side: str) -> Package:
-    """Return `package` with {side} filled in. {worktree} and {build_dir} stay, because these paths depend on the key.
+    """Return `package` with {side} filled in; {worktree} and {build_dir} are filled in later.
 
     Raises AbprofError for other names in braces.
     """
@@ -76,9 +75,9 @@ def of_side(package: Package, side: str) -> Package:
 
 
 def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[str, str]:
-    """Return the variables of a builder that are part of the build key: all in `named`, and all that _NOISE does not match.
+    """Return the variables that are part of the build key: those in `named`, and others that a build may read.
 
-    `prefix`: sys.prefix of the interpreter. Activating the interpreter's own venv does not change the key.
+    `prefix`: the interpreter's sys.prefix. A variable that names the interpreter's own venv is left out.
     """
     kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
     kept = {
@@ -97,7 +96,7 @@ def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[
 def made_of(
     package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the digest of each part of a build key. `package` comes from `of_side`, and `env` from `counted`."""
+    """Return the parts of a build key, as name -> digest. `package` comes from `of_side`, and `env` from `counted`."""
     settings = f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}"
     parts = {"the sources": content_hash, "its settings in abprof.toml": settings}
     parts |= {f"toolchain: {name}": value for name, value in toolchain.items()}
@@ -106,7 +105,7 @@ def made_of(
 
 
 def build_key(parts: Mapping[str, str]) -> str:
-    """Return the build key, 20 hex digits, for the digests of its parts (see `made_of`)."""
+    """Return the build key, 20 hex digits, made of the `parts` that `made_of` returned."""
     return _digest("\n".join(f"{name}={digest}" for name, digest in parts.items()))
 
 

@@ -1,8 +1,8 @@
 """Run code under test in a sandbox (`--contain`): bubblewrap starts the code on a read-only file system.
 
-A sandboxed process may write to its own build, its own folder of the run's scratch and a private folder for temporary
-files. The process sees no other processes, no network (except builders), no devices except GPUs, and no keys in the
-home folder. The sandbox does not change timing, because it intercepts no calls to the processor or the GPU.
+A sandboxed process may write to its own build, its own scratch folder and a private folder for temporary files. The
+process sees no other processes, no network (except builders), no devices except GPUs, and no keys in the home folder.
+The sandbox does not change timing, because it intercepts no calls to the processor or the GPU.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _TEMPORARY = ("/tmp", "/var/tmp")  # noqa: S108 - mounted privately
 
 @dataclass(frozen=True)
 class Sandbox:
-    """A bubblewrap program (`tool`: its path) that works on this machine."""
+    """The bubblewrap program that starts code under test. `tool`: its path."""
 
     tool: str
     version: str  # "bubblewrap 0.8.0"
@@ -58,8 +58,7 @@ class Sandbox:
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command and the environment that start `argv` in the sandbox. `network`: allow network access.
 
-        The process may write to `own` (created if missing) and `writable`. $TMPDIR is OWN/caches/tmp, mounted at /tmp
-        or /var/tmp if possible, because paths of sockets must be short.
+        The process may write to `own` (created if missing), `writable` and $TMPDIR, a private folder in `own`.
         """
         temporary = own / "caches" / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
@@ -91,10 +90,10 @@ def find() -> Sandbox:
 
 
 def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
-    """Return a run's sandbox (None: no sandbox), and the reason, else "", if bubblewrap does not work for `auto`.
+    """Return a run's sandbox (None: none), and why --contain auto found no sandbox that works, else "".
 
-    `contain` is a value of --contain; "auto" asks for a sandbox if `environment` is "clean", which is meant for
-    untrusted code. Raises AbprofError if bubblewrap does not work and `contain` is "always".
+    `contain` is the value of --contain; "auto" asks for a sandbox only if `environment` is "clean". Raises AbprofError
+    if `contain` is "always" and bubblewrap does not work.
     """
     if contain == "never" or (contain == "auto" and environment != "clean"):
         return None, ""
@@ -107,14 +106,14 @@ def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
 
 
 def refuse_foreground(contain: str, what: str) -> None:
-    """Raise AbprofError if `contain` is "always": `what` runs under a profiler, which needs to run outside a sandbox."""
+    """Raise AbprofError if `contain` is "always", because `what` runs under a profiler, which fails in a sandbox."""
     if contain == "always":
         advice = "leave out one of the two, or use --contain auto, which sandboxes all other processes"
         raise AbprofError(NOT_FOREGROUND.format(what), where="--contain always", advice=advice)
 
 
 def foreground_notes(sandbox: Sandbox | None, what: str) -> tuple[str, ...]:
-    """Return a note that `what` is not sandboxed, although the run is; () for a run without a sandbox."""
+    """Return a note that `what` runs outside the run's sandbox; () if the run has no sandbox."""
     return (f"not contained: {NOT_FOREGROUND.format(what)}",) if sandbox is not None else ()
 
 
@@ -126,7 +125,7 @@ def _everything() -> list[str]:
 
 
 def _hidden(given: Sequence[Path]) -> list[str]:
-    """Return the arguments of bwrap that hide keys and sockets, except folders that contain one of the `given` paths."""
+    """Return the arguments of bwrap that hide keys and sockets. Folders that contain a path in `given` stay visible."""
     homes = [Path(os.environ["HOME"])] if os.environ.get("HOME") else []
     with contextlib.suppress(KeyError):  # home folder in the user database
         homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))

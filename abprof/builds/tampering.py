@@ -1,9 +1,9 @@
 """Detect tampering: find the files whose size, inode or ctime changed while code under test ran.
 
-A target's code runs as the user who runs abprof. Without a sandbox the code can write to the base's build, the
-workloads or the worker's code, and so falsify the measurement. Fingerprints are taken before the builds, and compared
-after the builds and after each cell. Ordinary processes cannot set ctime, so a restored file is detected too. Compiled
-Python (`__pycache__`) is checked like source: no worker writes such files, but an import would prefer them to source.
+Code under test runs as the user who runs abprof. Without a sandbox it can change the base's build, the workloads or the
+worker's code, and so falsify the measurement. Fingerprints of files are taken before the builds, and compared after the
+builds and after each cell. Programs cannot set ctime, so a file that was changed and restored is detected too. Compiled
+Python (`__pycache__`) is watched too, because an import prefers it to the source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Print = tuple[int, int, int]  # size, inode, ns of the last change
 
 
 class Watch:
-    """Detects files that changed after this object was made; make it before any process of the run starts."""
+    """Detects files that change after this object was made. Make it before the run starts any process."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Watch:
         scratch: Path | None = None,
         packages: Iterable[Package] = (),
     ) -> None:
-        """Take fingerprints of files in `judging` (folders of workloads and worker code), `trees` (the sides' checkouts)
-        and `scratch` (the folder of expected values). `outside`: repository, git folder and runs folder; changes there
-        are reported but do not affect results. `packages`: the packages to build, whose inputs are hashed."""
+        """Take fingerprints. `judging`: folders of workloads and worker code; `trees`: the sides' checkouts; `scratch`:
+        folder of expected values; `packages`: packages to build; `outside`: the repository, its git folder and the runs
+        folder, where a change is reported but does not affect results."""
         self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
         for tree in trees:  # watched only until the builds are made, because builds are copies of the trees
             self._roots.setdefault(Path(tree.path), "tree")
@@ -65,7 +65,7 @@ class Watch:
         self._strict = bool(self._elsewhere)
 
     def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
-        """Yield the files in which builds differ from their records; then watch the builds instead of the worktrees."""
+        """Yield the files of `builds` that differ from their records. Then watch the builds instead of worktrees."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
         made = [a for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")]
@@ -89,8 +89,8 @@ class Watch:
         self._building = False
 
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
-        """Yield the build's copies of inputs that differ from the originals. A package may rewrite its own copies during
-        the build, which falsifies results only if code may be untrusted and no sandbox separates the builds."""
+        """Yield the copies of inputs that the build changed. This falsifies results only if the code is untrusted and
+        runs without a sandbox."""
         src = Path(build.path) / "src"
         for name, digest in self._inputs.get((build.side, build.kernel), {}).items():
             self._decide.add(str(src / name))
@@ -100,7 +100,7 @@ class Watch:
                 yield from self._report(str(src / name), how, moment, falsifies=self._strict)
 
     def look(self, moment: str) -> Iterator[Touched]:
-        """Yield the watched files that changed since the last call. `moment` says when the change was noticed."""
+        """Yield the watched files that changed since the last call. `moment`: the time of this check, in words."""
         before, self._known = self._known, self._prints(self._roots)
         for path, how in _changes(before, self._known):
             kind = self._kind(path)
@@ -125,7 +125,7 @@ class Watch:
         return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
 
     def _prints(self, roots: Mapping[Path, str]) -> dict[str, Print]:
-        """Return path -> fingerprint of all watched files and links below `roots` (folder -> kind), except .git."""
+        """Return path -> fingerprint of the watched files below `roots` (folder -> kind of folder), except .git."""
         found: dict[str, Print] = {}
         for root, kind in roots.items():
             for folder, folders, names in os.walk(root):
@@ -136,7 +136,6 @@ class Watch:
         return found
 
     def _prints_elsewhere(self) -> dict[str, Print]:
-        """Return path -> fingerprint of the files in `_elsewhere`, and of the files directly in its folders."""
         found: dict[str, Print] = {}
         for place in self._elsewhere:
             with contextlib.suppress(OSError):
@@ -160,8 +159,8 @@ def _content(tree: Path, name: str) -> str:
 
 
 def _elsewhere(repository: Path, git: Path, runs_dir: Path) -> list[Path]:
-    """Return the files and folders that malicious code likes to change and other processes do not: the repository,
-    git's settings and hooks, run.json of earlier runs, and the top of the home folder."""
+    """Return the paths outside the run that are watched: the repository, git's settings and hooks, run.json of earlier
+    runs, and some folders of the home folder."""
     home = paths.home()
     homes = [home, *(home / name for name in _IN_HOME)] if home else []
     older = sorted(runs_dir.glob("*/run.json"))[-200:]

@@ -42,12 +42,12 @@ sys.exit(main())
 class ForkServers:
     """Starts fork servers: processes that have imported torch and fork workers. Sandboxed runs use no fork servers.
 
-    Workers forked from one server have their libraries at the same addresses, so epochs alternate between the servers
-    of an interpreter. Sides with the same interpreter share servers.
+    All workers of one server have their libraries at the same addresses, which can affect times. So successive epochs
+    use different servers. Sides with the same interpreter share servers.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, folder: Path = Path(), log: Path = Path()) -> None:
-        """Start nothing yet. `env`: environment of fork servers (None: never start a server); `folder`: working folder; `log`: log file."""
+        """`env`: environment of the servers (None: start no server); `folder`: working folder; `log`: log file."""
         self._env, self._folder, self._log = env, folder, log
         self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
 
@@ -70,7 +70,7 @@ class ForkServers:
             server.kill()
 
     def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
-        """Start the fork servers that run `argv` in the background; with `at_once` and few cores, only one of them."""
+        """Start the fork servers for `argv` without waiting for them; with `at_once` and few cores, start only one."""
         plenty = len(os.sched_getaffinity(0)) > _CORES_EACH * _SERVERS
         for number in range(_SERVERS if plenty or not at_once else 1):
             self.server(argv, number + 1)
@@ -112,8 +112,8 @@ class WorkerFactory:
         logs: Path,
         workloads: Mapping[str, Path],
     ) -> WorkerFactory:
-        """Return a factory with the interpreter of each side and the environment that `options` choose. `sides`: ids.
-        Raises AbprofError if an interpreter does not exist."""
+        """Return a run's factory, with the interpreters and the environment that `options` choose. `sides`: ids of the
+        sides. Raises AbprofError if an interpreter does not exist."""
         # Links are not resolved: a venv's python is a link.
         workers = {id: worker_argv() or (interpreter(options, id), "-P", str(install_bundle(cache))) for id in sides}
         settings = (options.file or File()).environment
@@ -139,8 +139,8 @@ class WorkerFactory:
         )
 
     def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """Return the factory with the run's sandbox, and a note if --contain auto asks for a sandbox that does not work.
-        On a GPU this starts a test worker: drivers may fail in a sandbox. Raises AbprofError if --contain always fails."""
+        """Return the factory with the sandbox that `options` ask for. If no sandbox works, return for --contain auto
+        the factory without sandbox and a note, and raise AbprofError for --contain always."""
         sandbox, why = chosen(options.contain, environment.mode(options.env, os.environ))
         made = replace(self, sandbox=sandbox)
         if sandbox is not None and self.device != "cpu":
@@ -158,7 +158,7 @@ class WorkerFactory:
         return self.workers["base" if side in STANDING_IN else side]
 
     def mount(self, checkout: Checkout, package: Package, place: Path) -> wire.Mount:
-        """Return the record that tells a worker how to import the build at `place`, and which files it may load."""
+        """Return where a worker imports the build at `place` from, and which files the worker may load."""
         src = place / "src"
         if package.module:
             # `path` is the package's folder; the import root lies as many levels above as the import name has parts.
@@ -179,11 +179,11 @@ class WorkerFactory:
         )
 
     def start(self, id: str, mount: wire.Mount | None = None, epoch: int = 0) -> wire.Start:
-        """Return the first request to the worker `id` (a side's id, "control", "peers" or "judge")."""
+        """Return the start message for the worker `id`: a side's id, "control", "peers" or "judge"."""
         return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch)
 
     def alone(self, name: str, side: str = "base", *, forked: bool = False) -> Worker:
-        """Start a worker without a build that logs to NAME.log; with `forked`, from a fork server. Raises WorkerDied."""
+        """Start a worker that has no build and logs to NAME.log. `forked`: use a fork server. Raises WorkerDied."""
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, server=server)
@@ -201,10 +201,10 @@ class WorkerFactory:
         network: bool = False,
         epoch: int | None = None,
     ) -> Worker:
-        """Start a worker of `epoch` for the build at `place`; None: a builder. Raises WorkerDied.
+        """Start a worker for the build at `place` in `epoch`, or a builder if `epoch` is None. Raises WorkerDied.
 
-        A sandboxed process has network access only with `network`. The worker of base, which computes expected values,
-        may write anywhere in `scratch`; other workers may write to SCRATCH/SIDE.
+        In a sandbox a worker of base, which computes expected values, may write to `scratch`, and others to
+        SCRATCH/SIDE; network access needs `network`.
         """
         room = self.scratch / side
         room.mkdir(exist_ok=True)
@@ -241,7 +241,7 @@ class WorkerFactory:
         network: bool = False,
         **more: Any,
     ) -> Worker:
-        """Start a worker, in the run's sandbox if any, that may write to `own` and `writable`. Raises WorkerDied."""
+        """Start a worker. In a sandboxed run it may write only to `own` and `writable`. Raises WorkerDied."""
         if self.sandbox is not None:
             argv, env = self.sandbox.around(argv, env, own=own, writable=writable, network=network)
             more["walled"] = True
@@ -266,7 +266,7 @@ def interpreter(config: Options, side: str) -> str:
 def install_bundle(cache: Path) -> Path:
     """Install the worker bundle and return its start script, CACHE/harness/HASH/run_worker.py.
 
-    A bundle that differs from abprof's own files (code under test may have changed it) is replaced. Raises AbprofError.
+    A bundle that code under test has changed is replaced. Raises AbprofError if this fails.
     """
     # Of records/ only messages.py: the other modules need msgspec.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
@@ -295,7 +295,7 @@ def install_bundle(cache: Path) -> Path:
 
 
 def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether the folder `home` holds exactly `files` (relative path -> content), and no links."""
+    """Whether `home` contains exactly `files` (relative path -> content), and no links."""
     try:
         paths = [path for path in home.rglob("*") if path.is_symlink() or not path.is_dir()]
         links = any(path.is_symlink() for path in (home, *paths))

@@ -32,14 +32,13 @@ _REFUSALS = {  # errno of a lacking resource -> advice
 
 
 class _Verbs(TyperGroup):
-    """The group of all verbs, which inserts `run` before a first word that is not a verb."""
+    """The group of all verbs. Without a verb, the command line means `abprof run`."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
         self.rich_markup_mode = None  # importing rich takes noticeable time, and the list of verbs needs no markup
 
     def make_context(self, info_name: Any, args: list[str], parent: Any = None, **extra: Any) -> Any:
-        """Insert `run` into `abprof main feature` and `abprof --repo P main feature`, then parse as click does."""
         options = self.commands["run"].params
         takes_value = {name for p in options if not getattr(p, "is_flag", True) for name in p.opts}
         words = iter(args)
@@ -75,7 +74,7 @@ def program(ctx: Any) -> list[str] | None:
 
 
 def given(ctx: Any) -> dict[str, str]:
-    """Return parameter -> option (`set` -> `--set`) for each option given on the command line."""
+    """Return parameter -> option (`runs_dir` -> `--runs-dir`) for each option given on the command line."""
     sources = [(param, ctx.get_parameter_source(param.name)) for param in ctx.command.params]
     return {param.name: param.opts[0] for param, source in sources if source and source.name == "COMMANDLINE"}
 
@@ -83,7 +82,7 @@ def given(ctx: Any) -> dict[str, str]:
 def refuse(
     ctx: Any, what: str, *, but: Collection[str] | None = None, only: Collection[str] = (), advice: str = "leave it out"
 ) -> None:
-    """Raise AbprofError `what` for an option on the command line that is not among `but` or, without `but`, is among `only`."""
+    """Raise AbprofError `what` if an option in `only` was given; with `but`, if any option not in `but` was given."""
     for name, option in given(ctx).items():
         if name in only if but is None else name not in but:
             raise AbprofError(what, where=option, advice=advice)
@@ -103,7 +102,7 @@ def warn(text: str) -> None:
 
 
 def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
-    """Run `command` and return its exit code. Print an exception as one line and return the exception's exit code. Never raises."""
+    """Run `command` and return its exit code. An exception becomes one line and an exit code. Never raises."""
     try:
         code = command()
         return int(code) if isinstance(code, int) else 0

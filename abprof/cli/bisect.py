@@ -25,11 +25,11 @@ def bisect(
     refs: Annotated[list[str], typer.Argument(metavar="GOOD BAD", help="A fast and a slow commit.")] = [],  # noqa: B006
     **values: Any,
 ) -> int:
-    """Find the commits between GOOD and BAD that made cells slower. Each step is an ordinary run that compares one commit with
-    GOOD until the answer is certain or the budget is spent; each culprit is then compared with its parent.
+    """Find the commits between GOOD and BAD that made cells slower. Each step is an ordinary run that compares one
+    commit with GOOD; each commit found is then compared with its parent.
 
-    Commits that do not build are skipped; several culprits can be found; an undecided part is reported as a range of commits.
-    Exit codes: 0 every culprit found, or nothing is slower; 4 a part stayed undecided.
+    Commits that do not build are skipped. A range of commits is reported where no single commit can be named. Exit
+    codes: 0 every slower commit was found, or nothing is slower; 4 a range of commits is left.
     """
     import msgspec
 
@@ -39,7 +39,7 @@ def bisect(
     view, json, resume = view_of(values), values["json"], values["resume"]
     if resume:
         if refs or program(ctx) is not None:
-            raise AbprofError("a resumed bisection has its refs", where="--resume", advice="leave GOOD and BAD out")
+            raise AbprofError("cannot be used with refs", where="--resume", advice="leave GOOD and BAD out")
         refuse(ctx, "a resumed bisection keeps its options", but=("resume", "repo", "json", *VIEW))
         folder = Path(resume)
         begun = read(folder)

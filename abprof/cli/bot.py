@@ -16,10 +16,10 @@ from abprof.records.errors import AbprofError, Exit
 
 @app.command("comment", short_help="Post a run's result on a pull request.")
 @takes(
-    text("--repo", "OWNER/NAME", "Repository on GitHub; default: the event's.", default=""),
-    number("--pr", "N", "Number of the pull request; default: the event's.", 1, default=0),
+    text("--repo", "OWNER/NAME", "Repository on GitHub; default: from the event file.", default=""),
+    number("--pr", "N", "Number of the pull request; default: from the event file.", 1, default=0),
     text("--artifact", "FILE", "Post this output of `report --format artifact` instead of RUN."),
-    text("--event", "FILE", "GitHub's event file, which names repository and pull request."),
+    text("--event", "FILE", "GitHub's event file, which names the repository and the pull request."),
     text("--key", "TEXT", "Keep one comment per key, e.g. per device; default: no key.", default=""),
     text("--url", "URL", "Link to the full report.", default=""),
     text("--summary", "FILE", "Also append the comment to this file [$GITHUB_STEP_SUMMARY]."),
@@ -28,14 +28,13 @@ from abprof.records.errors import AbprofError, Exit
 def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "", **values: Any) -> int:
     """Post a run's result on a pull request as one comment that later runs update, or print it (--dry-run).
 
-    The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md describes the
-    rules and the two jobs; only the second job has a token.
+    The token comes from GITHUB_TOKEN or GH_TOKEN, the server from GITHUB_API_URL. docs/BOT.md describes the bot.
     """
     from abprof.extras.bot import make_notice, post_notice, read_notice, render
 
     artifact, event, link = values["artifact"], values["event"], values["url"]
     if bool(run) == bool(artifact):
-        raise AbprofError("give either a run or an artifact", where="abprof comment", advice="abprof comment RUN")
+        raise AbprofError("needs a run or --artifact, not both", where="abprof comment", advice="abprof comment RUN")
     if artifact:
         notice = read_notice(Path(artifact))
     else:
@@ -55,7 +54,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
 
 
 def _append(path: str | None, text: str, option: str) -> None:
-    """Append `text` to the file `path`, unless None. Raises AbprofError that names `option` if a write fails."""
+    """Append `text` to the file `path`, if given. AbprofError names `option` if a write fails."""
     if not path:
         return
     try:
@@ -72,9 +71,9 @@ def _append(path: str | None, text: str, option: str) -> None:
     text("--output", "FILE", "Append name=value lines to this file [$GITHUB_OUTPUT]."),
 )
 def admit(**values: Any) -> int:
-    """Check a comment `/abprof COMMIT key=value ...`: may its author run it, and is COMMIT still the pull request's head?
+    """Check a comment `/abprof COMMIT key=value ...`: may its author start runs, and is COMMIT the newest commit?
 
-    Print name=value lines for the measuring job: base, target, pr and the options; or one line, with exit code 2.
+    Print name=value lines for the measuring job: base, target, pr and the options. A refusal has exit code 2.
     """
     from abprof.extras.bot import admit as checked
 

@@ -24,7 +24,7 @@ _NAMED = 5  # further measurable functions that a note names
 
 
 def _plain(name: str, option: str) -> str:
-    """Return `name` if a file, a module and a TOML key can have this name; else raise AbprofError that names `option`."""
+    """Return `name`. Raises AbprofError, with `option`, if `name` is not a valid name of a module."""
     if not re.fullmatch(r"[A-Za-z]\w*", name):
         raise AbprofError(f"{name!r} is not a valid module name", where=option, advice="use letters, digits and _")
     return name
@@ -41,10 +41,10 @@ def _plain(name: str, option: str) -> str:
     "repo",
 )
 def init(ctx: typer.Context, **values: Any) -> int:
-    """Propose abprof.toml and a first workload for this repository. Reads the repository's files, runs none (docs/ADOPT.md).
+    """Propose abprof.toml and a first workload for this repository, without running its code (docs/ADOPT.md).
 
-    --kernel and --workload use abprof's own layout; --github writes the bot's workflow and the list of users who may
-    start runs. An existing file that differs is replaced only with --overwrite; otherwise the exit code is 2.
+    --kernel and --workload write files in abprof's own layout; --github writes the bot's workflow and the list of users
+    who may start runs. Files with other content are replaced only with --overwrite; otherwise the exit code is 2.
     """
     if values["github"]:
         refuse(ctx, "does not go with --github", but=("github", "repo", "overwrite"))
@@ -66,7 +66,7 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
 
 
 def _adopt(values: Mapping[str, Any]) -> None:
-    """Read the repository, write the proposed files, print the next commands. Raises AbprofError before anything is written."""
+    """Write the proposed files and print the next commands. Raises AbprofError before anything is written."""
     from abprof import sides as repo
     from abprof.system import paths
     from abprof.system.config_file import place, read_file
@@ -78,14 +78,14 @@ def _adopt(values: Mapping[str, Any]) -> None:
     if values["workloads_dir"]:
         given = os.path.relpath(Path(values["workloads_dir"]).expanduser().absolute(), root)
         if file and given != folder:
-            what, advice = "this file names another folder of workloads", f"set workloads = {given!r} in it first"
+            what, advice = "the settings name another folder of workloads", f"set workloads = {given!r} there first"
             raise AbprofError(what, where=f"--workloads-dir {given}", advice=advice)
         folder = given
     made, notes = _made(values, repository.files(), root, file, folder)
     if made.missing:
         print("\n".join(made.missing))
         what = "this file has no table for the package"
-        raise AbprofError(what, where=str(place(root)[0]), advice="add the lines above to it and run this again")
+        raise AbprofError(what, where=str(place(root)[0]), advice="add the lines above, then try again")
     for name in made.files:
         there = (root / name).parent.resolve()
         meant = values["workloads_dir"] and Path(name).parent == Path(folder)
@@ -104,7 +104,7 @@ def _adopt(values: Mapping[str, Any]) -> None:
 def _made(
     values: Mapping[str, Any], files: Sequence[str], root: Path, file: File | None, folder: str
 ) -> tuple[Made, list[str]]:
-    """Return the files to propose, and notes on other candidate functions and on Python files that cannot be parsed."""
+    """Return the files to write, and notes on other candidate functions and on files that are not valid Python."""
     from abprof.extras import init as maker
     from abprof.records.options import File
     from abprof.system.config_file import place
@@ -115,7 +115,7 @@ def _made(
         return maker.begun(kernel, name, file, folder), []
     if kernel and not name:
         where = there[0] if there else place(root)[0].name
-        raise AbprofError("already exists", where=where, advice="--workload NAME writes a workload for it")
+        raise AbprofError("already exists", where=where, advice="--workload NAME writes a workload for this package")
     found = maker.look(files, lambda path: (root / path).read_text(encoding="utf-8-sig"))
     more = f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
     notes = [f"not parsed as Python: {', '.join(found.unread[:3])}{more}"] if found.unread else []
@@ -131,7 +131,7 @@ def _made(
 
 
 def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
-    """Return the function that --function names (`wanted`; "": the likeliest), and a note that names other candidates."""
+    """Return the function named `wanted` ("": the likeliest), and a note that lists the other candidates."""
     file, _, name = wanted.rpartition(":")
     fitting = [one for one in some if not wanted or (one.name == name and one.path.endswith(file))]
     names = ", ".join([f"{one.path}:{one.name}" for one in some if one not in fitting[:1]][:_NAMED])
@@ -141,22 +141,22 @@ def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]
 
 
 def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
-    """Write `files` (path -> content) under `root`. If a file exists with other content and `overwrite` is False, raise AbprofError
-    before anything is written."""
+    """Write `files` (path -> content) under `root`. Write nothing and raise AbprofError if a file exists with other
+    content and `overwrite` is False."""
     from abprof.system import files as disk
 
     paths = {Path(os.path.normpath(root / name)): content for name, content in files.items()}
     same = [path for path, content in paths.items() if path.exists() and path.read_bytes() == content]
     for path in paths:
         if path.exists() and path not in same and not overwrite:
-            advice = "nothing was written; --overwrite replaces it"
+            advice = "nothing was written; --overwrite replaces the file"
             raise AbprofError("exists with other content", where=str(path), advice=advice)
     for path, content in paths.items():
         print(f"unchanged {path}" if path in same else f"wrote {disk.put(path, content)}")
 
 
 def _what_next(root: Path, made: Made, *, begun: bool) -> None:
-    """Print the commands to run next. `begun`: whether the repository has a commit, which every side needs."""
+    """Print the commands to run next. `begun`: whether the repository has a commit."""
     from abprof import devices
 
     one = made.function

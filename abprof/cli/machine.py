@@ -94,7 +94,7 @@ def list_(**values: Any) -> int:
 
 
 def _survey(root: Path, options: Options, cache: Path) -> Survey:
-    """Return the cells of the working tree's workloads. The files are read in place, because nothing is measured."""
+    """Return the cells of the working tree's workloads, read without a checkout."""
     from abprof import devices
     from abprof.builds import WorkerFactory
     from abprof.measure.discovery import find_workloads, survey
@@ -147,7 +147,7 @@ def _day(text: str, option: str) -> str:
     except ValueError:
         raise AbprofError(f"invalid date {text!r}", where=option, advice="write 2026-12-31") from None
     if day < datetime.datetime.now(datetime.UTC).date():
-        raise AbprofError(f"{text} has passed", where=option)
+        raise AbprofError(f"{text} is in the past", where=option, advice="write a later date")
     return day.isoformat()
 
 
@@ -165,8 +165,8 @@ def waive(
 ) -> int:
     """Add a waiver to abprof-waivers.toml in the working tree.
 
-    Runs read the file from the base's commit, so a waiver takes effect once committed on the base branch. A waived row stays
-    `slower`, but does not fail a run within the accepted change and until the given date.
+    Runs read waivers from the base's commit, so commit this file on the base branch. Until the given date, a waived
+    cell that is slower by no more than --most is still reported as `slower`, but does not fail a run.
     """
     from abprof.records import Waiver
     from abprof.system import files as disk

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     *(name for name in RUN if name != "devices"),
 )
 def nightly(**values: Any) -> int:
-    """Compare the last judged commit of a branch with its head; on the first night profile the head alone.
+    """Compare the last judged commit of a branch with its head; on the first night measure the head alone.
 
-    Also accepts the options of `abprof run` (--preset, --only, --device, --runs-dir, --budget, ...). Prints one JSON line and
-    exits like a run: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not trustworthy. A head that was already judged
-    with the same matrix and machine is not measured again.
+    Also accepts the options of `abprof run` (--preset, --only, --device, --runs-dir, --budget, ...). Prints one JSON
+    line and exits like a run: 0 nothing slower, 1 slower or broken, 2 could not run, 4 not trustworthy. A head that was
+    already judged with the same matrix and machine is not measured again.
     """
     from abprof.extras.nightly import run_night
 
@@ -56,7 +56,7 @@ def nightly(**values: Any) -> int:
 
 
 def _publish(report: NightReport, path: str | None) -> None:
-    """Print the night's report as JSON, and write its summary to the file `path`, unless None. If a write fails, print a note."""
+    """Print the night's report as JSON and, if `path` is given, write its summary there; print a note if that fails."""
     from abprof.extras.nightly import summary
     from abprof.system.files import put
 
@@ -72,7 +72,7 @@ def _publish(report: NightReport, path: str | None) -> None:
 
 
 def _since(text: str, option: str) -> str:
-    """Return "2026-11-20", "2026-11-20T02:00" (UTC) or "30d" (days ago) as a time in ISO 8601. Raises AbprofError for other texts."""
+    """Return `text` (a date, a time in UTC, or "30d": days ago) in ISO 8601. Raises AbprofError for other texts."""
     if days := re.fullmatch(r"(\d{1,5})\s*d", text.strip()):
         return (datetime.now(UTC) - timedelta(days=int(days[1]))).isoformat(timespec="seconds")
     try:
@@ -115,7 +115,7 @@ def query(**values: Any) -> int:
 @verbs.command("changes")
 @takes(*_CHOICE)
 def changes(**values: Any) -> int:
-    """List changes of cells, each confirmed by three nights, and shifts of the whole machine."""
+    """List changes of a cell's time, each confirmed by three nights, and changes of the whole machine's speed."""
     from abprof.extras.nightly import history_changes
 
     silent = True
@@ -139,9 +139,9 @@ def changes(**values: Any) -> int:
 
 
 def _history(values: dict[str, Any]) -> History:
-    """Return all nights in --runs-dir, or in runs/ of --repo; print notes on unreadable runs on standard error.
+    """Return all nights in --runs-dir, or in runs/ of --repo. Print notes on unreadable runs to standard error.
 
-    Raises AbprofError for an unknown series or cell, because an empty answer would look like an answer without changes.
+    Raises AbprofError for an unknown series or cell.
     """
     from abprof.extras.nightly import read_history
 

@@ -1,8 +1,8 @@
 """Declare the options of all verbs, and build Options from their values (`options_from`).
 
-`@takes("device", *MATRIX, flag("--check", "..."))` adds shared options (by name) and own options to a verb, which receives their
-values as keyword arguments; None, () or False if an option is not given. A shared option with a value is also read from the
-environment: ABPROF_THRESHOLD for --threshold.
+`@takes("device", *MATRIX, flag("--check", "..."))` adds options to a verb: shared ones by name, and the verb's own. The
+verb receives the values as keyword arguments; an option not given is None, () or False. A shared option with a value is
+also read from the environment: ABPROF_THRESHOLD for --threshold.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class Option:
 
     @property
     def name(self) -> str:
-        """Return the name of the verb's keyword argument for this option."""
+        """Return the name of the keyword argument in which the verb receives this option's value."""
         name = self.option.removeprefix("--").replace("-", "_")
         return f"{name}_" if keyword.iskeyword(name) else name
 
     def parameter(self, default: Any) -> inspect.Parameter:
-        """Return the parameter that declares this option to Typer. `default` is used for flags only; see `value` for others."""
+        """Return the parameter that declares this option to Typer. `default`: whether a flag is on by default."""
         made = typer.Option(
             *(self.spellings or (self.option,)),
             help=self.help,
@@ -75,7 +75,7 @@ class Option:
         return inspect.Parameter(self.name, kind, default=first, annotation=Annotated[self.kind, made])
 
     def value(self, given: Any) -> Any:
-        """Return the verb's value for `given`, the value that Typer parsed (None: the default). Raises AbprofError if invalid."""
+        """Return the value for the verb. `given`: Typer's value, None if not given. Raises AbprofError if invalid."""
         if given is None:
             return self.default
         if self.read and given != []:
@@ -133,7 +133,7 @@ def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., i
 
 
 def one_of(*known: str) -> Read:
-    """Return a reader that accepts only the `known` texts."""
+    """Return a reader (see `Read`) that accepts the `known` texts, and raises AbprofError for others."""
 
     def read(text: str, option: str) -> str:
         if text not in known:
@@ -158,12 +158,12 @@ def _executor(text: str, option: str) -> str:
 def _fail_on(text: str, option: str) -> tuple[str, ...]:
     chosen = tuple(one_of("slower", "broken", "unclear", "never")(word, option) for word in text.split(","))
     if "never" in chosen and len(chosen) > 1:
-        raise AbprofError(f"{text!r}: 'never' goes with no other value", where=option, advice="give it alone")
+        raise AbprofError(f"{text!r}: 'never' excludes other values", where=option, advice="give never alone")
     return chosen
 
 
 def _names(texts: Sequence[str], option: str) -> tuple[str, ...]:
-    """Return the names in `texts`: the option may be given several times, and each text may list names separated by commas."""
+    """Return the names in `texts`. A text is one name, or several names separated by commas."""
     if not all(text.strip(",") for text in texts):
         raise AbprofError("a name is empty", where=option)
     return tuple(name for text in texts for name in text.split(",") if name)
@@ -182,7 +182,7 @@ def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _pythons(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Return side ("": all sides) -> path of the side's interpreter. A path may contain `=`; a side's name may not contain `/`."""
+    """Return side -> path of the side's interpreter; the side "" stands for all sides."""
     found = {}
     for text in texts:
         side, equals, path = text.partition("=")
@@ -196,10 +196,10 @@ def _pythons(texts: Sequence[str], option: str) -> dict[str, str]:
 
 # ---------------------------------------------------------------- the shared options
 
-_BEYOND = f"Smallest change of time that counts; default: {GPU_THRESHOLD:g} % on a GPU, {CPU_THRESHOLD:g} % on a CPU."
-_WITHIN = f"Largest change of time that is `same`; default: {GPU_MARGIN:g} % on a GPU, {CPU_MARGIN:g} % on a CPU."
+_BEYOND = f"Larger changes are slower or faster; default: {GPU_THRESHOLD:g} % on a GPU, {CPU_THRESHOLD:g} % on a CPU."
+_WITHIN = f"Changes of time within PCT are `same`; default: {GPU_MARGIN:g} % on a GPU, {CPU_MARGIN:g} % on a CPU."
 _FOR = f"Longest time for measuring, e.g. 90s, 1.5h; default: abprof.toml's, or {DEFAULT_BUDGET}."
-_OUTSIDE = "Where outputs are checked: in each side's process (default); outside: also in a process without its code."
+_OUTSIDE = "Check outputs in each side's process (default), or outside: also in a process without code under test."
 _PROBE = "After timing, profile changed cells: with torch.profiler, Nsight Compute or perf."
 _SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean, if bubblewrap starts."
 _VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
@@ -252,7 +252,7 @@ _PANELS = {
     ),
     "Output": (
         text("--runs-dir", "PATH", "Parent of run folders; default: runs/ of the repository."),
-        text("--fail-on", "WHAT", "Results with exit code 1: slower,broken (default), unclear, never.", _fail_on),
+        text("--fail-on", "WHAT", "Exit with 1 for: slower,broken (default), unclear; or never.", _fail_on),
         flag("--dry-run", "Show what would be done; change nothing."),
         flag("--json", "Print JSON."),
         flag("--quiet", "Print only warnings and the result.", "--quiet", "-q"),
@@ -276,7 +276,7 @@ RUN = (
 
 
 def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) -> Options:
-    """Return the Options of a run that compares `refs`, from a verb's `values`. Raises AbprofError that names the invalid option."""
+    """Return the Options of a run of `refs`, from a verb's `values`. Raises AbprofError for an invalid option."""
     value = {**dict.fromkeys(_SHARED), "repo": ".", "peers": True, **values}
     if not os.path.exists(value["repo"]):  # noqa: PTH110 - pathlib raises on names that no file can have
         raise AbprofError("no such folder", where=f"--repo {value['repo']}")
@@ -310,7 +310,7 @@ def view_of(values: Mapping[str, Any]) -> View:
 
 
 def _workloads(values: Sequence[str], source: str) -> tuple[tuple[str, ...], str]:
-    """Return the names and the source of the workloads. --workloads (`values`) takes names, or the path of one file or folder."""
+    """Return the names and the source of the workloads. `values` of --workloads are names, or one file or folder."""
     places = [value for value in values if "/" in value or value in {".", ".."} or value.endswith(".py")]
     names = _names([value for value in values if value not in places], "--workloads")
     if not places:

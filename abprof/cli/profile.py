@@ -41,7 +41,7 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
     if word.name == RUN or (word / RUN).is_file():
         if len(words) > 1:
             advice = "abprof profile RUN, or abprof profile BASE TARGET"
-            raise AbprofError("a run already has its refs", where=words[1], advice=advice)
+            raise AbprofError("no ref may follow a run", where=words[1], advice=advice)
         beside = ("words", "repo", "only", "json", *VIEW)
         refuse(ctx, "a run keeps its own options", but=beside, advice="leave it out; --only chooses cells")
         looked = profiling.run(word, values["only"], values["repo"], PROFILE, view)
@@ -90,9 +90,9 @@ def memory(
     """Count DRAM, L2 and L1 bytes of each kernel, per launch and per call.
 
     `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in its own process;
-    `--from` reads files written by `ncu --csv`.
-    Each file or arm has warm-up + runs calls of one shape; the warm-up calls are dropped. A number of launches that is no
-    multiple of warm-up + runs is an error (exit code 2). docs/NCU.md has the rules.
+    `--from` reads files written by `ncu --csv`. Each process or file has --warmup calls, which are not counted, and
+    then --runs calls. The exit code is 2 if the launches of a kernel cannot be divided by the number of calls
+    (docs/NCU.md).
     """
     from abprof.evidence.ncu import measured
     from abprof.extras import profiling
@@ -120,7 +120,7 @@ def memory(
     refuse(ctx, "has no effect with --from", but=_OF_FILES)
     for name, value in (("--warmup", warmup), ("--runs", runs)):
         if value is None:
-            raise AbprofError("--from needs the number of calls in a file", where=name, advice=f"{name} N; see --help")
+            raise AbprofError("needed with --from", where=name, advice=f"add {name} N, the number of calls in a file")
     made = [measured(Path(name), warmup=warmup, runs=runs, kernels=values["kernel"]) for name in files]
     _show_traffic([made], values)
     return Exit.OK

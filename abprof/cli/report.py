@@ -32,7 +32,7 @@ def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN [RUN2]", help="A run folder; two are compared.")],
     **values: Any,
 ) -> int:
-    """Judge a run again from its rounds and rewrite its reports; or print the run in one format; or compare two runs."""
+    """Judge a run again from its rounds and rewrite its reports, print the run in one format, or compare two runs."""
     from abprof import session
 
     format = values["format"]
@@ -43,7 +43,7 @@ def report(
         raise AbprofError(f"--format {format} with {other}", advice="leave one of them out")
     if len(runs) == 2:
         if values["open"] or format not in (None, "json"):
-            advice = "--json prints it as JSON"
+            advice = "--json prints the table as JSON"
             raise AbprofError("two runs are compared in a table", where="abprof report", advice=advice)
         _compare(runs, json=bool(values["json"] or format))
     elif format:
@@ -101,7 +101,7 @@ def compare_csv(
     out: Annotated[Path, typer.Argument(metavar="OUT.csv")],
     **values: Any,
 ) -> int:
-    """Compare two existing profile CSVs, of dense or block-sparse runs, by the original scripts' formula."""
+    """Compare two profile CSVs of the branch-profile scripts, or of abprof, as the scripts did. Write OUT.csv."""
     from abprof.records.options import GPU_THRESHOLD
     from abprof.report import suite_csv
 
@@ -115,10 +115,10 @@ def compare_csv(
     *("repo", *(name for name in MATRIX if name != "kernels"), "device", "python", "quiet"),
 )
 def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
-    """Write nvtx_analysis.sh (Nsight Systems), ncu_analysis.sh (Nsight Compute) and compare_analysis.sh (abprof itself) for
-    the cells and commits of a run, or of refs that are not measured yet.
+    """Write nvtx_analysis.sh (Nsight Systems), ncu_analysis.sh (Nsight Compute) and compare_analysis.sh (abprof itself)
+    for the cells and commits of a run, or of refs that are not measured yet.
 
-    Flagged cells of a run come first. This command measures nothing: the scripts call `abprof run-cell` and `abprof run`.
+    This command measures nothing: the scripts call `abprof run-cell` and `abprof run`.
     """
     from abprof import session
     from abprof.measure import continued
@@ -147,7 +147,7 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
 
 
 def _repository(run: Run, where: str) -> Path:
-    """Return the folder of the run's repository. Warn if the working tree changed. Raises AbprofError if a commit is missing."""
+    """Return the run's repository; warn if the working tree has changed. Raises AbprofError if a commit is missing."""
     from abprof import sides as repo
     from abprof.system import paths
 

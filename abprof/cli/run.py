@@ -31,13 +31,13 @@ _OF_WORKLOADS = (  # options without effect on a command that times itself
 @app.command("run", cls=Verb)
 @takes(text("--resume", "RUN", "Continue an interrupted run."), *RUN, "watch", "dry_run")
 def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B006
-    """Compare two refs or more, or profile one branch alone.
+    """Compare two refs or more, or measure one branch alone.
 
-    Each side is checked out into its own worktree; its kernel packages are built, with the compiler's output shown; then
-    isolated processes take turns on the device until each cell is decided or the budget is spent.
+    Each side is checked out into its own worktree, and its kernel packages are built. Then isolated processes take
+    turns on the device until each cell is decided or the budget is spent.
 
-    `abprof BASE TARGET -- COMMAND ARGS` runs COMMAND on the sides in turn. COMMAND prints `name,ms` lines, CSV or JSON; abprof
-    judges these times, and checks no outputs.
+    `abprof BASE TARGET -- COMMAND ARGS` runs COMMAND on the sides in turn. COMMAND prints `name,ms` lines, CSV or JSON;
+    abprof judges these times, and checks no outputs.
 
     An option that takes a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
     """
@@ -46,7 +46,7 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     view = view_of(values)
     if values["resume"]:
         if refs:
-            raise AbprofError("takes no refs; the run has them", where="--resume", advice="abprof run --resume RUN")
+            raise AbprofError("cannot be used with refs", where="--resume", advice="abprof run --resume RUN")
         advice = "with --resume use only --repo, --budget, --all, --json, --quiet, --verbose"
         refuse(ctx, "a resumed run keeps its options", but=_BESIDE_RESUME, advice=advice)
         return show(_again(values["resume"], (), values, resume=True), values)
@@ -92,11 +92,11 @@ def run_cell(
     cell: Annotated[str, typer.Argument(metavar="CELL", help="Id of the cell, as reports print it.")],
     **values: Any,
 ) -> int:
-    """Call one cell of one side in the foreground, without measuring it, and print what ran.
+    """Call one cell of one side in the foreground, without measuring it, and print what was called.
 
-    For profilers: `ncu --target-processes all --nvtx --nvtx-include abprof_call abprof run-cell
-    main CELL`, `perf record abprof run-cell . CELL`. First come the checkout, the (cached) build and one call that
-    compiles; then the warm-ups and runs, on a GPU each in the NVTX range `abprof_call`. Outputs are not checked.
+    For profilers: `ncu --target-processes all --nvtx --nvtx-include abprof_call abprof run-cell main CELL`, `perf
+    record abprof run-cell . CELL`. The side is built, unless cached, and called once to compile; then come --warmup and
+    --runs calls, on a GPU each in the NVTX range `abprof_call`. Outputs are not checked.
     """
     from abprof.extras import run_cell
 
@@ -106,8 +106,8 @@ def run_cell(
 
 
 def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the command after `--`; () without `--`. Raises AbprofError for an empty command, and for an option of workloads that
-    is not in `allowed`. `example`: advice that shows a valid command."""
+    """Return the command after `--`; () without `--`. Raises AbprofError if the command is empty, or if an option is
+    given that only workloads use, except `allowed` ones. `example`: a valid command, for the message."""
     command = program(ctx)
     if command is None:
         return ()
@@ -118,7 +118,7 @@ def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) 
 
 
 def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
-    """Print a finished run and its folder, in the form that --json and --all choose, and return the run's exit code."""
+    """Print a finished run and its folder, in the form that --json and --all choose. Return the run's exit code."""
     from abprof.report import print_run
 
     finished, folder = done

@@ -32,7 +32,7 @@ def choose(names: Sequence[str]) -> Device:
 
 
 def several(names: Sequence[str], most: int | None = 1) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Return the devices of a run, and a line for each unusable GPU if `most` is None (else no lines).
+    """Return the devices of a run and, if `most` is None, a line about each unusable GPU.
 
     The devices are those in `names`. If `names` is empty: the first `most` usable GPUs (None: all), or the CPU if none.
     Raises AbprofError if a named device does not exist or gives no reliable times (MIG slices, exclusive mode, ...).
@@ -43,7 +43,7 @@ def several(names: Sequence[str], most: int | None = 1) -> tuple[tuple[Device, .
     if names:
         found = {device.lease: device for device in map(_named, names)}
         if len(found) > 1 and "cpu" in found:
-            raise AbprofError("a CPU is measured alone", where="--device cpu", advice="leave the other devices out")
+            raise AbprofError("cannot be combined with GPUs", where="--device cpu", advice="leave out the others")
         refusals = [(device, device.refusal()) for device in found.values()]
     else:
         refusals = [(gpu, gpu.refusal()) for gpu in cuda.every()] or [(CpuDevice(), None)]

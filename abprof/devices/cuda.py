@@ -36,7 +36,7 @@ _GONE: dict[int | None, str] = {
 
 @dataclass(frozen=True)
 class Sample:
-    """The values that NVML reported for a GPU at one moment; None in `readings`: not reported."""
+    """The values that NVML reported for a GPU at one moment. A reading is None if NVML does not report it."""
 
     at: int  # time.monotonic_ns()
     readings: tuple[float | None, float | None, float | None]  # clock, MHz; power, W; temperature, °C
@@ -59,7 +59,7 @@ def every() -> list[CudaDevice]:
 
 
 def _visible(uuids: list[str]) -> list[str]:
-    """Return the members of `uuids` that CUDA_VISIBLE_DEVICES lists. As in CUDA, the list ends at its first invalid entry."""
+    """Return the `uuids` that CUDA_VISIBLE_DEVICES lists; as in CUDA, entries after an invalid one are ignored."""
     listed = os.environ.get("CUDA_VISIBLE_DEVICES")
     if listed is None:
         return uuids
@@ -93,7 +93,7 @@ class CudaDevice(Device):
         self._thread: threading.Thread | None = None
 
     def _ask(self, function: str, *args: Any) -> Any:
-        """Call an NVML function and return its result; None if this GPU, driver or virtual machine does not support the function."""
+        """Return the result of an NVML function; None if the GPU, driver or virtual machine does not support it."""
         try:
             return getattr(self._nvml, function)(self._handle, *args)
         except Exception:  # noqa: BLE001 - "not supported" has many classes
@@ -146,7 +146,7 @@ class CudaDevice(Device):
         return None
 
     def gone(self) -> str | None:
-        """Return a sentence if NVML reports that the GPU is lost (off the bus) or must be reset, else None."""
+        """Return a sentence if the GPU is lost or must be reset, according to NVML; else None."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except Exception as error:  # noqa: BLE001 - "not supported" has many classes
@@ -158,7 +158,7 @@ class CudaDevice(Device):
         return [(p.pid, _process_name(p.pid)) for p in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Start a daemon thread that samples the GPU's state until this process ends. `own`: see `Device.watch`."""
+        """Start a thread that samples the GPU's state until this process ends. `own`: see `Device.watch`."""
         self._known()
         self._own_now = own
 
@@ -183,7 +183,7 @@ class CudaDevice(Device):
             self._bad.append(sample)
 
     def _known(self) -> set[int]:
-        """Return the ids of all processes that this abprof has started, ended processes included."""
+        """Return the ids of all processes that abprof has started, ended processes included."""
         self._own |= set(self._own_now())
         return self._own
 
@@ -208,7 +208,7 @@ class CudaDevice(Device):
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Return the spans since the last call in which the GPU slowed down or another process used the GPU."""
+        """Return the spans since the last call in which the GPU was slowed down or used by another process."""
         with self._lock:
             seen, self._bad = self._bad, []
         half = int(_PERIOD * 1e9)

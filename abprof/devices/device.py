@@ -27,7 +27,7 @@ class Device:
         return None
 
     def busy(self) -> tuple[str, str] | None:
-        """Return (reason, advice) if another process uses the device now, else None. Call with the lease held."""
+        """Return (reason, advice) if another process uses the device now, else None. The caller holds the lease."""
         return None
 
     def gone(self) -> str | None:
@@ -35,19 +35,19 @@ class Device:
         return None
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Start to sample the device's state. `own` returns the ids of abprof's processes, whenever samples are read."""
+        """Start to sample the device's state. `own` returns the ids of abprof's processes."""
 
     def state(self) -> MachineState:
         """Return the state sampled since `watch` or the last call of `state`."""
         return MachineState()
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Return (begin, end, reason) of each span since the last call that voids rounds; times by time.monotonic_ns()."""
+        """Return the spans with unreliable times since the last call: (begin, end, reason), by time.monotonic_ns()."""
         return []
 
 
 class CpuDevice(Device):
-    """The host's CPU, which is always usable, because other load slows both sides of a round alike."""
+    """The host's CPU. It is always usable, because other load slows both sides of a round."""
 
     kind = lease = worker = "cpu"  # one lease covers the whole machine
 
@@ -77,12 +77,12 @@ class CpuDevice(Device):
 
 
 class SimulatedDevice(Device):
-    """The device of simulated workers in tests, which can simulate several devices and models."""
+    """A device of simulated workers, for tests."""
 
     kind = "simulated"
 
     def __init__(self, name: str = "simulated") -> None:
-        """Make a device named simulated, simulated:N or simulated:N:MODEL. `name`: that name."""
+        """Make a device. `name`: simulated, simulated:N or simulated:N:MODEL."""
         self.lease = self.worker = name
         self._model = name.partition(":")[2].partition(":")[2]
 
@@ -91,6 +91,6 @@ class SimulatedDevice(Device):
         return Machine(host="simulated", device=self._model or "simulated", kind="simulated", uuid=uuid)
 
     def gone(self) -> str | None:
-        """Return a reason if the simulated worker has written the file that marks its device as gone."""
+        """Return a reason if a test has made the file that marks this device as gone, else None."""
         mark = Path(f"{os.environ.get('ABPROF_SIMULATED', '')}.gone.{self.lease}")
         return "the simulated device has disappeared" if mark.exists() else None

@@ -1,7 +1,7 @@
 """Find why a row changed, from machine code, phases, Nsight Compute (`evidence.ncu`), torch.profiler and perf.
 
-From a judged run `read_kernels` returns the kernels with their code, `subjects` the rows worth probing, and `explained` the
-run with causes on its changed rows. `probed` yields the probes' records, and needs the plan with its workers too.
+For a judged run `read_kernels` returns the kernels with their machine code, `subjects` the rows worth probing, `probed`
+the records of the probes, and `explained` the run with causes on its changed rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["explained", "probed", "read_kernels", "subjects"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use: reports and the bot read `ncu` without the modules that start processes."""
+    """Import a public name on first use, because some callers need only `evidence.ncu`."""
     homes = {"explained": "causes", "read_kernels": "machine_code"}
     if name in __all__:
         return getattr(importlib.import_module(f"abprof.evidence.{homes.get(name, 'probes')}"), name)

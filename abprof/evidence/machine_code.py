@@ -28,7 +28,7 @@ _replace = msgspec.structs.replace
 
 
 class Reading(Record, frozen=True, kw_only=True):
-    """The machine code of a function, in numbers. Registers and memory are None for a CPU's code."""
+    """Instruction counts of a function and, on a GPU, its registers and memory."""
 
     code: str  # hash of its instructions
     classes: dict[str, int]  # number of instructions by class, and of loops
@@ -39,7 +39,7 @@ class Reading(Record, frozen=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """The machine code of a file: its hash, and the functions by name. `missing`: why functions were not read, or ""."""
+    """Hash and functions (by name) of a file's machine code. `missing`: why functions were not read, or ""."""
 
     code: str = ""
     functions: dict[str, Reading] = {}
@@ -47,7 +47,7 @@ class Content(msgspec.Struct, frozen=True):
 
 
 def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Kernel, ...]:
-    """Return the run's kernels with their code: those in `compiled`, which workers reported, and the loaded shared objects.
+    """Return the kernels that workers compiled (`compiled`) or loaded from shared objects, with their machine code.
 
     `cache`: a folder of earlier readings.
     """
@@ -63,7 +63,7 @@ def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Ker
     for kernel, of in pairs:
         if kernel.kind == "triton":
             own = of.functions.get(kernel.name)
-            missing = of.missing or ("" if own else "its name is not in the disassembly")
+            missing = of.missing or ("" if own else "the disassembly lacks the kernel's name")
             found.append(_filled(kernel, own, code=of.code, missing=missing))
             continue
         # The CUDA C++ kernels in a shared object are known to launches by name; the rest runs on the processor.
@@ -92,7 +92,6 @@ def _filled(kernel: Kernel, of: Reading | None, **fields: Any) -> Kernel:
 
 
 def _objects(run: Run) -> list[Kernel]:
-    """Return the distinct shared objects of each side's own build that workers loaded."""
     homes = {(build.side, build.kernel): build.path for build in run.builds if build.path}
     found: dict[tuple[str, str, str], Kernel] = {}
     for proof in run.proofs:
@@ -108,8 +107,7 @@ def _objects(run: Run) -> list[Kernel]:
 
 
 def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[str]:
-    """Return the names of functions that differ between an object and its counterparts on other sides: the objects of the same
-    name or, if names contain a hash, the only object of each side."""
+    """Return the names of the object's functions whose code differs between sides."""
     package = [(other, of) for other, of in pairs if other.kind == "object" and other.package == kernel.package]
     fellows = [(other, of) for other, of in package if other.key == kernel.key]
     if len({other.side for other, _ in fellows}) < 2 and len({other.side for other, _ in package}) == len(package):
@@ -130,15 +128,15 @@ _CODE = re.compile(r"\.(text|rodata|data\.rel\.ro|data|tdata|nv\.constant\d|nv\.
 
 
 def content(path: str, cache: Path) -> Content:
-    """Read the machine code of a file, or say in `missing` why not. Never raises, because evidence must not end a run."""
+    """Return the machine code of a file. Never raises: `missing` says why the file could not be read."""
     if not path:
-        return Content(missing="it has no file of machine code")
+        return Content(missing="the kernel has no file of machine code")
     try:
         if Path(path).stat().st_size > _LARGEST:
             return Content(missing=f"larger than {_LARGEST >> 20} MiB")
         return _read(path, Path(path).read_bytes(), cache)
     except Exception as error:  # noqa: BLE001
-        return Content(missing=f"it could not be read: {getattr(error, 'strerror', '') or error}"[:200])
+        return Content(missing=f"the file could not be read: {getattr(error, 'strerror', '') or error}"[:200])
 
 
 def _read(path: str, data: bytes, cache: Path) -> Content:
@@ -174,7 +172,7 @@ def _read(path: str, data: bytes, cache: Path) -> Content:
             argv = [objdump, "-d", "-C", "--no-show-raw-insn", path]
             functions |= x86(proc.output(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}) or "")
         if not functions:
-            missing = "stripped of its symbols" if stripped else "the disassembler found no function in it"
+            missing = "stripped of its symbols" if stripped else "the disassembler found no function"
     fresh = Content(digest.hexdigest(), functions, missing)
     if not missing:
         with contextlib.suppress(AbprofError, OSError):  # without the cache another run disassembles it again
@@ -183,7 +181,7 @@ def _read(path: str, data: bytes, cache: Path) -> Content:
 
 
 def elf_sections(data: bytes) -> tuple[str, list[tuple[str, bytes]]]:
-    """Return (machine, each section's name and content). Raises ValueError for anything but a whole 64-bit ELF file."""
+    """Return the machine, and each section's name and content. Raises ValueError unless `data` is a 64-bit ELF file."""
     from elftools.elf.elffile import ELFFile
 
     if data[:6] != b"\x7fELF\x02\x01":
@@ -201,7 +199,6 @@ def elf_sections(data: bytes) -> tuple[str, list[tuple[str, bytes]]]:
 
 
 def _demangled(functions: dict[str, Reading]) -> dict[str, Reading]:
-    """Return the functions by the names that a profiler shows; without c++filt, by unchanged names."""
     mangled = [name for name in functions if name.startswith("_Z")][:_MOST_NAMES]
     text = proc.output(["c++filt", *mangled]) if mangled else None
     plain = dict(zip(mangled, (text or "").splitlines(), strict=False))
@@ -239,7 +236,7 @@ _ENCODING = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
 
 
 def sass(text: str) -> dict[str, Reading]:
-    """Read each function from the output of cuobjdump, by name; of several architectures the last counts."""
+    """Return function name -> Reading from the output of `cuobjdump -sass -res-usage`."""
     usage = {name: (int(registers), int(stack), int(shared)) for name, registers, stack, shared in _USAGE.findall(text)}
     parts = _SASS_FUNCTION.split(text)[1:]
     found = {}
@@ -284,8 +281,7 @@ _GLUE = ("_init", "_fini", "deregister_tm_clones", "register_tm_clones", "frame_
 
 
 def x86(text: str) -> dict[str, Reading]:
-    """Read each function from the output of objdump, by demangled name. Functions of one name (static ones of several files)
-    are read together; parts that a compiler splits off (`.cold`) are functions of their own."""
+    """Return function name -> Reading from the output of `objdump -d -C`. Functions of the same name are merged."""
     found: dict[str, list[Reading]] = {}
     for at, name, body in _FUNCTION.findall(text):
         if not name.startswith(_GLUE) and "@plt" not in name:

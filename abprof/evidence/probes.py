@@ -1,5 +1,5 @@
-"""Probe cells that changed, after all timing (`--probe`), by torch's profiler, ncu or perf. A probe that fails raises nothing:
-its record says why in `missing`."""
+"""Probe changed cells with torch's profiler, ncu or perf, after all timing (`--probe`). A failed probe raises no
+error: its record says why in `missing`."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ Rows = list[tuple[Cell, tuple[Arm, ...]]]  # cells in one variant, with its arm 
 def probed(
     plan: Plan, run: Run, names: Sequence[str], folder: Path, epoch: int, say: Callable[[str], None]
 ) -> Iterator[Found]:
-    """Yield the records of the probes `names` on at most eight rows: the changed rows, or in a run of one branch all rows.
+    """Yield the records of the probes `names` on at most eight rows: changed rows, or all rows in a run with one side.
 
-    `epoch`: a number that no other workers have; files go into the run's `folder`.
+    `epoch`: a number that no other workers of the run have. Files are written to `folder`, the run folder.
     """
     worth = subjects(run)
     if not worth:
-        say(f"--probe {','.join(names)}: no row changed, nothing to probe")
+        say(f"--probe {','.join(names)}: no row changed, so no row is probed")
     elif len(worth) > MOST:
-        say(f"--probe {','.join(names)}: {len(worth)} rows, {MOST} of them are probed")
+        say(f"--probe {','.join(names)}: {MOST} of {len(worth)} rows are probed")
     for name in names:
         for found in _looked(plan, worth[:MOST], name, folder, epoch):
             if found.missing:
@@ -51,8 +51,8 @@ def probed(
 
 
 def subjects(run: Run) -> Rows:
-    """Return the rows to profile, the largest change first, each with the arms whose times differ. In a run with one
-    side, return every cell that ran."""
+    """Return the rows to probe, largest change first, each with the arms that are compared. In a run with one side,
+    return every cell that ran."""
     ok = {(seen.cell, seen.arm) for seen in run.observations if seen.status == "ok"}
     sides = {side.id for side in run.sides}
     arms = {arm.id: arm for arm in run.arms if arm.side in sides and not arm.peer}
@@ -70,7 +70,6 @@ def subjects(run: Run) -> Rows:
 
 
 def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Found]:
-    """Yield the records of one probe, with one arm in memory at a time."""
     from abprof.evidence.ncu import capture
     from abprof.measure import WorkerPool
 
@@ -113,7 +112,6 @@ _CALLS, _DISCARDED = 5, 2
 
 
 def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, folder: Path) -> dict[str, Any]:
-    """Return the fields of an arm's Trace. Raises WorkerDied, WorkerFault."""
     name = f"{row_file(cell.id, arm.variant)}.{arm.side}.json"
     made = plan.factory.scratch / arm.side / name
     calls, discarded = (1, 1) if call_ns >= wire.LONG_CALL else (_CALLS, _DISCARDED)
@@ -126,23 +124,23 @@ def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, fo
             return found | {"file": f"{FOLDER}/{name}", "bytes": size, "left_out": traced.left_out}
         except (AbprofError, OSError, ValueError) as failed:  # without this machine's path
             why = getattr(failed, "what", "") or getattr(failed, "strerror", "") or failed
-            return found | {"missing": f"its file could not be kept: {why}"}
+            return found | {"missing": f"the file could not be kept: {why}"}
     finally:
         made.unlink(missing_ok=True)
 
 
 def _keep(made: Path, target: Path) -> int:
-    """Copy a worker's file into the run folder and return its size. The worker runs code under test, so the file is
-    verified. Raises OSError, ValueError, AbprofError."""
+    """Copy a worker's trace into the run folder and return its size in bytes. Raises OSError, ValueError or
+    AbprofError; a ValueError if the file is too large or not a trace."""
     if made.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{made.stat().st_size} bytes, and at most {MOST_BYTES} are kept")
+        raise ValueError(f"{made.stat().st_size} bytes, more than {MOST_BYTES}")
     data = made.read_bytes()
     try:
         loose = msgspec.json.decode(data)
     except UNREADABLE as error:
         raise ValueError(f"not JSON: {error}") from None
     if not (isinstance(loose, dict) and isinstance(loose.get("traceEvents"), list)):
-        raise ValueError("not a trace")
+        raise ValueError("the JSON has no list traceEvents")
     files.put(target, data)
     return len(data)
 
@@ -159,7 +157,7 @@ _SAMPLE = re.compile(r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*) \(
 
 
 def _perf(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path, own: Sequence[str]) -> dict[str, Any]:
-    """Return the fields of a Sampled of this worker's calls. `data`: perf's file; `own`: folders of the side's own objects.
+    """Sample the arm's calls with perf, and return the fields of a Sampled record. `data`: the file that perf writes.
 
     Raises WorkerDied with the reason if perf is missing, not permitted or fails.
     """
@@ -177,7 +175,7 @@ def _perf(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path, 
     text = proc.output([tool, "script", "-i", str(data), "-F", "event,ip,sym,dso"], timeout=120, env=env)
     event, functions = count_samples(text or "", own)
     if not functions:
-        raise WorkerDied("perf took no sample of its calls" if text else "perf could not read its own recording")
+        raise WorkerDied("perf took no sample of the calls" if text else "perf could not read its own recording")
     kept, rest = functions[:_MOST_FUNCTIONS], sum(one.samples for one in functions[_MOST_FUNCTIONS:])
     whole = sum(one.samples for one in kept) + rest
     return {"calls": calls, "hz": hz, "event": event, "samples": whole, "functions": tuple(kept), "left_out": rest}
@@ -191,7 +189,8 @@ def _refusal(text: str) -> str:
 
 
 def count_samples(text: str, own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
-    """Return (event, functions) from the output of perf script, most samples first. `own`: folders of the side's own objects."""
+    """Return the event and the functions, most samples first, from the output of perf. `own`: folders of the side's
+    code."""
     event, counts = "", Counter[tuple[str, str, bool]]()
     for line in text.splitlines():
         found = _SAMPLE.fullmatch(line.rstrip())

@@ -1,1 +1,1 @@
-"""Implement verbs with a session and the public functions of other packages. Only `abprof.cli` imports this package."""
+"""Commands of abprof built on the public functions of other packages. Only `abprof.cli` imports this package."""

@@ -1,4 +1,4 @@
-"""Run `abprof demo`: create a small repository whose branch has a real speed-up and a real slow-down, and compare the branches."""
+"""`abprof demo`: create a small repository whose branch has a speed-up and a slow-down, and compare both branches."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RECOMPUTED = """\
 
 
 def run(folder: str, device: tuple[str, ...], view: View) -> tuple[Run, Path]:
-    """Create the repository in `folder` and compare its branches. Return the run and the run's folder. Raises AbprofError."""
+    """Create the repository in `folder` and compare its branches. Return the run and its folder. Raises AbprofError."""
     devices.several(device)  # raises before any file is written
     path = make(Path(folder or "abprof-demo"))
     view.say(f"created {path}: branch main, and branch optimize_ffa with two more commits")
@@ -39,7 +39,7 @@ def run(folder: str, device: tuple[str, ...], view: View) -> tuple[Run, Path]:
 
 
 def config(path: Path, device: tuple[str, ...]) -> Options:
-    """Return the options of the comparison in the repository `path`; on a CPU with a matrix that takes a few seconds."""
+    """Return the options of the demo's comparison. On a CPU the workloads take only a few seconds."""
     on_cpu = devices.choose(device).kind == "cpu"
     return Options(
         specs=("main", "optimize_ffa"),
@@ -54,7 +54,7 @@ def config(path: Path, device: tuple[str, ...]) -> Options:
 
 
 def make(path: Path) -> Path:
-    """Create the repository in the folder `path` and return its path. Raises AbprofError if the folder is not empty."""
+    """Create the demo's repository in `path` and return `path`. Raises AbprofError if the folder is not empty."""
     repository = NewRepository(path, "main")
     for kind in ("kernels", "workloads"):
         shutil.copytree(bundled(kind), path / kind, ignore=shutil.ignore_patterns("__pycache__", ".*"))

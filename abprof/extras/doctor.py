@@ -1,4 +1,4 @@
-"""Run `abprof doctor`: report what this machine can measure, which tools are missing, and how to install these tools."""
+"""`abprof doctor`: report what this machine can measure, and how to install the tools that are missing."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NO_NCU = "abprof profile and abprof memory BASE TARGET need Nsight Compute, a p
 
 @dataclass(frozen=True)
 class Finding:
-    """The state of one tool or setting, which `abprof doctor` prints as a line."""
+    """The state of one tool or setting: one line of the output of `abprof doctor`."""
 
     name: str
     state: Literal["ok", "missing", "problem"]
@@ -39,7 +39,7 @@ class Finding:
 
 
 def examine(python: str | None) -> Iterator[Finding]:
-    """Yield a finding for everything that a run needs. `python`: interpreter of workers; None: as the nearest abprof.toml says."""
+    """Yield a finding for each thing that a run needs. `python`: the workers' interpreter; None: as in abprof.toml."""
     yield from tools()
     config = Options(python={"": python} if python else {})
     try:
@@ -64,7 +64,7 @@ def examine(python: str | None) -> Iterator[Finding]:
 
 
 def tools() -> Iterator[Finding]:
-    """Yield findings on abprof's folders, git, compilers, Nsight Compute and bubblewrap."""
+    """Yield findings on abprof's folders and on the programs that abprof calls: git, compilers, ncu and bubblewrap."""
     for name, folder in (("cache", paths.cache_dir), ("state", paths.state_dir)):
         try:
             yield Finding(name, "ok", f"{folder()}, {shutil.disk_usage(folder()).free / 2**30:.0f} GiB free")
@@ -98,7 +98,7 @@ def tools() -> Iterator[Finding]:
 
 
 def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
-    """Start a worker with each side's interpreter, to test that torch works on `device`, and yield a finding for each."""
+    """Yield a finding for each side's interpreter: whether a worker starts and torch works on `device`."""
     known: set[tuple[str, ...]] = set()
     for side in ("base", *sorted((config.file or File()).python.keys() - {"all", "base"})):
         name = f"worker on {kind}" + (f" ({side})" if known else "")

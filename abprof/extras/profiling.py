@@ -36,9 +36,9 @@ class Profiled:
 
 
 def refs(config: Options, order: Profile, view: View) -> Profiled:
-    """Profile every cell of the matrix on every side, variant and peer, in a new run folder without timings.
+    """Profile every cell on every side (ref), variant and peer, in a new run folder without timings.
 
-    Raises AbprofError for errors that the user can fix. The run folder is removed if ncu refuses the first arm.
+    Raises AbprofError, for instance if ncu is missing. Removes the run folder if ncu refuses the first arm.
     """
     sandbox.refuse_foreground(config.contain, _SUBJECT)
     ncu, made = capture.find(), []
@@ -107,8 +107,8 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 def _profiles(
     place: RunContext, plan: Plan, record: Record, order: Profile, ncu: capture.Ncu, folder: Path, wanted: _Wanted
 ) -> Iterator[Profile]:
-    """Build the packages, then yield a profile of each wanted (cell, arm), controls excluded. A broken workload yields one
-    failed profile. `order`: a profile with the settings to use."""
+    """Build the packages, and yield a profile of each (cell, arm) in `wanted`, controls excluded. A broken workload
+    gives one failed profile. `order`: the settings, in the form of a profile."""
     say = record.view.say
     for line in sandbox.foreground_notes(plan.factory.sandbox, _SUBJECT):
         say(line)

@@ -1,4 +1,4 @@
-"""Run `abprof run-cell`: call one cell of one side in the foreground, without measuring, for profilers."""
+"""Run `abprof run-cell`: call one cell of one side in the foreground, for a profiler, without measuring."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _SUBJECT = "the cell of run-cell"
 
 
 def run(options: Options, id: str, view: View, *, variant: str | None, peer: str | None, warmup: int, runs: int) -> str:
-    """Call the cell `id` in a process that shares this terminal, and return a summary line. `variant` or `peer` choose the arm;
-    `warmup` and `runs` are numbers of calls. Raises AbprofError for an unknown cell, ref, variant or peer, and for a failed call."""
+    """Call the cell `id` in a process that shares this terminal, `warmup` + `runs` times, and return a summary line.
+    Raises AbprofError for an unknown cell, ref, `variant` or `peer`, and for a failed call."""
     sandbox.refuse_foreground(options.contain, _SUBJECT)
     workload, values = matrix.id_parts(id)
     if peer and variant:
-        raise AbprofError("a peer has no variants", where="--variant", advice="leave one of --peer, --variant out")
+        raise AbprofError("a peer has no variants", where="--variant", advice="give either --peer or --variant")
     # The cell's id names workload and values, which may be outside all presets.
     options = msgspec.structs.replace(options, workloads=(workload,), set=values, peer=(peer,) if peer else ())
     place = look_around(options, view)
@@ -72,7 +72,6 @@ def _cell(plan: Plan, id: str) -> Cell:
 
 
 def _arm(plan: Plan, build: Build, variant: str | None, peer: str | None) -> Arm:
-    """Return the arm of `peer` or else of `variant`; without both, of the first variant in reports. Raises AbprofError."""
     if build.failure:
         raise AbprofError(f"{build.kernel}: {build.failure.status}: {build.failure.reason}")
     if peer:

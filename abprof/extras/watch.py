@@ -1,6 +1,6 @@
-"""`abprof BASE . --watch`: after every save, measure one epoch of the working tree's cells against BASE, until ^C.
+"""`abprof BASE . --watch`: measure one epoch of the working tree against BASE after every save, until ^C.
 
-No run folder is written. Only this module imports watchfiles.
+Writes no run folder.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _WAKE_MS = 500  # longest wait between checks for signals
 
 
 def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> None:
-    """Measure the working tree against base now and after every save that changes the tree, until a KeyboardInterrupt.
+    """Measure the working tree against base now and after every save that changes it, until a KeyboardInterrupt.
 
-    `answer` is called with the lines of each result. Raises AbprofError before the first result; `view` prints later errors.
+    Calls `answer` with the lines of each result. Raises AbprofError before the first result; later errors are warnings.
     """
     began, before = time.monotonic(), None
     place = look_around(msgspec.structs.replace(config, quick=True), view)
     if len(place.sides) != 2 or place.sides[1].kind != "worktree":
         specs = " ".join(side.spec for side in place.sides)
-        raise AbprofError("needs the working tree as target", where=f"{specs} --watch", advice="abprof BASE . --watch")
+        raise AbprofError("target must be the working tree", where=f"{specs} --watch", advice="abprof BASE . --watch")
     with (
         tempfile.TemporaryDirectory() as folder,
         session.held(place, f"{place.id}-watch", view, wait=not config.no_wait) as (reserved, trees),
@@ -60,7 +60,7 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
                     plan = dataclasses.replace(plan, checkouts={**plan.checkouts, "target": target})
                     workloads, last = content(workloads_folder(place, (plan.checkouts["base"], target))), workloads
                     if workloads != last:
-                        view.warn("the workloads changed, but the earlier ones are still in use: restart --watch")
+                        view.warn("the workloads changed: restart --watch to use the new ones")
                     run = _measured(place, plan, number, Path(folder), view)
                 answer(_lines(run, before, time.monotonic() - began))
                 before = run
@@ -73,7 +73,7 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
 
 
 def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
-    """Measure one epoch, judge it, and return the run. `number` counts the results; `folder` receives temporary files."""
+    """Measure one epoch, judge it, and return the run. `number`: of the result; `folder`: for temporary files."""
     quiet = View(quiet=True)
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = build_kernels(place, plan, view if view.verbose else quiet)
@@ -84,7 +84,7 @@ def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: Vi
 
 
 def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[float, RunContext]:
-    """Wait for a save that changes the working tree. Return its time and the run context with the changed side."""
+    """Wait for a save that changes the working tree. Return its time, and the run context with the tree as saved."""
     released = {side.spec: (side, ()) for side in place.sides if side.kind == "dist"}
     while True:
         saved = next(saves)
@@ -98,14 +98,14 @@ def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[f
 
 
 def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
-    """Yield the time (by time.monotonic()) when watching begins, then the time of each save under `root`; a save ends with a pause.
+    """Yield the time (time.monotonic()) when watching begins, then after each save under `root`.
 
-    Changes under the folders `beside` are ignored. Raises AbprofError if watchfiles is missing or `root` cannot be watched.
+    Ignores changes in the folders `beside`. Raises AbprofError if watchfiles is missing or `root` cannot be watched.
     """
     try:
         import watchfiles
     except ImportError:
-        raise AbprofError("needs watchfiles", where="--watch", advice="pip install 'abprof[watch]'") from None
+        raise AbprofError("watchfiles is missing", where="--watch", advice="pip install 'abprof[watch]'") from None
     watching = False
     aside = tuple(os.path.join(path, "") for path in beside)  # noqa: PTH118 - with a slash at its end
     try:
@@ -122,14 +122,14 @@ def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
                 yield time.monotonic()
     except OSError as error:
         advice = "raise fs.inotify.max_user_watches"
-        raise AbprofError(f"cannot be watched: {error}", where=str(root), advice=advice) from error
+        raise AbprofError(f"changes here cannot be watched: {error}", where=str(root), advice=advice) from error
 
 
 # ---------------------------------------------------------------- the answer as text
 
 
 def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
-    """Return a line per cell, with its changes in `run` and in `before` (None: no earlier result), and a line on the time taken."""
+    """Return lines: each cell's change in `run` and in the result `before`, and the `seconds` that the result took."""
     labels, was = names.short_labels(run.cells), _changes(before) if before else {}
     found = []
     for (cell, arm), change in _changes(run).items():
@@ -140,7 +140,7 @@ def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
 
 
 def _changes(run: Run) -> dict[tuple[str, str], str]:
-    """Return (cell, arm) -> text such as `3.2 % slower, one epoch: worth confirming`, or the first line of a failure."""
+    """Return (cell, arm) -> text such as `3.2 % slower, one epoch: worth confirming`, or the reason of a failure."""
     whys = {(seen.cell, seen.arm): f": {clean(seen.reason)}" for seen in run.observations if seen.reason}
     found = {}
     for row in run.comparisons:

@@ -1,6 +1,6 @@
-"""Fleet: spreads one queue of whole cells over the devices of this host, a Ray cluster or Slurm.
+"""Fleet: measures the cells of one run on several devices of this host, of a Ray cluster or of Slurm.
 
-`coordinate` takes an executor and a plan with built packages, and yields the blocks, proofs and kernels that shard workers send.
+`coordinate` sends cells to shard workers through an executor, and yields the blocks, proofs and kernels that come back.
 """
 
 from abprof.fleet.coordinator import coordinate

@@ -47,7 +47,7 @@ class _NewsView(View):
 
 
 def measure(shard: Shard, tell: Tell) -> float:
-    """Measure a shard, and return the seconds spent. Raises AbprofError if it cannot begin, KeyboardInterrupt at ^C and SIGTERM."""
+    """Measure a shard and return the seconds spent. Raises AbprofError or, at ^C and SIGTERM, KeyboardInterrupt."""
     view = _NewsView(tell)
     if shard.cpus:
         os.sched_setaffinity(0, shard.cpus)
@@ -84,7 +84,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     blocks, proofs, measured = list(shard.blocks), list[Proof](), set[tuple[str, int]]()
 
     def wanted() -> set[str]:
-        """Return the ids of cells without a verdict, and of cells with fewer epochs than the coordinator wants."""
+        """Return the ids of undecided cells, and of cells with fewer epochs than the coordinator asked for."""
         few = {cell for cell, least in shard.least.items() if sum(cell == one for one, _ in measured) < least}
         return undecided(head, blocks, proofs) | few
 
@@ -115,7 +115,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
 
 
 def _builds(place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Build, ...]:
-    """Return the run's builds if this machine has them and their toolchain; else build the same commits again."""
+    """Return the run's builds if this machine has them and the same toolchain; else build the same commits here."""
     kernels = {cell.kernel for cell in shard.run.cells}
     mine = tuple(build for build in shard.run.builds if build.kernel in kernels)
     chains = shard.run.toolchains
@@ -126,7 +126,7 @@ def _builds(place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Bu
 
 
 def _failed(item: Item) -> bool:
-    """Whether a worker failed in a way that the device may have caused."""
+    """Whether `item` reports a failure that the device may have caused."""
     if isinstance(item, Block):
         return not {"crash", "timeout", "oom"}.isdisjoint(outcome.status for outcome in item.outcomes.values())
     return isinstance(item, Proof) and not item.ok
@@ -149,7 +149,7 @@ def _end_without(alive: Path, most: float) -> None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the program and return its exit code, which is for people: the coordinator reads the shard's messages."""
+    """Measure the shard in `argv`, write its messages, and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m abprof.fleet")
     parser.add_argument("shard", type=Path)
     parser.add_argument("--with", dest="parent", type=int, help="end when the process PID ends", metavar="PID")

@@ -1,12 +1,11 @@
-"""The coordinator spreads a run over slots: submits shards to free slots, records their messages, and reruns lost cells.
+"""The coordinator spreads a run over slots (places that run one shard at a time) and measures lost cells again.
 
-A shard decides by itself when its cells are done. But verdicts depend on all cells of the run: a cell that is then undecided goes
-back to the device that measured it, if that device has time left.
+A shard ends when its cells are decided. But verdicts depend on all cells of the run: a cell may be undecided
+afterwards. It then goes back to the device that measured it, if that device has time left.
 
-The queue holds whole cells, longest first. A free slot first takes cells that its own device measured before; then one cell that
-another slot lost, in a shard of its own, because that cell may kill the shard again; then a shard of fresh cells: the longest
-cell, and the longest others that fit, first those of the same kernel package. A shard fills most of its slot's fair share of
-the time left, so that later shards even out wrong estimates.
+A free slot gets, in this order: cells that its device measured before; one cell that another slot lost, alone, because
+it may break the shard again; cells that no slot has measured: the longest, and others that fit. A shard gets only a
+part of the slot's remaining time, so that later shards can make up for wrong estimates.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ class Queue:
     """The cells that are in no shard yet, and the slots that may take them."""
 
     def __init__(self, slots: Iterable[str], start_up: float) -> None:
-        """Begin without cells. `start_up`: seconds before a shard's first turn."""
+        """Make an empty queue. `start_up`: seconds from a shard's start to its first turn."""
         self.slots = dict.fromkeys(slots)
         self._start_up = start_up
         self.fresh: list[Task] = []
@@ -79,7 +78,7 @@ class Queue:
         return tuple(taken)
 
     def share(self, taken: Sequence[Task], slot: str) -> float:
-        """Return the share (0 to 1) of the slot's remaining time that the cells `taken` get."""
+        """Return the part (0 to 1) of the slot's remaining time that the cells `taken` get."""
         mine = sum(task.seconds for task in taken)
         others = sum(task.seconds for task in (*self.fresh, *(task for _, task in self.lost)))
         rest = others / max(1, len(self.slots)) + sum(task.seconds for task in self.own.get(slot, ()))
@@ -89,7 +88,7 @@ class Queue:
 def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext) -> Iterator[Item]:
     """Yield blocks, proofs and kernels as they arrive, until every cell is decided or every slot's budget is spent.
 
-    Writes machines, losses and changed files into the record itself. Raises AbprofError if no shard could begin.
+    Adds machines, losses and changed files to `record`. Raises AbprofError if no shard could begin.
     """
     work = _Coordinator(plan, record, executor, place)
     while work.submit():
@@ -99,8 +98,6 @@ def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext
 
 @dataclass
 class _Live:
-    """A running shard, and what its messages have said so far about its end."""
-
     shard: Shard
     slot: str
     tasks: Sequence[Task]
@@ -108,14 +105,14 @@ class _Live:
     torn: str = ""  # why a message cannot be read; "": all could be read
 
     def fault(self, lost: Lost) -> str:
-        """Return why the shard is lost; "" if the shard ended as done and all its messages can be read."""
+        """Return why the shard counts as lost; "" if it ended as it should. `lost`: how its process ended."""
         if self.torn or (self.ended and self.ended.why == "done"):
             return self.torn
         return self.ended.reason if self.ended and self.ended.why == "refused" else lost.reason
 
 
 class _Coordinator:
-    """Spreads a run over slots: holds the queue, the running shards and each slot's time left."""
+    """Spreads a run over slots. Holds the queue, the running shards and each slot's time left."""
 
     def __init__(self, plan: Plan, record: Record, executor: Executor, place: RunContext) -> None:
         self._plan, self._record, self._executor, self._place = plan, record, executor, place
@@ -152,7 +149,7 @@ class _Coordinator:
             queue.append(self._tasks[cell])
 
     def submit(self) -> bool:
-        """Give every free slot a shard. Returns whether any shard is running: if none is, the run is done."""
+        """Give every free slot a shard. Return whether any shard is running; if not, the run is done."""
         busy = {live.slot for live in self._live.values()}
         for slot in [slot for slot in self._queue.slots if slot not in busy]:
             least: dict[str, int] = {}
@@ -167,7 +164,7 @@ class _Coordinator:
         return bool(self._live)
 
     def receive(self, number: int, message: bytes | Lost) -> Iterator[Item]:
-        """Handle one message of shard `number`, or the end of its process (`Lost`). Yields the items that the message carries."""
+        """Handle a message of shard `number`, or the end of its process. Yield the message's block, proof or kernel."""
         live, record = self._live[number], self._record
         if isinstance(message, Lost):
             del self._live[number]
@@ -208,13 +205,13 @@ class _Coordinator:
     # ---------------------------------------------------------------- what is measured again
 
     def _homes(self) -> dict[str, str]:
-        """Map each measured cell to the slot whose device measured its blocks, if the run has this slot."""
+        """Return cell -> slot whose device measured the cell before. Leaves out devices that this run does not have."""
         return {block.cell: block.device for block in self._record.blocks if block.device in self._left}
 
     def _void_foreign(self, todo: set[str]) -> None:
-        """Void the blocks of the cells `todo` from devices that this run may not get again, so that the cells are measured again.
+        """Drop blocks of the cells `todo` from devices that this run may not get again.
 
-        Raises AbprofError if an earlier invocation measured such blocks, which may not be voided.
+        Raises AbprofError if such blocks are of an earlier invocation, because these must be kept.
         """
         record, here = self._record, self._left if self._executor.lasting else {}
         away = {block.cell: block.device for block in record.blocks if block.cell in todo and block.metric}
@@ -227,7 +224,7 @@ class _Coordinator:
             self._void(device, {cell for cell, home in away.items() if home == device}, "its device is another's now")
 
     def _open_cells(self, slot: str) -> dict[str, int]:
-        """Map each undecided cell of the slot's device to the number of epochs up to its next look; {} if no time is left."""
+        """Return undecided cell -> epochs up to its next look, for the slot's device; {} if no time is left."""
         if not self._executor.lasting or self._looked[slot] == self._ended or self._left[slot] <= 0:
             return {}
         self._looked[slot] = self._ended
@@ -241,7 +238,7 @@ class _Coordinator:
         return {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in grown}
 
     def _owed(self) -> set[str]:
-        """Return the ids of measured cells that lack a follow-up measurement."""
+        """Return the ids of measured cells without their follow-up measurements (profiled pass, slices)."""
         begun = {block.cell for block in self._record.blocks if block.metric}
         return begun & owed(self._plan, self._record.blocks) if begun else set()
 
@@ -267,11 +264,11 @@ class _Coordinator:
                 yield unmeasured(cell, arms, {arm.id: Outcome(status="crash", reason=why) for arm in arms})
         self._losses[live.slot] += 1
         if self._losses[live.slot] >= _LOSSES_IN_A_ROW and len(self._queue.slots) > 1:
-            warn(f"{live.slot} lost {self._losses[live.slot]} shards in a row and gets no more")
+            warn(f"{live.slot} lost {self._losses[live.slot]} shards in a row and gets no further shard")
             del self._queue.slots[live.slot]
 
     def _void(self, slot: str, cells: set[str], reason: str) -> None:
-        """Void this invocation's blocks of `cells`, which are then measured again whole."""
+        """Drop this invocation's blocks of `cells`, so that all epochs of these cells are measured again."""
         by_shard: dict[int, set[str]] = {}
         for block in self._record.own_blocks:
             if block.cell in cells and block.shard:
@@ -282,7 +279,7 @@ class _Coordinator:
     # ---------------------------------------------------------------- shards
 
     def _shard(self, tasks: Sequence[Task], slot: str, budget: float, least: Mapping[str, int]) -> Shard:
-        """Make the next shard, which measures `tasks` on this slot for `budget` seconds. `least`: cell -> fewest epochs."""
+        """Make the next shard, which measures `tasks` for `budget` seconds. `least`: cell -> least number of epochs."""
         self._number += 1
         record, ids = self._record, [task.cell for task in tasks]
         self._add_controls(tasks, slot)
@@ -310,7 +307,7 @@ class _Coordinator:
         )
 
     def _add_controls(self, tasks: Sequence[Task], slot: str) -> None:
-        """Give a control to the cheapest of these cells if the run has controls and the slot has fewer than `_CONTROLS`."""
+        """Add a control to the shortest cells of `tasks`, up to `_CONTROLS` cells a slot, if the run has controls."""
         mine = self._controlled.setdefault(slot, set())
         mine |= {task.cell for task in tasks if _has_control(self._arms[task.cell])}
         if not _has_control(self._record.head.arms):
@@ -329,7 +326,7 @@ def _has_control(arms: Sequence[Arm]) -> bool:
 
 
 def _without_results(run: Run) -> Run:
-    """Return the run's header (run.json without results) as it was before the first measurement."""
+    """Return the run's header: run.json without results."""
     lists = (
         *("losses", "notes", "touched", "observations", "comparisons", "within", "controls", "proofs", "kernels"),
         *("traces", "profiles", "sampled", "warnings"),

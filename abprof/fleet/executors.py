@@ -1,4 +1,4 @@
-"""Executors run shards: on the devices of this host that the run holds, in Slurm jobs or in Ray tasks (`--executor`)."""
+"""Executors run shards (`--executor`): on devices of this host, in Slurm jobs or in Ray tasks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _CLEANUP = 20.0  # seconds in which shard workers clean up after the file ALIVE 
 
 
 class SlurmOptions(Record, frozen=True, kw_only=True):
-    """What each Slurm job requests. A field that is "" or None leaves the site's default."""
+    """What each Slurm job requests. A field that is "" or None stands for the site's default."""
 
     gres: str = "gpu:1"  # GPUs of a shard; "": none, for machines without GPUs
     constraint: str = ""  # features of a node: "h200", "h100|h200"
@@ -53,14 +53,14 @@ class SlurmOptions(Record, frozen=True, kw_only=True):
 
 
 class RayOptions(Record, frozen=True, kw_only=True):
-    """Which nodes of a Ray cluster to use, and how many processors a shard takes besides its GPU."""
+    """Which nodes of a Ray cluster to use, and how many processors each shard takes."""
 
     gpu: str = ""  # GPU model as in the label ray.io/accelerator-type; "": any
     cpus: float = 1.0
 
 
 def read_options(place: RunContext) -> Any:
-    """Return the options of the run's executor, None if the run names no executor. Raises AbprofError for invalid options."""
+    """Return the options of the run's executor; None: no executor is named. Raises AbprofError for invalid options."""
     kind = place.options.executor.partition(":")[0]
     if not kind:
         return None
@@ -76,7 +76,7 @@ def read_options(place: RunContext) -> Any:
 
 
 def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], None]) -> Executor | None:
-    """Return the run's executor; None if the run needs none, because one device of this host measures all cells."""
+    """Return the run's executor; None if one device of this host measures all cells."""
     if not place.options.executor:
         several = len(place.devices) > 1 and (len(plan.cells) > 1 or plan.run.machines)
         return LocalExecutor(place, logs, say) if several else None
@@ -85,13 +85,13 @@ def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], 
 
 @dataclass(frozen=True)
 class Lost:
-    """Says that a shard's process is gone or was never started. The last message on every shard, also after `Ended`."""
+    """The end of a shard's process, or its failure to start: the last message on every shard, also after `Ended`."""
 
     reason: str
 
 
 class Executor:
-    """Runs shards, each whole and on one device. An executor retries nothing: the coordinator reruns lost cells.
+    """Runs shards, each on one device. Never starts a lost shard again: the coordinator puts its cells in new shards.
 
     A subclass starts and ends the shard workers. Shards and their messages are files in a folder that all machines see.
     """
@@ -126,7 +126,7 @@ class Executor:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def submit(self, shard: Shard, slot: str) -> None:
-        """Start the shard's program in the slot. A failure to start is reported by `news`."""
+        """Start the shard's program in the slot. If the program cannot be started, `news` yields a `Lost`."""
         file = self.folder / f"{shard.number}.json"
         log = Path(shard.logs) / "program.log"
         with refusals(log.parent):
@@ -140,7 +140,7 @@ class Executor:
             self._not_started[shard.number] = died.reason
 
     def news(self, timeout: float) -> Iterator[tuple[int, bytes | Lost]]:
-        """Yield (shard's number, message) until a message has come or `timeout` seconds are over; each shard's last is `Lost`."""
+        """Yield (shard's number, message) for all new messages; wait for one at most `timeout` seconds."""
         end = time.monotonic() + timeout
         (self.folder / ALIVE).touch()
         while True:
@@ -158,7 +158,7 @@ class Executor:
             time.sleep(_LOOKS_EVERY)
 
     def _new_lines(self, number: int) -> list[bytes]:
-        """Return a shard's new whole lines. Opens the file anew: only then do network disks show what other machines wrote."""
+        """Return a shard's new lines. Opens the file each time: only then do network disks show what others wrote."""
         with contextlib.suppress(FileNotFoundError), (self.folder / f"{number}.jsonl").open("rb") as file:
             file.seek(self._read[number])
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -167,33 +167,33 @@ class Executor:
         return []
 
     def environment(self) -> dict[str, str]:
-        """Return the variables for a cluster's shard workers: this process's own without secrets and CUDA_VISIBLE_DEVICES."""
+        """Return this process's environment for a cluster's shard workers, without secrets and CUDA_VISIBLE_DEVICES."""
         kept, _ = environment.clean(os.environ, "user", self.place.file.environment.allow)
         return {name: value for name, value in kept.items() if name != "CUDA_VISIBLE_DEVICES"}
 
     # ---------------------------------------------------------------- what a subclass does
 
     def open(self) -> None:
-        """Get ready to start shards. Raises AbprofError if the executor is not available."""
+        """Prepare to start shards. Raises AbprofError if the executor is not available."""
 
     def slots(self) -> Sequence[str]:
         """Return the names of the slots, each of which runs one shard at a time."""
         raise NotImplementedError
 
     def placed(self, shard: Shard, slot: str) -> Shard:  # noqa: ARG002
-        """Return the shard with the fields that depend on the slot filled in."""
+        """Return the shard with the fields set that depend on the slot, such as the device."""
         return shard
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
-        """Start the shard worker `argv`, which prints to `log`. Raises WorkerDied if it cannot be started."""
+        """Start the shard worker `argv`, with its output in `log`. Raises WorkerDied if that fails."""
         raise NotImplementedError
 
     def gone(self) -> dict[int, str]:
-        """Return, once for each shard whose program is gone, the shard's number -> how the program ended."""
+        """Return shard's number -> how its program ended, for the programs that ended since the last call."""
         raise NotImplementedError
 
     def close(self) -> None:
-        """End all programs, wait for their ends, and give back what `open` took."""
+        """End all programs and release what `open` acquired."""
         raise NotImplementedError
 
 
@@ -202,7 +202,7 @@ def _last_line(text: str) -> str:
 
 
 class LocalExecutor(Executor):
-    """Runs shards on the devices of this host. The run's own process holds the devices' leases."""
+    """Runs shards on the devices of this host. This process holds the devices' leases."""
 
     lasting = True
 
@@ -214,7 +214,7 @@ class LocalExecutor(Executor):
         return [device.lease for device in self.place.devices]
 
     def placed(self, shard: Shard, slot: str) -> Shard:
-        """Return the shard with the slot's device and its share of processors, () if there are fewer than slots."""
+        """Return the shard with the slot's device and an equal part of the host's processors."""
         every, slots = sorted(os.sched_getaffinity(0)), self.slots()
         each, at = len(every) // len(slots), slots.index(slot)
         return msgspec.structs.replace(shard, device=slot, held=True, cpus=tuple(every[each * at : each * (at + 1)]))
@@ -223,7 +223,7 @@ class LocalExecutor(Executor):
         self._programs[shard.number] = Program([*argv, "--with", str(os.getpid())], env=os.environ, log=log)
 
     def gone(self) -> dict[int, str]:
-        """Also end programs that sent nothing for longer than a build and ten replies may take: a suspended one never exits."""
+        """Also end programs that send nothing for too long: a suspended program never exits by itself."""
         limit, found = self.place.options.build_timeout + 10 * self.place.options.timeout, {}
         for number, program in list(self._programs.items()):
             file, now = self.folder / f"{number}.jsonl", time.monotonic()
@@ -257,14 +257,14 @@ _OVER = {
 
 
 class SlurmExecutor(Executor):
-    """Runs each shard in a job, which Slurm never requeues. Slots are only numbered, because Slurm chooses the GPU.
+    """Runs each shard in a Slurm job. Slots have only numbers, because Slurm chooses the node and the GPU.
 
-    The state of jobs comes from squeue, which every site has, and not from sacct, which needs accounting. A job ends once abprof
-    has been silent for ten minutes, so that killing abprof on the login node leaves no job behind.
+    Jobs' states come from squeue: sacct needs accounting, which some sites lack. A job ends by itself ten minutes after
+    the last sign of abprof, so that killing abprof leaves no job behind.
     """
 
     def open(self) -> None:
-        """Raise AbprofError if Slurm is missing, or would refuse a job with these options."""
+        """Raise AbprofError if Slurm is missing, or if Slurm would refuse a job with these options."""
         self._jobs: dict[int, tuple[str, float]] = {}  # shard -> id of its job, and when it was submitted
         self._asked_at = 0.0
         self._reasons: set[str] = set()  # reasons for waiting that the user was shown
@@ -275,7 +275,7 @@ class SlurmExecutor(Executor):
         argv = [*self._sbatch(60.0, Path(os.devnull)), "--test-only", "--wrap=true"]
         accepted, why = proc.tried(argv, timeout=_ANSWERS_WITHIN)
         if not accepted:
-            raise AbprofError(f"Slurm would refuse such a job: {why}", where="--executor slurm")
+            raise AbprofError(f"Slurm would refuse a job with these options: {why}", where="--executor slurm")
 
     def _sbatch(self, limit: float, log: Path) -> list[str]:
         options: SlurmOptions = self.options
@@ -305,7 +305,7 @@ class SlurmExecutor(Executor):
             raise WorkerDied(f"Slurm refused the job: {said}")
         job = said.strip().partition(";")[0]
         self._jobs[shard.number] = (job, time.monotonic())
-        self.say(f"Slurm: job {job} has shard {shard.number}")
+        self.say(f"Slurm: shard {shard.number} is job {job}")
 
     def gone(self) -> dict[int, str]:
         if not self._jobs or time.monotonic() < self._asked_at + _ASKS_EVERY:
@@ -316,7 +316,7 @@ class SlurmExecutor(Executor):
         # Show each reason to wait once: for some reasons jobs wait for ever.
         for reason in {why for state, _, why in listed.values() if state == "PENDING"} - {"None", "", *self._reasons}:
             self._reasons.add(reason)
-            self.say(f"Slurm: shards wait ({reason})")
+            self.say(f"Slurm: jobs are waiting ({reason})")
         found = {}
         for number, (job, since) in self._jobs.items():
             state, node, _ = listed.get(job, ("", "", ""))
@@ -329,7 +329,7 @@ class SlurmExecutor(Executor):
         return found
 
     def close(self) -> None:
-        """Cancel every job, and wait until Slurm lists every job as ended, or `_GONE_WITHIN` is over."""
+        """Cancel every job, and wait at most `_GONE_WITHIN` seconds until all have ended."""
         until = time.monotonic() + _GONE_WITHIN
         while self._jobs:
             proc.tried(["scancel", f"--name={self.name}"], timeout=_ANSWERS_WITHIN)
@@ -337,7 +337,7 @@ class SlurmExecutor(Executor):
             if listed is not None and all(state in _OVER for state, _, _ in listed.values()):
                 self._jobs.clear()
             elif time.monotonic() > until:
-                self.say(f"Slurm: jobs did not end; scancel --name={self.name} ends them")
+                self.say(f"Slurm: jobs are still running; end them with scancel --name={self.name}")
                 self._jobs.clear()
             else:
                 time.sleep(0.5)
@@ -359,8 +359,8 @@ _RESOURCE = "abprof"  # Ray resource of nodes without GPUs: its amount is how ma
 
 
 class RayExecutor(Executor):
-    """Runs each shard in a Ray task. A slot names a node, and Ray chooses its GPU. Ray must retry nothing (`max_retries=0`), for
-    a shard that silently started again would mix measurements of two processes."""
+    """Runs each shard in a Ray task. A slot names a node, and Ray chooses the node's GPU. Ray must not repeat a task,
+    because two processes' measurements would mix."""
 
     def open(self) -> None:
         """Connect to the cluster. Raises AbprofError if there is none, or if no node fits the options."""
@@ -380,9 +380,9 @@ class RayExecutor(Executor):
         try:
             ray.init(address if address == "auto" else f"ray://{address}", log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-            advice = "HOST:PORT is that of its client server (10001), auto a cluster of this machine"
+            advice = "ray://HOST:PORT names a cluster's client server (port 10001), ray://auto this machine's cluster"
             raise AbprofError(
-                f"no cluster: {_last_line(str(error)) or type(error).__name__}", where=where, advice=advice
+                f"no Ray cluster: {_last_line(str(error)) or type(error).__name__}", where=where, advice=advice
             ) from error
         finally:
             for number, handler in handlers.items():  # ray.init replaces the handler of SIGTERM
@@ -395,7 +395,7 @@ class RayExecutor(Executor):
             raise AbprofError(f"no node has {'a GPU' if self._gpu else resource}{model}", where=where)
 
     def slots(self) -> Sequence[str]:
-        """Return NODE/NUMBER for every shard that living nodes with the wanted GPU model can run at once."""
+        """Return a slot, named NODE/NUMBER, for every shard that suitable nodes can run at once."""
         for node in self._ray.nodes():
             model, has = node.get("Labels", {}).get(_GPU_LABEL), node["Resources"]
             if node["Alive"] and self.options.gpu in ("", model):
@@ -406,7 +406,7 @@ class RayExecutor(Executor):
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
         def run(argv: Sequence[str], env: Mapping[str, str], names: Sequence[str], log: str) -> int:
-            """Run a shard worker on the node. Ray sends this function there, so it must not import abprof."""
+            """Run a shard worker on the node. Ray copies this function to the node, so it must not import abprof."""
             import subprocess
 
             own = {name: os.environ[name] for name in names if name in os.environ}

@@ -1,8 +1,8 @@
-"""Messages between coordinator and shard workers.
+"""Messages between the coordinator and shard workers.
 
-A shard is a list of whole cells, with all arms, rounds and epochs under one lease of one device. The process `python -m abprof.fleet
-FOLDER/N.json` measures the shard, and appends its messages to FOLDER/N.jsonl, in checksummed lines. All machines see this
-folder. Only the coordinator writes the run's folder.
+A shard is a list of cells that one device measures, with all arms and epochs. The process `python -m abprof.fleet
+FOLDER/N.json` measures the shard, and appends messages to FOLDER/N.jsonl, each a line with a checksum. All machines see
+this folder. Only the coordinator writes the run's folder.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ALIVE = "alive"  # file that the coordinator touches; shard workers end when the
 
 
 class Shard(Record, frozen=True, kw_only=True):
-    """A part of a run that one device measures."""
+    """A part of a run's cells, which one device measures."""
 
     number: int  # unique in a run: cells that are measured again are in another shard
     run: Run  # the run's header after building; its `cells` are only this shard's
@@ -38,7 +38,7 @@ class Shard(Record, frozen=True, kw_only=True):
 
 
 class Ended(Record, frozen=True, kw_only=True):
-    """How a shard ended. A shard without this message is lost."""
+    """How a shard ended. If this message is missing, the shard is lost."""
 
     why: Literal["done", "refused", "interrupted"]  # done: all decided or budget spent; refused: an AbprofError
     reason: str = ""
@@ -46,7 +46,7 @@ class Ended(Record, frozen=True, kw_only=True):
 
 
 class News(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """One message of a shard worker to the coordinator, with exactly one field set."""
+    """One message of a shard worker to the coordinator. Exactly one field is set."""
 
     placed: Placed | None = None  # first message: the device is leased, and everything is built
     block: Block | None = None
@@ -59,13 +59,13 @@ class News(Record, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def read_shard(text: bytes) -> Shard:
-    """Decode the content of a shard's file. Raises ValueError if the content is torn or not a shard."""
+    """Decode the content of a shard's file. Raises ValueError if the content is damaged or not a shard."""
     shard: Shard = checksummed.unseal(text.removesuffix(b"\n"), Shard, "a shard")
     return shard
 
 
 def read_news(line: bytes) -> News:
-    """Decode one line of a shard's messages. Raises ValueError if the line is torn, incoherent or not a message."""
+    """Decode one line of a shard's messages. Raises ValueError if the line is damaged or not a valid message."""
     news: News = checksummed.unseal(line.removesuffix(b"\n"), News, "news")
     if news.block:
         news.block.coherent()

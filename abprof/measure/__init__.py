@@ -1,10 +1,8 @@
-"""Measuring: from options to blocks of timed rounds.
+"""Measuring: from options to blocks of timed rounds. This package judges and reports nothing.
 
-`look_around` finds the run context. `make_plan` lays out the cells of the workloads, `build_kernels` builds kernel packages,
-`assign_arms` chooses the arms of each cell, `epochs` yields blocks as long as `wanted()` names cells that need another epoch,
-and `follow_up` yields the blocks that are measured after all epochs. This package judges and reports nothing. The modules
-`run_context`, `plan`, `commands` (commands that time themselves), `continued` (an earlier run), `discovery` and `matrix`
-(workloads and cells), `estimate` and `turns` are public, too.
+`look_around` finds the run context, `make_plan` lays out the cells, `build_kernels` builds kernel packages, and
+`assign_arms` chooses the arms of each cell. `epochs` yields blocks as long as `wanted()` names cells that need another
+epoch; `follow_up` then yields the profiled passes and slices. `commands` measures commands that time themselves.
 """
 
 from abprof.measure import commands, continued, discovery, estimate, matrix, plan, run_context, turns

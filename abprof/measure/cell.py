@@ -43,7 +43,7 @@ _Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process 
 
 @dataclass
 class Timeouts:
-    """The operations that hung (gave no answer within --timeout), and in which epochs. A control counts as base."""
+    """The operations that gave no answer within --timeout, and in which epochs. A control shares base's entry."""
 
     epochs: dict[tuple[str, str, str, str], set[int]] = field(default_factory=dict)
 
@@ -56,7 +56,7 @@ class Timeouts:
         return _operation(cell, arm) in self.epochs
 
     def skip(self, cell: str, arm: Arm, epoch: int) -> str:
-        """Return why the arm's operation is skipped in this epoch; "": the operation is tried."""
+        """Return why the arm's operation is not called in this epoch; "" if it is called."""
         found = self.epochs.get(_operation(cell, arm), set())
         if epoch in found:
             return "not asked again in this epoch"
@@ -100,7 +100,7 @@ class ArmState:
 
 @dataclass(frozen=True)
 class CellResult:
-    """What `measure_cell` returns."""
+    """The result of `measure_cell`."""
 
     block: Block
     calls: dict[str, float]  # arm -> ns of its warm call
@@ -109,7 +109,7 @@ class CellResult:
 
 
 def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> CellResult:
-    """Measure one cell in one epoch. `alone`: keep only one arm in memory at a time."""
+    """Measure one cell in one epoch. `alone`: whether only one arm may be in memory at a time."""
     began, clock = time.time(), time.monotonic()
     cell = CellSetup(pool, device, task, alone=alone)
     cell.open_all()
@@ -154,7 +154,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
 
 
 class CellSetup:
-    """Opens and checks the arms of one cell. `alone`: only one arm is in memory at a time."""
+    """Opens and checks the arms of one cell. `alone`: whether only one arm may be in memory at a time."""
 
     def __init__(self, pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> None:
         self.pool, self.device, self.task, self.alone = pool, device, task, alone
@@ -176,7 +176,7 @@ class CellSetup:
         return [(i, state) for i, state in enumerate(self.states) if state.takes_turns]
 
     def ask(self, state: ArmState, request: Any) -> Any | None:
-        """Send the request to the arm's worker and return the reply; None: the request failed, and the arm's outcome says why."""
+        """Send the request to the arm's worker and return the reply; None: the arm failed, and its outcome says why."""
         task = self.task
         try:
             return self.pool.worker(state.arm.worker).call(request, task.options.timeout)
@@ -195,18 +195,18 @@ class CellSetup:
         return None
 
     def fail(self, state: ArmState, status: Status, reason: str, at: str = "") -> None:
-        """Set the arm's outcome to a failure."""
+        """Set the arm's outcome to a failure with this status and reason."""
         log = self.pool.log_name(state.arm.worker)
         state.outcome = msgspec.structs.replace(state.outcome, status=status, reason=reason, at=at, log=log)
 
     def wrong(self, state: ArmState, reason: str) -> None:
-        """Set the outcome `wrong`: without --allow-wrong the arm is not timed."""
+        """Set the arm's outcome to `wrong`. The arm is then timed only with --allow-wrong."""
         self.fail(state, "wrong", reason)
         if not self.task.options.allow_wrong:
             state.opened = None
 
     def lost(self, state: ArmState, status: Status, reason: str) -> None:
-        """Set the outcome of the arm whose worker ended, and open that worker's other arms again on a new worker."""
+        """Set the outcome of an arm whose worker ended, and open the worker's other arms in a new worker."""
         self.fail(state, status, reason)
         state.opened = None
         for other in self.states if not self.alone else ():
@@ -214,12 +214,12 @@ class CellSetup:
                 self.open(other)
 
     def renew(self, state: ArmState) -> None:
-        """End the arm's worker, whose state is no longer trusted, and open the worker's other arms on a new one."""
+        """End the arm's worker, because its state may be damaged, and open the worker's other arms in a new worker."""
         self.pool.retire(state.arm.worker)
         self.lost(state, state.outcome.status, state.outcome.reason)
 
     def refuse_graph(self, state: ArmState, reason: str, *, spoiled: bool) -> None:
-        """Record that the arm's calls cannot be captured in a CUDA graph. `spoiled`: the capture spoiled its process, which must end."""
+        """Record that the arm's calls cannot be captured in a CUDA graph. If `spoiled`, also end the arm's worker."""
         self.fail(state, "unsupported", reason)
         state.opened, state.refused = None, True
         if spoiled and state.arm.peer:
@@ -228,7 +228,7 @@ class CellSetup:
             self.pool.retire(state.arm.worker)
 
     def open_all(self) -> None:
-        """Open and check every arm. The order of opening changes with the epoch, since it decides where inputs lie in memory."""
+        """Open and check every arm. The order, which decides where inputs lie in memory, changes with the epoch."""
         if self.alone:
             for state in self.states:
                 self.open(state)
@@ -278,7 +278,7 @@ class CellSetup:
         return wire.Check(state.arm.id, f"{name}.expected", _sample(name, state.arm), against)
 
     def check_again(self, calls: int) -> None:
-        """Repeat the output check of each checked arm after its `calls` timed calls."""
+        """Check the arms' outputs again after `calls` timed calls, but only of arms that passed their first check."""
         for state in self.states:
             began = time.monotonic()
             if calls and state.takes_turns and state.outcome.check is not None and state.outcome.status == "ok":
@@ -308,11 +308,11 @@ class CellSetup:
             self.wrong(state, fault)
 
     def _fault_outside(self, state: ArmState) -> str:
-        """Return the fault that the judge finds in the arm's outputs; "": no fault, or the arm's outcome is already a failure.
+        """Return what is wrong with the arm's outputs, as checked in another process; "": nothing, or the arm failed.
 
-        Outputs may be right on fresh inputs and wrong on inputs changed in place because the workload's `prepare` transforms
-        inputs. If outputs are still wrong after a second `prepare`, the package returns old outputs, unless base does the
-        same. Raises WorkerFault and WorkerDied if the judge cannot answer.
+        Checks outputs of fresh inputs, then of inputs that changed in place. If only the latter are wrong, `prepare` is
+        called again, since it may transform inputs; if they stay wrong, and base's do not, the package returns old
+        outputs. Raises WorkerFault and WorkerDied if the other process fails.
         """
         first, second = self._seeds
         found = self._examined_outside(state, second)
@@ -338,19 +338,19 @@ class CellSetup:
 
 
 def _sample(name: str, arm: Arm) -> str:
-    """Return the path of an arm's sampled outputs, relative to the workers' scratch folder."""
+    """Return the path of the file with a sample of the arm's outputs, relative to the scratch folder."""
     return f"{arm.side}/{name}-{hashlib.sha256(arm.id.encode()).hexdigest()[:8]}.sample"
 
 
 class _Turns:
-    """Lets the open arms of a cell take turns."""
+    """Measures a cell: its open arms take turns."""
 
     def __init__(self, cell: CellSetup) -> None:
         self.cell, self.task = cell, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
 
     def all(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        """With all arms in memory, measure rounds of one turn for each arm until the epoch's median is known well enough."""
+        """Measure with all arms in memory: in each round one turn of each arm, until the median is precise enough."""
         ready = self.cell.ready
         if not ready:
             return None, []
@@ -376,10 +376,9 @@ class _Turns:
         return pace, rounds
 
     def alone(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        """With one arm in memory at a time, measure each arm in two visits of several turns.
+        """Measure with one arm in memory at a time: several turns of each arm, then several of each in reverse order.
 
-        The order of the second visits mirrors the order of the first (base, target, target, base), so that a steady drift
-        cancels. The first arm changes with the epoch.
+        Thus a steady drift cancels (base, target, target, base). The first arm changes with the epoch.
         """
         order = turns.ranked(self.cell.ready, self.task.epoch - 1)
         if not order:
@@ -400,7 +399,7 @@ class _Turns:
         return dataclasses.replace(pace, rule=f"{ONE_AT_A_TIME}; {pace.rule}"), rounds
 
     def graphs(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        """Measure replays of CUDA graphs (--timer graph). If the arm of any side cannot be captured, no side is timed."""
+        """Measure replays of CUDA graphs (--timer graph). If one side's arm cannot be captured, no side is timed."""
         cell, own = self.cell, [state for state in self.cell.states if not state.arm.peer]
         if cell.crowded:
             self._leave_out(own, CROWDED)
@@ -434,7 +433,8 @@ class _Turns:
         return turns.pace(kind, calls, opens, task.options, task.share, timer)
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
-        """Measure one turn of an arm; None: it failed, see its outcome. `fresh`: placement at which to re-allocate the inputs."""
+        """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the
+        old."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
         began = time.perf_counter_ns()
         read: wire.Turned | None = self.cell.ask(state, request)
@@ -448,12 +448,11 @@ class _Turns:
 
 
 def _uncaptured(states: Sequence[ArmState]) -> list[ArmState]:
-    """Return the arms that could not be captured in a CUDA graph."""
     return [state for state in states if state.refused]
 
 
 def _reject_by_proof(cell: CellSetup, count: int, before: _Proofs, rejected: dict[int, str]) -> None:
-    """Check what each worker has loaded by now: a failed check fails its arms, a kernel compiled during turns rejects rounds."""
+    """Check what each worker loaded. A failed check fails its arms; a kernel compiled during turns rejects rounds."""
     pool, proved = cell.pool, cell.pool.prove()
     for state in cell.states:
         if count and state.takes_turns and state.arm.worker not in proved:

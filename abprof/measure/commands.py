@@ -1,7 +1,7 @@
-"""Measure a command that times itself (`abprof run ... -- COMMAND`): in each epoch one process per side prints `name,ms` lines.
+"""Measure a command that times itself and prints `name,ms` lines (`abprof run ... -- COMMAND`).
 
-`prepare` builds the worktrees and runs the command once on every side; the names that it prints are the cells. `epochs`
-yields the blocks of these cells.
+`prepare` runs the command once on every side: the names that it prints are the cells. In each epoch, `epochs` runs one
+process per side and yields the cells' blocks.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:ini
 
 @dataclass(frozen=True)
 class Bench:
-    """What does not change after `prepare`: the run's header, the sides, the arms and the names."""
+    """The command, ready to measure: the run's header, the sides, the arms and the names."""
 
     head: Run
     sides: dict[str, _Side]  # side id -> how the command runs there
@@ -83,7 +83,7 @@ class _Side:
     unbuilt: str = ""  # why the build failed; "": it succeeded
 
     def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
-        """Return argv and environment that start `argv`; in a sandbox the process can write only to `cwd` and `own`."""
+        """Return argv and environment that start `argv`, in the sandbox if any. `network`: whether to allow network."""
         if self.sandbox is None:
             return argv, self.env
         return self.sandbox.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)
@@ -91,7 +91,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Ended:
-    """How one process ended. `began` and `ended` are by time.monotonic_ns()."""
+    """How one process ended. `began` and `ended`: ns of time.monotonic_ns()."""
 
     status: Status  # ok, crash, timeout, build_failed
     reason: str
@@ -107,9 +107,9 @@ class _Ended:
 def prepare(
     place: RunContext, trees: Sequence[Checkout], logs: Path, view: View, continued: Continued | None = None
 ) -> Bench:
-    """Build, run the command once on every side without counting its times, and lay out the cells (or take `continued`'s).
+    """Build every side, run the command once on each without counting its times, and lay out the cells.
 
-    Raises AbprofError if the command fails on every side, or if --only leaves no cell.
+    Raises AbprofError if the command fails on every side, or if no cell is left. `continued`: run that has the cells.
     """
     entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
     command = continued.run.command if continued else None
@@ -169,7 +169,7 @@ def _side(
     logs: Path,
     view: View,
 ) -> _Side:
-    """Run the build of abprof.toml in the side's worktree, and return the side, with `unbuilt` set if the build failed."""
+    """Run the build of abprof.toml, if any, in the side's worktree, and return the side."""
     own = Path(tree.path).parent / NAME / tree.side.id  # removed with the worktree
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
     (own / "out").mkdir(parents=True)
@@ -193,14 +193,14 @@ def _side(
 
 
 def _filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
-    """Return `argv` with {worktree}, {build_dir} and {side} filled in; other braces stay, since the command may use them."""
+    """Return `argv` with {worktree}, {build_dir} and {side} replaced. Other braces are kept for the command."""
     for name, value in places.items():
         argv = [word.replace(f"{{{name}}}", value) for word in argv]
     return tuple(argv)
 
 
 def _first(side: _Side, timeout: float, view: View) -> _Ended:
-    """Run the command once without counting the times: the run fills the side's caches and gives the names of the cells."""
+    """Run the command once to fill the side's caches and to learn the cells' names. The times are not used."""
     ended = _run(side, "at first, not counted", timeout)
     ok = ended.status == "ok"
     result = plural(len(ended.times), "name") if ok else f"{ended.status}, {ended.reason}"
@@ -225,9 +225,9 @@ def epochs(
     first: int,
     budget: float,
 ) -> Iterator[Block]:
-    """Yield blocks of all cells, epoch by epoch, until no cell is wanted or another epoch does not fit into `budget` seconds.
+    """Yield blocks of all cells, epoch by epoch, until `wanted` names no cell or no epoch fits into `budget` seconds.
 
-    A process prints everything that it measures, so decided cells get its further times too.
+    Decided cells get blocks too, because a process prints the times of all cells.
     """
     number, cost, warned = first, 0.0, False
     while todo := wanted() & bench.arms.keys():
@@ -244,9 +244,7 @@ def epochs(
         new = [name for each in ended.values() for name in each.times if name not in bench.names]
         if new and not warned:
             warned = True
-            warn(
-                f"{len(set(new))} names left out, which the command's first run did not print, such as {new[0][:80]!r}"
-            )
+            warn(f"{len(set(new))} names are left out: the command's first run did not print them ({new[0][:80]!r})")
         start, end = min(each.began for each in ended.values()), max(each.ended for each in ended.values())
         bad = dict.fromkeys(why for begin, stop, why in device.bad_times() if begin <= end and stop >= start)
         state = device.state()
@@ -271,7 +269,7 @@ def _order(bench: Bench, todo: set[str], number: int) -> list[Arm]:
 
 
 def _run(side: _Side, heading: str, timeout: float) -> _Ended:
-    """Run the command to its end, and append its output to the log. A failure becomes a status with a one-line reason."""
+    """Run the command to its end and append its output to the log. Return how it ended, with the times or a reason."""
     began = time.monotonic_ns()
     if side.unbuilt:
         return _Ended("build_failed", side.unbuilt, began, began)
@@ -319,7 +317,7 @@ def _block(
     bad: str,
     state: MachineState,
 ) -> Block:
-    """Make a cell's block. `ended`: by arm id, in order of starts. `span`: start, seconds. `bad`: why to reject the epoch, or ""."""
+    """Make a cell's block. `ended`: arm id -> process; `span`: start, seconds; `bad`: why to reject the epoch."""
     name = str(cell.params[AXIS])
     arms = [arm for arm in bench.arms[cell.id] if arm.id in ended]
     outcomes = {arm.id: _outcome(bench, arm, ended[arm.id], name) for arm in arms}
@@ -351,15 +349,15 @@ def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
     if ended.status != "ok":
         return Outcome(status=ended.status, reason=ended.reason, log=log)
     if name not in ended.times:
-        return Outcome(status="missing", reason="the command printed no such name", log=log)
+        return Outcome(status="missing", reason="the command did not print this name", log=log)
     bad = next((ns for ns in ended.times[name] if not 0 < ns <= LONGEST_CALL), None)
     if bad is not None:
-        return Outcome(status="crash", reason=f"the command printed {bad / 1e6:g} ms, no valid time", log=log)
+        return Outcome(status="crash", reason=f"the command printed {bad / 1e6:g} ms, which is no valid time", log=log)
     return Outcome(status="ok")
 
 
 def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[tuple[Turn, ...], ...]:
-    """Make one round of the first times that the processes `ran` printed, one of the second times, and so on."""
+    """Make rounds of the times of `name`: one of the first that each process printed, one of the second, and so on."""
     times = {place: ended.times[name] for place, ended in ran}
     ordered = sorted(ran, key=lambda one: one[1].began)
     return tuple(
@@ -376,10 +374,9 @@ def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[
 
 
 def read(text: str) -> tuple[dict[str, list[float]], float]:
-    """Read a command's `name,ms` lines; return name -> times in ns, and the last digit in ns of the most precise time.
+    """Read a command's `name,ms` lines; return name -> times in ns, and the resolution of the finest time in ns.
 
-    Skips other lines. A name may be printed several times, with a time each. Raises ValueError with a one-line message if
-    there are no times, or too many.
+    Skips other lines. A name may be on several lines. Raises ValueError if there are no times or too many.
     """
     times: dict[str, list[float]] = {}
     first, count, last_digit = "", 0, math.inf
@@ -401,7 +398,7 @@ def read(text: str) -> tuple[dict[str, list[float]], float]:
     if count > MOST_TIMES:
         raise ValueError(f"the command printed more than {MOST_TIMES} timings: print a median for each name")
     if len(times) > MOST:
-        raise ValueError(f"the command printed {len(times)} names, at most {MOST} are allowed")
+        raise ValueError(f"the command printed {len(times)} names; at most {MOST} are allowed")
     return times, last_digit if math.isfinite(last_digit) else 0.0
 
 

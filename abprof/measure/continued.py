@@ -1,4 +1,4 @@
-"""Continue a run: set up the same options, sides, machine and builds, and choose the cells that are measured."""
+"""Continue a run: find its options, sides, machine and builds again, and choose the cells to measure."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _KEPT = (
 
 
 def as_asked(run: Run, repo: str, budget: float) -> Options:
-    """Return the options that measure a run's code again, on its device and with its timer, seed and worker settings."""
+    """Return options that measure a run's code again, on its device and with its timer, seed and worker settings."""
     return Options(
         specs=tuple(side.anew for side in run.sides),
         repo=repo,
@@ -49,7 +49,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *
     for before, now in zip(run.sides, place.sides, strict=True):
         if before.tree != now.tree:
             raise AbprofError(
-                f"{before.spec} is not what it was in the run", where=f"side {before.id}", advice="start a new run"
+                f"{before.spec} has changed since the run", where=f"side {before.id}", advice="start a new run"
             )
     for device in () if run.options.executor else place.devices:
         here, then = device.machine(), run.machines.get(device.lease, run.machine)
@@ -66,9 +66,9 @@ def of_workloads(run: Run, where: str) -> None:
 
 
 def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
-    """Return the cells that match `only`: verdicts (`slower`, `unclear`), AXIS=VALUE or parts of ids; () matches all cells.
+    """Return the cells that match `only`: verdicts (`slower`, `unclear`), AXIS=VALUE or parts of ids; (): all cells.
 
-    In a run of one side, verdicts are between its variants. Raises AbprofError if no cell matches.
+    In a run of one side, these are the verdicts on its variants. Raises AbprofError if no cell matches.
     """
     words = set(get_args(Verdict))
     verdicts = {word for text in only for word in text.split(",") if word in words}
@@ -79,14 +79,14 @@ def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
         ids = {row.cell for row in rows if row.verdict in verdicts}
         cells = tuple(cell for cell in cells if cell.id in ids)
         if not cells:
-            raise AbprofError(f"no cell is {' or '.join(sorted(verdicts))}", where="--only")
+            raise AbprofError(f"no cell has the verdict {' or '.join(sorted(verdicts))}", where="--only")
     return matrix.select(cells, filters)
 
 
 def same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build, ...]:
-    """Return the run's builds with `builds`, made now, in place of the earlier ones.
+    """Return the run's builds, with those of `builds` in place of earlier ones.
 
-    Raises AbprofError if a new build has other inputs or another toolchain than the earlier one.
+    Raises AbprofError if a new build differs from the earlier one in inputs or toolchain.
     """
     before = {(build.side, build.kernel): build for build in run.builds}
     for build in builds:

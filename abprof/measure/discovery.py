@@ -1,4 +1,4 @@
-"""Discovery: finds workloads, has a worker describe them, lays out cells, and reads toolchains and the device's peak rates."""
+"""Discovery: finds workloads, lays out their cells, and reads toolchains and the device's peak rates."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Survey:
 
 
 def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
-    """Return workload -> its file in `folder`, which may be a single workload's file. `names`: those wanted; (): all.
+    """Return workload -> its file in `folder`, which may also be a file. `names`: workloads to find; (): all.
 
     Raises AbprofError if there is no workload, or if one of `names` (given by the option `by`) is missing.
     """
     listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
     files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
     if not files:
-        raise AbprofError("no workloads here", where=str(folder), advice="docs/WRITING.md says how to write one")
+        raise AbprofError("no workload files", where=str(folder), advice="docs/WRITING.md says how to write one")
     for name in names:
         if name not in files:
             known = ", ".join(files)
@@ -56,10 +56,10 @@ def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") 
 def copy_workloads(
     folder: Path, place: Path, wrapped: Mapping[str, Path] = types.MappingProxyType({}), where: str = "abprof.toml"
 ) -> str:
-    """Copy the workloads of `folder` and the files that they wrap to `place`, so that edits during the run change nothing.
+    """Copy the workloads of `folder`, and the benchmark files that they wrap, to `place`; return the copy's SHA-256.
 
-    `wrapped`: path in the repository -> file or folder to copy, unless `folder` is itself such a copy and has these files.
-    Returns the SHA-256 of all content. Raises AbprofError, naming `where`, if a wrapped file is missing.
+    `wrapped`: path in the repository -> file or folder to copy, unless `folder` is itself a copy that has them. Raises
+    AbprofError, naming `where`, if a wrapped file is missing.
     """
     if folder.is_dir():
         shutil.copytree(folder, place, ignore=_IGNORED)
@@ -80,7 +80,7 @@ def copy_workloads(
 
 
 def content(folder: Path) -> str:
-    """Return the SHA-256 of names and bytes of a workloads folder's files, or of a workload's file and its helpers (`_*`)."""
+    """Return the SHA-256 of a workloads folder, or of one workload's file with its helpers (files named `_*`)."""
     digest = hashlib.sha256()
     for name, file in _judging(folder):
         digest.update(os.fsencode(name) + b"\0" + file.read_bytes())
@@ -88,7 +88,7 @@ def content(folder: Path) -> str:
 
 
 def _judging(source: Path) -> list[tuple[str, Path]]:
-    """Return (relative name, file) of all files in a workloads folder, or of a workload's file and the `_*` beside it."""
+    """Return (relative path, file) of a folder's workload files, or of one workload's file and its helpers `_*`."""
     home = source if source.is_dir() else source.parent
     starts = [source] if source.is_dir() else [source, *source.parent.glob("_*")]
     files = {file for start in starts for file in (start.rglob("*") if start.is_dir() else [start]) if file.is_file()}
@@ -96,11 +96,11 @@ def _judging(source: Path) -> list[tuple[str, Path]]:
 
 
 def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str = "") -> Path:
-    """Return the folder of the workloads that all sides are measured with, or one file if `--workloads` is a path.
+    """Return the folder of the workloads, the same for all sides; a file if `--workloads` is the path of one.
 
-    By default the folder is the working tree's. If CI is set, base's commit gives the workloads, like abprof.toml: a pull
-    request must not change how it is measured. --workloads-from overrides both. A continued run uses the folder `recorded`
-    ("PATH sha256:HEX"), or the worktree with the same content. Raises AbprofError if the folder is missing.
+    By default the folder is the working tree's; if CI is set, base's, because a pull request must not change how it is
+    measured. --workloads-from overrides both. A continued run uses the folder `recorded` ("PATH sha256:HEX") or one
+    with the same content. Raises AbprofError if the folder is missing.
     """
     name = place.file.workloads or "workloads"
     own = Path(os.path.normpath(place.root / name))
@@ -130,7 +130,7 @@ def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str
 
 
 def workloads_differ(place: RunContext, trees: Sequence[Checkout], source: Path) -> list[str]:
-    """Return a warning for each side whose own workloads differ from the workloads in `source`, which the run uses."""
+    """Return a warning for each side whose own workloads differ from those in `source`, which the run uses."""
     name, mine = place.file.workloads or "workloads", content(source)
     return [
         f"{checkout.side.label}'s own {name}/ differs from the workloads of this run, {source}"
@@ -161,7 +161,7 @@ def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -
             failed(name, error)
     for name in [name for name, one in found.items() if config.check == "outside" and one.checked != "reference"]:
         del found[name]
-        reason = "--check outside compares with a reference, and it has none"
+        reason = "--check outside compares with a reference, and the workload has none"
         broken[name] = Failure(status="unsupported", reason=reason)
     wanted = {name: one for name, one in found.items() if not config.kernels or one.kernel in config.kernels}
     known = sorted({described.kernel for described in found.values()})
@@ -196,7 +196,7 @@ def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -
 
 
 def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Survey:
-    """Return the survey of a continued run with only `cells`. `digest`: what `content` returns for the workloads now.
+    """Return the survey of a continued run with only `cells`. `digest`: SHA-256 of the workloads now.
 
     Raises AbprofError if the workloads or the worker's `versions` have changed.
     """
@@ -217,9 +217,9 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
 
 
 def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str) -> Toolchain:
-    """Return the versions that decide a build besides its inputs and variables, and the worker's installed packages.
+    """Return the versions of compilers and libraries that builds depend on, and the worker's installed packages.
 
-    Asks the compilers that a build would find. `packages` is empty if the worker fails to list them.
+    `packages` is empty if the worker fails to list them.
     """
     facts, env = ready.facts, factory.env
     chain = {**ready.versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
@@ -236,7 +236,7 @@ def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: s
 
 
 def ceilings(worker: Worker, timeout: float) -> Ceilings:
-    """Measure the device's peak rates; on failure `why_not` says why."""
+    """Measure the device's peak rates. If that fails, the result's `why_not` says why."""
     try:
         best: Ceilings = worker.call(wire.Reach(), timeout)
     except (WorkerDied, WorkerFault) as error:
@@ -250,7 +250,7 @@ def ceilings(worker: Worker, timeout: float) -> Ceilings:
 
 
 def start(worker: Worker, factory: WorkerFactory) -> wire.Ready:
-    """Start a worker without a build. Raises AbprofError if the worker cannot start, or if its torch is for ROCm."""
+    """Start a worker that loads no build. Raises AbprofError if that fails, or if the worker's torch is for ROCm."""
     try:
         ready: wire.Ready = worker.call(factory.start("base"), factory.timeout)
     except (WorkerDied, WorkerFault) as error:

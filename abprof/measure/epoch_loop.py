@@ -23,31 +23,31 @@ _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, whic
 
 @dataclass
 class Budget:
-    """Seconds left for measuring, and an epoch's cost: `fixed` seconds with the fewest rounds, `more` seconds for all others.
+    """Seconds left for measuring, and seconds that an epoch takes.
 
-    No verdict comes before the first planned look. Until then epochs are shortened to fit: the epoch is the statistical
-    unit, and fewer rounds only make its value noisier. Student's statistic of values with unequal variances exceeds its
-    critical values less often, not more, below a level of 0.083 (Bakirov & Szekely 2005).
+    No verdict comes before the first look. To reach it in time, epochs leave out rounds. An epoch's value is then
+    noisier, but false alarms are no more frequent: for values with unequal variances, Student's t exceeds its critical
+    values less often, not more, below a level of 0.083 (Bakirov & Szekely 2005).
     """
 
     left: float
     done: int  # epochs that count towards the first look
-    fixed: float  # estimated at first, then as the last epoch took
-    more: float
+    fixed: float  # seconds of an epoch with the fewest rounds: estimated, then as the last epoch took
+    more: float  # seconds that all further rounds of an epoch add
 
     def share(self) -> float:
-        """Return the part (0 to 1) of the rounds beyond the fewest that the time left affords up to the first look."""
+        """Return the part (0 to 1) of the optional rounds (beyond the fewest) that fits before the first look."""
         needed = stats.LOOKS[0] - self.done
         if needed <= 0 or not self.more:
             return 1.0
         return min(1.0, max(0.0, (_RESERVE * self.left / needed - self.fixed) / self.more))
 
     def affords(self, share: float) -> bool:
-        """Whether another epoch with this share of the rounds beyond the fewest fits into the time left."""
+        """Whether another epoch fits into the time left. `share`: part of the optional rounds that it measures."""
         return self.fixed + share * self.more <= self.left
 
     def charge(self, seconds: float, once: float, more: float, share: float) -> None:
-        """Book an epoch of `seconds`: `once` of them for work that does not recur, `more` for rounds beyond the fewest."""
+        """Subtract an epoch's `seconds`: `once` were for work that does not recur, `more` for optional rounds."""
         self.left -= seconds
         self.done += 1
         self.fixed = max(0.0, seconds - once - more)
@@ -57,8 +57,6 @@ class Budget:
 
 @dataclass
 class _Known:
-    """What earlier epochs of this invocation found out."""
-
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
@@ -73,10 +71,10 @@ def epochs(
     done: int,
     budget: float,
 ) -> Iterator[Item]:
-    """Yield the block of each measured cell, and records of what the workers loaded and compiled.
+    """Yield the block of each measured cell, and proofs and kernels: what the workers loaded and compiled.
 
-    `wanted()` returns the ids of cells that need one more epoch. `first` is the number of the next epoch, and `done` counts
-    earlier epochs towards the first look. A further epoch begins only if it fits into `budget` seconds.
+    `wanted()` returns the ids of cells that need one more epoch. `first`: number of the next epoch; `done`: number of
+    earlier epochs. A further epoch begins only if it fits into `budget` seconds.
     """
     number, quick = first, plan.run.options.quick
     known = _Known()
@@ -101,7 +99,7 @@ def epochs(
 
 
 def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
-    """Return the cells of `todo` by package, packages and cells in random order; in epoch 1 cells with little work first."""
+    """Return the cells of `todo` by package, in random order; in epoch 1, cells with little work come first."""
     rng = random.Random(f"{plan.run.options.seed}/{number}")
     kernels = sorted({cell.kernel for cell in plan.run.cells if cell.id in todo})
     rng.shuffle(kernels)
@@ -117,7 +115,7 @@ def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
 def _package(
     plan: Plan, known: _Known, epoch: int, cells: list[Cell], share: float
 ) -> Iterator[CellResult | Proof | Kernel]:
-    """Measure the cells of one package in one epoch, without the arms that hung in two epochs."""
+    """Measure the cells of one package in one epoch. Leaves out arms that gave no answer in two epochs."""
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
     specs = plan.specs(cells[0].kernel, list(dict.fromkeys(workers)))
@@ -154,10 +152,9 @@ def _package(
 
 
 def _warm_up(pool: WorkerPool, task: CellTask, loaded: set[tuple[str, str, str]]) -> None:
-    """Make the cell's first calls, which import, load and compile, on all workers at once before any timing.
+    """Make the cell's first calls, which import and compile, on all workers at once before any timing.
 
-    Does nothing if earlier cells have `loaded` the same code, that is the workload with each value of its axes of text
-    (direction, mask, type), or if calls are slow: each arm makes an untimed call anyway, which then costs less.
+    Does nothing if earlier cells have `loaded` the same code (workload and values of text axes), or if calls are slow.
     """
     cell = task.cell
     named = {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)}

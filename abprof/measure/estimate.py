@@ -1,6 +1,6 @@
 """Estimate a run's duration from each cell's work, an assumed rate of the device, and the pacing rules.
 
-The estimate is right to a factor of a few.
+The estimate may be wrong by a factor of a few.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds from a proces
 
 
 def estimate(run: Run, *, peers: bool) -> tuple[str, bool]:
-    """Return a text on the duration and what it assumes, and whether the first look fits into the budget."""
+    """Return a text that forecasts the run's duration, and whether the first look fits into the budget."""
     options, (tflops, gbps) = run.options, _rates(run)
     silent = sum(not (cell.flops or cell.bytes) for cell in run.cells if not cell.skip)
     assumed = f"builds not counted, assuming {tflops:g} TFLOP/s and {gbps:g} GB/s"
@@ -37,7 +37,7 @@ def estimate(run: Run, *, peers: bool) -> tuple[str, bool]:
 
 
 def _seconds(run: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
-    """Return the seconds of `epochs` epochs with the fewest and with the usual rounds, spread over `run.machines` if any."""
+    """Return the least and the usual seconds of `epochs` epochs, shared among the run's machines."""
     slots = max(1, len(run.machines))
     least, most = (epochs * each / slots for each in epoch_seconds(run, peers=peers))
     start = PROGRAM[run.machine.kind] if run.machines else 0.0
@@ -45,7 +45,7 @@ def _seconds(run: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
 
 
 def epoch_seconds(run: Run, *, peers: bool) -> tuple[float, float]:
-    """Return the seconds of an epoch of all cells on one device, with the fewest and with the usual rounds."""
+    """Return the least and the usual seconds of an epoch of all cells on one device."""
     loads = {load.name: load for load in run.workloads}
     cells = [cell for cell in run.cells if not cell.skip and cell.kernel]
     controlled = matrix.controls(cells, run.sides, quick=run.options.quick)
@@ -58,7 +58,7 @@ def epoch_seconds(run: Run, *, peers: bool) -> tuple[float, float]:
 
 
 def cell_seconds(run: Run, cell: Cell, arms: int) -> tuple[float, float]:
-    """Return the seconds of one cell with `arms` arms in an epoch, with the fewest and with the usual rounds."""
+    """Return the least and the usual seconds of one cell with `arms` arms in an epoch."""
     kind, call = run.machine.kind, call_seconds(run, cell)
     opening = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0] + _CALLS_TO_OPEN * arms * call
     at_least = max(call, 1e-6)
@@ -68,7 +68,7 @@ def cell_seconds(run: Run, cell: Cell, arms: int) -> tuple[float, float]:
 
 
 def call_seconds(run: Run, cell: Cell) -> float:
-    """Return the seconds of a call at the assumed rates; 0: the cell states no work."""
+    """Return the seconds of a call at the assumed rates; 0 if the cell states no work."""
     tflops, gbps = _rates(run)
     return max((cell.flops or 0.0) / tflops / 1e12, (cell.bytes or 0.0) / gbps / 1e9)
 
@@ -79,7 +79,7 @@ def _rates(run: Run) -> tuple[float, float]:
 
 
 def span(seconds: float) -> str:
-    """Write a duration for people: `90 s`, `12 min`, `3.5 h`."""
+    """Return a duration as text: `90 s`, `12 min`, `3.5 h`."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

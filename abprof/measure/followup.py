@@ -1,12 +1,13 @@
-"""Measure, after all epochs, each cell's profiled pass and slices: one-second stretches of calls without pauses (--sustained).
+"""Measure, after all epochs, each cell's profiled pass and slices: one-second stretches of calls without pauses
+(--sustained).
 
-Profilers take seconds to start, and once torch's profiler has run in a process, CUPTI reports ticks as nanoseconds there: so
-the profiled pass has processes of its own, after the last epoch.
+The profiled pass has processes of its own: profilers take seconds to start, and after torch's profiler CUPTI reports
+wrong times in the same process.
 
-When sides take turns call by call, they share the clock and the power that is left, so a change that costs power slows both.
-Slices, in fresh processes, give each side a second of its own, in mirrored order. The first third of a slice is not timed,
-so that the clock can settle. Half-second slices of the same code were 0.5 % apart between epochs on an H200; therefore
-slices are judged apart from the turns, and overrule only the sign of the turns' effect.
+Sides that take turns call by call share the clock and the power, so a change that costs power slows both. In slices
+each side runs alone for a second; the first third is not timed, so that the clock can settle. Slices of the same code
+vary between epochs (0.5 % for half a second on an H200), so slices give no verdict: a verdict that they contradict
+becomes `unclear`.
 """
 
 from __future__ import annotations
@@ -36,15 +37,15 @@ _Rounds = tuple[tuple[Turn, ...], ...]
 
 
 def owed(plan: Plan, before: Sequence[Block]) -> set[str]:
-    """Return the ids of the cells for which `follow_up` has blocks to add to `before`."""
+    """Return the ids of the cells that need follow-up measurements. `before`: the run's blocks."""
     return {*_slices_due(plan, before), *_to_profile(plan, before)}
 
 
 def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = math.inf) -> Iterator[Block]:
     """Measure the profiled pass of each cell, then with --sustained as many epochs of slices as the first look needs.
 
-    Yields blocks without rounds, then blocks of slices; leaves out blocks that `before` has, and arms that failed in their
-    turns. `first`: number of the next epoch. After `until` (time.monotonic()) no further profiled pass begins.
+    Leaves out what the blocks `before` already have, and arms that failed. `first`: number of the next epoch. After
+    `until` (time.monotonic()) no further profiled pass begins.
     """
     profiled, usual = _to_profile(plan, before), dict[str, dict[str, float]]()  # with its time a long call is made once
     for block in before:
@@ -66,7 +67,7 @@ def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = ma
 
 
 def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> Iterator[tuple[WorkerPool, Cell]]:
-    """Yield each of the cells `ids` with the pool of its package's workers, which run while the package's cells are measured."""
+    """Yield each of the cells `ids` with the workers of its package, which end after the package's last cell."""
     cells = [cell for cell in plan.cells if cell.id in ids]
     for kernel in dict.fromkeys(cell.kernel for cell in cells):
         with WorkerPool(plan.factory, plan.specs(kernel, sides), epoch) as pool:
@@ -76,7 +77,7 @@ def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> 
 
 
 def _turned(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
-    """Return (cell, arm) -> whether the arm took its turns in every block of turns that has the arm."""
+    """Return (cell, arm) -> whether the arm was timed without a failure in every block."""
     ran: dict[tuple[str, str], bool] = {}
     for block in before:
         for arm, outcome in block.outcomes.items() if block.judged and block.metric else ():
@@ -88,7 +89,7 @@ def _turned(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
 
 
 def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
-    """Return cell -> its sides' arms that took their turns, for cells that have such arms and no profiled pass."""
+    """Return cell -> the sides' arms that were timed without a failure. Leaves out cells that are already profiled."""
     turned = _turned(before)
     seen = {block.cell for block in before for outcome in block.outcomes.values() if outcome.census is not None}
     found = {}
@@ -101,7 +102,7 @@ def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
 
 
 def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: int, usual: dict[str, float]) -> Block:
-    """Make a cell's profiled pass: a block without rounds, with launches and phases. `usual`: arm -> ns of an earlier call."""
+    """Make a cell's profiled pass: a block without rounds, with launches and phases. `usual`: arm -> ns of a call."""
     began, clock, load = time.time(), time.monotonic(), plan.workload(cell)
     present = set(pool.start_order)
     takers = tuple(arm for arm in arms if arm.side in present)
@@ -138,7 +139,7 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: 
 
 
 def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
-    """Return the request for a profiled pass of ten calls, of fewer if ten take over 0.1 s, or of two without `phases`."""
+    """Return the request for a profiled pass: ten calls, fewer if they take over 0.1 s; two without `phases`."""
     calls = max(1, min(10, math.ceil(1e8 / max(call_ns, 1.0))))
     if phases:
         return wire.Phases(arm, calls, min(2, calls - 1))
@@ -149,9 +150,9 @@ def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 
 
 def _slices_due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
-    """Return cell -> number of epochs whose slices are missing (--sustained). Failed slices are not tried again.
+    """Return cell -> number of epochs of slices still to measure (--sustained). Failed slices are not tried again.
 
-    Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms that took their turns.
+    Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms to time.
     """
     if not plan.run.options.sustained or plan.run.options.quick:
         return {}
@@ -199,9 +200,9 @@ def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
 
 
 def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> tuple[int, _Rounds]:
-    """Measure a slice of every arm, then of every arm in mirrored order; return the calls of a slice and these two rounds.
+    """Measure a slice of every arm, then again in reverse order; return the calls of a slice and the two rounds.
 
-    All arms make equally many calls; the first arm changes with the epoch. Raises WorkerFault, WorkerDied.
+    All arms make the same number of calls. The first arm changes with the epoch. Raises WorkerFault, WorkerDied.
     """
     call_ns, params, seed = 0.0, dict(cell.params), plan.run.options.seed
     for arm in turns.ranked(arms, epoch - 1):

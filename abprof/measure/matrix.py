@@ -1,4 +1,4 @@
-"""The matrix: makes a run's cells and arms of what workloads declare and options ask (presets, --set, --cell, --only). Pure."""
+"""The matrix: makes cells and arms from what workloads declare and options ask (presets, --set, --cell, --only)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def workload(
 
 
 def known_peers(matrix: Iterable[wire.Described], peers: Sequence[str]) -> None:
-    """Raise AbprofError for a --peer that no workload has."""
+    """Raise AbprofError if no workload has the peer that --peer names."""
     there = {name for described in matrix for name in described.peers}
     for name in peers:
         if name not in there and name != "all":
@@ -48,7 +48,7 @@ def known_peers(matrix: Iterable[wire.Described], peers: Sequence[str]) -> None:
 
 
 def preset(name: str, described: wire.Described, wanted: str, where: str) -> Axes:
-    """Return the axes of the preset `wanted`, chosen at `where`. Raises AbprofError if it is unknown or repeats a value."""
+    """Return the axes of preset `wanted`. Raises AbprofError, naming `where`, if it is unknown or repeats a value."""
     if wanted not in described.presets:
         known = ", ".join(described.presets)
         raise AbprofError(f"workload {name} has no preset {wanted!r}", where=where, advice=f"it has {known}")
@@ -58,7 +58,7 @@ def preset(name: str, described: wire.Described, wanted: str, where: str) -> Axe
 
 
 def cases(axes: Axes) -> list[dict[str, Value]]:
-    """Return the product of the axes. Zipped axes count as one axis: their values are paired row by row."""
+    """Return all combinations of the axes' values. Zipped axes count as one axis with rows of values."""
     rows = [[list(zip(names, row, strict=True)) for row in values] for names, values in axes]
     return [dict(itertools.chain(*point)) for point in itertools.product(*rows)]
 
@@ -67,13 +67,13 @@ def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
     """Split a cell's id into the workload and `axis=value` parts. Raises AbprofError for a text that is not an id."""
     name, slash, params = id.partition("/")
     if not slash or not name:
-        advice = "as every report prints it: WORKLOAD/axis=value,... (abprof list has those of a preset)"
-        raise AbprofError("no id of a cell", where=repr(id), advice=advice)
+        advice = "write it as reports do: WORKLOAD/axis=value,... (abprof list prints those of a preset)"
+        raise AbprofError("not a cell's id", where=repr(id), advice=advice)
     return name, tuple(re.split(r",(?=\w+=)", params)) if params else ()
 
 
 def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[dict[str, Value]]]:
-    """Return the cases of the cells `ids` (--cell) by workload, in a preset or not. Skips ids of other workloads.
+    """Return workload -> cases of the cells `ids` (--cell), in a preset or not. Skips ids of other workloads.
 
     Raises AbprofError for an impossible axis or value, and for an id that does not name every axis.
     """
@@ -95,10 +95,10 @@ def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[
 
 
 def set_axes(matrices: Mapping[str, Axes], settings: Sequence[str], *, commas: bool = True) -> dict[str, Axes]:
-    """Return the axes with values replaced by `settings` (--set AXIS=V1,V2), in every workload that has the axis.
+    """Return workload -> axes, with the values replaced that `settings` give (--set AXIS=V1,V2).
 
-    Zipped axes are set together. `commas`: commas separate values; False: each setting has one value, commas included.
-    Raises AbprofError for an axis that no workload has, and for an axis or a value that is given twice.
+    `commas`: whether commas separate values. Raises AbprofError for an axis that no workload has, and for an axis or a
+    value that is given twice.
     """
     given: dict[str, list[str]] = {}
     for setting in settings:
@@ -129,18 +129,18 @@ def _set_group(
         return names, rows
     if not rows:
         raise AbprofError(
-            f"type of {given[0]} is unknown in this preset", where="--set", advice="choose another --preset"
+            f"axis {given[0]} has no values in this preset", where="--set", advice="choose another --preset"
         )
     columns = {axis: [_typed(text, rows[0][names.index(axis)], axis) for text in wanted[axis]] for axis in given}
     if len(given) == len(names):
         if len({len(values) for values in columns.values()}) > 1:
-            raise AbprofError(f"{', '.join(names)} go in step and need equally many values", where="--set")
+            raise AbprofError(f"{', '.join(names)} are zipped and need equally many values", where="--set")
         return names, [list(row) for row in zip(*(columns[axis] for axis in names), strict=True)]
     kept = [row for row in rows if all(row[names.index(axis)] in columns[axis] for axis in given)]
     if not kept:
         values = ", ".join(f"{axis}={','.join(wanted[axis])}" for axis in given)
-        what = f"no row of workload {load} has {values}: there {', '.join(names)} go in step"
-        raise AbprofError(what, where="--set", advice="set all of them, or choose --workloads without it")
+        what = f"no row of workload {load} has {values}: it zips {', '.join(names)}"
+        raise AbprofError(what, where="--set", advice="set all of these, or leave the workload out (--workloads)")
     return names, kept
 
 
@@ -172,9 +172,10 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 
 def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--preset") -> tuple[Cell, ...]:
-    """Return the cells that have a given value of each axis and match any glob in `filters` (--only AXIS=VALUE,VALUE or GLOB).
+    """Return the cells that match `filters` (--only): AXIS=VALUE,VALUE or globs of ids.
 
-    Raises AbprofError for an unknown axis or value, and if no cell is left (`preset`: where the preset was chosen).
+    A cell must have one of the values of each axis and match any glob. Raises AbprofError for an unknown axis or value,
+    and if no cell is left (`preset`: where the preset was chosen).
     """
     chosen = tuple(cells)
     by_axis: dict[str, set[str]] = {}
@@ -182,7 +183,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
     for text in filters:
         if not text.strip():
             advice = "AXIS=VALUE, or a part of a cell's id"
-            raise AbprofError("an empty text is no filter", where="--only", advice=advice)
+            raise AbprofError("a filter is empty", where="--only", advice=advice)
         axis, equals, values = text.partition("=")
         if equals and "/" not in axis and "*" not in axis:
             by_axis.setdefault(axis, set()).update(values.split(","))
@@ -228,16 +229,16 @@ def arms(
 
 
 def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
-    """Return the variants that the workload names, else the variants that the builds of any side have."""
+    """Return the variants that the workload names; without any, those of the builds of all sides."""
     return load.variants or tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
 
 
 def controls(
     cells: Sequence[Cell], sides: Sequence[Side], identical: Collection[str] = (), *, quick: bool = False
 ) -> set[str]:
-    """Return the ids of the cells that get a control arm, spread over the range of work; none for one side or if `quick`.
+    """Return the ids of the cells that get a control arm, with little to much work; none for one side or if `quick`.
 
-    Cells of `identical` code come first. Each is from the middle of its part of the range, for large cells take longest.
+    Cells of `identical` code come first.
     """
     if len(sides) == 1 or quick:
         return set()

@@ -50,7 +50,7 @@ _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # pref
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured and how: everything that does not change once turns begin."""
+    """What is measured and how. Nothing in the plan changes once turns begin."""
 
     factory: WorkerFactory
     device: Device
@@ -63,14 +63,14 @@ class Plan:
     identical: frozenset[str] = frozenset()  # cells of identical code on all sides that are measured as controls
 
     def build(self, side: str, kernel: str) -> Build | None:
-        """Return the side's build of the package `kernel`, which may have failed; None: the package was not built."""
+        """Return the side's build of the package `kernel`, which may have failed; None: it was not built."""
         return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
 
     def workload(self, cell: Cell) -> Workload:
         return next(load for load in self.run.workloads if load.name == cell.workload)
 
     def labelled(self, block: Block) -> Block:
-        """Return the block; if all sides run identical code in its cell, with `identical` in place of the outcome `ok`."""
+        """Return the block; if all sides run the same code in its cell, its outcomes are `identical`, not `ok`."""
         if block.cell not in self.identical:
             return block
         own = {arm.id for arm in self.arms[block.cell] if not arm.peer}
@@ -83,7 +83,7 @@ class Plan:
         return msgspec.structs.replace(block, outcomes=outcomes)
 
     def specs(self, kernel: str, ids: Sequence[str]) -> list[WorkerSpec]:
-        """Return the workers of the package `kernel` for those of `ids` (sides, "control", "peers") whose build succeeded."""
+        """Return the workers `ids` (sides, "control", "peers") of a package. Leaves out those whose build failed."""
         found = []
         for id in ids:
             side = self.checkouts["base" if id in STANDING_IN else id]
@@ -95,7 +95,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Continued:
-    """An earlier run to continue."""
+    """An earlier run to continue, and the cells to measure."""
 
     run: Run
     cells: tuple[Cell, ...]  # cells to measure
@@ -113,7 +113,7 @@ def make_plan(
 ) -> Plan:
     """Lay out the cells that the workloads describe, or take the cells of a continued run. Builds nothing.
 
-    Measures the device's peak rates (ceilings) once in a run, but not if `dry`. Raises AbprofError.
+    Measures the device's peak rates once in a run, but not if `dry`.
     """
     source, files, digest = _lay_out(place, trees, continued.run.workloads_from if continued else "")
     factory = _factory(place, trees, files, logs)
@@ -149,9 +149,9 @@ def make_plan(
 
 
 def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
-    """Copy the workloads (`recorded`: as a continued run names them) and make an empty scratch folder, beside the worktrees.
+    """Copy the workloads and make an empty scratch folder, beside the worktrees. `recorded`: a continued run's folder.
 
-    Returns the workloads' own folder, workload -> its copied file, and the SHA-256 of all content. Raises AbprofError.
+    Returns the original folder, workload -> copied file, and the SHA-256 of all content.
     """
     folder = Path(trees[0].path).parent  # removed with the worktrees
     for name in ("workloads", "scratch"):
@@ -178,7 +178,7 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
 def _surveyed(
     place: RunContext, factory: WorkerFactory, digest: str, continued: Continued | None, *, dry: bool
 ) -> tuple[discovery.Survey, dict[str, Toolchain], Ceilings | None]:
-    """Return the survey of the cells, each side's toolchain, and the device's peak rates (None: not measured here)."""
+    """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here)."""
     options, kind, ceilings = place.options, place.device.kind, continued.run.ceilings if continued else None
     chains: dict[tuple[str, ...], Toolchain] = {}
     with factory.alone("survey", forked=True) as worker:
@@ -200,7 +200,7 @@ def _surveyed(
 def _contained(
     place: RunContext, factory: WorkerFactory, chains: Mapping[str, Toolchain], *, dry: bool
 ) -> tuple[WorkerFactory, tuple[str, ...]]:
-    """Return the factory with sandbox and toolchains, and notes on the sandbox. Raises AbprofError if cupti-python is missing."""
+    """Return the factory with sandbox and toolchains, and notes on the sandbox. Raises AbprofError without cupti."""
     options = place.options
     if options.by_timer == "cupti" and place.device.kind != "cpu":
         _require_cupti(options.asked_by("--timer"), factory.workers, chains)
@@ -223,7 +223,7 @@ def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Map
 
 
 def _head(place: RunContext, factory: WorkerFactory, found: discovery.Survey, workloads_from: str) -> Run:
-    """Return the header of a new run, with options completed so that a rerun sets up its workers alike."""
+    """Return the header of a new run, with all options that a rerun needs to start the same workers."""
     config, kind, folder = place.options, place.device.kind, place.options.workloads_from
     options = msgspec.structs.replace(
         config.resolved(kind, matrix.judge(config.by_timer, kind)),
@@ -271,9 +271,9 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
 def assign_arms(
     place: RunContext, plan: Plan, builds: tuple[Build, ...], blocks: Sequence[Block]
 ) -> tuple[Plan, list[Block]]:
-    """Return the plan with builds and every cell's arms, and a block for each cell that needs no measuring and has no block.
+    """Return the plan with builds and every cell's arms, and a block for each cell that need not be measured.
 
-    `blocks`: blocks of earlier invocations. Raises AbprofError if a build differs from the continued run's build.
+    `blocks`: earlier blocks; their cells get no such block. Raises AbprofError if a continued run's build differs.
     """
     folders = {
         name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}
@@ -307,7 +307,7 @@ def assign_arms(
 
 
 def unmeasured(cell: Cell, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
-    """Make a block without rounds, for a cell that is not measured (identical code, a broken workload)."""
+    """Make a block without rounds for a cell that is not measured (identical code, a broken workload)."""
     return Block(
         epoch=0,
         cell=cell.id,
@@ -343,9 +343,9 @@ def broken_workloads(plan: Plan) -> tuple[Observation, ...]:
 
 
 def watched(place: RunContext, plan: Plan) -> Watch:
-    """Begin to watch files that code under test must not change, and return the watch.
+    """Return a watch on the files that code under test must not change.
 
-    Without a sandbox, and with a `clean` environment, also watches the repository and the folder of runs.
+    In a `clean` environment without a sandbox, also watches the repository and the folder of runs.
     """
     folder = plan.factory.scratch.parent
     judging = (folder / "workloads", Path(plan.factory.argv("base")[-1]).parent)
@@ -369,7 +369,7 @@ def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...
 
 
 def check_packages(place: RunContext, plan: Plan) -> None:
-    """Raise AbprofError if no side has the files of any package; builds nothing."""
+    """Raise AbprofError if no side has the files of any package."""
     jobs = _jobs(plan)
     reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
     if jobs and all(reasons):
@@ -377,7 +377,6 @@ def check_packages(place: RunContext, plan: Plan) -> None:
 
 
 def _jobs(plan: Plan) -> list[Job]:
-    """Return the builds to make, package by package, each on all sides."""
     cells = {name: tuple(c for c in plan.cells if c.kernel == name and not c.skip) for name in plan.packages}
     return [
         Job(checkout, plan.packages[name].of(checkout.side), mine)

@@ -1,4 +1,4 @@
-"""Run the workers of one kernel package in one epoch: one for each side, one for the control, one for the peers."""
+"""Run the worker processes of one kernel package in one epoch: one per side, one for the control, one for the peers."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MOST_STARTS = 2  # failed starts of a worker in a row after which the epoch goe
 
 @dataclass(frozen=True)
 class WorkerSpec:
-    """A worker to start, with the build that it loads."""
+    """A worker to start, and the build that the worker loads."""
 
     id: str  # a side's id, "control" or "peers"
     checkout: Checkout
@@ -33,7 +33,7 @@ class WorkerSpec:
 
 
 class WorkerPool:
-    """Starts the workers together, restarts a worker that died, and ends all of them when the `with` block ends."""
+    """The workers of one epoch. A `with` block starts them all, and ends them when the block ends."""
 
     def __init__(self, factory: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int) -> None:
         self.factory = factory
@@ -62,7 +62,7 @@ class WorkerPool:
         end_all([*self._workers.values(), *([self._judge] if self._judge else [])])
 
     def _begin(self, id: str) -> bool:
-        """Start the worker without waiting for its reply. Returns False if the start failed."""
+        """Start the worker without waiting for its reply. Return False if the start failed."""
         spec, factory = self._specs[id], self.factory
         place, log = Path(spec.build.path), factory.logs / self.log_name(id)
         try:
@@ -89,20 +89,20 @@ class WorkerPool:
         return True
 
     def warm(self, opens: Mapping[str, wire.Open]) -> list[str]:
-        """Make first calls, which import, load and compile, on all workers at once. Returns the ids of workers that hung.
+        """Open a cell on each worker and close it, so that all compile at once. Return the ids of workers that hung.
 
-        Ignores other failures: opening the cell repeats them, and makes them outcomes.
+        Other errors are ignored here: they occur again, and are recorded, when the cell is measured.
         """
         hung = [id for id, reply in self._ask_all(opens).items() if isinstance(reply, WorkerHung)]
         self.close()
         return hung
 
     def log_name(self, id: str) -> str:
-        """Return the file name of the worker's log in logs/."""
+        """Return the name of the worker's log file."""
         return f"worker-{id}-{self._specs[id].package.name}.log"
 
     def worker(self, id: str) -> Worker:
-        """Return the worker, started again if it died. Raises WorkerDied after two failed starts, or one that hung."""
+        """Return the worker, started again if it has died. Raises WorkerDied if the worker cannot be started."""
         worker = self._workers.get(id)
         if worker is not None and worker.alive:
             return worker
@@ -113,13 +113,13 @@ class WorkerPool:
         return self._workers[id]
 
     def retire(self, id: str) -> None:
-        """End a worker whose state is no longer trusted; `worker` then starts a new one."""
+        """Kill the worker, whose state cannot be trusted. The next call of `worker` starts a new one."""
         worker = self._workers.get(id)
         if worker is not None:
             worker.kill()
 
     def judge(self) -> Worker:
-        """Return the worker that checks outputs without code under test, started at the first call. Raises WorkerDied, WorkerFault."""
+        """Return the worker that checks outputs and loads no code under test. Raises WorkerDied, WorkerFault."""
         if self._judge is None or not self._judge.alive:
             if self._judge is not None:
                 self._judge.kill()
@@ -128,22 +128,22 @@ class WorkerPool:
         return self._judge
 
     def close(self) -> None:
-        """Close the cell on every living worker. A worker that fails to close it is killed, and restarted for the next cell."""
+        """Close the open cell on every living worker. Kill each worker that fails to close the cell."""
         for id, reply in self._ask_all(wire.Close()).items():
             if isinstance(reply, Exception):
                 self._workers[id].kill()
 
     def pid(self, id: str) -> int | None:
-        """Return the worker's process id; None: the worker is dead."""
+        """Return the worker's process id, or None if the worker is dead."""
         worker = self._workers.get(id)
         return worker.pid if worker is not None and worker.alive else None
 
     def prove(self) -> dict[str, wire.Proved]:
-        """Check the files that each living worker has loaded. Not ok: the worker did not answer, or a file is not as built."""
+        """Check which files each living worker has loaded. A worker that does not answer fails the check."""
         proofs: dict[str, wire.Proved] = {}
         for id, reply in self._ask_all(wire.Prove()).items():
             if isinstance(reply, WorkerDied | WorkerFault):
-                proofs[id] = wire.Proved(False, f"it could not say what it had loaded: {reply.reason}", [])
+                proofs[id] = wire.Proved(False, f"the worker did not list its loaded files: {reply.reason}", [])
                 continue
             built = {a.path: a.sha256 for a in self._specs[id].build.artefacts if a.path}
             other = [a.path for a in reply.artefacts if built.get(a.path, a.sha256) != a.sha256]
@@ -153,9 +153,9 @@ class WorkerPool:
         return proofs
 
     def _ask_all(self, requests: Any) -> dict[str, Any]:
-        """Send one request to all living workers at once, or a mapping's own request to each worker id that it has.
+        """Send requests to all living workers, then wait for the replies. Return worker id -> reply or exception.
 
-        Returns worker id -> the reply, or the WorkerDied or WorkerFault in its place.
+        `requests`: one request for all workers, or a mapping from worker id to request.
         """
         replies: dict[str, Any] = {}
         each = requests if isinstance(requests, Mapping) else dict.fromkeys(self._workers, requests)
@@ -174,7 +174,7 @@ class WorkerPool:
         return replies
 
     def proofs(self) -> Iterator[Proof]:
-        """Check loaded files, and yield a record for each living worker but the peers', which loads no side's code."""
+        """Check the loaded files, and yield the result for each living worker except the peers' worker."""
         for id, proved in self.prove().items():
             if self._workers[id].alive and id != PEERS:
                 yield Proof(
@@ -187,7 +187,7 @@ class WorkerPool:
                 )
 
     def kernels(self) -> Iterator[Kernel]:
-        """Yield a record of each kernel that Triton had compiled in a side's worker by the last `prove`."""
+        """Yield each kernel that Triton had compiled in a side's worker when `prove` was last called."""
         for id, proved in self._proved.items():
             if id not in STANDING_IN:
                 of = {"side": id, "package": self._specs[id].package.name, "kind": "triton"}
@@ -199,7 +199,7 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class Foreground:
-    """How to start a process that makes one untimed call, then `warmup + runs` calls, and writes its outcome to `result`."""
+    """The command by which a profiler starts a worker process. The process writes its outcome to the file `result`."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -207,7 +207,7 @@ class Foreground:
     result: Path
 
     def outcome(self, code: int) -> wire.Finished:
-        """Return how the process ended. `code`: its exit code, used if the process wrote no outcome."""
+        """Return the outcome that the process wrote; without one, a crash with the exit code `code`."""
         with contextlib.suppress(OSError, OverflowError, *UNREADABLE):
             return msgspec.convert(untrusted(self.result.read_bytes()), wire.Finished)
         return wire.Finished("crash", how_ended(code))
@@ -224,7 +224,7 @@ def foreground(
     seed: int,
     facts: bool = False,
 ) -> Foreground:
-    """Return the process for one arm of a cell. `facts`: the process also reports facts on workload and operation."""
+    """Return the command for one call of `arm`, then `warmup + runs` calls. `facts`: report facts too."""
     place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
     file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
     start = factory.start(spec.id, factory.mount(spec.checkout, spec.package, place))

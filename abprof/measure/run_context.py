@@ -1,6 +1,6 @@
-"""Find the run context: options, repository, devices, sides and folders of a run, before anything is built or measured.
+"""Find options, repository, devices, sides and folders of a run, before anything is built or measured.
 
-`worktrees` and `alone` hold worktrees and devices while a run lasts; `signals` ends a run at a signal as at ^C.
+Three context managers last as long as a run: `worktrees` (files of the sides), `alone` (devices) and `signals`.
 """
 
 from __future__ import annotations
@@ -50,17 +50,17 @@ class RunContext:
 
     @property
     def device(self) -> Device:
-        """Return the device that is measured on; of several the first, on which workloads are discovered and built."""
+        """Return the first device, on which workloads are discovered and kernel packages are built."""
         return self.devices[0]
 
     @property
     def commits(self) -> repo.Repository:
-        """Return the repository with its history. Raises AbprofError for a folder without git."""
+        """Return the git repository. Raises AbprofError for a folder without git."""
         return self.repository.with_commits()
 
     @property
     def label(self) -> str:
-        """Return the run's name for users, which other abprofs show while they wait for the run's devices."""
+        """Return the name of this run that other runs show while they wait for its devices."""
         return f"abprof {' '.join(side.label for side in self.sides)} in {self.repository.path}"
 
     @property
@@ -77,7 +77,7 @@ class RunContext:
 def look_around(options: Options, view: View, run: Run | None = None) -> RunContext:
     """Find repository, devices and folders, and resolve the refs. Raises AbprofError for options that cannot work.
 
-    `run`: the run of a shard: its id, its sides and the configuration `options.file` are used; None: a new run.
+    `run`: for a shard, the whole run, whose id and sides are used; None: a new run.
     """
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.sweep(cache):
@@ -96,7 +96,7 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
     options = options.under(file)
     if found[0].kind == "cpu" and options.by_timer not in {"auto", "cpu"}:
         what = f"{options.by_timer} times a GPU, and this run is of a CPU"
-        raise AbprofError(what, where=options.asked_by("--timer"), advice="here it is cpu or auto")
+        raise AbprofError(what, where=options.asked_by("--timer"), advice="choose cpu or auto")
     options.percents(found[0].kind)
     labels = names.safe_labels((side.label, side.commit) for side in sides)
     return RunContext(
@@ -117,7 +117,7 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
 def _sides(
     repository: _Repository, options: Options, file: File, view: View
 ) -> tuple[tuple[Side, ...], tuple[str, ...], File]:
-    """Return the sides that `options.specs` name, notes on these sides, and the configuration that the run uses."""
+    """Return the sides that `options.specs` name, notes on these sides, and the configuration."""
     kernels = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
     kernels = () if options.command else kernels  # a command may use any file
     timeout = options.under(file).build_timeout
@@ -129,15 +129,15 @@ def _sides(
 
 
 def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None:
-    """Raise AbprofError for an option that does not fit the run's sides or its kind of device."""
+    """Raise AbprofError for an option that does not fit the sides or the `kind` of device."""
     ids = [side.id for side in sides]
     for name in options.python:
         if name and name not in ids:
-            raise AbprofError(f"no side {name!r}", where="--python", advice=f"there is {', '.join(ids)}")
+            raise AbprofError(f"no side {name!r}", where="--python", advice=f"sides: {', '.join(ids)}")
     name = options.workloads_from
     if re.fullmatch(r"target\d*", name) and name not in ids:
-        advice = f"there is {', '.join(ids)}; a folder of that name is ./{name}"
-        raise AbprofError(f"there is no {name}", where="--workloads-from", advice=advice)
+        advice = f"sides: {', '.join(ids)}; for a folder of that name write ./{name}"
+        raise AbprofError(f"no side {name!r}", where="--workloads-from", advice=advice)
     if "ncu" in options.probe:
         sandbox.refuse_foreground(options.contain, "what --probe ncu looks at")
     if options.sustained and kind == "cpu":
@@ -149,7 +149,7 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
 
 
 def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Return the run's devices, and notes on devices left out. Raises AbprofError if options name more than can be used."""
+    """Return the devices to use, and a note on each device left out. Raises AbprofError if options name too many."""
     reasons = {
         "a command is run on one device": bool(options.command),
         f"--probe {','.join(options.probe)} looks at one device": bool(options.probe),
@@ -168,12 +168,12 @@ def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     if free and len(devices.several((), None)[0]) > 1:
         left_out = (*left_out, f"measured on {found[0].lease} alone: {why}")
     if len({device.kind for device in found}) > 1:
-        raise AbprofError("one run cannot use devices of two kinds", where="--device", advice="name GPUs alone")
+        raise AbprofError("one run cannot use devices of two kinds", where="--device", advice="name only GPUs")
     return found, left_out
 
 
 def _repository(options: Options, cache: Path) -> _Repository:
-    """Return the repository; if all sides are releases, a folder without git is allowed. Raises AbprofError if there is none."""
+    """Return the repository, or a folder without git if all sides are releases. Raises AbprofError for neither."""
     path = Path(options.repo).expanduser()
     try:
         return repo.open_repository(path, cache=cache)
@@ -184,7 +184,7 @@ def _repository(options: Options, cache: Path) -> _Repository:
 
 
 def _file(repository: _Repository, options: Options) -> File:
-    """Read the working tree's configuration; if CI is set, base's: a pull request must not change how it is measured."""
+    """Read the configuration: with $CI set that of base, so that a target cannot change it; else the working tree's."""
     released = repo.is_release(options.specs[0]) if options.specs else False
     if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
@@ -202,7 +202,7 @@ def _file_at(repository: repo.Repository, base: Side) -> File:
 
 
 def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
-    """Read the waivers of base's commit, since the target and the working tree must not waive their own changes."""
+    """Read the waivers from base's commit, so that a target cannot waive its own slow-downs."""
     if base.kind == "dist" or isinstance(repository, repo.Folder):
         return ()
     text = repository.read_file(base.commit, waivers.FILE)
@@ -214,7 +214,7 @@ def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
 
 
 def worktrees(place: RunContext, run_id: str) -> contextlib.AbstractContextManager[tuple[Checkout, ...]]:
-    """Return a context manager that has a worktree of each side while its block runs."""
+    """Return a context manager: while its block runs, each side has a folder with its files."""
     return repo.checkouts(place.repository, place.sides, run=run_id, submodules=place.submodules)
 
 
@@ -222,8 +222,8 @@ def worktrees(place: RunContext, run_id: str) -> contextlib.AbstractContextManag
 def alone(place: RunContext, view: View, *, wait: bool) -> Iterator[RunContext]:
     """Reserve the devices while the block runs, and yield the context with the reserved devices.
 
-    `wait`: wait until other abprofs release a device. Raises AbprofError if another program uses a device; GPUs in use that no
-    option names are left out if others are free. Wipes secrets from /proc/PID/environ, since code under test runs from now on.
+    `wait`: wait for devices that other runs hold. Raises AbprofError if a named device, or every device, is in use.
+    Also wipes secrets from /proc/PID/environ, which code under test could read.
     """
     environment.scrub_secrets(place.file.environment.allow)
     if place.options.executor:  # each shard reserves its own device, which may be this one
@@ -255,7 +255,7 @@ def _reserve(held: contextlib.ExitStack, place: RunContext, device: Device, view
 
 
 def not_busy(device: Device) -> None:
-    """Raise AbprofError if a process that is not abprof's uses the device."""
+    """Raise AbprofError if another program uses the device."""
     busy = device.busy()
     if busy:
         raise AbprofError(busy[0], where=device.lease, advice=busy[1])
@@ -263,7 +263,7 @@ def not_busy(device: Device) -> None:
 
 @contextlib.contextmanager
 def signals() -> Iterator[None]:
-    """While the block runs, let SIGTERM and SIGHUP raise KeyboardInterrupt as ^C does. Signals ignored before (nohup) stay so."""
+    """While the block runs, SIGTERM and SIGHUP raise KeyboardInterrupt, unless they were ignored before (nohup)."""
 
     def stop(_number: int, _frame: types.FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -1,4 +1,4 @@
-"""Pacing rules: turn length, rounds, order inside a round, rejection. Fixed beforehand, and the same for every arm."""
+"""Choose calls per turn, rounds per epoch and the order of arms, and reject rounds. All arms have the same rules."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _MARGIN_OVER_ERROR = 8.0  # the margin over the standard error at which an epoch
 
 @dataclass(frozen=True)
 class Pace:
-    """How a cell is measured in one epoch."""
+    """How a cell is measured in one epoch: timer, calls per turn, and rounds."""
 
     timer: str
     calls: int  # per turn
@@ -56,17 +56,17 @@ class Pace:
     seconds: float = math.inf  # elapsed seconds after which the epoch has enough rounds
 
     def over(self, rounds: int, seconds: float) -> bool:
-        """Whether the epoch may end after `rounds` rounds: its time is up, its fewest rounds are done, and all pairs are whole."""
+        """Whether the epoch may end after `rounds` rounds and `seconds` seconds."""
         return rounds >= self.fewest and rounds % 2 == 0 and seconds >= self.seconds
 
     def moves(self, number: int) -> bool:
-        """Whether all arms' inputs are re-allocated before round `number` (0 is the first)."""
+        """Whether to re-allocate all arms' inputs before round `number` (0 is the first)."""
         early = self.early and number < FEWEST and number % _EARLY == 0
         return number > 0 and (early or number % self.fresh_every == 0)
 
 
 def timer_of(kind: str, judge: Judge) -> str:
-    """Return the name of the timer that reads the turns of a cell on a device of `kind`."""
+    """Return the name of the timer for the judged time `judge` on a device of `kind`."""
     if judge == "wall" and kind == "cuda":
         return WALL_CLOCK
     return {"graph": CUDA_GRAPH, "kernels": CUPTI}.get(judge, TIMER[kind])
@@ -80,11 +80,10 @@ def pace(
     share: float = 1.0,
     timer: str = "",
 ) -> Pace:
-    """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make again.
+    """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make.
 
-    `timer`: reads the turns; "": the default of `kind`. `share`: part (0 to 1) of the rounds beyond the fewest to measure.
-    On a CPU a wanted precision adds rounds; on a GPU it adds epochs, since more rounds do not reduce the differences
-    between fresh processes. An epoch ends before its `rounds` if it is `settled`.
+    `timer`: its name; "": the default of `kind`. `share`: fraction (0 to 1) of the rounds beyond the fewest to measure.
+    `options.precision` adds rounds on a CPU only: on a GPU more rounds do not reduce differences between processes.
     """
     narrowest = min(options.margin, options.precision or options.margin)
     scale = 1.0 if kind == "cuda" else max(1.0, min(4.0, options.margin / narrowest))
@@ -97,7 +96,8 @@ def pace(
     most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
     calls = max(1, min(most, math.ceil(_SHORTEST_TURN[kind] / max(min(known), 1.0))))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if options.quick else 1.0)
-    fewest = FEWEST if options.quick else fewest_rounds(kind, min(known), timer)
+    fewest = fewest_rounds(kind, min(known), timer)
+    fewest = max(fewest, _FEWEST_MIDDLE) if options.quick else fewest  # a single epoch shows its own scatter
     usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
     if long and timer in _CLOCKED and not options.quick:
         usual = 2 * fewest if narrowest < _TELL else fewest
@@ -128,9 +128,9 @@ def pace(
 
 
 def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
-    """Return the fewest rounds of an epoch whose fastest arm takes `call_ns` for a call.
+    """Return the fewest rounds of an epoch whose fastest arm takes `call_ns` per call.
 
-    Only a timer that reads the device's clock allows one round: under a power limit the later of two calls takes 1 % longer.
+    One round is enough only if the timer reads the device's clock: else the order of the calls could bias their times.
     """
     if kind != "cuda" or call_ns < wire.MIDDLE_CALL:
         return FEWEST
@@ -140,12 +140,10 @@ def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
 
 
 def levelled(row: Sequence[Turn]) -> list[Turn]:
-    """Return the round `row` with values as if all processes had the same launch cost; unchanged if a reading is not positive.
+    """Return the turns of a round with equal launch costs; unchanged if a reading is not positive.
 
-    The cost of an event pair and a launch depends on the process, not on the code: 3.1 to 3.4 us on an H200, and processes
-    differ by some 0.1 us, which is 1 % of a 10 us kernel. So each turn also times empty launches. Their time is subtracted
-    from the turn's value, and the round's mean of it is added: ratios are then free of differences between processes, and
-    a value is still a span from event to event.
+    The cost of a launch differs between processes by some 0.1 us, 1 % of a 10 us kernel. Each turn therefore also times
+    empty launches. Their time is subtracted from the turn's value, and their mean time over the round is added.
     """
     if not all(turn.empty > 0 and turn.value > 0 for turn in row):
         return list(row)
@@ -154,11 +152,10 @@ def levelled(row: Sequence[Turn]) -> list[Turn]:
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:
-    """Whether an epoch has enough rounds: every median log ratio to the first arm has at most the standard error `wanted`.
+    """Whether an epoch has enough rounds: median log ratios to the first arm have standard errors up to `wanted`.
 
-    `rounds`: the times of each round in ns, by arm. Stopping cannot favour a verdict, since only the scatter of the ratios
-    decides, not their size. The standard error of a median of normal values is sqrt(pi / 2) sd / sqrt(n); sd is their
-    `spread`, which outliers do not move, or with fewer than FEWEST values the standard deviation.
+    `rounds`: for each round, the times of all arms in ns. The size of the ratios plays no part, so that stopping early
+    cannot favour a verdict. The standard error of the median of n normal values is sqrt(pi / 2) sd / sqrt(n).
     """
     if len(rounds) < max(fewest, _FEWEST_MIDDLE) or len(rounds) % 2:
         return False
@@ -171,15 +168,15 @@ def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWE
 
 
 def spread(values: Sequence[float]) -> float:
-    """Return 1.4826 times the median absolute deviation: for normal values this estimates the standard deviation."""
+    """Return 1.4826 times the median absolute deviation, an estimate of the standard deviation of normal values."""
     middle = statistics.median(values)
     return 1.4826 * statistics.median(abs(value - middle) for value in values)
 
 
 def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[int, int, str]]) -> dict[int, str]:
-    """Return round number -> why the round is rejected: an impossible reading, or an overlap with a bad period of the device.
+    """Return round number -> reason, for rounds with an impossible reading or during a `bad` period of the device.
 
-    `bad`: periods (from, to, reason) in ns, on the clock of `origin`. Turns start and end in ns after `origin`.
+    `bad`: (from, to, reason), in ns on the clock of `origin`. Turns have their start and end in ns after `origin`.
     """
     found: dict[int, str] = {}
     for number, row in enumerate(rounds):
@@ -198,10 +195,9 @@ def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[
 
 
 def ranked(items: Sequence[T], number: int) -> list[T]:
-    """Return the items in the order for epoch `number` (0 is the first), balanced over epochs.
+    """Return the items in the order for epoch `number` (0 is the first).
 
-    Every second epoch exchanges the first two items (base and target), and after every two epochs the order begins one item
-    later. So effects of places cancel between the first two items over two epochs, and between n items over 2 n epochs.
+    Odd epochs exchange the first two items (base, target). Each of n items has every place twice in 2 n epochs.
     """
     at = number // 2 % max(1, len(items))
     begun = [*range(at, len(items)), *range(at)]
@@ -210,10 +206,10 @@ def ranked(items: Sequence[T], number: int) -> list[T]:
 
 
 def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list[int]]:
-    """Return the order of the arms in each round of an epoch: random, and balanced.
+    """Return the order of the arms in each round of an epoch: random, and balanced over the epochs.
 
-    Every second round mirrors the round before, which cancels a drift. The pairs of rounds go on through the epochs, so that
-    no arm has the outer places more often (as in `ranked`). With a single round every second epoch mirrors the epoch before.
+    Every second round reverses the round before, so that a drift cancels. With one round per epoch, every second epoch
+    reverses the epoch before.
     """
     if rounds == 1:
         return [_pair(arms, seed, (epoch - 1) // 2)[(epoch - 1) % 2]]
@@ -230,6 +226,6 @@ def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]
 
 
 def epoch_cost(kind: str, arms: int) -> tuple[float, float]:
-    """Return rough seconds of an epoch: to start workers and open `arms` arms (summed over cells), and for their turns."""
+    """Return rough seconds of an epoch: (to start workers and open `arms` arms, to time the turns of these arms)."""
     start = {"cuda": 6.0, "cpu": 5.0, "simulated": 0.2}[kind]
     return start + 0.1 * arms, _SECONDS[kind] * arms

@@ -1,9 +1,8 @@
-"""The records that stages pass to each other and that run.json, rounds.jsonl and evidence.jsonl store.
+"""The records that the parts of abprof exchange, and that run.json, rounds.jsonl and evidence.jsonl store.
 
-Each module defines the records of one stage; this package exports all of them. Every record is frozen. `Record` is a
-msgspec struct: it reads JSON strictly, and docs/schemas/ is generated from its subclasses. Units: times in nanoseconds,
-memory in bytes, changes in per cent of time (negative is faster). The classes in `messages` are plain dataclasses,
-because workers use them without msgspec.
+This package exports the records of all its modules. Every record is frozen. docs/schemas/ is generated from the
+subclasses of `Record`, a msgspec struct. Records in `messages` are dataclasses, because workers have no msgspec.
+Times are in nanoseconds, memory in bytes, changes in per cent of time (negative is faster).
 """
 
 from abprof.records.base import *

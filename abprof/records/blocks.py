@@ -13,7 +13,7 @@ LONGEST_CALL = 1e18  # ns, thirty years: no working clock reads more, and sums o
 class Turn(msgspec.Struct, frozen=True, array_like=True):
     """One turn of one arm (a few timed calls), stored as an array of its fields.
 
-    If `empty` is timed, `value` is the reading minus `empty` plus the round's mean `empty` (abprof/measure/turns.py).
+    If `empty` is timed, `value` is corrected for the cost of a launch (`levelled` in abprof/measure/turns.py).
     """
 
     arm: int  # index into Block.arms
@@ -27,7 +27,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """Status and results of one arm in one block, without its times."""
+    """Status and results, but not the times, of one arm in one block."""
 
     status: Status
     reason: str = ""  # why the status is not `ok`
@@ -42,7 +42,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class MachineState(Record, frozen=True, kw_only=True):
-    """State of the device and its host during a block; None: cannot be read."""
+    """State of the device and its host during a block. None: the value cannot be read."""
 
     sm_clock_mhz: float | None = None
     power_w: float | None = None
@@ -54,7 +54,7 @@ class MachineState(Record, frozen=True, kw_only=True):
 
 
 class Block(Record, frozen=True, kw_only=True):
-    """All rounds of one cell in one epoch. rounds.jsonl has a line for each block."""
+    """All rounds of one cell in one epoch: a line of rounds.jsonl."""
 
     epoch: int
     cell: str
@@ -83,17 +83,17 @@ class Block(Record, frozen=True, kw_only=True):
 
     @property
     def judged(self) -> bool:
-        """Whether verdicts use the block's turns."""
+        """Whether verdicts use the times of this block."""
         return not self.beside and self.metric not in UNJUDGED_METRICS
 
     def coherent(self) -> None:
-        """Validate a block that was read from a file. Raises ValueError for an arm index or a time out of range."""
+        """Raise ValueError if a turn of this block has an arm index or a time out of range."""
         dropped, timed = frozenset(self.rejected), self.judged or self.beside
         for number, row in enumerate(self.rounds):
             for turn in row:
                 if not 0 <= turn.arm < len(self.arms):
-                    raise ValueError("a turn names an arm that the block does not have")
+                    raise ValueError(f"a turn has arm {turn.arm}, but the block has {len(self.arms)} arms")
                 if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
                     raise ValueError("a turn has an integer of more than 64 bits")
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
-                    raise ValueError("a kept round has a time out of range")
+                    raise ValueError(f"round {number} is not rejected, but has a time out of range")

@@ -18,7 +18,7 @@ class Failure(Record, frozen=True, kw_only=True):
 
 
 class Build(Record, frozen=True, kw_only=True):
-    """The build of one kernel package on one side, made now or found in the cache by its content key."""
+    """The build of one kernel package on one side, made in this run or taken from the cache."""
 
     side: str
     kernel: str
@@ -38,7 +38,7 @@ class Build(Record, frozen=True, kw_only=True):
 
 
 class Proof(Record, frozen=True, kw_only=True):
-    """Whether a worker had loaded only files that its side may load, checked before and after timing."""
+    """A check of loaded files: whether a worker had loaded only files that its side may load."""
 
     epoch: int
     side: str
@@ -52,7 +52,7 @@ class Proof(Record, frozen=True, kw_only=True):
 
 
 class Function(Record, frozen=True, kw_only=True):
-    """A function of a shared object: hash of its instructions, and number of instructions of each class."""
+    """A function of a shared object. `code`: hash of its instructions. `classes`: number of instructions by class."""
 
     name: str
     code: str
@@ -61,9 +61,9 @@ class Function(Record, frozen=True, kw_only=True):
 
 
 class Kernel(Record, frozen=True, kw_only=True):
-    """A compiled kernel, or a shared object of the side's own, that a worker of this side had loaded.
+    """A compiled kernel, or a shared object of the kernel package, that a worker of this side had loaded.
 
-    None: not recorded. `missing` is the reason why the machine code was not read.
+    None: not recorded. `missing`: why the machine code was not read; "": the code was read.
     """
 
     side: str

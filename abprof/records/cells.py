@@ -22,7 +22,7 @@ class Side(Record, frozen=True, kw_only=True):
 
     @property
     def anew(self) -> str:
-        """Argument that names this side in a repeated run. The content of `.` may have changed since this run."""
+        """Return the argument that names this side in a repeated run. Files of `.` may have changed by then."""
         return {"commit": self.commit, "worktree": ".", "dist": self.spec}[self.kind]
 
 
@@ -45,12 +45,12 @@ class PackageTable(Record, frozen=True, kw_only=True, rename={"module": "import"
 
 
 class Package(PackageTable, frozen=True, kw_only=True):
-    """A kernel package under its name, the same on every side."""
+    """A kernel package: its name and settings, the same for every side."""
 
     name: str
 
     def of(self, side: Side) -> Package:
-        """Return the package's settings on `side`. A release has no path, inputs or build, but an import name."""
+        """Return the package's settings on `side`. A release needs no settings about files or the build."""
         if side.kind != "dist":
             return self
         return Package(name=self.name, module=self.module or self.name, env=self.env)
@@ -65,7 +65,7 @@ class Command(Record, frozen=True, kw_only=True):
 
 
 class Cell(Record, frozen=True, kw_only=True):
-    """One case of a workload's matrix (a value for each axis), measured on every arm."""
+    """One workload with one value for each of its axes, measured on every arm."""
 
     id: str  # WORKLOAD/axis=value,...
     workload: str
@@ -88,10 +88,10 @@ STANDING_IN = frozenset({"control", PEERS})  # names of further workers of base'
 
 
 class Arm(Record, frozen=True, kw_only=True):
-    """Code that is timed in turns: a side, a variant of a side, a library peer, or the control (a second copy of base).
+    """What is timed in a cell: a side, a variant of a side, a library peer, or the control (a second copy of base).
 
-    The id is `SIDE`, `SIDE:VARIANT`, `peer:NAME`, `control` or `control:VARIANT`. A peer's `side` is `base`, because
-    base's workload declares the peer.
+    The id is `SIDE`, `SIDE:VARIANT`, `peer:NAME`, `control` or `control:VARIANT`. A peer's `side` is `base`,
+    whose workload declares the peer.
     """
 
     id: str
@@ -108,6 +108,6 @@ class Arm(Record, frozen=True, kw_only=True):
 
     @property
     def worker(self) -> str:
-        """Name of the worker that runs the arm: PEERS for a peer, else the arm's side. Peers have their own worker: a
-        turn that follows a turn of the same process is shorter (docs/MEASUREMENT.md), which would favour base."""
+        """Return the name of the worker that runs the arm. Peers have their own worker: in base's worker they would
+        shorten the turns of base that follow theirs (docs/MEASUREMENT.md)."""
         return PEERS if self.peer else self.side

@@ -1,4 +1,4 @@
-"""The error class for problems that the user can fix, and the exit codes of all verbs."""
+"""The error class for problems that the user can fix, and the exit codes of all commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from abprof.records.visible import visible
 
 
 class Exit(IntEnum):
-    """Exit codes, the same for every verb (docs/DESIGN.md, "Exit codes, everywhere")."""
+    """Exit codes, the same for every command (docs/DESIGN.md, "Exit codes, everywhere")."""
 
     OK = 0
     SLOWER = 1
@@ -20,7 +20,7 @@ class Exit(IntEnum):
 
 
 def place_of(key: str, file: str, lines: Mapping[str, int]) -> str:
-    """Return a key's place, like `abprof.toml:3, defaults.preset`. Keys of an inline table share the table's line."""
+    """Return where `key` stands, like `abprof.toml:3, defaults.preset`. `lines`: the line of each key or its table."""
     above = key
     while above and above not in lines:
         above = above.rpartition(".")[0]
@@ -46,7 +46,7 @@ class AbprofError(Exception):
 
     @property
     def line(self) -> str:
-        """The line that is printed: `WHERE: WHAT (ADVICE)`."""
+        """Return the error as one line: `WHERE: WHAT (ADVICE)`."""
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text} ({self.advice})" if self.advice else text
 

@@ -1,9 +1,9 @@
-"""Messages between parent and worker: a line of JSON each, requests on one descriptor and replies on another.
+"""Messages between the parent and a worker: lines of JSON, with one pipe for requests and one for replies.
 
-The module imports the standard library alone, because the worker runs in the interpreter under test. The parent sends
+This module imports only the standard library, because workers run in the interpreter under test. The parent sends
 a request, then reads its reply:
     {"id": 7, "do": "turn", "args": {...}}      ->  {"id": 7, "reply": {...}}  |  {"id": 7, "fault": {...}}
-VERBS names the classes of `args` and `reply` for each `do`; docs/schemas/wire.schema.json is generated from them.
+VERBS has the classes of `args` and `reply` for each `do`; docs/schemas/wire.schema.json is generated from VERBS.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def cell_id(workload: str, case: Mapping[str, Value]) -> str:
 
 
 def shown(value: Value) -> str:
-    """Return an axis's value as cell ids write the value: True as `true`."""
+    """Return the text of an axis's value in cell ids: `true` for True."""
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -50,7 +50,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class Band:
-    """The expected speed-up (lowest, highest) of cases whose density lies in a range (0 to 1, both ends included)."""
+    """The range of speed-ups expected for a range of densities (0 to 1). Both ranges include their ends."""
 
     density: tuple[float, float]
     speedup: tuple[float, float]
@@ -58,7 +58,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A workload's SWEEP: cases that differ in density alone."""
+    """A workload's SWEEP: how to compare cases that differ only in density."""
 
     axes: tuple[str, ...]  # axes that determine the density; cases with equal values on all other axes form one curve
     bands: tuple[Band, ...] = ()
@@ -68,7 +68,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Workload:
-    """The declarations of a workload module that run.json stores."""
+    """Those declarations of a workload module that run.json stores."""
 
     name: str
     kernel: str
@@ -89,7 +89,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class Ceilings:
-    """Highest rates that plain torch reached on the device in this run; None: not measured."""
+    """The device's peak rates, measured with plain torch in this run. None: not measured."""
 
     tflops: float | None = None
     tflops_by: str = ""  # the operation: "bfloat16 matrix products of 8192 x 8192 x 8192, the best of 3 readings"
@@ -100,7 +100,7 @@ class Ceilings:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """Result of comparing an arm's outputs with the reference and with the base's outputs."""
+    """Result of comparing an arm's outputs with the reference and with base's outputs."""
 
     ok: bool
     reason: str = ""
@@ -113,7 +113,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Launch:
-    """The launches of one kernel with one grid in a call (on a CPU: one torch operation). None or empty: unknown."""
+    """The launches of one kernel with one grid in a call; on a CPU, of one torch operation. None or empty: unknown."""
 
     name: str
     count: int
@@ -129,7 +129,7 @@ class Launch:
 
 @dataclass(frozen=True)
 class Range:
-    """A profiler range that the package marks within a call."""
+    """A profiler range that the kernel package opens during a call."""
 
     name: str
     count: int
@@ -138,7 +138,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Census:
-    """The launches of one call of an arm, from a profiled pass. All calls of the pass launched the same."""
+    """The launches of one call of an arm, from a profiled pass in which all calls launched the same kernels."""
 
     launches: tuple[Launch, ...] = ()
     hidden_ns: float | None = None  # part of the kernels' time that overlaps another kernel
@@ -176,7 +176,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Start:
-    """The first request to a worker."""
+    """The first request to a worker: what to import, and on which device to run."""
 
     device: str  # "cpu", "cuda", "cuda:UUID"
     side: str
@@ -199,7 +199,7 @@ class Describe:
 
 @dataclass(frozen=True)
 class Described(Workload):
-    """All declarations of a workload module. `presets[NAME]`: (names of zipped axes, rows of values), in file order."""
+    """All declarations of a workload module. `presets`: preset name -> list of (axis names, rows of their values)."""
 
     presets: dict[str, list[tuple[list[str], list[Any]]]] = field(default_factory=dict)
     declared_judge: str = ""  # the module's JUDGE; "": chosen by device
@@ -214,7 +214,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class Screened:
-    """For each case: the reason to skip the case ("": none), and its FLOPs and bytes."""
+    """Reply to `Screen`. For each case: why to skip it ("": measure), its FLOPs, its bytes."""
 
     skips: list[str]
     flops: list[float | None]
@@ -224,12 +224,12 @@ class Screened:
 
 @dataclass(frozen=True)
 class Reach:
-    """Measure the device's peak rates with plain torch."""
+    """Request: measure the device's peak rates with plain torch."""
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """List the packages installed for this interpreter."""
+    """Request: list the packages installed for the worker's interpreter."""
 
 
 @dataclass(frozen=True)
@@ -239,7 +239,7 @@ class Listed:
 
 @dataclass(frozen=True)
 class Build:
-    """Import the kernel package and call its `build(verbose=True)`, if defined. The output is the build log."""
+    """Request: import the kernel package and call its `build(verbose=True)`, if any. The output is the build log."""
 
     recipe: list[str] = field(default_factory=list)  # argv of the package's build command, run before the import
     recipe_cwd: str = ""
@@ -254,12 +254,12 @@ class Built:
 
 @dataclass(frozen=True)
 class Stop:
-    """The last request: the worker answers and exits."""
+    """The last request: reply and exit."""
 
 
 @dataclass(frozen=True)
 class Done:
-    """Reply without content."""
+    """A reply without content."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Open:
-    """Make the inputs and the operation of one cell on one arm, and call the operation until it is warm."""
+    """Request: make the inputs and the operation of one cell and arm, and make untimed calls to warm up."""
 
     workload: str
     case: dict[str, Value]
@@ -293,7 +293,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Capture:
-    """Capture a call of the open arm in a CUDA graph. The graph is kept for turns until inputs are made again."""
+    """Request: capture a call of the open arm in a CUDA graph, which turns replay until the inputs are made again."""
 
     arm: str
 
@@ -309,7 +309,7 @@ class Captured:
 
 @dataclass(frozen=True)
 class Check:
-    """Compare the open arm's outputs with the reference, which the first check of a cell computes and stores."""
+    """Request: compare the open arm's outputs with the reference. The first check of a cell computes the reference."""
 
     arm: str
     expected: str  # file in scratch that stores the reference
@@ -320,14 +320,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Checked(CheckResult):
-    """A check's result, and the facts of the workload and the operation."""
+    """Reply to `Check`: the result, and the facts that the workload and the operation report."""
 
     facts: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Hand:
-    """Call the open arm on inputs of this seed and write the outputs to scratch, for a check in another process."""
+    """Request: call the open arm on inputs of `seed` and write the outputs to a file, which another worker checks."""
 
     arm: str
     seed: int
@@ -338,7 +338,7 @@ class Hand:
 
 @dataclass(frozen=True)
 class Examine:
-    """Check outputs that another worker wrote. Sent to a worker without a kernel package."""
+    """Request to a worker without a kernel package: check the outputs that another worker wrote."""
 
     workload: str
     case: dict[str, Value]
@@ -359,7 +359,7 @@ class Turn:
 
 @dataclass(frozen=True)
 class Turned:
-    """ns per call: `value` by the turn's timer, `wall` by the host's clock."""
+    """Reply to `Turn`. Times in ns per call: `value` by the turn's timer, `wall` by the host's clock."""
 
     value: float
     wall: float
@@ -371,12 +371,12 @@ class Turned:
 
 @dataclass(frozen=True)
 class Close:
-    """Free every open arm of the cell."""
+    """Request: free every open arm of the cell."""
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Profile `discarded + calls` calls, and read the last `calls`."""
+    """Request: profile `discarded + calls` calls, and report the last `calls`."""
 
     arm: str
     calls: int
@@ -387,7 +387,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Phased:
-    """Median ns per call of each declared phase, from a profiled pass; None: the phase's range never ran."""
+    """Reply to `Phases`: median ns per call of each declared phase; None: the profile has no range of the phase."""
 
     phases: dict[str, float | None]
     total: float
@@ -418,7 +418,7 @@ class Compiled:
 
 @dataclass(frozen=True)
 class Prove:
-    """List the loaded files and compiled kernels, and check whether the side may load them."""
+    """Request: list the loaded files and compiled kernels, and check that the side may load them."""
 
 
 @dataclass(frozen=True)
@@ -453,7 +453,7 @@ NAMES = {args: verb for verb, (args, _) in VERBS.items()}
 
 @dataclass(frozen=True)
 class Foreground:
-    """The job of a worker that a profiler starts, read from a file instead of requests."""
+    """The job of a worker that a profiler starts. The worker reads this from a file and gets no requests."""
 
     start: Start
     open: Open
@@ -477,16 +477,16 @@ pack = asdict  # record -> plain JSON values
 
 
 def dump(message: dict[str, Any]) -> bytes:
-    """Encode a message as a line. Raises ValueError for NaN or infinity; lone surrogates (of file names) become `?`."""
+    """Encode a message as a line of JSON. Raises ValueError for NaN or infinity. Lone surrogates become `?`."""
     return _ENCODER.encode(message).encode(errors="replace") + b"\n"
 
 
 def load(line: bytes) -> dict[str, Any]:
-    """Decode a message, a line that `dump` encoded."""
+    """Decode a line that `dump` encoded."""
     return dict(json.loads(line))
 
 
 def unpack(kind: type, loose: dict[str, Any]) -> Any:
-    """Return the record of class `kind` from its JSON values. Only workers use this; the parent uses msgspec."""
+    """Return a record of class `kind` from decoded JSON. Only workers use this; the parent uses msgspec."""
     nested = {name: unpack(_NESTED[name], loose[name]) for name in _NESTED.keys() & loose.keys() if loose[name]}
     return kind(**{**loose, **nested})

@@ -1,4 +1,4 @@
-"""Short labels of cells for people, and names of branches and cells for file names."""
+"""Make short labels of cells for people, and labels of branches and cells for file names."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LONGEST = 60  # characters of a label: two labels and a suite's name fit into a 
 
 
 def short_labels(cells: Sequence[Cell]) -> dict[str, str]:
-    """Return a short label for each cell id: the workload, and the axes that differ between the workload's cells."""
+    """Return cell id -> short label: the workload, and the axes in which the workload's cells differ."""
     values: dict[tuple[str, str], set[object]] = {}
     for cell in cells:
         for axis, value in cell.params.items():
@@ -28,7 +28,7 @@ def short_labels(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a different `safe_label` for each (label, commit)."""
+    """Return a label for file names for each (label, commit), all different."""
     found: list[str] = []
     for label, commit in labels:
         found.append(safe_label(label, set(found), commit))
@@ -38,8 +38,7 @@ def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
 def safe_label(label: str, taken: Set[str], commit: str) -> str:
     """Make `label` safe for file names: at most 60 ASCII letters, digits, `.`, `_`, `-`, not starting with dot or dash.
 
-    If the result is in `taken` (in upper or lower case), append the first 8 digits of `commit`, then a number. Does not
-    change `taken`.
+    If `taken` has the result (in upper or lower case), append digits of `commit`, and then a number if need be.
     """
     letters = "".join(sign for sign in unicodedata.normalize("NFKD", label) if not unicodedata.combining(sign))
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip(".-")[:LONGEST].rstrip(".-") or commit[:10]
@@ -50,7 +49,7 @@ def safe_label(label: str, taken: Set[str], commit: str) -> str:
 
 
 def row_file(cell: str, variant: str) -> str:
-    """Return CELL-HASH, the prefix of the file names of a report's row. Each row has a different prefix."""
+    """Return CELL-HASH, with which the names of a row's files begin. No two rows have the same."""
     row = f"{cell} {variant}".strip()
     digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
     return f"{safe_label(row, set(), digest)}-{digest}"

@@ -20,14 +20,14 @@ DEFAULT_BUDGET = "10m"
 
 
 class Threshold(Record, frozen=True):
-    """A `[[threshold]]` entry. The first entry whose pattern matches a cell's id applies."""
+    """A `[[threshold]]` entry. For a cell, the first entry whose pattern matches the cell's id applies."""
 
     cells: str
     percent: float
 
 
 class Defaults(Record, frozen=True):
-    """The `[defaults]` table."""
+    """The `[defaults]` table: values of options that the command line does not give."""
 
     threshold: float | None = None
     margin: float | None = None
@@ -44,7 +44,7 @@ class Environment(Record, frozen=True):
 
 
 class CommandEntry(Record, frozen=True):
-    """The `[command]` table: build command and variables of `-- COMMAND` on each side."""
+    """The `[command]` table: build command and environment variables of `abprof BASE TARGET -- COMMAND`."""
 
     build: tuple[str, ...] = ()
     env: dict[str, str] = {}
@@ -66,17 +66,17 @@ class Tables(Record, frozen=True):
 
 
 class File(Tables, frozen=True):
-    """The tables, with the file's name and the line of each key."""
+    """The content of abprof.toml, with the file's name and the line of each key."""
 
     name: str = "abprof.toml"  # for messages: a path, or COMMIT:abprof.toml
     lines: dict[str, int] = {}  # dotted key -> line
 
     def at(self, key: str) -> str:
-        """Return a key's place for messages: `abprof.toml:3, defaults.preset`."""
+        """Return where `key` stands, for messages: `abprof.toml:3, defaults.preset`."""
         return place_of(key, self.name, self.lines)
 
     def of(self, root: Path) -> Self:
-        """Return the tables with absolute interpreter paths; relative paths start at `root`, the working tree."""
+        """Return the tables with the interpreters' relative paths made absolute, from the working tree `root`."""
         whole = {
             side: str(root.absolute() / os.path.expanduser(name)) if "/" in name else name  # noqa: PTH111 - an unknown ~user stays as it is
             for side, name in self.python.items()
@@ -84,12 +84,12 @@ class File(Tables, frozen=True):
         return msgspec.structs.replace(self, python=whole)
 
     def package(self, name: str) -> Package:
-        """Return the settings of the package `name`: its table, or the defaults (kernels/NAME) without a table."""
+        """Return the settings of the package `name`, from its table, or the defaults if it has no table."""
         return Package(name=name, **msgspec.structs.asdict(self.kernels.get(name, PackageTable())))
 
 
 class Night(Record, frozen=True, kw_only=True):
-    """The place of a nightly run in its series (abprof/extras/nightly/)."""
+    """A nightly run's number in its series, and what the run compares (abprof/extras/nightly/)."""
 
     series: str  # the watched branch, or the name given to the series
     number: int  # 1, 2, ... in the order of runs
@@ -99,10 +99,10 @@ class Night(Record, frozen=True, kw_only=True):
 
 
 class Options(Record, frozen=True):
-    """The options of a run, from the command line, then ABPROF_* variables, then abprof.toml, then defaults.
+    """The options of a run: from the command line, else from ABPROF_* variables, else abprof.toml, else defaults.
 
-    Percentages are per cent of time, durations seconds. `under` fills in values of abprof.toml, `resolved` values that
-    depend on the device. run.json and bisect.json store the options without `file`.
+    Percentages are per cent of time, durations seconds. `under` fills in values of abprof.toml; `resolved` fills in
+    values that depend on the device. run.json and bisect.json store the options without `file`.
     """
 
     specs: tuple[str, ...] = ()  # the refs: base, then targets
@@ -155,7 +155,7 @@ class Options(Record, frozen=True):
     filled: tuple[str, ...] = ()  # options whose value comes from [defaults]
 
     def under(self, file: File) -> Options:
-        """Return the options with `file`, whose values fill in options that are not given."""
+        """Return the options, with values from `file` for those that are not given."""
         default, table = file.defaults, file.executor.get(self.executor.partition(":")[0], {})
         words = {name: str(v).lower() if isinstance(v, bool) else f"{v}" for name, v in table.items()}
         return msgspec.structs.replace(
@@ -169,7 +169,7 @@ class Options(Record, frozen=True):
         )
 
     def resolved(self, kind: str, judge: Judge) -> Options:
-        """Return the options that run.json stores. `kind` of device: cpu, cuda or simulated. Raises AbprofError."""
+        """Return the options for run.json, with values for the `kind` of device: cpu, cuda or simulated."""
         threshold, margin = self.percents(kind)
         rules = (self.file or File()).threshold
         return msgspec.structs.replace(
@@ -184,13 +184,13 @@ class Options(Record, frozen=True):
         )
 
     def asked_by(self, option: str) -> str:
-        """Return the source of an option's value, for AbprofError.where: the option, or the line of abprof.toml."""
+        """Return where an option's value comes from, for messages: the option itself, or a line of abprof.toml."""
         name = option.removeprefix("--")
         return self.file.at(f"defaults.{name}") if self.file and name in self.filled else option
 
     @property
     def by_timer(self) -> Timer:
-        """The requested timer; `auto` if none is requested, and for a command that prints its own times."""
+        """Return the requested timer, or `auto`. A command that prints its own times always has `auto`."""
         return "auto" if self.command else self.timer or "auto"
 
     def threshold_of(self, cell: str) -> float:
@@ -198,8 +198,7 @@ class Options(Record, frozen=True):
         return next((pct for pattern, pct in self.thresholds or () if fnmatchcase(cell, pattern)), self.threshold)
 
     def percents(self, kind: str) -> tuple[float, float]:
-        """Return (threshold, margin) in per cent for a kind of device. A margin of abprof.toml is cut to the threshold;
-        raises AbprofError if --margin is above the threshold."""
+        """Return (threshold, margin) in per cent. Raises AbprofError if --margin is above the threshold."""
         noisy, default = kind == "cpu", (self.file or File()).defaults
         threshold = self.threshold or default.threshold or (CPU_THRESHOLD if noisy else GPU_THRESHOLD)
         if self.margin > threshold:
@@ -209,8 +208,7 @@ class Options(Record, frozen=True):
 
 
 def upgraded(run: dict[str, Any]) -> dict[str, Any]:
-    """Convert a decoded run.json of an older abprof to the present schema. Schema 1 has `settings`, `setup` and
-    `arguments` instead of `options`; removed fields are dropped."""
+    """Convert a decoded run.json of an older abprof to the present schema, without fields that no longer exist."""
     for name in ("observations", "comparisons", "within", "controls"):
         for row in run.get(name, ()):
             for gone in ("uncaptured", "graph_pct", "graph_low_pct", "graph_high_pct"):
@@ -229,7 +227,7 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def worker_argv() -> tuple[str, ...]:
-    """Return the argv of a simulated worker, from the JSON list $ABPROF_WORKER; () if unset. Raises AbprofError."""
+    """Return the argv of the simulated worker that tests name in $ABPROF_WORKER, a JSON list; () if unset."""
     try:
         return msgspec.json.decode(os.environ.get("ABPROF_WORKER") or "[]", type=tuple[str, ...])
     except UNREADABLE as error:

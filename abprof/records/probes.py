@@ -1,4 +1,4 @@
-"""Results of probes (profilers) for one arm of one cell. Probes run after all timing, or without timing."""
+"""Results of probes (profilers) for one arm of one cell. Probes run after all timing, or in runs that time nothing."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class KernelProfile(Record, frozen=True, kw_only=True):
 
 
 class Profile(Record, frozen=True, kw_only=True):
-    """Nsight Compute's profile of an arm: `warmup + runs` equal calls, of which the first `warmup` are dropped."""
+    """Nsight Compute's profile of an arm: of `runs` calls, made after `warmup` calls that do not count."""
 
     cell: str
     arm: str
@@ -54,12 +54,12 @@ class Profile(Record, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """Reason why there are no metrics; "" if there are metrics."""
+        """Return why there are no metrics; "" if there are metrics."""
         return "" if self.status == "ok" else f"{self.status}: {self.reason}"
 
 
 class SampledFunction(Record, frozen=True, kw_only=True):
-    """A machine-code function with perf samples."""
+    """A function of machine code, and how many samples perf took in the function."""
 
     name: str  # demangled; "[unknown]" without a symbol
     object: str  # file name of the shared object or program; [kernel.kallsyms] for the system's kernel
@@ -68,7 +68,7 @@ class SampledFunction(Record, frozen=True, kw_only=True):
 
 
 class Sampled(Record, frozen=True, kw_only=True):
-    """A perf profile of an arm: the worker made `calls` calls; perf took `hz` samples per second of processor time."""
+    """A perf profile of `calls` calls of an arm, with `hz` samples per second of processor time."""
 
     cell: str
     arm: str

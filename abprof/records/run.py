@@ -13,7 +13,7 @@ from abprof.records.probes import Profile, Sampled, Trace
 
 
 class Waiver(Record, frozen=True, kw_only=True):
-    """An accepted slow-down (abprof/verdict/waivers.py)."""
+    """A slow-down that is accepted until the day `expires` (abprof/verdict/waivers.py)."""
 
     cells: str  # pattern of cell ids
     most_pct: float  # largest accepted slow-down, per cent
@@ -23,7 +23,7 @@ class Waiver(Record, frozen=True, kw_only=True):
 
 
 class Touched(Record, frozen=True, kw_only=True):
-    """A file that changed although code under test must not change it (abprof/builds/tampering.py)."""
+    """A file that changed during the run, although no code under test may do so (abprof/builds/tampering.py)."""
 
     path: str
     how: Literal["changed", "removed", "added"]
@@ -32,7 +32,7 @@ class Touched(Record, frozen=True, kw_only=True):
 
 
 class Machine(Record, frozen=True, kw_only=True):
-    """A host, and the device measured on."""
+    """The host and the device of a measurement."""
 
     host: str
     device: str  # "NVIDIA H200" or the processor's name
@@ -53,8 +53,7 @@ class Toolchain(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True, kw_only=True):
-    """A shard that ended before its cells were decided. Its blocks of these cells are dropped: another shard measured
-    the cells from the start."""
+    """A shard that ended before its `cells` were decided. Another shard measured these cells from the start."""
 
     shard: int
     device: str
@@ -63,7 +62,7 @@ class Loss(Record, frozen=True, kw_only=True):
 
 
 class Metric(Record, frozen=True, kw_only=True):
-    """A measured value with unit, better direction and protocol. Its name is its key in `Observation.metrics`."""
+    """A measured value, its unit, and how it was measured. Its name is its key in `Observation.metrics`."""
 
     value: float
     unit: str
@@ -131,7 +130,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
 
     @property
     def with_peer(self) -> bool:
-        """Whether this comparison is of a library peer with a side."""
+        """Whether this comparison is between a library peer and a side."""
         return bool(Arm.of(self.from_).peer)
 
 
@@ -156,7 +155,7 @@ class Header(Record, frozen=True, kw_only=True):
 
 
 class Run(Record, frozen=True, kw_only=True):
-    """The content of run.json. `judge` recomputes all results from the other fields and the blocks of rounds.jsonl."""
+    """The content of run.json. The results can be computed again from the other fields and rounds.jsonl."""
 
     schema: int
     id: str
@@ -208,7 +207,7 @@ class Placed(Record, frozen=True, kw_only=True):
 
 
 class Finding(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of evidence.jsonl, with exactly one field. Completes the run.json of a killed run."""
+    """A line of evidence.jsonl, in which one field is set. The file's lines complete the run.json of a killed run."""
 
     proof: Proof | None = None
     kernel: Kernel | None = None

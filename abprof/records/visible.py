@@ -26,7 +26,7 @@ def visible_lines(text: str) -> str:
 
 
 def cell(text: str) -> str:
-    """Return a text for a cell of a CSV file: one visible line, quoted if a spreadsheet would read a formula."""
+    """Return `text` as one line for a CSV cell, quoted if a spreadsheet would take the text for a formula."""
     line = visible(text)
     return f"'{line}" if line.lstrip()[:1] in {*"=+-@"} and not is_number(line) else line
 

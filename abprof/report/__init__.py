@@ -1,9 +1,9 @@
-"""Report a judged run: from the run and its blocks make tables, pages, the end of output.txt, and lines of a terminal.
+"""Report a judged run: as web page, Markdown, CSV and JSON files, and as text for the terminal and output.txt.
 
-`write_all` writes every report of a run folder anew, `rendered` returns one format as bytes, `print_run` prints the run on
-standard output. All three show one model of the run, a `Page`. Other packages render their pages with `environment` and `asset`.
+`write_all` writes all reports of a run folder, `rendered` returns one format as bytes, and `print_run` prints the run.
+All three make a `Page` of the run first. Other packages render their pages with `environment` and `asset`.
 
-The modules `sentences` (wording) and `text` (numbers and foreign text) are public too. `legacy`, `probes`, `scripts`,
+The modules `sentences` (wording) and `text` (numbers and untrusted text) are public too. `legacy`, `probes`, `scripts`,
 `suite_csv` and `terminal` serve one command each.
 """
 
@@ -22,7 +22,7 @@ _MODULES = {"Page": "model", "print_run": "terminal"}  # all others are in `rend
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public name on first use, because importing jinja2 and rich takes longer than a short command."""
+    """Import a public name on first use, because jinja2 and rich are slow to import."""
     if name in __all__:
         return getattr(import_module(f"abprof.report.{_MODULES.get(name, 'render')}"), name)
     raise AttributeError(name)

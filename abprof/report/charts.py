@@ -1,4 +1,4 @@
-"""Draw the strip, a chart of all changes, as inline SVG and as a PNG. The page's tables have the same numbers."""
+"""Draw a chart of all changes of a run, as SVG within the page and as a PNG."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FARTHEST = 60.0  # per cent of time up to which an interval stretches the axis
 
 
 class Strip:
-    """A chart of every row with a change, from the fastest to the slowest, over the threshold's band; slower is up."""
+    """A chart of the change of every row, sorted from fastest to slowest. Shaded bands show threshold and margin."""
 
     def __init__(self, comparisons: Iterable[Comparison], options: Options) -> None:
         self.rows = sorted((c for c in comparisons if c.pct is not None), key=lambda c: (c.pct or 0.0, c.cell, c.to))
@@ -30,11 +30,11 @@ class Strip:
         self.levels = [(pct, f"{pct:+.1f} %") for pct in (self.half, -self.half)] + [(0.0, f"±{self.limit:g} %")]
 
     def y(self, pct: float) -> float:
-        """Return where `pct` lies, as a share of the height from the top; a value beyond the axis lies at the edge."""
+        """Return the place of `pct` in the chart, from 0 (top) to 1 (bottom). Values beyond the axis lie at an end."""
         return 0.5 - max(-1.0, min(1.0, pct / self.half)) / 2
 
     def svg(self) -> Markup:
-        """Return the strip as SVG. Each verdict has a shape as well as a colour."""
+        """Return the chart as SVG. Verdicts differ in shape as well as in colour."""
         left, width, height = 52, 1000, 190
 
         def at(pct: float) -> float:
@@ -61,7 +61,7 @@ class Strip:
         return Markup(f"{head}{''.join(parts)}</svg>")  # noqa: S704
 
     def png(self, sentence: str, below: str) -> bytes:
-        """Return the strip as a PNG for chats and slides, drawn by Pillow below the lines `sentence` and `below`."""
+        """Return the chart as a PNG for chats and slides, under a title `sentence` and a subtitle `below`."""
         from PIL import Image, ImageDraw, ImageFont
 
         image = Image.new("RGB", (1600, 700), "white")

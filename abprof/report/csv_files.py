@@ -1,7 +1,7 @@
-"""Make cells.csv, and write and read every CSV file.
+"""Make cells.csv; write and read all CSV files.
 
-Invisible letters and a spreadsheet's formulas are made harmless; other text is kept. cells.csv has unrounded numbers: times
-in ms, memory in bytes, changes in per cent of time (negative is faster). An empty cell means "not recorded".
+Untrusted text is made safe for spreadsheets. The numbers in cells.csv are not rounded: times in ms, memory in bytes,
+changes in per cent of time (negative is faster). An empty cell means "not recorded".
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectab
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: Callable[[float], str] = repr) -> str:
-    """Return a CSV file with the columns `header`. `number` formats floats; None or a missing value is an empty cell.
+    """Return a CSV file with the columns `header`. `number` formats floats. None, or no value, becomes an empty cell.
 
-    Raises ValueError for a line with a column that `header` lacks.
+    Raises ValueError if `header` lacks a column of a line.
     """
 
     def cell(value: Any) -> str:
@@ -40,7 +40,7 @@ def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: 
 
 
 def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
-    """Return a CSV file's columns and lines, every cell as text. Raises AbprofError for a file that is not a whole table."""
+    """Return the columns and lines of a CSV file, every cell as text. Raises AbprofError for an incomplete table."""
     import pandas as pd
 
     try:  # the Python engine tells a short row from one with empty cells, and says where a quote stays open
@@ -48,14 +48,14 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     except OSError as error:
         raise AbprofError(error.strerror or str(error), where=str(path)) from None
     except pd.errors.EmptyDataError:
-        raise AbprofError("no rows", where=str(path)) from None
+        raise AbprofError("the file has no rows", where=str(path)) from None
     except (UnicodeDecodeError, pd.errors.ParserError) as error:
-        raise AbprofError(f"not a CSV file: {error}", where=str(path)) from None
+        raise AbprofError(f"this is not a CSV file: {error}", where=str(path)) from None
     header, *lines = frame.to_numpy().tolist()
     twice = [name for name in header if header.count(name) > 1]
     short = [number for number, line in enumerate(lines, 2) if not all(isinstance(cell, str) for cell in line)]
     if twice or short or not lines:
-        what = f"column {twice[0]!r} stands twice in the header" if twice else "no rows"
+        what = f"column {twice[0]!r} stands twice in the header" if twice else "the file has no rows"
         raise AbprofError(f"row {short[0]} has fewer cells than the header" if short else what, where=str(path))
     return tuple(header), [dict(zip(header, line, strict=True)) for line in lines]
 
@@ -68,7 +68,7 @@ def ms(ns: float | None) -> float | None:
 
 
 def cells_csv(run: Run) -> str:
-    """Return cells.csv: a row for each cell and arm, and one row for a cell that the run never reached."""
+    """Return cells.csv: one row for each cell and arm, and one row for each cell that was not measured."""
     seen: dict[str, list[Observation | None]] = {}
     for observation in run.observations:
         seen.setdefault(observation.cell, []).append(observation)
@@ -82,7 +82,7 @@ def cells_csv(run: Run) -> str:
 
 
 def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Comparison | None) -> Line:
-    """Return one row. `judged` compares the arm with base; None for base itself, for peers and in a run of one branch."""
+    """Return the row of one arm. `seen`: the arm's results; `judged`: its comparison with base. Both can be None."""
     place = rows.arm(run, seen.arm) if seen else None
     side = next((side for side in run.sides if place and side.id == place.side), None)
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)

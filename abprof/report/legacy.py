@@ -1,8 +1,8 @@
-"""Make the JSON files of the original scripts, with the scripts' keys and abprof's numbers.
+"""Make JSON files like those of the scripts that abprof replaces, with the same keys and abprof's numbers.
 
-`analysis_results.json` (warp-specialised attention), `bubble_reduction.json` (patterns by sparsity),
-`fmha_scaling_results.json` (the ladder over lengths). Each branch has files of its own, one for each value of an axis that the
-script had fixed. A number that was not recorded is null; a step that did not run is left out, as in the original files.
+The files are `analysis_results.json` (warp-specialised attention), `bubble_reduction.json` (mask patterns) and
+`fmha_scaling_results.json` (the ladder: the variants from first to last optimisation step, by sequence length). Each
+branch has its own files. A number that was not recorded is null; a step that did not run is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BASELINE = "sdpa"  # the peer that is the baseline of fmha_scaling_results
 
 
 def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
-    """Return JSON texts by file name. Raises AbprofError if no workload of the run belongs to one of these scripts."""
+    """Return file name -> JSON text. Raises AbprofError if no workload of the run has such a file."""
     made: dict[str, str] = {}
     labels = dict(zip((s.id for s in run.sides), safe_labels((s.label, s.commit) for s in run.sides), strict=True))
     for group in groups(run):
@@ -34,7 +34,7 @@ def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
                 made[f"{name}_{labels[side]}.json"] = json.dumps(content, indent=2, allow_nan=False) + "\n"
     if not made:
         advice = f"only {', '.join(sorted(_WRITERS))} have such files"
-        raise AbprofError("no script before abprof wrote a file for these workloads", where=run.id, advice=advice)
+        raise AbprofError("this format has no files for the workloads of the run", where=run.id, advice=advice)
     return made
 
 
@@ -57,7 +57,7 @@ def _bubbles(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wri
 
 
 def _pattern(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> dict[str, Any]:
-    """Return times in ms: the first ten turns not rejected, and statistics of all such turns. Without times: an `error`."""
+    """Return a row's times in ms, from rounds not rejected: the first ten, and statistics of all; or an `error`."""
     times = [
         turn.value / 1e6
         for block in blocks
@@ -89,7 +89,7 @@ def _scaling(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wri
 
 
 def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) -> dict[str, Any] | None:
-    """Return one length's steps; None if no step has a time. Step 0 is torch's attention; the first timed step is the baseline."""
+    """Return the steps of one sequence length, with speed-ups over the first timed step; None if no step has a time."""
     first = next(iter(rows.values()))
     timed = [(0, BASELINE, value(seen, first.metric)) for cell, peer, seen in group.peers
              if (cell.id, peer.peer) == (first.cell.id, BASELINE) and seen.status != "wrong"]  # fmt: skip
@@ -113,7 +113,7 @@ def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) ->
 
 
 def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:
-    """Return the script's fixed shape, and the tiles and occupancy of the last step whose kernel reports them."""
+    """Return the shape of the inputs, and the tile sizes and occupancy that the last step reports."""
     params = rows[0].cell.params
     said = next((str(seen.facts["configuration"]) for row in reversed(rows)
                  if (seen := arm(row)) and "configuration" in seen.facts), "")  # fmt: skip
@@ -125,7 +125,7 @@ def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:
 
 
 def _fixed(run: Run, group: Group, moving: tuple[str, ...]) -> dict[str, list[Row]]:
-    """Group rows, in the run's order, by the axes that the script had fixed. A key is part of a file name: "" if all agree."""
+    """Return ending of a file name -> rows for the file, which have equal values on all axes other than `moving`."""
     order = {cell.id: place for place, cell in enumerate(run.cells)}
     found: dict[str, list[Row]] = {}
     axes = [axis for axis in group.axes if axis not in moving]

@@ -1,4 +1,4 @@
-"""The presentation model: a run's headline, notes, tables and facts. HTML, Markdown and the terminal print this model."""
+"""The content of a report: headline, notes, tables and facts. Web page, Markdown and terminal show the same content."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class Workload:
-    """The rows of one workload against one target; `lines` are these rows as texts."""
+    """The rows of one workload that compare base with one target. `lines`: the same rows as text."""
 
     run: Run
     group: Group
@@ -48,11 +48,11 @@ class Workload:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """The tables that a report shows below the rows."""
+        """Return the tables that a report shows below the rows."""
         return tables.blocks(self.run, self.group, self.lines)
 
     def details(self) -> Iterator[Detail]:
-        """Yield the rows' entries under "Cell by cell" one at a time, because all entries together are most of a page."""
+        """Yield the entries of the section "Cell by cell", one at a time to save memory."""
         for line in (line for line in self.lines if line.id):
             sides = [line.row.base, line.row.target] if self.group.target else [line.row.base]
             logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
@@ -61,7 +61,7 @@ class Workload:
 
 
 class Page:
-    """Everything that a report of a judged run and its blocks shows, in the order of the report."""
+    """Everything that a report of a judged run shows, in the report's order."""
 
     def __init__(self, run: Run, blocks: Sequence[Measured]) -> None:
         groups = rows.groups(run)
@@ -87,7 +87,7 @@ class Page:
 
 
 def _alerts(run: Run) -> Iterator[tuple[str, str]]:
-    """Yield each objection to acting on the run, as (what is wrong, why it matters)."""
+    """Yield the reasons not to rely on the run, as (what is wrong, why it matters)."""
     if run.status != "complete":
         yield f"This run is {run.status}", "what is missing was not measured"
     if run.header and not run.header.trusted:
@@ -112,7 +112,7 @@ def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
 
 
 def folded_title(lines: Sequence[Line]) -> str:
-    """Count, by verdict, the rows that a page folds or a terminal does not show: `31 unchanged, 2 unsupported`."""
+    """Return a title for hidden rows, which counts them by verdict: `31 unchanged, 2 unsupported`."""
     verdicts = [line.verdict.replace("same", "unchanged") for line in lines]
     return ", ".join(f"{verdicts.count(verdict)} {clean(verdict)}" for verdict in dict.fromkeys(verdicts))
 
@@ -121,7 +121,7 @@ def folded_title(lines: Sequence[Line]) -> str:
 
 
 def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterator[Texts]:
-    """Yield a row's numbers, each as a label with one text per side, or with one text if all sides agree."""
+    """Yield a row's numbers: a label, then one text per side, or one text if all sides agree."""
     judged = row.comparison
     for label, name in _CHANGES.items():
         if (pct := getattr(judged, name, None)) is not None:
@@ -133,7 +133,7 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterato
 
 
 def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
-    """Yield everything recorded of an arm, as (label, text)."""
+    """Yield everything that is recorded of one arm in one cell, as (label, text)."""
     ns, timed, check, parts = row.ns(seen), rows.metric(seen, row.metric), seen.check, rows.Breakdown(row.cell, seen)
     alike = run.ceilings and len({machine.device for machine in run.machines.values()}) < 2
     best_of = {"TFLOP/s": run.ceilings.tflops, "GB/s": run.ceilings.gbps} if alike and run.ceilings else {}
@@ -165,13 +165,13 @@ def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
 
 
 def _counts(run: Run) -> list[tuple[str, int]]:
-    """Return (verdict, number of rows) for each verdict that occurs; unsupported and missing rows are counted separately."""
+    """Return (verdict, number of rows) for each verdict that occurs, and for unsupported and missing rows."""
     found = run.header.counts if run.header else {}
     return [(name, found[name]) for name in (*sentences.VERDICTS, "unsupported", "missing") if found.get(name)]
 
 
 def _trusted(run: Run) -> str:
-    """Say whether the run may be trusted, and why; "" for a run of one side that nothing makes untrusted."""
+    """Return a sentence on whether the run can be trusted, and why; "" for a run of one side without problems."""
     if any(one.falsifies for one in run.touched):
         return "not trusted: files that the run rests on changed while it ran (see the warnings)"
     counted = run.header.counts if run.header else {}
@@ -192,7 +192,6 @@ def _trusted(run: Run) -> str:
 
 
 def _trust(run: Run, blocks: Sequence[Measured]) -> Facts:
-    """Return facts about weaker guarantees, trust, checks of loaded files, and epochs."""
     found: Facts = [("guarantee", text) for text in sentences.weaker(run)]
     if sentence := _trusted(run):
         found.append(("trust", sentence))
@@ -224,7 +223,6 @@ def _epochs(every: Sequence[Measured]) -> str:
 
 
 def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
-    """Return facts about the verdicts' rules, the clock, the FLOP conventions and the source of the workloads."""
     settings = run.options
     measured = {block.metric for block in blocks if block.rounds and block.judged}
     found: Facts = []
@@ -245,13 +243,12 @@ def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
 
 
 def _where(run: Run) -> str:
-    """Name the devices that measured: `NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
+    """Return the names of the measured devices: `NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
     counted = Counter(machine.device for machine in run.machines.values()) or Counter([run.machine.device])
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted.items())
 
 
 def _machine(run: Run) -> Facts:
-    """Return facts about the machine, its devices, their peak rates, and the versions of the software."""
     of = run.machine
     found = [("device", clean(_where(run))), ("kind", of.kind), ("host", clean(of.host)), ("uuid", clean(of.uuid)),
              ("processors", str(of.cpus or "")), ("memory", size(of.memory_bytes) if of.memory_bytes else "")]  # fmt: skip
@@ -266,7 +263,6 @@ def _machine(run: Run) -> Facts:
 
 
 def _builds(run: Run) -> Facts:
-    """Return one line for the build of each kernel package, by side and machine."""
     found: Facts = []
     apart = [(build, f" on {machine.device}") for machine in run.machines.values() for build in machine.builds]
     for build, place in [*((build, "") for build in run.builds), *apart]:
@@ -284,7 +280,7 @@ def _builds(run: Run) -> Facts:
 
 
 def _differences(run: Run) -> Facts:
-    """Return the interpreters, compilers and packages whose versions differ between the sides."""
+    """Return the versions that differ between the sides, of interpreters, compilers and packages."""
     of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
     found: Facts = []
     for name in dict.fromkeys(name for known in of.values() for name in known):

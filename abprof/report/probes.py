@@ -1,4 +1,4 @@
-"""Show profilers' records as tables and CSV: torch's profiler, proton, perf, Nsight Compute and its memory traffic."""
+"""Show profilers' records as tables and CSV: torch's profiler, proton, perf and Nsight Compute."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _COUNTED = (
 
 
 def files(run: Run) -> dict[str, str]:
-    """Return {"memory.csv": text} for a run with profiles of Nsight Compute, else {}."""
+    """Return {"memory.csv": text} if the run has profiles by Nsight Compute, else {}."""
     return {"memory.csv": FORMATS["csv"](memory_tables(run))} if run.profiles else {}
 
 
 def sections(run: Run) -> Iterator[Section]:
-    """Yield a section for each profiler that the run used, with a block for each row of the run."""
+    """Yield a section for each profiler that the run used."""
     used = {one.by for one in run.traces}
     names = [name for by, name in (("torch", "torch's profiler"), ("proton", "Triton's proton")) if by in used]
     for title, text, made in (
@@ -47,7 +47,7 @@ def sections(run: Run) -> Iterator[Section]:
 
 
 def _groups(run: Run, of: Iterable[_Seen]) -> list[list[_Seen]]:
-    """Group records to compare: all sides of a cell, profiler and variant, base first; each peer alone."""
+    """Group records by cell, profiler and variant, with base first. Each peer's records are a group of their own."""
     order = {side.id: place for place, side in enumerate(run.sides)}
     found: dict[tuple[str, ...], list[_Seen]] = {}
     for one in of:
@@ -57,7 +57,6 @@ def _groups(run: Run, of: Iterable[_Seen]) -> list[list[_Seen]]:
 
 
 def _pairs(group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
-    """Pair base with each other side. Without base, or with base alone, pair each record with None."""
     if len(group) > 1 and Arm.of(group[0].arm).side == "base":
         return [(group[0], other) for other in group[1:]]
     return [(one, None) for one in group]
@@ -67,7 +66,7 @@ def _pairs(group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
 
 
 def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Block]:
-    """Yield a block for each pair of sides: a table of launches or samples, and links to the recorded files."""
+    """Yield a block for each pair of compared records: a table of launches or samples, and links to files."""
     for before, after in [pair for group in _groups(run, [*of]) for pair in _pairs(group)]:
         seen = [one for one in (before, after) if one]
         sides = [Arm.of(one.arm).side for one in seen]
@@ -90,7 +89,7 @@ def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Blo
 
 
 def _listed(one: Trace | Sampled | None) -> Listed | None:
-    """Return (launches of a call, or samples, and ns of a call) by name; None if not recorded, {} if nothing was launched."""
+    """Return {name of a kernel or function: (count, ns of a call)}; None if the profiler recorded nothing."""
     found: Listed = {}
     if isinstance(one, Sampled):
         each = 1e9 / one.hz / one.calls if one.hz and one.calls else 0.0  # ns of a call that a sample stands for
@@ -105,7 +104,7 @@ def _listed(one: Trace | Sampled | None) -> Listed | None:
 
 
 def _table(before: Trace | Sampled, after: Trace | Sampled | None, sides: Sequence[str]) -> Table:
-    """Tabulate counts and times by name, the largest difference first (for one side alone, the longest time first)."""
+    """Return a table of counts and times by kernel or function, the largest difference first."""
     on_device = isinstance(before, Trace) and before.census and before.census.on_device
     names = ("function", "in", "own") if isinstance(before, Sampled) else ("kernel" if on_device else "operation",)
     listed, unit = [_listed(before), _listed(after)], "samples" if isinstance(before, Sampled) else "times"
@@ -128,7 +127,7 @@ def _table(before: Trace | Sampled, after: Trace | Sampled | None, sides: Sequen
 
 
 def counters(run: Run) -> Iterator[Block]:
-    """Yield a block for each row under Nsight Compute: memory traffic if only bytes were recorded, else every metric."""
+    """Yield a block of Nsight Compute's metrics for each cell and variant."""
     for row in _groups(run, run.profiles):
         compared = _pairs([one for one in row if one.status == "ok"])
         if all(one.purpose == "memory" for one in row):
@@ -142,7 +141,7 @@ def counters(run: Run) -> Iterator[Block]:
 
 
 def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
-    """Yield a table of metrics for each kernel of a call, paired by `traffic.beside`. `named`: the title names the arms."""
+    """Yield a table of metrics for each kernel. `named`: the titles of the tables name the arms."""
     arms = (before.arm, after.arm) if after else (before.arm,)
     one, two = traffic.table(before), traffic.table(after) if after else None
     for pair in (pair for pair in traffic.beside(one, two) if pair.either.kernel):
@@ -178,7 +177,6 @@ def _text(value: float | None, unit: str) -> str:
 
 
 def _difference(shown: recording.Shown, before: float | None, after: float | None) -> str:
-    """Return a change as text: of shares in points, of waits in their own unit, of all other metrics in per cent."""
     if before is None or after is None:
         return ""
     if shown.unit in ("%", ""):
@@ -197,7 +195,7 @@ _MEMORY = (
 
 
 def memory_tables(run: Run) -> list[list[traffic.Table]]:
-    """Return for each row of the run the tables of its sides, base first, or of one peer. A failed arm's table is empty."""
+    """Return groups of tables to compare, base first. The table of a failed arm is empty."""
     return [tables for row in _groups(run, run.profiles) for tables in _of_row(row)]
 
 
@@ -208,7 +206,7 @@ def _of_row(row: Sequence[Profile]) -> list[list[traffic.Table]]:
 
 
 def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
-    """Yield a table of one file, or of the first file beside each other file: a line for each kernel, then the sums."""
+    """Yield a table that compares the first file with each other file, or one table for a single file."""
     levels = (f"{name} a call" for name in recording.LEVELS.values())
     header = ("kernel", "grid", "block", "kind", "launches a call", *levels)
     tables = [one for one in tables if one.of.status == "ok"]
@@ -233,7 +231,7 @@ def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
 
 
 def memory_notes(groups: Sequence[Sequence[traffic.Table]]) -> list[str]:
-    """Return notes on failed arms, the counting of launches, launches outside the calls, and metrics not recorded."""
+    """Return notes on failed arms, on metrics not recorded, and on launches that belong to no call."""
     tables = [table for group in groups for table in group]
     found = [f"{t.label}: {t.of.status}: {t.of.reason}" for t in tables if t.of.status != "ok"]
     for table in (table for table in tables if table.of.status == "ok"):
@@ -259,8 +257,7 @@ def memory_sentence(groups: Sequence[Sequence[traffic.Table]]) -> str:
 
 
 def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
-    """Yield a line for each kernel of each file, for each total (`kernel` is empty), for launches outside the calls
-    (kind `outside`) and for each failed arm (kind `error`). A kernel that only base has gets 0 launches."""
+    """Yield a CSV line for each kernel, each sum, each launch that belongs to no call, and each failed arm."""
     for group in groups:
         for table in group:
             of = table.of
@@ -296,7 +293,6 @@ def _memory_csv(groups: Sequence[Sequence[traffic.Table]]) -> str:
 
 
 def _memory_json(groups: Sequence[Sequence[traffic.Table]]) -> str:
-    """Return the CSV's lines as JSON objects, with notes and the sentence; a value that was not recorded is null."""
     rows = [{name: line.get(name) for name in _MEMORY} for line in _memory_lines(groups)]
     content = {"sentence": memory_sentence(groups), "notes": memory_notes(groups), "rows": rows}
     return json.dumps(content, indent=1) + "\n"

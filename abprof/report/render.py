@@ -1,4 +1,4 @@
-"""Render the page in each format: HTML and Markdown by templates/report.html and report.md, CSV, JSON, PNG, JUnit."""
+"""Render the report of a run in each format: HTML and Markdown (from templates/), CSV, JSON, PNG, JUnit."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from abprof.system.bundled import bundled
 
 
 def environment(escaped: Callable[[str], Markup]) -> Environment:
-    """Return Jinja over templates/ for pages: each printed text is one line, escaped by `escaped`; unknown names are errors."""
+    """Return a Jinja environment for pages. `escaped` escapes each text that a template prints."""
 
     def safe(value: Any) -> Any:
         if isinstance(value, Markup) or value is None:
@@ -43,7 +43,7 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
 
 
 def templates(finalize: Callable[[Any], Any]) -> Environment:
-    """Return Jinja over templates/, where `finalize` makes each printed value safe."""
+    """Return a Jinja environment for templates/. `finalize` is called for each value that a template prints."""
     return Environment(
         loader=FileSystemLoader(bundled("templates")),
         autoescape=True,
@@ -56,13 +56,13 @@ def templates(finalize: Callable[[Any], Any]) -> Environment:
 
 
 def asset(name: str) -> str:
-    """Return a style sheet or script of templates/ without indentation, which is a tenth of its bytes."""
+    """Return a style sheet or script from templates/, without indentation."""
     content = (bundled("templates") / name).read_text(encoding="utf-8")
     return re.sub(r"^[ \t]+", "", content, flags=re.MULTILINE)
 
 
 def html(page: Page) -> str:
-    """Return the report as one self-contained HTML document, which requests no other file or host."""
+    """Return the report as one HTML document that loads no other file."""
     script = asset("report.js")
     return environment(escape).get_template("report.html").render(
         page=page,
@@ -80,7 +80,7 @@ def markdown(page: Page) -> str:
 
 
 def _junit(page: Page) -> bytes:
-    """Return JUnit XML: a suite per workload and target, a test per row (`broken`: error, `slower`: failure, `unclear`: skipped)."""
+    """Return JUnit XML: a test suite for each workload and target, a test for each row."""
     root = ElementTree.Element("testsuites", name=text.clean(page.headline))
     for workload in page.workloads:
         target = workload.group.target
@@ -123,14 +123,13 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
 
 
 def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
-    """Return the run as a file in one of FORMATS, without writing it."""
+    """Return the report of a run in `format`, which is one of FORMATS."""
     made = FORMATS[format](Page(run, blocks))
     return made.encode(errors="replace") if isinstance(made, str) else made
 
 
 def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
-    """Write every report of a run in any state, and return the files: cells.csv, the suites' CSVs, memory.csv, the end of
-    output.txt, report.md and report.html.
+    """Write all reports of a run into `folder`, and return their paths. In output.txt only the end is replaced.
 
     Raises AbprofError if a file cannot be read or written.
     """

@@ -1,6 +1,6 @@
-"""Lay out a run as rows: the cells in reading order, each with its two arms and their comparison.
+"""Lay out a run as rows. A row is a cell and variant with its two arms and their comparison.
 
-Terminal, log, Markdown, HTML and CSV all use these rows, so that no two reports disagree.
+All reports (terminal, log, Markdown, HTML and CSV) use these rows, so that no two reports disagree.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ class Row:
 
     @property
     def apart(self) -> str:
-        """The status `unsupported` or `missing` if both arms have it, else "". Such rows are never counted as undecided."""
+        """The status `unsupported` or `missing` if both arms have this status, else ""."""
         if self.comparison is None or self.comparison.verdict != "unclear":
             return ""
         return next((code for code in self.comparison.reasons[:1] if code in ("unsupported", "missing")), "")
 
     @property
     def folded(self) -> bool:
-        """Whether the row needs no action: its verdict is `same`, or both arms are unsupported or missing."""
+        """Whether a report hides the row at first: the verdict is `same`, or both arms are unsupported or missing."""
         return self.verdict == "same" or bool(self.apart)
 
     @property
     def failing(self) -> list[Observation]:
-        """The arms that failed or had a wrong output; an unsupported arm counts as failed if the other side supports the cell."""
+        """The arms that failed or had a wrong output. If one side supports the cell, an unsupported arm has failed."""
         fine = ("ok", "identical") if self.comparison and not self.apart else ("ok", "identical", "unsupported")
         return [seen for seen in (self.base, self.target) if seen and not self.apart and seen.status not in fine]
 
     def ns(self, seen: Observation | None) -> float | None:
-        """Return an arm's time by the row's judged metric, in ns a call; None if not recorded."""
+        """Return an arm's time in ns a call, by the row's metric; None if not recorded."""
         return value(seen, self.metric)
 
 
 class Group:
-    """The rows of one workload against one target (None in a run of one branch). Rows that need a person come first."""
+    """The rows of one workload against `target` (None in a run of one branch), sorted by verdict as in ORDER."""
 
     def __init__(self, run: Run, workload: Workload, target: Side | None, cells: Sequence[Cell]) -> None:
         """Collect the rows of `cells`, which are all cells of this workload."""
@@ -102,21 +102,21 @@ class Group:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Headings of the axes that differ between cells, then `variant` if rows have variants; () if neither applies."""
+        """Headings of the columns that name a row: axes that differ between cells, and `variant` if rows have one."""
         return (*map(text.clean, self.axes), *(["variant"] if self.variants else []))
 
     @property
     def sides(self) -> list[tuple[str, ArmOf]]:
-        """The ids of base and of the target (if any), each with a function that returns this side's arm of a row."""
+        """Pairs of a side's id and a function that returns the side's arm of a row; base is first."""
         found: list[tuple[str, ArmOf]] = [("base", lambda row: row.base)]
         return [*found, (self.target.id, lambda row: row.target)] if self.target else found
 
     def name(self, row: Row) -> str:
-        """Name the row by the axes that differ, and its variant: `mask_type=full direction=fwd ws`."""
+        """Name the row by its variant and the axes that differ between cells: `mask_type=full direction=fwd ws`."""
         return label(row.cell, self.axes, row.variant)
 
     def full_name(self, cell: Cell, variant: str = "") -> str:
-        """Name the cell within the whole run: the workload, the axes that differ, the variant."""
+        """Name the cell by its workload, its variant, and the axes that differ between cells."""
         axes = (f"{axis}={cell.params[axis]}" for axis in self.axes if axis in cell.params)
         return text.clean(" ".join(filter(None, (self.workload.name, *axes, variant))))
 
@@ -127,7 +127,7 @@ class Group:
 
 
 def groups(run: Run) -> tuple[Group, ...]:
-    """Return a group for each target and each workload with cells. In a run of one branch `target` is None."""
+    """Return a group for each target and workload. In a run of one branch the group's target is None."""
     targets: list[Side | None] = [side for side in run.sides if side.id != "base"]
     return tuple(
         Group(run, workload, target, cells)
@@ -138,7 +138,7 @@ def groups(run: Run) -> tuple[Group, ...]:
 
 
 def _variants(run: Run, workload: Workload, cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """Return by cell id the variants that a side ran or should have run; [""] if the package has no variants."""
+    """Return the variants of each cell by the cell's id; "" stands for an arm without a variant."""
     sides = {side.id for side in run.sides}
     arms = {one: Arm.of(one) for one in {o.arm for o in run.observations}}
     ran: dict[str, list[Arm]] = {cell.id: [] for cell in cells}
@@ -153,7 +153,7 @@ def _variants(run: Run, workload: Workload, cells: Sequence[Cell]) -> dict[str, 
 
 
 def _axes(workload: Workload, cells: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the axes that differ between cells, and each other axis with its one value or the axis that it always equals."""
+    """Return the axes that differ between cells, and the value of each other axis."""
     varying: dict[tuple[str, ...], str] = {}
     constants: dict[str, str] = {}
     for axis in dict.fromkeys([*workload.axes, *(axis for cell in cells for axis in cell.params)]):
@@ -166,19 +166,19 @@ def _axes(workload: Workload, cells: Sequence[Cell]) -> tuple[tuple[str, ...], d
 
 
 def label(cell: Cell, axes: Iterable[str], variant: str = "") -> str:
-    """Name a cell by these axes and `variant`; by its id if the cell has none of these axes and no variant."""
+    """Name a cell by the values of `axes` and by `variant`; by the cell's id if both are empty."""
     parts = [f"{axis}={cell.params[axis]}" for axis in axes if axis in cell.params]
     return text.clean(" ".join([*parts, *([variant] if variant else [])]) or cell.id)
 
 
 def workload_of(run: Run, cell: Cell) -> Workload:
-    """Return the cell's workload, or a workload without axes if run.json does not list the cell's workload."""
+    """Return the cell's workload. If the run does not list the workload, return one without axes."""
     bare = Workload(name=cell.workload, kernel=cell.kernel, suite="", axes=(), judge=run.options.judge)
     return next((load for load in run.workloads if load.name == cell.workload), bare)
 
 
 def judged_metric(run: Run, workload: Workload, seen: Observation | None = None) -> str:
-    """Return the metric that judges this workload in this run; if `seen` lacks this metric, another time that `seen` has."""
+    """Return the name of the metric that decides the verdict; if `seen` lacks this metric, one that `seen` has."""
     name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.options.judge != "gpu" else workload.judge]
     if seen and seen.metrics and name not in seen.metrics:
         others = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "gpu_busy", "wall")
@@ -187,12 +187,12 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
 
 
 def arm(run: Run, id: str) -> Arm:
-    """Return the run's arm with this id; if the run lists none, parse `id`, which lacks a control's variant."""
+    """Return the run's arm with this id. If the run does not list the arm, parse the id."""
     return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
 
 
 def arm_name(run: Run, id: str) -> str:
-    """Name an arm in words: `main ws`, `peer sdpa`; with the side's id if two sides have the same label."""
+    """Name an arm in words: the side's label and the variant, or `peer NAME`."""
     one = arm(run, id)
     if one.peer:
         return f"peer {text.clean(one.peer)}"
@@ -211,26 +211,26 @@ def metric(seen: Observation | None, name: str) -> Metric | None:
 
 
 def value(seen: Observation | None, name: str) -> float | None:
-    """Return a metric's value: a time in ns a call, or memory in bytes; None if not recorded."""
+    """Return the value of the metric `name`, in ns a call or in bytes; None if not recorded."""
     found = metric(seen, name)
     return found.value if found else None
 
 
 def tflops(cell: Cell, ns: float | None) -> float | None:
-    """Return TFLOP/s by the workload's own FLOP convention; None without a FLOP count or a time."""
+    """Return TFLOP/s by the cell's FLOP count; None if the count or the time is missing."""
     return cell.flops / ns / 1e3 if cell.flops and ns else None
 
 
 def gbps(cell: Cell, ns: float | None) -> float | None:
-    """Return GB/s by the workload's own count of ideal bytes; None without this count or a time."""
+    """Return GB/s by the cell's count of bytes; None if the count or the time is missing."""
     return cell.bytes / ns if cell.bytes and ns else None
 
 
 class Breakdown:
-    """An arm's phases in ns a call, from the profiled pass. None: the phase's range never ran, or no pass was profiled.
+    """An arm's phases in ns a call, from the profiled pass. None: the phase was not recorded.
 
-    `phases` belong to the cell's own direction and are named without it (`fwd_run` of a forward cell is `run`). `others` belong
-    to the opposite direction, by full name: a backward call may compute the output again. `all` is `phases`, then `others`.
+    `phases` are those of the cell's direction (`run` for `fwd_run`). `others` are those of the opposite direction, as a
+    backward call may compute the output again. `all` has both.
     """
 
     def __init__(self, cell: Cell, seen: Observation | None) -> None:
@@ -248,7 +248,7 @@ class Breakdown:
 
 @dataclass(frozen=True)
 class Table:
-    """A table of texts. The first `left` columns name the row, the others are figures."""
+    """A table of texts. The first `left` columns name the row, the other columns hold figures."""
 
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -278,7 +278,7 @@ class Section:
 
 
 class Line:
-    """The texts of one row. In a run of one branch `after` and `change` are empty."""
+    """The texts of one row. In a run of one branch `after` and `change` are ""."""
 
     id = ""  # HTML id of the row's entry under "Cell by cell"; "" without an entry
 
@@ -301,7 +301,7 @@ class Line:
 
 
 def _arrow(texts: list[str], target: str) -> str:
-    """Join both sides' rates: `613.2 → 653.7`; one number if both are equal or one is missing."""
+    """Join the rates of base and target: `613.2 → 653.7`. `target` is the target's id."""
     known = list(dict.fromkeys(rate for rate in texts if rate != text.NOT_RECORDED))
     if text.NOT_RECORDED in texts and known:
         return f"{known[0]} ({'base' if texts[0] == known[0] else target} only)"
@@ -309,7 +309,7 @@ def _arrow(texts: list[str], target: str) -> str:
 
 
 def time_text(seen: Observation | None, name: str) -> str:
-    """Return the time by metric `name` as text, or the arm's status if this time is missing."""
+    """Return the time by the metric `name` as text; if the time is missing, return the arm's status."""
     if seen is None:
         return "not measured"
     ns = value(seen, name)
@@ -319,7 +319,7 @@ def time_text(seen: Observation | None, name: str) -> str:
 
 
 def own_interval(seen: Observation | None, name: str) -> str:
-    """Return the interval of an arm's own time as text, or the reason for a missing time."""
+    """Return the interval of an arm's time as text; if the time is missing, return the reason."""
     timed = metric(seen, name)
     if timed is None:  # a failed build has its own line below the tables
         return text.clean(seen.reason, 80) if seen and seen.status != "build_failed" else ""
@@ -333,7 +333,7 @@ def own_interval(seen: Observation | None, name: str) -> str:
 
 @dataclass(frozen=True)
 class Failed:
-    """A failure and the cells that it affects: a failed build affects all cells of its package."""
+    """A failure and the affected cells. A failed build affects all cells of its package."""
 
     arm: str  # in words, by `arm_name`
     status: str
@@ -344,18 +344,18 @@ class Failed:
 
     @property
     def what(self) -> str:
-        """The affected cells: `8 cells (first: dense mask_type=full)`, or the name of a single cell."""
+        """Number of affected cells and the name of the first cell, or the name of a single cell."""
         several = len(self.cases) > 1
         return f"{plural(len(self.cases), 'cell')} (first: {self.cases[0]})" if several else self.cases[0]
 
     def line(self) -> str:
-        """Say the failure: `main, 16 cells (first: dense mask_type=full): build failed: error: ... [logs/build.log]`."""
+        """Say the failure on one line: arm, cells, status, reason and log."""
         log = f" [{text.clean(self.log)}]" if self.log else ""
         return f"{self.arm}, {self.what}: {self.status}: {text.clean(self.reason, 160)}{log}"
 
 
 def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
-    """Return each failure once, the rows' before the peers'. Rows that no side supports count only if the run has no others."""
+    """Return each failure once: those of sides, then those of peers. If no side supports any row, list all rows."""
     every = list(every)
     nothing = all(row.apart for group in every for row in group.rows)
     found = [(seen, group.full_name(row.cell, row.variant)) for group in every for row in group.rows
@@ -380,5 +380,5 @@ def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
 
 
 def log_path(name: str) -> str:
-    """Return a log's path inside the run folder; some records have only the file's name."""
+    """Return a log's path in the run folder. A name without a folder is in logs/."""
     return f"logs/{name}" if name and "/" not in name else name

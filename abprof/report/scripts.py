@@ -1,6 +1,6 @@
-"""Make scripts that record a run's cells under Nsight's tools or measure the cells again, from templates/scripts/.
+"""Make shell scripts that measure a run's cells again, alone or under Nsight's tools, from templates/scripts/.
 
-Names of branches and cells are foreign text, so each value that a template prints becomes one quoted word of the shell.
+Names of branches and cells may have any character, so each value that a template prints is quoted for the shell.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _FIRST = ("broken", "slower", "faster", "slight", "unclear")
 
 
 def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
-    """Return the scripts' texts by file name, for these cells of a run, or of a plan that was not carried out.
+    """Return the text of each script by file name. `run` may be a plan without results.
 
-    Raises AbprofError if no cell could be called, and for a name that cannot be a program's argument.
+    Raises AbprofError if no cell can be called, or if a name has NUL or is not UTF-8.
     """
     rows = _rows(run, cells)
     if not rows:
-        raise AbprofError("no cell could be called on any side", advice="the run's page says why")
+        raise AbprofError("no cell can be called on any side", advice="the run's report says why")
     made = templates(_word)
     made.globals["words"] = lambda texts: Markup("").join(Markup(" ") + _word(text) for text in texts)
     common = {
@@ -53,8 +53,7 @@ def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
 
 
 def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Return the arms of each cell and variant, with the names of the CSV files to compare. Rows with a finding come first,
-    by verdict, then by size of the change."""
+    """Return the arms of each cell and variant, and the CSV files to compare. Rows with a finding are first."""
     statuses = {(one.cell, one.arm): one.status for one in run.observations}
     sides = {side.id for side in run.sides}
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -73,7 +72,7 @@ def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def _look(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
-    """Describe one arm of a cell: `file` begins the names of the arm's recordings, `options` belong to `abprof run-cell`."""
+    """Return what a template needs to call one arm of a cell."""
     options, source = ["--seed", str(run.options.seed)], run.options.workloads_from
     options += ["--variant", arm.variant] if arm.variant else []
     options += ["--python", run.options.python[arm.side]] if arm.side in run.options.python else []
@@ -85,7 +84,7 @@ def _look(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
 
 
 def _options(run: Run) -> list[str]:
-    """Return the options of `abprof run` that decide a verdict."""
+    """Return the options of `abprof run` on which verdicts depend."""
     of = run.options
     words = [f"--threshold={of.threshold:g}", f"--margin={of.margin:g}", f"--seed={of.seed}"]
     words += [f"--python={side}={path}" for side, path in of.python.items()]
@@ -96,14 +95,14 @@ def _options(run: Run) -> list[str]:
 
 
 def _word(value: Any) -> Markup:
-    """Quote a value as one word of a shell. Raises AbprofError for text that no program's argument can hold."""
+    """Quote a value as one word of a shell. Raises AbprofError if the text has NUL or is not UTF-8."""
     if isinstance(value, Markup):
         return value
     text = str(value)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise AbprofError("not valid UTF-8", where=repr(text), advice="leave it out with --only") from None
+        raise AbprofError("not valid UTF-8", where=repr(text), advice="exclude its cell with --only") from None
     if "\0" in text:
-        raise AbprofError("NUL in an axis value", where=repr(text), advice="exclude with --only")
+        raise AbprofError("this text has a NUL character", where=repr(text), advice="exclude its cell with --only")
     return Markup(shlex.quote(text))  # noqa: S704

@@ -1,7 +1,7 @@
 """Word every report: verdicts, reasons, statuses, causes, warnings and guarantees.
 
-A percentage is a change of time, names its direction ("2.1 % slower"), and stands beside its interval or the reason why the
-interval is missing. The run's headline and warnings are made when the run is judged (abprof/verdict/).
+A percentage is a change of time, names its direction ("2.1 % slower"), and stands beside its interval. abprof/verdict/
+writes the run's headline and warnings.
 """
 
 from __future__ import annotations
@@ -58,7 +58,6 @@ JUDGED_BY = {
 
 
 def _reason(code: str) -> str:
-    """Say a reason code in plain words; a status without an arm is the target's. Unknown codes are shown as they are."""
     arm, _, what = code.partition("_")
     if code not in _REASONS and arm in ("base", "target", "peer", "side", "control", "first", "second") and what:
         return f"{arm}: {_REASONS['proof'] if what == 'proof' else status(what)}"
@@ -66,37 +65,37 @@ def _reason(code: str) -> str:
 
 
 def reasons(row: Comparison) -> str:
-    """Join the comparison's reasons in plain words, each once."""
+    """Return the reasons of a comparison in plain words, each reason once."""
     codes = [f"{c} on both" if row.verdict == "unclear" and c in ("unsupported", "missing") else c for c in row.reasons]
     return "; ".join(dict.fromkeys(map(_reason, codes)))
 
 
 def status(name: str) -> str:
-    """Say a status in words: `build_failed` becomes "build failed"."""
+    """Return a status in words: `build_failed` becomes "build failed"."""
     return {"oom": "out of memory", "wrong": "wrong output"}.get(name, name.replace("_", " "))
 
 
 def bounds(row: Comparison) -> str:
-    """Say the interval in words, or that too few epochs gave no interval; "" without a change."""
+    """Return the interval as text, or "no interval" after too few epochs; "" if no change was measured."""
     if row.low_pct is not None and row.high_pct is not None:
         return interval(row.low_pct, row.high_pct, _places(row))
     return "" if row.pct is None else f"{NO_INTERVAL} from {plural(row.epochs, 'epoch')}"
 
 
 def reach(row: Comparison) -> str:
-    """Say the interval; for `same`, `slight` and `unclear` also the slow-down that 90 % of such runs would detect."""
+    """Return the interval; for `same`, `slight` and `unclear` also the smallest slow-down that would be detected."""
     least = row.detectable_pct if row.verdict in ("same", "slight", "unclear") else None
     found = "" if least is None else f"would detect a slow-down of {least:.{0 if least >= 10 else 1}f} %"
     return "; ".join(filter(None, (bounds(row), found)))
 
 
 def _places(row: Comparison) -> int:
-    """Number of decimals worth showing: two if the interval is narrower than half a per cent, else one."""
+    """Number of decimals to show: two if the interval is narrower than 0.5 %, else one."""
     return 2 if row.low_pct is not None and row.high_pct is not None and row.high_pct - row.low_pct < 0.5 else 1
 
 
 def change_text(row: Comparison) -> str:
-    """Say the change: `2.1 % slower`; `~` if `same` or if the interval contains zero; the reasons if there is no number."""
+    """Return the change as text: `2.1 % slower`; `~` if the change is not clear; reasons if nothing was measured."""
     if row.pct is None:
         return reasons(row) or NOT_RECORDED
     around_zero = row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0 <= row.high_pct
@@ -104,7 +103,7 @@ def change_text(row: Comparison) -> str:
 
 
 def _qualifier(row: Comparison) -> str:
-    """Join the verdict's qualifiers: reasons, chance, the smallest margin that the data show, the epochs that may decide."""
+    """Join the remarks on a verdict: the reasons, a warning of chance, and the number of epochs still needed."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
     could = "" if margin is None else f"the data show only: within {margin:.1f} %"
@@ -114,13 +113,13 @@ def _qualifier(row: Comparison) -> str:
 
 
 def note(row: Comparison | None) -> str:
-    """Return the qualifiers of a row, or "" if `change_text` has the same words."""
+    """Return remarks on the row's verdict; "" if `change_text` says the same."""
     said = _qualifier(row) if row else ""
     return "" if row is None or said == change_text(row) else said
 
 
 def verdict_and_change(row: Comparison) -> str:
-    """Say the verdict and the change: `slower; time 2.1 % slower (95 % interval: ...)`, `same (identical code)`."""
+    """Return verdict, remarks and change as text: `slower; time 2.1 % slower (95 % interval: ...)`."""
     why = _qualifier(row)
     verdict = f"{row.verdict} ({why})" if why else row.verdict
     if row.pct is None:
@@ -130,14 +129,14 @@ def verdict_and_change(row: Comparison) -> str:
 
 
 def because(row: Comparison | None) -> str:
-    """Join the causes of a row that changed; "" if abprof looked for no cause."""
+    """Return the causes of a change as text; "" if abprof did not look for causes."""
     if row is None or row.causes is None:
         return ""
     return "; ".join(clean(cause.text) for cause in row.causes) or NO_CAUSE
 
 
 def fact(value: Value) -> str:
-    """Return a workload's fact as text; a float has four significant digits."""
+    """Return the value of a workload's fact as text. A float has four significant digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else clean(value)
@@ -149,7 +148,7 @@ def headline(run: Run) -> str:
 
 
 def unfinished(run: Run) -> tuple[str, ...]:
-    """Return a sentence for a run that is not complete, else ()."""
+    """Return a sentence that says that the run is incomplete; () for a complete run."""
     return () if run.status == "complete" else (f"This run is {run.status}: what is missing was not measured.",)
 
 
@@ -169,7 +168,7 @@ GUARANTEES: dict[Lacking, str] = {  # the sentence after `Weaker guarantee: `; `
 
 
 def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
-    """Return the weaker guarantee, `reported` (a command times itself), `sides` (no reference) or "", and its workloads."""
+    """Return what the run did not check (a key of GUARANTEES, "" for nothing), and the workloads concerned."""
     if run.command is not None:
         return "reported", ()
     alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
@@ -177,7 +176,7 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
-    """Return the sentence about a weaker guarantee, naming at most `most` workloads (0: all); () without such a guarantee."""
+    """Return a sentence on what the run did not check, or (). `most`: number of workloads to name (0: all)."""
     lack, names = lacking(run)
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
     shown += f" and {len(names) - most} more" if most and len(names) > most else ""

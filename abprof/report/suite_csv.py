@@ -1,11 +1,10 @@
-"""Write the branch-profile scripts' formats: profile_SUITE_BRANCH.csv, compare_BASE_TARGET_SUITE.csv, output.txt's end.
+"""Write the files of MagiAttention's branch-profile scripts (exps/attn/profile_ffa): CSVs and the end of output.txt.
 
-The formats come from MagiAttention's exps/attn/profile_ffa; abprof's columns follow the scripts' columns. Each configuration,
-direction and variant has a row. In the scripts' columns alone `-1.0000` stands for "not recorded"; abprof computes nothing from
-this number. `abprof compare-csv` compares two profile CSVs as the scripts did, whether the scripts or abprof wrote them.
+The CSVs are profile_SUITE_BRANCH.csv and compare_BASE_TARGET_SUITE.csv. They have a row for each configuration,
+direction and variant. abprof's columns follow the scripts' columns, in which `-1.0000` means "not recorded".
+`abprof compare-csv` compares two profile CSVs, written by the scripts or by abprof.
 
-output.txt ends with the scripts' block for each case, the cases that did not run, and the scripts' warnings. abprof warns only
-about cells whose verdict is slower or faster, and adds the verdict and its interval.
+output.txt ends with a block for each case, the cases that did not run, and a warning for each slower or faster case.
 """
 
 from __future__ import annotations
@@ -42,12 +41,12 @@ _FOUR = "{:.4f}".format
 
 
 def decimal(number: float | None) -> str:
-    """Format a number with four decimals; None as `-1.0000`, the scripts' sign for "not recorded"."""
+    """Format a number with four decimals. None means "not recorded" and becomes `-1.0000`."""
     return "-1.0000" if number is None else _FOUR(number)
 
 
 def number(text: str | None) -> float | None:
-    """Read a cell of these files as a number; None if the cell has no finite number or stands for "not recorded"."""
+    """Read a CSV field as a number; None if the field has no finite number, or has -1 for "not recorded"."""
     try:
         found = float(text or "")
     except ValueError:
@@ -56,29 +55,29 @@ def number(text: str | None) -> float | None:
 
 
 def improvement(baseline: float | None, target: float | None) -> float | None:
-    """Return the scripts' change in per cent, (target - baseline) / (baseline + 1e-9) * 100; a longer time is positive."""
+    """Return the change in per cent from `baseline` to `target`, by the formula of MagiAttention's scripts."""
     if baseline is None or target is None:
         return None
     return (target - baseline) / (baseline + 1e-9) * 100
 
 
 def compare_keys(columns: Sequence[str]) -> tuple[str, ...]:
-    """Return the key columns of a compare file in the scripts' order: `direction` is last, except in dense files."""
+    """Return the columns that identify a case, in the order of MagiAttention's files."""
     return DENSE_KEYS if set(columns) == set(DENSE_KEYS) else _direction_last(columns)
 
 
 def value_columns(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of times and rates, with phases only if `keys` has a direction."""
+    """Return the columns of times and rates, with phases only if `keys` has `direction`."""
     return (*VALUES, *LATER) if "direction" in keys else VALUES[:2]
 
 
 def compared_columns(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the value columns, without the latency for dense files."""
+    """Return the columns of times and rates to compare; dense files compare no latency."""
     return value_columns(keys)[1:] if set(keys) == set(DENSE_KEYS) else value_columns(keys)
 
 
 def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
-    """Return each column's unchanged cells of both sides and the scripts' change in per cent, None if a side has no number."""
+    """Return for each column the values of both sides and the change in per cent (None if a value is missing)."""
     line: Line = {}
     for column in columns:
         left, right = base.get(column), target.get(column)
@@ -88,7 +87,7 @@ def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
 
 
 def alert(case: Mapping[str, object], baseline: float, target: float, column: str = "tflops_per_sec") -> list[str]:
-    """Return the scripts' four lines for a case whose change is over the threshold."""
+    """Return the lines that report a case whose change is over the threshold."""
     return [
         f"  - Case: {dict(case)}",
         f"    {column} Baseline: {baseline:.4f}",
@@ -98,13 +97,13 @@ def alert(case: Mapping[str, object], baseline: float, target: float, column: st
 
 
 def limit(thresholds: Iterable[float]) -> str:
-    """Say the threshold: `1.5%`, or `1% to 5% (each case has its own)` if thresholds differ."""
+    """Return the threshold as text: `1.5%`, or `1% to 5% (each case has its own)` if thresholds differ."""
     known = sorted(set(thresholds))
     return f"{known[0]:g}%" if len(known) == 1 else f"{known[0]:g}% to {known[-1]:g}% (each case has its own)"
 
 
 def warning_block(alerts: Iterable[Sequence[str]], thresholds: Iterable[float]) -> list[str]:
-    """Return the scripts' closing lines: the lines of cases over their threshold, or a line that says that no case is."""
+    """Return lines that list the `alerts`, or a line that says that no change is over the threshold."""
     found, most = [line for lines in alerts for line in lines], limit(thresholds)
     if not found:
         return ["", f"✅ TFLOPs performance fluctuation is within {most} for all test cases."]
@@ -121,7 +120,7 @@ Lines = dict[tuple[str, str], Line]  # by cell and variant, in the order of the 
 
 @dataclass(frozen=True)
 class Suite:
-    """Workloads that share a file: those with the same suite name and the same columns."""
+    """Workloads that share a file, because they have the same suite name and the same columns."""
 
     name: str
     columns: tuple[str, ...]  # the axes, with `direction` last
@@ -129,7 +128,7 @@ class Suite:
 
 
 def files(run: Run) -> dict[str, str]:
-    """Return texts by file name: for each suite the profile of each side, and the comparison of each target with base."""
+    """Return texts by file name: a profile for each suite and side, and a comparison for each suite and target."""
     labels = safe_labels((side.label, side.commit) for side in run.sides)
     sides = {side.id: label for side, label in zip(run.sides, labels, strict=True)}
     made = {}
@@ -149,7 +148,7 @@ def files(run: Run) -> dict[str, str]:
 
 
 def _suites(run: Run) -> list[Suite]:
-    """Return the suites of workloads that have cells and seed columns (the scripts' axes), under distinct, safe file names."""
+    """Group the workloads that have `seed_columns` into suites. Names of suites are distinct and safe as file names."""
     merged: dict[tuple[str, tuple[str, ...]], list[Workload]] = {}
     for load in run.workloads:
         if load.seed_columns and any(cell.workload == load.name for cell in run.cells):
@@ -213,7 +212,7 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
 
 
 def _code(run: Run, side: Side, cell: Cell) -> Line:
-    """Describe the code that the cell's workers loaded: build key, result of the check of loaded files, these files' digest."""
+    """Return the build key, the result of the check of loaded files, and the digest of these files."""
     build = next((b for b in run.builds if (b.side, b.kernel) == (side.id, cell.kernel)), None)
     proofs = [proof for proof in run.proofs if (proof.side, proof.kernel) == (side.id, cell.kernel)]
     bad = next((proof for proof in proofs if not proof.ok), None)
@@ -226,8 +225,7 @@ def _code(run: Run, side: Side, cell: Cell) -> Line:
 
 
 def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
-    """Return a line for each case: the scripts' comparison of the numbers that the profiles print, abprof's verdict, abprof's
-    columns of each side, and the columns that both sides share."""
+    """Return a line for each case: values of both sides, changes in per cent, and abprof's verdict."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     keys = compare_keys(suite.columns)
     lines = []
@@ -249,14 +247,13 @@ def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Li
 
 
 def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
-    """Return the suite's groups against this target; all groups of the suite for None (base)."""
+    """Return the suite's groups against `target`; all groups of the suite if `target` is None."""
     found = [group for group in groups(run) if group.workload.name in suite.workloads]
     return [group for group in found if target is None or (group.target and group.target.id == target.id)]
 
 
 def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
-    """Yield (row, more columns of one side): megabytes, speed-ups with interval and verdict, the cell's best step,
-    scaling efficiency, and the arm's facts. The workload's declarations decide which columns exist, not the results."""
+    """Yield each row with further columns of one side: megabytes, speed-ups, scaling efficiency and facts."""
     arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
     scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
     ladder = group.workload.ladder
@@ -312,9 +309,9 @@ class ProfileFile:
 
 
 def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float = 1.5) -> str:
-    """Write the comparison of two profile CSVs and return the text to print, which ends with the scripts' warnings.
+    """Compare two profile CSVs. Write the result to `out_csv`, and return the text to print. `threshold`: in per cent.
 
-    Raises AbprofError for files that cannot be compared or written.
+    Raises AbprofError if the files cannot be compared or written.
     """
     base, target = (ProfileFile(path, *read(path)) for path in (base_csv, target_csv))
     mode, keys = _mode(base, target)
@@ -323,7 +320,11 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
     left, right = (_lines_by_case(of, joining, columns) for of in (base, target))
     cases = [(left.get(case, {}), right.get(case, {})) for case in {**left, **right}]
     if not any(one and other for one, other in cases):
-        raise AbprofError(f"no case of {base_csv} is in it", where=str(target_csv), advice=f"keys: {', '.join(keys)}")
+        raise AbprofError(
+            f"no case of {base_csv} is in this file",
+            where=str(target_csv),
+            advice=f"cases are matched by {', '.join(keys)}",
+        )
     either, lines, alerts, apart = {*base.columns, *target.columns}, [], [], []
     for one, other in cases:
         known = one or other
@@ -362,9 +363,9 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
 
 
 def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]:
-    """Return the suite and the key columns: the axes that both files have, because newer files have additional axes.
+    """Return the name of the suite, and the columns that identify a case in both files.
 
-    Raises AbprofError if base's columns match no suite, or if the target lacks a column that the suite needs.
+    Raises AbprofError if the columns of base fit no suite, or if the target lacks a column of this suite.
     """
     known = ((mode, needed) for mode, needed in _MODES if {*needed} <= {*base.columns})
     mode, needed = next(known, ("", ()))
@@ -372,7 +373,7 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
         found = ", ".join(base.columns[:12])
         wanted = "mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
         raise AbprofError(f"neither a dense nor a block_sparse profile: its columns are {found}", where=str(base.path),
-                          advice=f"it needs {wanted}; abprof report RUN1 RUN2 compares two runs")  # fmt: skip
+                          advice=f"a profile has {wanted}; to compare two runs: abprof report RUN1 RUN2")  # fmt: skip
     for name in needed:
         if name not in target.columns:
             raise AbprofError(f"no column {name!r}, which {base.path} has", where=str(target.path))
@@ -383,7 +384,7 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
 
 
 def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
-    """Return the compared columns that both files have. Raises AbprofError if one file lacks a column that is not in LATER."""
+    """Return the columns to compare. Raises AbprofError if a file lacks a necessary column."""
     found = []
     for name in compared_columns(keys):
         lacking = [of for of in (base, target) if name not in of.columns]
@@ -396,9 +397,9 @@ def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) 
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
-    """Return rows by case. A case is the text of the values of `keys`.
+    """Return the lines of a file by case. The values of `keys` identify a case.
 
-    Raises AbprofError for two rows of one case, and for a value in `columns` that is neither empty nor a number.
+    Raises AbprofError if two lines have the same case, or if a value in `columns` is neither empty nor a number.
     """
     found: dict[str, Line] = {}
     for place, line in enumerate(profile.lines, 2):
@@ -414,7 +415,7 @@ def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[
 
 
 def _key(text: str) -> object:
-    """Return a key as the value that the text stands for, so that 64 and 64.0, True and TRUE are the same case."""
+    """Parse the value of a key, so that 64 and 64.0, or True and TRUE, are the same case."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -431,7 +432,7 @@ _WIDE = "=" * 80
 
 
 def with_footer(log: str, page: Page) -> str:
-    """Return the log with the run's footer, which replaces an older footer of the same run."""
+    """Return the log with the run's results at the end, in place of earlier results of the same run."""
     run, of = page.run, [workload.group for workload in page.workloads]
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
@@ -441,7 +442,6 @@ def with_footer(log: str, page: Page) -> str:
 
 
 def _cases(run: Run, of: Sequence[Group]) -> Iterator[str]:
-    """Yield the scripts' block for every cell and side, in the scripts' order: one side after the other."""
     order = {cell.id: place for place, cell in enumerate(run.cells)}
     for side in run.sides:
         yield from ("", _WIDE, f"{side.id}: {clean(side.label)} @ {side.commit[:10]}", _WIDE)
@@ -478,7 +478,7 @@ def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[st
 
 
 def _case(group: Group, row: Row) -> dict[str, object]:
-    """Return the case as the scripts print it: the key columns (without key columns, all axes) and the variant."""
+    """Return the axes that identify the case in the log, and the variant."""
     columns = group.workload.seed_columns
     names = compare_keys(columns) if columns else tuple(row.cell.params)
     shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}
@@ -487,7 +487,6 @@ def _case(group: Group, row: Row) -> dict[str, object]:
 
 
 def _findings(page: Page) -> Iterator[str]:
-    """Yield the run's headline, the cases that did not run, and the run's warnings."""
     yield from ("", page.headline, *page.weaker, *sentences.unfinished(page.run))
     if page.failed:
         yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in page.failed), "")
@@ -495,7 +494,7 @@ def _findings(page: Page) -> Iterator[str]:
 
 
 def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
-    """Yield the scripts' closing lines for each target, with the rows that are slower or faster."""
+    """Yield for each target the log's last lines, which report slower and faster cases."""
     for side in run.sides[1:]:
         found = [(group, row) for group in of if group.target == side for row in group.rows]
         changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
@@ -513,7 +512,7 @@ def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
 
 
 def _alert(group: Group, row: Row) -> list[str]:
-    """Return the scripts' four lines and abprof's verdict. Without a FLOP count the lines compare milliseconds."""
+    """Return the lines that report a changed case, with TFLOP/s (or ms, without a FLOP count) and the verdict."""
     last = f"    Verdict: {sentences.verdict_and_change(row.comparison) if row.comparison else 'not judged'}"
     times = [row.ns(seen) for seen in (row.base, row.target)]
     columns = {"tflops_per_sec": [tflops(row.cell, ns) for ns in times],

@@ -1,6 +1,6 @@
-"""Make the tables below a workload's rows: times of one branch, phases, peers, and the views that the workload declares.
+"""Make the tables below a workload's rows: times, phases, peers, speed-ups, scaling, density and configurations.
 
-A speed-up of two arms that were compared has an interval and a verdict; any other speed-up is the ratio of the arms' times.
+A speed-up has an interval and a verdict if the run compared the two arms; else it is the ratio of their times.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PAIRS = "The second against the first, judged by the same rules as the sides"
 
 
 def blocks(run: Run, group: Group, lines: Sequence[Line]) -> list[Block]:
-    """Return the blocks for which the group's rows have numbers; `lines` are the rows as texts."""
+    """Return the tables below a group's rows, as blocks. `lines` are the rows as texts."""
     declared = [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
     alone = [_alone(group, lines)] if group.target is None else []
     return [*alone, *_phases(group, lines), *declared, *_peers(group), *_pairs(run, group)]
@@ -45,7 +45,7 @@ def blocks(run: Run, group: Group, lines: Sequence[Line]) -> list[Block]:
 def _block(
     title: str, rows: Sequence[Mapping[str, str]], left: int, text: str = "", caption: str = "", *, folded: bool = False
 ) -> Iterator[Block]:
-    """Yield a block of `rows`, whose first `left` columns name the row; without rows yield nothing."""
+    """Yield a block with a table of `rows`, whose first `left` columns name the row. Without rows yield nothing."""
     if rows:
         text += f" The first {ROWS_UP_TO} of {len(rows)} rows." if len(rows) > ROWS_UP_TO else ""
         shown = tuple(tuple(row.values()) for row in rows[:ROWS_UP_TO])
@@ -54,7 +54,7 @@ def _block(
 
 
 def _alone(group: Group, lines: Sequence[Line]) -> Block:
-    """Return the table of one branch: times with intervals, the rate in TFLOP/s or else GB/s, and peak memory."""
+    """Return the table for a run of one branch: time, interval, rate and peak memory of each row."""
     units = (("TFLOP/s", tflops), ("GB/s", gbps))
     known = [(unit, of) for unit, of in units if any(of(row.cell, row.ns(row.base)) for row in group.rows)][:1]
     rows = [
@@ -68,7 +68,7 @@ def _alone(group: Group, lines: Sequence[Line]) -> Block:
 
 
 def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
-    """Yield the table of phases in ms a call, residual and total last: a row per case and side."""
+    """Yield the table of phases in ms a call, with a row for each case and side."""
     seen = [
         ((line.case, side) if group.target else line.values, Breakdown(line.row.cell, observed))
         for line in lines
@@ -100,7 +100,7 @@ def _peers(group: Group) -> Iterator[Block]:
 
 
 def _pairs(run: Run, group: Group) -> Iterator[Block]:
-    """Yield the table of comparisons other than base with target: peers with a side, variants of a side with each other."""
+    """Yield the table of comparisons of a peer with a side, or of two variants of a side."""
     cells = {cell.id: cell for cell in run.cells}
     failed = ("both", "unsupported", "missing")  # the arm's own row gives the reason
     rows = [
@@ -119,13 +119,12 @@ def number(given: Value | None) -> float | None:
 
 
 def _order(given: Value) -> tuple[int, float, str]:
-    """Return a sort key that orders numbers by size, then texts."""
     known = number(given)
     return (1, 0.0, str(given)) if known is None else (0, known, "")
 
 
 def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
-    """Yield for each cell and side the cell's first row, the side's id, and the side's arms by variant; sorted by the axes."""
+    """Yield for each cell and side: the cell's first row, the side's id, and the side's arms by variant."""
     cells: dict[str, list[Row]] = {}
     for row in sorted(group.rows, key=lambda row: tuple(map(_order, row.cell.params.values()))):
         cells.setdefault(row.cell.id, []).append(row)
@@ -135,7 +134,7 @@ def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
 
 
 def _steps(group: Group) -> tuple[str, ...]:
-    """Return the steps of the ladder, then the other timed variants; without a ladder, return all variants."""
+    """Return the variants to show: the steps of the ladder first, or all variants if the workload has no ladder."""
     known = dict.fromkeys(row.variant for row in group.rows if row.variant)
     ladder = group.workload.ladder
     timed = {row.variant for row in group.rows for _, arm in group.sides if row.ns(arm(row))}
@@ -143,7 +142,7 @@ def _steps(group: Group) -> tuple[str, ...]:
 
 
 def _case(group: Group, row: Row, without: str = "") -> str:
-    """Name the row by the axes that differ, except `without`; by its workload if no axis is left."""
+    """Name the row by the axes that differ between cells, but not by the axis `without`."""
     axes = [axis for axis in group.axes if axis != without]
     return label(row.cell, axes) if axes else clean(group.workload.name)
 
@@ -154,7 +153,7 @@ def _case(group: Group, row: Row, without: str = "") -> str:
 class Gain:
     """The speed-up of arm `after` over arm `before` of the same cell, by a metric.
 
-    `ratio`: 2 means half the time; None if a time is missing. Without a comparison `verdict` is "", `low` and `high` are None.
+    `ratio` 2 means half the time; None: a time is missing. If the run did not compare the arms, `verdict` is "".
     """
 
     def __init__(self, group: Group, before: Observation | None, after: Observation | None, metric: str) -> None:
@@ -175,7 +174,7 @@ class Gain:
 
 
 def peers(group: Group) -> dict[str, dict[str, Observation]]:
-    """Return the peers' observations by peer, then by cell id."""
+    """Return the observations of each peer, by the peer's name and the cell's id."""
     found: dict[str, dict[str, Observation]] = {}
     for cell, arm, seen in group.peers:
         found.setdefault(arm.peer, {})[cell.id] = seen
@@ -183,8 +182,8 @@ def peers(group: Group) -> dict[str, dict[str, Observation]]:
 
 
 def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
-    """Return the scaling efficiency by (cell, variant): (rate / first rate) / (N / first N), where N is the scaled axis' value.
-    The smallest N is first in each series of cells that agree in all other axes, as in the warp-specialisation analysis."""
+    """Return by (cell id, variant) the growth of TFLOP/s divided by the growth of the scaled axis. Both growths start
+    at the smallest value of this axis, among cells whose other axes are equal."""
     axis = group.workload.scaled
     series: dict[tuple[str, ...], list[tuple[float, float, tuple[str, str]]]] = {}
     for row in group.rows if axis in group.axes else ():
@@ -203,8 +202,7 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
 
 
 def _ladder(group: Group) -> Iterator[Block]:
-    """Yield the table of the ladder (the variants from first to last optimisation step): time, rates, and speed-ups over the
-    first step, the step before, and the peers."""
+    """Yield the table of the ladder (the variants from first to last optimisation step): times, rates and speed-ups."""
     steps = group.workload.ladder
     if not steps:
         return
@@ -240,7 +238,7 @@ def _ladder(group: Group) -> Iterator[Block]:
 
 
 def _scaling(group: Group) -> Iterator[Block]:
-    """Yield the table of times along the scaled axis, the best step at each value, and rates as shares of the series' best."""
+    """Yield the table of times and rates along the scaled axis, with the best variant at each value."""
     axis = group.workload.scaled
     if axis not in group.axes:
         return
@@ -266,7 +264,7 @@ def _scaling(group: Group) -> Iterator[Block]:
 
 
 def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
-    """Return (ns, variant) of the fastest arm; an arm with a wrong output never counts. Without a time, ns is None."""
+    """Return (ns, variant) of the fastest arm with a right output; ns is None if there is no such arm."""
     right = [(ns, name) for name, one in seen.items() if one and one.status != "wrong" and (ns := row.ns(one))]
     return min(right, default=(None, NOT_RECORDED))
 
@@ -275,7 +273,7 @@ def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
 
 
 def _sweep(group: Group) -> Iterator[Block]:
-    """Yield the table of speed-ups by measured density, with the band that the workload expects at this density."""
+    """Yield the table of speed-ups by density, with the range that the workload expects."""
     declared = group.workload.sweep
     if declared is None:
         return
@@ -298,7 +296,7 @@ def _sweep(group: Group) -> Iterator[Block]:
 
 
 def _densities(group: Group, declared: Sweep, arm: ArmOf) -> Iterator[tuple[Row, float, float | None]]:
-    """Yield (row, density, speed-up over the sweep's reference row) by series, then density; speed-up None if unknown."""
+    """Yield (row, density, speed-up over the row of reference); the speed-up is None if a time is missing."""
 
     def series(row: Row) -> tuple[str, ...]:  # all axes but the sweep's, and the variant
         return (*(f"{k}={v}" for k, v in row.cell.params.items() if k not in declared.axes), row.variant)
@@ -332,7 +330,7 @@ _CONFIGURED = {
 
 
 def _configurations(group: Group) -> Iterator[Block]:
-    """Yield the tables of the configuration that each side ran with, and whether the sides differ."""
+    """Yield tables of the kernel configuration that each side ran with."""
     for fact, (title, text) in _CONFIGURED.items():
         rows = []
         for row in group.rows:

@@ -1,4 +1,4 @@
-"""Print a run on a terminal: the rows that need a person, the headline, why the run may be trusted, and the report's path."""
+"""Print a run on a terminal: rows that need attention, the headline, and the report's path."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _STYLES = {"broken": "bold red", "slower": "bold dark_orange", "faster": "bold d
 
 
 def print_run(run: Run, folder: Path, *, everything: bool = False) -> None:
-    """Print the run on standard output: the rows that need a person (all with `everything`), headline, trust, the report's path."""
+    """Print the run on standard output: rows that need attention (with `everything`, all rows) and the headline."""
     show(Page(run, ()), _console(), folder, everything=everything)
 
 
 def print_tables(tables: Sequence[rows.Table], notes: Sequence[str], sentence: str) -> None:
-    """Print tables with their captions on standard output, then notes and the conclusion."""
+    """Print tables with captions on standard output, then the notes and the sentence."""
     console = _console()
     for table in tables:
         _table(table, console, "bold")
@@ -41,7 +41,7 @@ def print_tables(tables: Sequence[rows.Table], notes: Sequence[str], sentence: s
 
 
 def _console() -> Console:
-    """Return a console on standard output; in a pipe the console has 200 columns and no colour."""
+    """Return a console for standard output. If the output is a pipe, the console has 200 columns."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a mark shows "?" instead
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -49,7 +49,7 @@ def _console() -> Console:
 
 
 def show(of: Page, console: Console, folder: Path, *, everything: bool = False) -> None:
-    """Print failures and warnings, a table per workload, and the last lines: headline, trust, the report's path."""
+    """Print failures, warnings, a table for each workload, the headline, and the report's path."""
     for failed in of.failed:
         _say(console, failed.line(), "red")
     for one in of.run.warnings:
@@ -89,7 +89,7 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
 
 
 def _table(of: rows.Table, console: Console, style: str = "dim", styles: Sequence[str] = ()) -> None:
-    """Print a table, or one line per row if the table is too wide, so that no figure is cut. `styles`: of the rows' first cells."""
+    """Print a table, or one line for each row if the table is too wide. `styles` apply to the first column."""
     _say(console, of.caption, style)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(of.header):
@@ -118,8 +118,7 @@ def _say(console: Console, text: str, style: str) -> None:
 
 
 def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
-    """Return a table (rows whose verdicts differ, then rows that only one run has), notes, and the conclusion. Numbers of
-    two runs are never subtracted, because each number has its own interval."""
+    """Compare the verdicts of two runs. Return a table of the rows that differ, notes, and a sentence as summary."""
     left, right = ({(c.cell, c.from_, c.to): c for c in (*run.comparisons, *run.within)} for run in (first, second))
     both = [key for key in left if key in right]
     moved = [key for key in both if left[key].verdict != right[key].verdict]
@@ -143,7 +142,7 @@ def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
 
 
 def _notes(first: Run, second: Run) -> Iterator[str]:
-    """Yield differences between the runs that make a comparison doubtful: machine, versions, code, rules, trust."""
+    """Yield the differences in devices, versions, commits or options that make a comparison of two runs doubtful."""
     left, right = ({"device": run.machine.device, "host": run.machine.host, "threshold": f"{run.options.threshold:g} %",
                     "margin": f"{run.options.margin:g} %"} | run.versions
                    | {side.id: f"{side.label} {side.commit[:10]}" for side in run.sides} for run in (first, second))  # fmt: skip

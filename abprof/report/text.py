@@ -1,4 +1,4 @@
-"""Format numbers and foreign text on one line, and escape text for Markdown and HTML. This module imports no records."""
+"""Format numbers and texts on one line, and escape text for Markdown and HTML."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ LONGEST = 4000  # characters of a failure's reason that a page shows; tables and
 
 
 def clean(text: object, limit: int = 300) -> str:
-    """Return text on one line: invisible and control characters become U+FFFD; more than `limit` characters end in `…`."""
+    """Return text on one line of at most `limit` characters. Invisible and control characters become U+FFFD."""
     line = " ".join(visible(str(text)).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
 
 
 def signed(pct: float, places: int = 1) -> str:
-    """Say a change of time in per cent: `2.1 % slower`, `6.2 % faster`, or `~` if the change rounds to 0."""
+    """Return a change of time as text: `2.1 % slower`, `6.2 % faster`, or `~` if the change rounds to 0."""
     text = f"{abs(pct):.{places}f}"
     return f"{text} % {'slower' if pct > 0 else 'faster'}" if float(text) else "~"
 
 
 def interval(low: float, high: float, places: int = 1) -> str:
-    """Say an interval in per cent: `1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower` if zero is inside."""
+    """Return an interval as text: `1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower` if zero is inside."""
     if low >= 0:
         return f"{low:.{places}f} to {high:.{places}f} % slower"
     if high <= 0:
@@ -34,7 +34,7 @@ def interval(low: float, high: float, places: int = 1) -> str:
 
 
 def duration(ns: float | None) -> str:
-    """Say a time with four significant digits: `3.586 ms`, `41.20 µs`; None is `not recorded`."""
+    """Format a time with four significant digits: `3.586 ms`, `41.20 µs`. None becomes `not recorded`."""
     if ns is None:
         return NOT_RECORDED
     ns = float(f"{ns:.4g}")  # before the unit is chosen: 1.000 ms, not 1000 µs
@@ -45,13 +45,13 @@ def duration(ns: float | None) -> str:
 
 
 def span(low: float, high: float) -> str:
-    """Say an interval of times, given in ns: `3.583 to 3.590 ms`, with one unit if both units are equal."""
+    """Format an interval of times: `3.583 to 3.590 ms`. `low` and `high` are in ns."""
     first, last = duration(low), duration(high)
     return f"{first.removesuffix(last[last.index(' ') :])} to {last}"
 
 
 def rate(value: float | None) -> str:
-    """Format four significant digits, without an exponent for large numbers: 613.2, 3.586, 12345; None is `not recorded`."""
+    """Format a number with four significant digits, or as an integer above 9999. None becomes `not recorded`."""
     if value is None:
         return NOT_RECORDED
     text = f"{value:#.4g}"
@@ -59,7 +59,7 @@ def rate(value: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """Say a number of bytes in binary units; None is `not recorded`."""
+    """Format a number of bytes in binary units. None becomes `not recorded`."""
     if count is None:
         return NOT_RECORDED
     for width, unit in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
@@ -78,14 +78,14 @@ _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.
 
 
 def markdown(text: str) -> Markup:
-    """Escape text so that Markdown shows each letter: no markup, no HTML, no mention, no link."""
+    """Escape text so that Markdown shows each character and makes no mentions or links."""
     plain = _OPENS.sub(r"\g<0>\\", _SPECIAL.sub(r"\\\1", text))
     plain = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return Markup(_MENTION.sub(rf"\1{_JOINER}", plain))  # noqa: S704
 
 
 def code(text: object, limit: int = 120) -> Markup:
-    """Return a Markdown code span for a table's cell, fenced by more backticks than the text has in a row."""
+    """Return the text as a Markdown code span for a table's cell."""
     line = clean(text, limit).replace("|", "\\|")
     if not line:
         return Markup("")
@@ -95,12 +95,12 @@ def code(text: object, limit: int = 120) -> Markup:
 
 
 def ticks(text: str) -> Markup:
-    """Return a sentence as HTML, with its parts between backticks as code."""
+    """Return a sentence as HTML. Parts between backticks become code."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(clean(text, LONGEST)))))  # noqa: S704
 
 
 def log_link(path: str) -> Markup:
-    """Return a file of the run folder as an HTML link; a name that is not a plain relative path stays text."""
+    """Return an HTML link to a file in the run folder, or plain text if the path has unusual characters."""
     shown = escape(clean(path))
     if str(shown) == path and _PLAIN_PATH.fullmatch(path):
         return Markup(f'<a href="{shown}">{shown}</a>')  # noqa: S704

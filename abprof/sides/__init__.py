@@ -1,8 +1,8 @@
-"""Turn the specs that the user typed (a ref, `.` for the working tree, a release) into sides with a folder each.
+"""Turn the user's specs (a ref, `.` for the working tree, or a release) into sides, each with a folder of files.
 
-In: a folder inside a git repository, and specs. Out: `Side` records (`resolve`), and the sides' files on disk during a `with`
-block (`checkouts`). abprof only reads the user's repository; abprof's bare clone in the cache folder borrows the repository's
-objects and takes all writes. No other package runs git or pip.
+In: specs, and a folder inside a git repository. Out: `Side` records (`resolve`), and the sides' files on disk during
+a `with` block (`checkouts`). The user's repository is only read; all writes go to abprof's bare clone in the cache
+folder. No other package runs git or pip.
 """
 
 from abprof.sides.releases import install as install_releases

@@ -53,7 +53,7 @@ _SETTINGS = {
 
 
 class GitError(AbprofError):
-    """A git command failed. The message is the first telling line of git's standard error, without passwords."""
+    """A git command failed. The message is the first error line that git printed, without passwords."""
 
     def __init__(self, verb: str, status: int, stderr: str) -> None:
         self.stderr = re.sub(r"://[^/@\s]+@", "://", stderr)
@@ -76,7 +76,7 @@ class Git:
         return replace(self, env={**self.env, **env})
 
     def status(self, *args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
-        """Run `git ARGS`, return exit status, standard output and standard error. Raises AbprofError only if git cannot start."""
+        """Run `git ARGS`. Return exit status, output and error output. Raises AbprofError if git cannot start."""
         try:
             import git
         except ImportError as error:  # importing GitPython searches for the git program
@@ -105,21 +105,21 @@ class Git:
         return int(status), bytes(out), err if isinstance(err, str) else os.fsdecode(err)
 
     def raw(self, *args: str, stdin: bytes = b"") -> bytes:
-        """Run `git ARGS`, and return the standard output. Raises GitError if the command fails."""
+        """Run `git ARGS`, and return the output as bytes. Raises GitError if the command fails."""
         status, out, err = self.status(*args, stdin=stdin)
         if status != 0:
             raise GitError(args[0], status, err)
         return out
 
     def text(self, *args: str, stdin: bytes = b"") -> str:
-        """Return what `raw` returns as text, without the last newline; bytes that are not UTF-8 become surrogates."""
+        """Run `git ARGS`, and return the output without the last newline. Raises GitError if the command fails."""
         return os.fsdecode(self.raw(*args, stdin=stdin)).removesuffix("\n")
 
     def maybe(self, *args: str) -> str | None:
-        """Return what `text` returns; None if the command fails."""
+        """Run `git ARGS`, and return the output without the last newline; None if the command fails."""
         status, out, _ = self.status(*args)
         return os.fsdecode(out).removesuffix("\n") if status == 0 else None
 
     def records(self, *args: str) -> list[str]:
-        """Return the NUL-separated records that a command with `-z` prints. Raises GitError if the command fails."""
+        """Run a git command with `-z`, and return the NUL-separated records. Raises GitError if the command fails."""
         return [record for record in os.fsdecode(self.raw(*args)).split("\0") if record]

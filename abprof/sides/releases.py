@@ -1,9 +1,8 @@
-"""Install releases as sides: for `dist:NAME==VERSION` pip installs a wheel, without dependencies, into the cache folder.
+"""Install releases as sides: for `dist:NAME==VERSION` pip installs one wheel, without dependencies, into the cache.
 
-pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf) and installs only wheels: nothing is compiled, and
-the interpreter keeps its own torch.
+pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf). Only wheels are installed.
 
-The installed files of a wheel are in CACHE/dists/files/CONTENT/; CONTENT is a hash of the files.
+The files of a wheel are in CACHE/dists/files/CONTENT/; CONTENT is a hash of the files.
 """
 
 from __future__ import annotations
@@ -48,14 +47,14 @@ _PIP = (
 
 
 def is_release(spec: str) -> bool:
-    """Whether `spec` names a release, valid or not. No git ref contains a colon, so no ref looks like a release."""
+    """Whether `spec` begins with `dist:`. No git ref contains a colon."""
     return spec.startswith(_PREFIX)
 
 
 def install(
     specs: Sequence[str], python: Callable[[str], str], cache: Path, timeout: float, say: Callable[[str], None]
 ) -> dict[str, tuple[Side, tuple[str, ...]]]:
-    """Install each release among `specs` into the cache, and return spec -> (side, notes). `timeout`: seconds for pip.
+    """Install the releases among `specs` into the cache. Return (side, notes) by spec. `timeout` is in seconds.
 
     `python` returns the path of the interpreter for a side id. Raises AbprofError if a release cannot be installed.
     """
@@ -67,18 +66,18 @@ def install(
 
 
 def put(cache: Path, side: Side, path: Path) -> None:
-    """Copy the files of an installed release to `path`. Raises AbprofError if the files changed after the installation."""
+    """Copy the files of an installed release to `path`. Raises AbprofError if the installed files have changed."""
     source = _place(cache / "dists", side.commit)
     try:
         shutil.copytree(source, path, symlinks=True)
     except (OSError, shutil.Error) as error:
         raise AbprofError(f"cannot copy {side.label}: {error}", where=str(path)) from error
     if _content(path) != side.commit:
-        raise AbprofError(f"the files of {side.label} were changed", where=str(source), advice="run again")
+        raise AbprofError(f"the files of {side.label} were changed", where=str(source), advice="run abprof again")
 
 
 def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
-    """Remove the temporary folders of killed installations; with `everything` also all releases. Yield a line per removal."""
+    """Remove folders of killed installations; with `everything` also all releases. Yield a line for each removal."""
     home = cache / "dists"
     if not home.is_dir():
         return
@@ -97,7 +96,7 @@ def _resolve(
 ) -> tuple[Side, tuple[str, ...]]:
     match = _ONE.fullmatch(spec.removeprefix(_PREFIX).strip())
     if match is None:
-        raise AbprofError("not a release with one exact version", where=spec, advice=f"{_PREFIX}NAME==VERSION")
+        raise AbprofError("not a release with one exact version", where=spec, advice=f"write {_PREFIX}NAME==VERSION")
     release = f"{match['name']}=={match['version']}"
     say(f"installing {release} into abprof's cache, without its dependencies")
     try:
@@ -127,8 +126,7 @@ def _content(folder: Path) -> str:
 
 
 def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[str, str]:
-    """Install a release's wheel into SCRATCH/files. Return the wheel's name with hash, and why the authors withdrew the release
-    ("" if they did not). Raises AbprofError."""
+    """Install a wheel into SCRATCH/files. Return its name with hash, and why the release was withdrawn (or "")."""
     report, target = scratch / "report.json", scratch / "files"
     code, log = _pip(python, ["--report", str(report), "--target", str(target), release], scratch, timeout)
     if code:
@@ -151,7 +149,7 @@ def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[
 
 
 def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> tuple[int, str]:
-    """Run `pip install` for the interpreter `python`; return exit code and log. Raises AbprofError if pip is not installed."""
+    """Run `pip install` for the interpreter `python`. Return exit code and log. Raises AbprofError without pip."""
     log = scratch / "log"
     # Override settings of the user that conflict with --target.
     env = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", "PIP_USER": "0", "LC_ALL": "C.UTF-8"}
@@ -166,11 +164,11 @@ def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> 
         text = log.read_text(errors="replace")
         if "No module named pip" not in text:
             return code, text
-    raise AbprofError("pip is not installed", where=python, advice=f"{python} -m ensurepip")
+    raise AbprofError("pip is not installed", where=python, advice=f"run {python} -m ensurepip")
 
 
 def _refusal(release: str, log: str) -> AbprofError:
-    """Return the error that sums up pip's `log` in one line."""
+    """Return the error for a failed installation, from pip's `log`."""
     listed = re.search(r"\(from versions: (.*)\)", log)
     if listed is None:
         line = re.search(r"^ERROR: (.*)$", log, re.MULTILINE)

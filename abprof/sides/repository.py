@@ -1,8 +1,8 @@
-"""Read the user's repository, which abprof never changes, and keep abprof's bare clone of it, which takes all writes.
+"""Read the user's repository, and keep abprof's bare clone of it. All writes go to the clone.
 
-The clone is a `git clone --bare --shared` without refs: an empty object store whose alternates name the user's objects. It
-holds the worktrees and snapshots, so the user's repository may be read-only. The clone's folder is CACHE/repos/HASH. A process
-holds HASH.lock while it creates the clone or changes worktrees, and HASH.use (shared) while it uses the clone.
+The clone is in CACHE/repos/HASH and shares the objects of the user's repository (`git clone --bare --shared`). It holds
+worktrees and snapshots, so the user's repository may be read-only. A process holds HASH.lock while it creates the
+clone or changes worktrees, and HASH.use (shared) while it uses the clone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Link:
-    """A commit, its parents and its subject."""
+    """A commit, the hashes of its parents, and its subject."""
 
     commit: str
     parents: tuple[str, ...]
@@ -73,12 +73,12 @@ class Repository:
 
     @property
     def reader(self) -> Git:
-        """Return a `Git` that reads the user's repository without abprof's clone; only for commands that write nothing."""
+        """Return a `Git` for commands that only read the user's repository."""
         return Git(str(self.path), {"GIT_DIR": str(self.git_dir), "GIT_WORK_TREE": str(self.path)})
 
     @cached_property
     def store(self) -> Path:
-        """Return the path of abprof's clone, created on first use. Raises AbprofError if the repository is a partial clone."""
+        """Return the path of abprof's clone, created at first use. Raises AbprofError if `path` is a partial clone."""
         if self.reader.maybe("config", "--get-regexp", r"^remote\..*\.promisor$"):
             what = "a partial clone (--filter) lacks objects that abprof borrows"
             raise AbprofError(what, where=str(self.path), advice="use a clone without --filter")
@@ -113,7 +113,7 @@ class Repository:
         return [name for name in dict.fromkeys(names) if not name.endswith("/HEAD")]
 
     def read_file(self, commit: str, path: str) -> bytes | None:
-        """Return the content of the file `path` in a commit or tree, through links; None if the file does not exist.
+        """Return the content of the file `path` in a commit or tree, or None. Symbolic links are followed.
 
         Raises AbprofError if `path` is a folder.
         """
@@ -129,7 +129,7 @@ class Repository:
     # ---------------------------------------------------------------- history
 
     def merge_base(self, a: str, b: str) -> str | None:
-        """Return the best common ancestor of two commits; None if this (perhaps shallow) clone has no common ancestor."""
+        """Return the best common ancestor of two commits; None if the repository has no common ancestor."""
         return self.git.maybe("merge-base", a, b) or None
 
     def between(self, old: str, new: str) -> tuple[Link, ...]:
@@ -146,7 +146,7 @@ class Repository:
         return tuple(links)
 
     def contents(self, commits: Sequence[str], folders: Sequence[str]) -> dict[str, str]:
-        """Return commit -> a text that identifies the commit's files under `folders`, relative to the root; "": all files."""
+        """Return for each commit a text that is equal if the files under `folders` are equal. "" means all files."""
         names = [f"{commit}:{folder}" for commit in commits for folder in folders]
         out = self.git.raw("cat-file", "--batch-check=%(objectname)", stdin="\n".join([*names, ""]).encode())
         found = ["-" if line.endswith(b" missing") else line.split()[0].decode() for line in out.splitlines()]
@@ -195,7 +195,7 @@ def unicode(text: str) -> str:
 
 
 def open_store(cache: Path, objects: Path) -> Path:
-    """Return the path of the bare clone that borrows from the object folder `objects`; create the clone if it is missing.
+    """Return the path of the bare clone that shares the object folder `objects`; create a missing clone.
 
     Raises AbprofError if the clone cannot be created in the folder `cache`.
     """

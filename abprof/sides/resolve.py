@@ -1,4 +1,4 @@
-"""Resolve each spec to a side, and write the notes that a reader of the comparison needs."""
+"""Find the commits that the given refs name, and write notes for the user, such as `the sides hold the same files`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _HASH = re.compile(r"[0-9a-f]{40}")
 _MOST_NAMED = 6  # refs that a message lists
 _MOST_COMPARED = 5000  # ref names searched for similar spellings; more would take seconds
 _LONGEST = 4096  # characters; no file system stores a longer ref
-_DEEPER = "git fetch --unshallow"
+_DEEPER = "run git fetch --unshallow"
 
 
 def resolve(
@@ -35,17 +35,17 @@ def resolve(
     kernel_paths: Sequence[str] = ("kernels",),
     known: Mapping[str, tuple[Side, Sequence[str]]] = MappingProxyType({}),
 ) -> tuple[tuple[Side, ...], tuple[str, ...]]:
-    """Return the sides (base, target, target2, ...) that `specs` name, and notes about the sides.
+    """Return the sides (base, target, target2, ...) that `specs` name, and notes for the user.
 
-    A spec is a branch, remote branch, tag, commit hash (full or abbreviated), an expression such as HEAD~2, or `.` for the
-    working tree. The first spec may be `base...target`: the merge base of both, and the target. The notes count commits that
-    touch `kernel_paths` (relative to the root). `known`: spec -> (side, notes) for specs that are not refs; if `known` has every
-    spec, `repository` may be a `Folder`. Raises AbprofError for a spec that names no commit.
+    A spec is a branch, tag, commit hash, an expression such as HEAD~2, or `.` for the working tree. The first spec may
+    be `base...target`: then the base is the merge base of both refs. `known` maps specs of releases to (side, notes);
+    if all specs are releases, `repository` may be a `Folder`. The notes say how far the base has moved on since the
+    merge base, and how many of these commits touch `kernel_paths`. Raises AbprofError for a spec that names no commit.
     """
     if not specs:
-        raise AbprofError("no ref given", advice="abprof BASE TARGET, or abprof run REF")
+        raise AbprofError("no ref given", advice="run abprof BASE TARGET, or abprof run REF")
     if any(_RANGE in spec for spec in specs[1:]):
-        raise AbprofError("base...target must be the first ref", advice="A...B gives base and the first target")
+        raise AbprofError("base...target must be the first ref", advice="write further targets after base...target")
     left, fork, right = specs[0].partition(_RANGE)
     asked = [left or "HEAD", right or "HEAD", *specs[1:]] if fork else list(specs)
     made = dict(known)
@@ -91,7 +91,7 @@ def _merge_base_side(repository: Repository, base: Side, target: Side) -> Side:
     common = repository.merge_base(base.commit, target.commit)
     if common is None:
         advice = _DEEPER if repository.shallow else "give two refs to compare their tips"
-        raise AbprofError(f"{base.spec!r} and {target.spec!r} have no merge base here", advice=advice)
+        raise AbprofError(f"{base.spec!r} and {target.spec!r} have no merge base in this clone", advice=advice)
     label = base.label if common == base.commit else common[:10]
     return _of_commit(repository, f"{base.spec}{_RANGE}{target.spec}", common, label)
 
@@ -108,9 +108,9 @@ def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Si
 
 
 def _snapshot(repository: Repository) -> tuple[str, list[str]]:
-    """Write the working tree, without ignored files, as a tree in abprof's clone. Return the tree's hash, and notes on files
-    left out. `git add --all` on a copy of the index makes the tree: the user's index, refs, stash and objects do not change.
-    Raises AbprofError if git cannot read a file.
+    """Copy the working tree, without ignored files, to abprof's clone. Return the hash of the git tree, and notes.
+
+    The user's index, refs, stash and objects do not change. Raises AbprofError if git cannot read a file.
     """
     folder = repository.cache / "index" / secrets.token_hex(6)
     lock = folder.with_name(f"{folder.name}.lock")  # `sweep` removes a folder whose lock no process holds
@@ -126,21 +126,22 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
             name for mark, name in marked if mark.islower() or (mark == "S" and (repository.path / name).exists())
         ]
         if hidden:
-            advice = "git update-index --no-assume-unchanged --no-skip-worktree FILE"
+            advice = "run git update-index --no-assume-unchanged --no-skip-worktree FILE"
             raise AbprofError("git is configured to ignore changes of this file", where=hidden[0], advice=advice)
         git.raw("add", "--all")
         return _without_nested(git)
     except (GitError, OSError) as error:
         why = error.line_of_git if isinstance(error, GitError) else str(error)
         what = f"the working tree cannot be read: {why}"
-        raise AbprofError(what, where=str(repository.path), advice="make it readable, or ignore it") from error
+        advice = "make the file readable, or add the file to .gitignore"
+        raise AbprofError(what, where=str(repository.path), advice=advice) from error
     finally:
         remove_tree(folder)
         locks.drop(lock)
 
 
 def _without_nested(git: Git) -> tuple[str, list[str]]:
-    """Return the index's tree without nested repositories that are not submodules; and notes on these and on changed submodules."""
+    """Remove nested repositories, but not submodules, from the index. Return the index's tree, and notes."""
     links = {line.split("\t", 1)[1] for line in git.records("ls-files", "-z", "--stage") if line.startswith("160000 ")}
     listed = git.maybe("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$") or ""
     nested = sorted(links - {entry.partition("\n")[2] for entry in listed.split("\0")})
@@ -169,7 +170,7 @@ def _same(sides: Sequence[Side]) -> list[str]:
 
 
 def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequence[str]) -> list[str]:
-    """Return notes on the commits that base gained since the fork, which look like changes of the target."""
+    """Return a note with the number of commits on `base` since the merge base with `side`."""
     common = repository.merge_base(base.commit, side.commit)
     if common is None:
         why = "in this shallow clone" if repository.shallow else "at all"
@@ -179,7 +180,7 @@ def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequ
     line = _moved_by(repository, base.label, common, base.commit, kernel_paths)
     if base.spec == _WORKING_TREE:
         return [line]
-    return [f"{line}; tip is compared with tip, {base.spec}{_RANGE}{side.spec} compares with the merge base"]
+    return [f"{line}; this run compares the tips, {base.spec}{_RANGE}{side.spec} compares with the merge base"]
 
 
 def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_paths: Sequence[str]) -> str:
@@ -200,7 +201,7 @@ def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_p
 def commit_of(repository: Repository, spec: str) -> str:
     """Return the commit that `spec` names: a branch, remote branch, tag, hash or expression such as HEAD~2.
 
-    Raises AbprofError, with similar names, if `spec` names no commit.
+    Raises AbprofError if `spec` names no commit; the message suggests similar names.
     """
     if not spec.strip():
         raise AbprofError("a ref cannot be empty")
@@ -224,14 +225,13 @@ def _verify(repository: Repository, spec: str) -> str | None:
 
 
 def _label(repository: Repository, spec: str, commit: str) -> str:
-    """Return the short branch or tag name of `spec`; if `spec` is no such name, the first 10 digits of `commit`."""
+    """Return the short name of the branch or tag `spec`; for other specs the first 10 digits of `commit`."""
     name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
     match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
     return match[1] if match else commit[:10]
 
 
 def _unknown(repository: Repository, spec: str) -> AbprofError:
-    """Return the error that explains why `spec` names no commit, and suggests similar refs."""
     refs = repository.ref_names()
     if _verify(repository, "HEAD") is None and (spec in {"HEAD", "@"} or not refs):
         return AbprofError("the repository has no commits yet", where=str(repository.path))

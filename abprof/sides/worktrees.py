@@ -1,8 +1,7 @@
-"""Check out the sides' files while a run lasts, and remove leftovers of killed runs from the cache.
+"""Check out the sides' files while a run lasts, and remove what killed runs left in the cache.
 
-- CACHE/worktrees/<12 hex of the run>/s0, s1, ...: detached worktrees of abprof's clone; all paths have the same length, because
-  compilers write paths into binaries
-- CACHE/worktrees/<12 hex of the run>.lock: held until the run ends
+Each side has a worktree CACHE/worktrees/ID/s0, s1, ...; ID is a hash of the run's id. All these paths have the same
+length, because compilers write paths into binaries. CACHE/worktrees/ID.lock is locked while the run lasts.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from abprof.system.trees import remove_tree
 def checkouts(
     repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False
 ) -> Iterator[tuple[Checkout, ...]]:
-    """Check out `sides` at paths of equal length, yield the checkouts in the same order, and remove them after the block.
+    """Check out `sides`, yield the checkouts in the same order, and remove the checkouts after the block.
 
-    `run`: the run's id. Raises AbprofError if a side cannot be checked out; then no worktree is left.
+    `run`: the run's id. Raises AbprofError if a side cannot be checked out.
     """
     folder = repository.cache / "worktrees" / hashlib.sha256(run.encode()).hexdigest()[:12]
     lock = folder.with_name(f"{folder.name}.lock")
@@ -53,7 +52,7 @@ def checkouts(
 
 
 def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bool) -> None:
-    """Write the files of a side to the folder of `checkout`, and verify that the written tree is the side's tree."""
+    """Write a side's files to the folder of `checkout`, and check that these files have the side's git tree."""
     side, path = checkout.side, Path(checkout.path)
     if side.kind == "dist":
         releases.put(place.cache, side, path)
@@ -79,9 +78,9 @@ def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bo
 
 
 def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, cache: Path) -> None:
-    """Check out every submodule of `worktree`, recursively, from the user's clones: modules/NAME of `git_dirs`, or `checkout`.
+    """Check out every submodule of `worktree`, recursively, from the user's clones in `git_dirs` and `checkout`.
 
-    This function fetches nothing. Raises AbprofError if no clone of a submodule has the required commit.
+    Fetches nothing. Raises AbprofError if no clone of a submodule has the required commit.
     """
     git = Git(str(worktree))
     links = [line.split("\t", 1) for line in git.records("ls-tree", "-r", "-z", "HEAD") if line.startswith("160000 ")]
@@ -117,8 +116,8 @@ def _holds(repository: Path, commit: str) -> bool:
 
 
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:
-    """Remove leftovers of killed runs from the cache: worktrees, copies of indexes, incomplete clones, clones of deleted
-    repositories; with `everything` also all clones and releases that no process uses. Return a line per removal."""
+    """Remove what killed runs left in the cache, and clones of deleted repositories. Return a line for each removal.
+    With `everything`, also remove all clones and releases that no process uses."""
     cache = cache.expanduser().absolute()
     lines = [line for name in ("worktrees", "index") for line in _abandoned(cache / name)]
     _prune(cache)
@@ -128,7 +127,7 @@ def sweep(cache: Path, *, everything: bool = False) -> list[str]:
 
 
 def _abandoned(parent: Path) -> Iterator[str]:
-    """Remove each folder of `parent` whose lock NAME.lock no process holds."""
+    """Remove the folders in `parent` that no process uses, and yield a line for each."""
     for name in {path.stem for path in parent.glob("[!.]*")}:
         folder = parent / name
         with locks.abandoned(folder.with_name(f"{name}.lock")) as free:
@@ -157,9 +156,9 @@ def _removed(path: Path, what: str) -> str:
 
 
 def _prune(cache: Path) -> None:
-    """Remove the records of deleted worktrees from all clones.
+    """Remove git's records of deleted worktrees from all clones.
 
-    `git worktree prune` would keep a worktree whose creation was interrupted: git leaves such a worktree locked.
+    `git worktree prune` would keep the record of a worktree whose creation was interrupted.
     """
     for store in (cache / "repos").glob("*/worktrees"):
         with locks.locked(lock_of(store.parent)):  # no process is adding one

@@ -1,6 +1,6 @@
-"""The run folder: run.json, the journal (rounds.jsonl) and evidence.jsonl; removal of folders that killed runs left.
+"""Write and read a run's folder: run.json, the journal (rounds.jsonl) and evidence.jsonl.
 
-While a run is measured, `Record` writes its header (run.json without results) and blocks. `read` reads a run folder.
+`Record` writes results while a run is measured. `read` reads a run. `sweep` removes folders that killed runs left.
 """
 
 from abprof.store.record import Record, Wanted

@@ -1,4 +1,4 @@
-"""Record a run while it is measured: write the run's header (run.json without results), and results as they arrive."""
+"""Write a run's results to the run's folder while the run is measured."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _REWRITE_SHARE = 20.0  # least time between rewrites, in durations of the last r
 
 
 class Record:
-    """Holds a run's header (`head`), blocks and findings. Writes run.json before the first turn and while measuring.
+    """Keeps a run's header (`head`: run.json without results) and results, and writes both to the run's folder.
 
-    `judge(run, blocks)` returns the run with verdicts; `wanted(run, blocks, proofs)` returns the ids of cells that need
-    another epoch. `older`: number of `blocks` from earlier invocations. After ^C a report has every block on disk.
+    `judge(run, blocks)` returns the run with verdicts. `wanted(run, blocks, proofs)` returns the ids of cells that need
+    another epoch. The first `older` of `blocks` were measured by earlier invocations.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Record:
 
     @property
     def own_blocks(self) -> list[Block]:
-        """The blocks that this invocation measured."""
+        """Blocks of this invocation, without those of earlier invocations."""
         return self.blocks[self.older :]
 
     @property
@@ -79,16 +79,16 @@ class Record:
 
     @property
     def done(self) -> int:
-        """Number of judged epochs of this invocation, quick epochs excluded."""
+        """Number of this invocation's epochs that count for verdicts."""
         return len({b.epoch for b in self.own_blocks if b.metric and b.judged and not b.quick})
 
     def start(self, head: Run) -> None:
-        """Take the header `head`, in which builds and arms are known, and write run.json for the first time."""
+        """Replace the header, and write run.json for the first time."""
         self.head = head
         self.folder.write_run(head)
 
     def placed(self, device: str, machine: Machine) -> None:
-        """Add a device that measures part of the run, or update the facts and builds of a device already added."""
+        """Add a device that measures part of the run, or update what is known about the device."""
         before = self.head.machines.get(device)
         if before:
             made = {(build.side, build.kernel): build for build in (*before.builds, *machine.builds)}
@@ -99,20 +99,20 @@ class Record:
             self.folder.append_finding(Finding(placed=Placed(device=device, machine=machine)))
 
     def knows(self, arm: Arm) -> None:
-        """Add an arm that a cell measures, unless the header has the arm."""
+        """Add `arm` to the header, unless the header has this arm."""
         if arm not in self.head.arms:
             self.head = msgspec.structs.replace(self.head, arms=(*self.head.arms, arm))
             self.folder.append_finding(Finding(arm=arm))
 
     def lost(self, losses: Sequence[Loss]) -> None:
-        """Add the losses to run.json, and then drop the blocks of lost shards from memory."""
+        """Record lost shards, and drop the blocks that other shards measured again."""
         if losses:
             self.head = msgspec.structs.replace(self.head, losses=(*self.head.losses, *losses))
             self.folder.write_run(self.judged("running"))
             self.blocks[:] = runfolder.standing(self.head, self.blocks)
 
     def note(self, found: Iterable[Touched]) -> None:
-        """Add files that changed although they must not. All later verdicts take these files into account."""
+        """Add changed files to the header, and warn: later verdicts take these changes into account."""
         found = tuple(found)
         self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, *found))
         for touched in found:
@@ -120,7 +120,7 @@ class Record:
             self.view.warn(f"{touched.path} was {touched.how} {touched.moment}")
 
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
-        """Add a result. Blocks, proofs and kernels are on disk when the method returns."""
+        """Add a result. Blocks, proofs and kernels are written to disk at once."""
         match item:
             case Trace():
                 self.traces[item.cell, item.arm, item.by] = item
@@ -147,7 +147,7 @@ class Record:
                     self._next_write = done + max(_REWRITE, _REWRITE_SHARE * (done - began))
 
     def wanted(self) -> set[str]:
-        """Return the ids of cells that need another epoch, and show their number in the status line."""
+        """Return the ids of cells that need another epoch, and update the status line."""
         todo = self._wanted(self.head, self.own_blocks, self.proofs)
         cells = self.head.cells
         labels = [self._labels[cell.id] for cell in cells if cell.id in todo]
@@ -155,7 +155,7 @@ class Record:
         return todo
 
     def known(self, status: Status) -> Run:
-        """Return the run with the proofs, kernels and profiles added so far, without verdicts."""
+        """Return the run with all proofs, kernels and profiles so far, but without verdicts."""
         return msgspec.structs.replace(
             self.head,
             status=status,
@@ -171,7 +171,7 @@ class Record:
         return self._judge(self.known(status), self.blocks)
 
     def close(self, ended: str) -> None:
-        """Set the time of the end (ISO 8601), and note if rounds.jsonl differs from the blocks in memory."""
+        """Set the end time `ended` (ISO 8601), and check that rounds.jsonl still holds the blocks that abprof wrote."""
         self.head = msgspec.structs.replace(self.head, ended=ended)
         self.blocks[:] = runfolder.standing(self.head, self.blocks)
         with contextlib.suppress(AbprofError):

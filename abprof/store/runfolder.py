@@ -1,7 +1,7 @@
-"""Make, write, read and remove a run's folder, with run.json, rounds.jsonl and evidence.jsonl (docs/RUN_FOLDER.md).
+"""Make, write, read and remove run folders (docs/RUN_FOLDER.md).
 
-run.json is replaced atomically: readers see a complete version at any time, also after a crash. rounds.jsonl and
-evidence.jsonl only grow, by checksummed lines, so that a killed run keeps every finished block.
+run.json is replaced atomically, so readers always see a complete version. abprof only appends to rounds.jsonl and
+evidence.jsonl, and every line has a checksum: so a killed run keeps every finished block.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ EVIDENCE = "evidence.jsonl"
 LOGS = "logs"
 _NOTES = "unfinished"  # folder in the state folder, with a locked file for each running run
 _IGNORE_ALL = "*\n"
-_COPY_AGAIN = "the file was damaged after abprof wrote it: copy the folder again from the original"
+_COPY_AGAIN = "the file was damaged after abprof wrote it; copy the run folder again from where abprof wrote it"
 _Line = TypeVar("_Line", Block, Finding)
 
 
@@ -49,11 +49,11 @@ class RunFolder:
 
     @property
     def logs(self) -> Path:
-        """Folder of build and worker logs."""
+        """Path of the folder with the logs of builds and workers."""
         return self.path / LOGS
 
     def write_run(self, run: Run) -> None:
-        """Replace run.json atomically, after a strict read of the new file.
+        """Replace run.json atomically, after reading the new file back.
 
         Raises ValueError for NaN or infinity (JSON has neither), AbprofError if writing fails.
         """
@@ -61,14 +61,14 @@ class RunFolder:
         replace(self.path / RUN, text, lambda file: msgspec.json.decode(file.read_bytes(), type=Run))
 
     def append_block(self, block: Block) -> None:
-        """Append a block's line to rounds.jsonl and sync the file; a partly written line is removed.
+        """Append a block to rounds.jsonl, and flush the file to disk.
 
         Raises ValueError for NaN or infinity, AbprofError if writing fails.
         """
         _append(self.path / ROUNDS, checksummed.line(block))
 
     def append_finding(self, finding: Finding) -> None:
-        """Append a finding's line to evidence.jsonl, in case the run is killed before run.json is written again."""
+        """Append a finding to evidence.jsonl, and flush the file to disk. run.json is written less often."""
         _append(self.path / EVIDENCE, checksummed.line(finding))
 
     def sweep(self) -> None:
@@ -97,7 +97,7 @@ def _append(target: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
-    """Make a new run's folder and log. At the end remove a folder without run.json (after `kill -9`, `sweep` does)."""
+    """Make the folder and log of a new run. After the block, remove the folder if it has no run.json."""
     for line in sweep(paths.state_dir(), runs_dir):
         view.say(line)
     folder = create(runs_dir, id, _claim)
@@ -114,7 +114,7 @@ def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
 
 
 def _note(path: Path) -> Path:
-    """Return the path of the file that names a run's folder and is locked while the run is alive."""
+    """Return the path of the lock file for the run folder `path`; the lock file contains `path`."""
     return paths.state_dir() / _NOTES / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
@@ -126,10 +126,9 @@ def _claim(path: Path) -> bool:
 
 
 def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _: True) -> RunFolder:
-    """Make the folder `runs_dir/run_id`. Append `-2`, `-3`, ... if the folder exists or `claim(path)` returns False.
+    """Make the folder `runs_dir/run_id`, with `-2`, `-3`, ... appended if the name is taken or `claim(path)` is False.
 
-    A new runs folder gets a `.gitignore` that hides runs from `git status`; if `runs_dir` has other files, the run
-    folder gets the `.gitignore`. Raises AbprofError if the folder cannot be made.
+    A `.gitignore` hides the run from `git status`. Raises AbprofError if the folder cannot be made.
     """
     with refusals(runs_dir, "choose another place with --runs-dir"):
         runs_dir.mkdir(parents=True, exist_ok=True)
@@ -150,7 +149,7 @@ def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _
 
 
 def _discard(path: Path) -> None:
-    """Remove a run folder without run.json, and the runs folder if now empty."""
+    """Remove the run folder `path`, and the folder above if nothing else is left there."""
     shutil.rmtree(path, ignore_errors=True)
     ignore = path.parent / ".gitignore"
     with suppress(OSError):
@@ -160,7 +159,7 @@ def _discard(path: Path) -> None:
 
 
 def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
-    """Remove folders without run.json that killed runs left (if given, only in `runs_dir`). Return a line for each."""
+    """Remove folders without run.json that killed runs left in `runs_dir` (None: anywhere). Return a line for each."""
     lines = []
     for note in sorted((state / _NOTES).glob("*")):
         with suppress(FileNotFoundError):  # the run has just ended
@@ -178,10 +177,9 @@ def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
 
 
 def read(path: Path) -> tuple[Run, list[Block], list[str]]:
-    """Read a run. Return the run, its valid blocks in file order, and notes about dropped lines and blocks.
+    """Read a run. Return the run, its valid blocks in file order, and notes about lines and blocks left out.
 
-    `path` is the folder, or its run.json. Raises AbprofError if there is no run.json, if run.json does not fit the
-    schema, or if a newer abprof wrote it.
+    `path` is the folder or its run.json. Raises AbprofError if run.json is missing, invalid or of a newer abprof.
     """
     folder = path.parent if path.name == RUN else path
     file = folder / RUN
@@ -205,12 +203,12 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
 
 
 def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
-    """Yield the valid blocks of rounds.jsonl, and add a note for each line that cannot be read."""
+    """Yield the valid blocks of rounds.jsonl, and add a note for each invalid line to `notes`."""
     return _read_lines(folder / ROUNDS, Block, "a block", notes)
 
 
 def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield the blocks, except a lost shard's blocks of cells that another shard measured again."""
+    """Yield `blocks`, except blocks of a lost shard that another shard measured again."""
     lost = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
     return (block for block in blocks if not block.shard or (block.shard, block.cell) not in lost)
 
@@ -251,7 +249,7 @@ def _read_run(data: bytes, file: Path) -> Run:
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:
-    """Return the run with the findings of evidence.jsonl, which the run.json of a killed run may lack."""
+    """Return the run with `findings` (from evidence.jsonl), because the run.json of a killed run may lack findings."""
     if not findings:
         return run
 
@@ -272,7 +270,7 @@ def _completed(run: Run, findings: Sequence[Finding]) -> Run:
 
 
 def merged(proofs: Iterable[Proof], more: Iterable[Proof]) -> list[Proof]:
-    """Merge proofs: equal results of a worker's checks before and after timing become one proof with `looks` = 2."""
+    """Return all proofs. Proofs of one worker with the same result become one proof with the sum of their `looks`."""
     known = {_proof_key(proof): proof for proof in proofs}
     for proof in more:
         key = _proof_key(proof)
@@ -286,5 +284,5 @@ def _proof_key(proof: Proof) -> tuple[Any, ...]:
 
 
 def kernel_key(kernel: Kernel) -> tuple[str, ...]:
-    """Return the key that is equal for two records of the same kernel."""
+    """Return the fields that identify a compiled kernel."""
     return kernel.side, kernel.package, kernel.kind, kernel.key, kernel.sha256

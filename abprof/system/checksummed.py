@@ -14,7 +14,7 @@ _SUM = b',"sum":"'
 
 
 def text(value: Any, indent: int | None = None) -> bytes:
-    """Return `value` as JSON, indented by `indent` spaces; None: on one line. Raises ValueError for NaN or infinity."""
+    """Return `value` as JSON. `indent`: spaces per level; None: on one line. Raises ValueError for NaN or infinity."""
     # msgspec would write NaN as null, which reads as "not recorded"; the standard library raises ValueError.
     made = json.dumps(
         msgspec.to_builtins(value),
@@ -32,13 +32,13 @@ def line(record: msgspec.Struct) -> bytes:
 
 
 def seal(payload: bytes) -> bytes:
-    """Return the JSON object `payload` as one line, newline included, with its checksum as the last key."""
+    """Return the JSON object `payload` with its checksum as the last key, on one line that ends with a newline."""
     return payload[:-1] + _SUM + _checksum(payload) + b'"}\n'
 
 
 def unseal(line: bytes, kind: Any, what: str) -> Any:
-    """Return the record of type `kind` in `line`, which has no newline. Raises ValueError if checksum or schema does not match;
-    `what` names the expected record in the message."""
+    """Return the record of type `kind` in `line`, after checking its checksum. `line` does not include the newline.
+    Raises ValueError for a wrong checksum or type; the message calls the expected record `what`."""
     head, found, tail = line.rpartition(_SUM)
     payload = head + b"}"
     if not found or tail != _checksum(payload) + b'"}':

@@ -1,4 +1,4 @@
-"""Read abprof.toml, or [tool.abprof] of pyproject.toml. The error of an invalid value names key and line."""
+"""Read abprof.toml, or the table [tool.abprof] of pyproject.toml. Errors name key and line."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _KEYS = "docs/CONFIG.md lists every key"
 
 
 def read_file(root: Path) -> File | None:
-    """Return the configuration in the folder `root`; None if neither file has a configuration. Raises AbprofError with line."""
+    """Return the configuration in the folder `root`; None if there is none. Raises AbprofError for an invalid file."""
     path, table = place(root)
     if not os.path.lexists(path):
         return None
     if not path.is_file():
-        raise AbprofError("not a file", where=str(path), advice="docs/CONFIG.md describes the file")
+        raise AbprofError("not a file", where=str(path), advice="make this a file (docs/CONFIG.md)")
     return parse_file(toml.read(path), str(path), table).of(root)
 
 
 def place(root: Path) -> tuple[Path, tuple[str, ...]]:
-    """Return the path of the configuration file, which may not exist, and the keys above its tables: ("tool", "abprof") in
-    pyproject.toml, else (). Raises AbprofError."""
+    """Return the path of the configuration file, which may not exist, and the keys of abprof's table in the file:
+    ("tool", "abprof") in pyproject.toml, () in abprof.toml. Raises AbprofError."""
     path = root / "pyproject.toml"
     if not os.path.lexists(root / "abprof.toml") and path.is_file() and "[tool.abprof" in toml.read(path):
         return path, ("tool", "abprof")
@@ -39,7 +39,7 @@ def place(root: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def file_above(folder: Path) -> File | None:
-    """Return the configuration of the repository that contains `folder`, without running git; None without a configuration."""
+    """Return the configuration of the repository that contains `folder`; None if there is none. Does not run git."""
     for place in (folder.absolute(), *folder.absolute().parents):
         file = read_file(place)
         if file or (place / ".git").exists():
@@ -48,7 +48,7 @@ def file_above(folder: Path) -> File | None:
 
 
 def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
-    """Return the configuration in `text`, whose tables stand under the keys in `table`. Raises AbprofError with key and line."""
+    """Return the configuration in `text`, from the file `where`, below the keys `table`. Raises AbprofError."""
     loose: Any = toml.loads(text, where)
     for name in table:
         loose = loose.get(name, {}) if isinstance(loose, dict) else {}
@@ -70,7 +70,7 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
 
 
 def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
-    """Yield (whether the value is wrong, key, message) for every value whose range or relation to others matters."""
+    """Yield (bad, key, message) for each value that the types alone do not check; `bad`: the value is wrong."""
     at = file.at
     yield file.schema != 1, "schema", f"schema = {file.schema}, this abprof reads schema = 1"
     default = file.defaults
@@ -106,7 +106,7 @@ def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
 
 
 def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
-    """Return `extra` with {worktree}, {build_dir} and {side} replaced by `places`. Raises AbprofError for other names in braces."""
+    """Replace {worktree}, {build_dir} and {side} in the values of `extra` by `places`. Others raise AbprofError."""
     filled = {}
     for name, value in extra.items():
         try:

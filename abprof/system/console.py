@@ -23,7 +23,7 @@ _OPEN_SHOWN = 3  # labels of undecided cells in the status line
 
 
 class View:
-    """Prints progress on standard error and to an attached log, and on a terminal also a status line."""
+    """Prints progress on standard error and to a log file. On a terminal also shows a status line."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, stream: IO[str] | None = None) -> None:
         self.console = Console(file=stream, stderr=stream is None, highlight=False, soft_wrap=True)
@@ -35,17 +35,17 @@ class View:
         self._end = 0.0  # end of the budget, by time.monotonic()
 
     def attach(self, path: Path) -> None:
-        """Start a log: append every further line to this file."""
+        """Append every further line also to the log file `path`."""
         self._log = path.open("a", encoding="utf-8", errors="replace")
 
     def detach(self) -> None:
-        """Close the log."""
+        """Close the log file."""
         if self._log:
             self._log.close()
             self._log = None
 
     def say(self, line: str, style: str = "") -> None:
-        """Print a line of progress. Control characters are made visible. `style`: a colour; "": none."""
+        """Print a line of progress, with control characters made visible. `style`: a colour; "": none."""
         self._print(visible_lines(line), style, shown=not self.quiet)
 
     def warn(self, line: str) -> None:
@@ -53,7 +53,7 @@ class View:
         self._print(f"warning: {visible_lines(line)}", "yellow", shown=True)
 
     def build_line(self, job: str, line: str) -> None:
-        """Print a build's output line without colours, with control characters made visible. Any thread may call this method."""
+        """Print a line of a build's output, with control characters made visible. Any thread may call this."""
         text = f"[{job}] {visible(_COLOURS.sub('', line))}"
         live = self._status is not None and not self.verbose
         noise = _LEAKS.match(line) is not None
@@ -74,7 +74,7 @@ class View:
 
     @contextlib.contextmanager
     def working(self, text: str, budget: float = 0.0) -> Iterator[None]:
-        """Show the status line `text` on a terminal while the block runs, with a countdown of `budget` seconds (0: none)."""
+        """Show `text` in the status line during the block, with a countdown of `budget` seconds (0: none)."""
         self._end = time.monotonic() + budget
         if not self.console.is_terminal or self.quiet:
             yield
@@ -87,7 +87,7 @@ class View:
                 self._status = None
 
     def progress(self, text: str, decided: int, cells: int, open: Sequence[str]) -> None:
-        """Show in the status line that `decided` of `cells` cells are decided, and the labels of undecided cells (`open`)."""
+        """Show in the status line that `decided` of `cells` cells are decided. `open`: labels of the others."""
         minutes, seconds = divmod(max(0, round(self._end - time.monotonic())), 60)
         more = f" and {len(open) - _OPEN_SHOWN} more" if len(open) > _OPEN_SHOWN else ""
         names = visible(", ".join(open[:_OPEN_SHOWN])) + more

@@ -14,14 +14,14 @@ from abprof.records.errors import AbprofError
 
 
 def put(target: Path, data: bytes) -> Path:
-    """Write a file atomically, creating its folder if needed, and return its path. Raises AbprofError if a write fails."""
+    """Write a file atomically, and its folder if needed. Return the file's path. Raises AbprofError."""
     with refusals(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     return replace(target, data)
 
 
 def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda written: written) -> Path:
-    """Replace a file atomically after `check(path)` has accepted the new file on disk.
+    """Replace a file atomically, after `check` has accepted the new file, which is then still under a temporary name.
 
     Raises AbprofError if a write fails, and whatever `check` raises.
     """
@@ -55,7 +55,7 @@ def pour(file: FileIO, data: bytes) -> None:
 
 @contextmanager
 def refusals(path: Path, advice: str = "") -> Iterator[None]:
-    """Turn an OSError raised in the block into an AbprofError that names `path` and gives `advice`."""
+    """Raise AbprofError, with `path` and `advice`, in place of an OSError raised in the block."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Write heartbeats of nightly jobs: a file per series in the state folder lets `abprof doctor` notice a job that stopped."""
+"""Record when nightly jobs start and end, so that `abprof doctor` notices a job that no longer runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LATE = 36 * 3600.0  # seconds: a night and a half
 
 
 class Heartbeat(msgspec.Struct, kw_only=True):
-    """When a nightly job last started, and how the job ended. Times are in seconds since 1970."""
+    """The last start of a nightly job, and how that job ended. Times are in seconds since 1970."""
 
     series: str
     repo: str
@@ -30,13 +30,13 @@ class Heartbeat(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
 
     def end(self, did: str, code: int) -> None:
-        """Record that the job ends now, what the job did, and its exit code. `beating` then writes the file."""
+        """Record that the job ends now, with what the job did and its exit code. `beating` then writes the file."""
         self.ended, self.did, self.exit_code = time.time(), did, int(code)
 
 
 @contextmanager
 def beating(state: Path, repo: str, series: str) -> Iterator[Heartbeat]:
-    """Write a heartbeat when the block begins and when the block ends. The block calls `end`. Raises AbprofError if a write fails."""
+    """Write a heartbeat when the block begins and ends. The block reports its result by `end`. Raises AbprofError."""
     beat = Heartbeat(series=series, repo=repo, began=time.time())
     write(state, beat)
     try:
@@ -57,7 +57,7 @@ def write(state: Path, beat: Heartbeat) -> None:
 
 
 def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, str]]:
-    """Yield (healthy, finding, advice) for each series whose repository exists. `now`: seconds since 1970; None: the time now."""
+    """Yield (healthy, finding, advice) for each nightly series. `now`: seconds since 1970; None: the present."""
     now = time.time() if now is None else now
     for file in sorted((state / FOLDER).glob("*.json")):
         try:

@@ -1,6 +1,4 @@
-"""Lock files by flock(2). The kernel releases a lock when its process ends, also after kill -9; so leftovers whose lock is free
-belong to a dead run. A lock on a deleted file excludes no process, so `_lock` checks that the file still exists.
-"""
+"""Lock files with flock(2). The kernel releases a lock when its process ends, also after kill -9."""
 
 from __future__ import annotations
 
@@ -17,7 +15,7 @@ _held: dict[Path, int] = {}  # lock file -> descriptor, for locks taken by `hold
 
 
 def hold(lock: Path, *, shared: bool = False) -> bool:
-    """Take `lock` until `drop` or the end of this process. Return False if another process, or this process, already holds it."""
+    """Take `lock` until `drop` or the end of this process. Return False if the lock is already taken."""
     if lock in _held:
         return shared
     descriptor = _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=False)
@@ -39,10 +37,10 @@ def drop(lock: Path) -> None:
 def locked(
     lock: Path, note: str = "", busy: Callable[[str], None] = lambda _: None, *, shared: bool = False
 ) -> Iterator[None]:
-    """Wait for `lock` and hold the lock during the block. The lock's file contains `note`, and stays afterwards.
+    """Wait for `lock`, and hold the lock during the block. The lock file contains `note` and is not deleted.
 
-    If another process holds the lock, call `busy` with that process's note before waiting; `busy` may raise. With `shared` several
-    processes may hold the lock at the same time.
+    If another process holds the lock, call `busy` with that process's note before waiting. `shared`: several processes
+    may hold the lock at the same time.
     """
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     descriptor = _lock(lock, how, wait=False)
@@ -62,7 +60,7 @@ def locked(
 
 @contextlib.contextmanager
 def abandoned(lock: Path) -> Iterator[bool]:
-    """Yield whether `lock` is free. A free lock is held during the block, and its file is deleted at the end."""
+    """Yield whether `lock` is free. If so, hold the lock during the block, and then delete the lock file."""
     descriptor = None if lock in _held else _lock(lock, fcntl.LOCK_EX, wait=False)
     try:
         yield descriptor is not None
@@ -73,7 +71,7 @@ def abandoned(lock: Path) -> Iterator[bool]:
 
 
 def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
-    """Return a descriptor that holds `lock`; None if another process holds `lock`. Raises AbprofError for an unusable folder."""
+    """Return a descriptor that holds `lock`; None if another process holds the lock. Raises AbprofError."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         while True:
@@ -89,6 +87,6 @@ def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
             except BaseException:
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # the previous holder deleted the file meanwhile: lock the new file
+            os.close(descriptor)  # the holder deleted the file, so this lock excludes nobody: lock the new file
     except OSError as error:
         raise AbprofError(f"cannot use the cache folder: {error.strerror}", where=str(lock.parent)) from error

@@ -11,7 +11,7 @@ from abprof.records.errors import AbprofError
 
 
 def cache_dir() -> Path:
-    """Return $ABPROF_CACHE_DIR, or abprof's folder in the user's cache. Raises AbprofError if the folder is not writable."""
+    """Return $ABPROF_CACHE_DIR, or abprof's folder in the user's cache. Raises AbprofError if not writable."""
     return _folder("ABPROF_CACHE_DIR", "user_cache_path")
 
 
@@ -21,7 +21,7 @@ def state_dir() -> Path:
 
 
 def home() -> Path | None:
-    """Return the user's home folder; None for a user without an account and without $HOME, as in some containers."""
+    """Return the user's home folder; None if the user has neither an account nor $HOME, as in some containers."""
     with contextlib.suppress(RuntimeError):
         if Path.home().is_absolute():
             return Path.home()
@@ -29,7 +29,7 @@ def home() -> Path | None:
 
 
 def _homeless(variable: str) -> Path:
-    """Return a temporary folder of this user, who has no home folder. Raises AbprofError if another user owns the folder."""
+    """Return a temporary folder for a user without a home folder. Raises AbprofError if another user owns it."""
     path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     if path.is_symlink() or path.stat().st_uid != os.getuid():

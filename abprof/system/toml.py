@@ -1,4 +1,4 @@
-"""Read TOML files: return the text, the table, the line of each key, or a record. Errors name file and line."""
+"""Read TOML files, and convert tables to structs. Errors name file and line."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def decoded(data: bytes, where: str) -> str:
 
 
 def loads(text: str, where: str) -> dict[str, Any]:
-    """Return the table that a TOML text defines. Raises AbprofError for invalid TOML, with the line if the parser names a line."""
+    """Return the table that a TOML text defines. Raises AbprofError for invalid TOML."""
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # also an integer of thousands of digits, and thousands of brackets
@@ -50,9 +50,9 @@ def loads(text: str, where: str) -> dict[str, Any]:
 
 
 def lines(text: str) -> dict[str, int]:
-    """Return dotted key -> line number of the key. Keys in arrays of tables contain an index (`threshold.0.cells`).
+    """Return dotted key -> line number. Keys in arrays of tables contain an index (`threshold.0.cells`).
 
-    A key within an inline table has no line number; a line of a multi-line string may be mistaken for a key.
+    Keys in inline tables are missing. A line of a multi-line string may be taken for a key.
     """
     found: dict[str, int] = {}
     arrays = Counter[str]()
@@ -79,11 +79,11 @@ def _parts(key: str) -> list[str]:
 
 
 def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mapping[str, int], advice: str) -> _T:
-    """Return the table `loose` as a struct of type `kind`; `inner`: types of nested structs. Raises AbprofError with line and key."""
+    """Return the table `loose` as a struct of type `kind`, which contains types `inner`. Raises AbprofError."""
     values = dict(_values(loose))
     for key, value in values.items():
         if "\0" in f"{key}{value}":
-            raise AbprofError("a text with a NUL character", where=place_of(key, where, lines))
+            raise AbprofError("the text contains a NUL character", where=place_of(key, where, lines))
     try:
         return msgspec.convert(loose, kind)
     except msgspec.ValidationError as error:
@@ -108,7 +108,7 @@ def _kind(value: Any) -> str:
 
 
 def _values(loose: Any, above: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (dotted key, value) for everything in a table or array, outer values before inner. `above`: the outer key."""
+    """Yield (dotted key, value) for every value in nested tables and arrays, outer values first."""
     inside = loose.items() if isinstance(loose, dict) else enumerate(loose) if isinstance(loose, list) else ()
     for name, value in inside:
         key = f"{above}.{name}" if above else str(name)

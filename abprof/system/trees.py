@@ -12,7 +12,7 @@ from pathlib import Path
 
 
 def files_of(tree: Path) -> list[str]:
-    """Return the relative paths of all files and links below `tree`, sorted, without .git and __pycache__. Follows no link."""
+    """Return the sorted relative paths of all files and links below `tree`, without .git and __pycache__."""
     found = []
     for folder, folders, files in os.walk(tree):
         folders[:] = sorted(name for name in folders if name not in {".git", "__pycache__"})
@@ -22,7 +22,7 @@ def files_of(tree: Path) -> list[str]:
 
 
 def tree_hash(tree: Path, names: Iterable[str]) -> str:
-    """Return a SHA-256 over names, executable bits and bytes of the files `names` (for a link: its target). Raises OSError."""
+    """Return a SHA-256 of the files `names`: names, executable bits, bytes (of a link: its target). Raises OSError."""
     digest = hashlib.sha256()
     for name in names:
         path = tree / name
@@ -36,10 +36,9 @@ def tree_hash(tree: Path, names: Iterable[str]) -> str:
 
 
 def remove_tree(path: Path) -> bool:
-    """Remove a folder and everything in it, read-only folders included. Return False if something is left.
+    """Remove a folder and everything in it, also read-only folders. Return False if something is left.
 
-    The folder is renamed first, so that other processes see either all of its content or nothing. A git command whose parent was
-    killed may still write into the folder, hence the second and third attempt.
+    The folder is renamed first, so that other processes see either the whole folder or nothing.
     """
     if not path.name.startswith(".gone-"):
         gone = path.with_name(f".gone-{os.getpid()}-{path.name}")
@@ -50,7 +49,7 @@ def remove_tree(path: Path) -> bool:
         except OSError:
             gone = path
         path = gone
-    for _ in range(3):
+    for _ in range(3):  # a git command whose parent was killed may still write
         _make_writable(path)
         shutil.rmtree(path, ignore_errors=True)
         if not path.exists():
@@ -60,7 +59,6 @@ def remove_tree(path: Path) -> bool:
 
 
 def _make_writable(folder: Path) -> None:
-    """Make a folder and all folders below it writable, so that their entries can be removed."""
     with contextlib.suppress(OSError):
         if folder.is_dir() and not folder.is_symlink():
             folder.chmod(0o700)

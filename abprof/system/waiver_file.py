@@ -46,7 +46,7 @@ def parse(text: str, where: str) -> tuple[Waiver, ...]:
 
 
 def with_one_more(text: str, waiver: Waiver, where: str) -> str:
-    """Return the file's `text` ("" for a new file) with one more waiver, verified by parsing. Raises AbprofError."""
+    """Return the waiver file's `text` ("" for a new file) with `waiver` added. Raises AbprofError."""
     for option, value in (("CELLS", waiver.cells), ("--reason", waiver.reason), ("--owner", waiver.owner)):
         if not value.strip() or not value.isprintable():
             what = "the value contains unprintable characters" if value.strip() else "the value is empty"

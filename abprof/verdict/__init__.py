@@ -1,8 +1,8 @@
-"""Verdicts: pure functions from a run's header (run.json without results), blocks and proofs to its results.
+"""Compute verdicts: pure functions of a run's header (run.json without results), blocks and proofs.
 
-`judge` returns the run with comparisons, observations, warnings, and a summary with the exit code. `undecided` names
-the cells to measure further. `aggregate` collects cells' data, which a CellCache keeps between calls. Modules `stats`
-(numbers), `headline` (counts, summary, warnings) and `waivers` are public too. The package imports only records.
+`judge` returns the run with comparisons, warnings, a summary and an exit code. `undecided` returns the cells to measure
+further. `aggregate` returns the data of each cell; a CellCache keeps the data between calls. The modules `stats`,
+`headline` and `waivers` are public too. The package imports only records.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["CellCache", "CellData", "aggregate", "decide", "epochs_counted", "ju
 
 
 def __getattr__(name: str) -> Any:
-    """Import the functions on first use: importing numpy takes longer than a short command."""
+    """Import the functions on first use, because importing numpy is slow."""
     if name in __all__:
         from abprof.verdict import judgement
 

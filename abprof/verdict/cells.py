@@ -1,4 +1,4 @@
-"""Aggregate a run's blocks into one `CellData` per cell: each arm's state, and epoch values of any pair of arms."""
+"""Aggregate a run's blocks into one `CellData` per cell, with the state and the times of each arm."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _CLOCK_MISSING = 0.1  # largest share of turns that may lack a reading of the cl
 
 @dataclass(frozen=True)
 class Rounds:
-    """A block's kept rounds. `arms` has four rows per arm, with a value per round: judged time and host time in ns per
-    call, the device's clock in MHz, and the parent's wait in ns per call. NaN: unknown, or the arm had no turn."""
+    """A block's rounds without rejected ones. `arms`: arm -> rows TIME and HOST_TIME (ns per call), CLOCK (MHz) and
+    WAIT (ns per call, by the parent's clock), with a column per round. NaN: unknown, or no turn."""
 
     epoch: int
     protocol: str
@@ -54,13 +54,13 @@ class Rounds:
 
 
 def kept_rounds(block: Block) -> Rounds:
-    """Return a block's kept rounds. Raises ValueError for a judged time outside 0 to LONGEST_CALL."""
+    """Return a block's rounds without rejected ones. Raises ValueError for a time outside 0 to LONGEST_CALL."""
     dropped = frozenset(block.rejected)
     kept = [row for number, row in enumerate(block.rounds) if number not in dropped]
     turns = np.array([msgspec.structs.astuple(turn) for row in kept for turn in row], dtype=float).reshape(-1, 8)
     arms, _, _, value, wall, _, mhz, waited = turns.T  # in the order of Turn's fields
     if not ((value > 0) & (value <= LONGEST_CALL)).all():
-        raise ValueError(f"{block.cell}, epoch {block.epoch}: a kept round has an impossible time")
+        raise ValueError(f"{block.cell}, epoch {block.epoch}: a round has an impossible time")
     clock = np.where((mhz > 0) & (mhz < _FASTEST_CLOCK), mhz, np.nan)
     wait = np.where(waited > 0, waited / (block.calls or np.nan), np.nan)
     numbers = np.full((len(block.arms), 4, len(kept)), np.nan)
@@ -76,12 +76,11 @@ def kept_rounds(block: Block) -> Rounds:
 
 
 def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
-    """Return the rounds with times rescaled to the mean clock of all turns. None if rescaling reduces the scatter of
-    ratios by less than a fifth, or if more than a tenth of the turns lack a clock.
+    """Return the rounds with times rescaled to the mean clock of all turns; None if rescaling does not help.
 
-    A device changes its clock within a call of 20 ms (docs/MEASUREMENT.md). The choice depends on scatter, not on
-    means, so the choice cannot favour a verdict. With one round per epoch, ratios have no scatter within epochs: then
-    the drift of all arms together decides, because the interval is computed from the ratios between epochs.
+    Rescaling helps if the scatter of ratios between arms shrinks by at least a fifth. With one round per epoch, the
+    drift of all arms takes the place of this scatter. The choice depends on scatter, not on means, so the choice cannot
+    favour a verdict. None also if more than a tenth of the turns lack a clock.
     """
     clocks = [rows[CLOCK, ~np.isnan(rows[TIME])] for block in blocks for rows in block.judged_arms().values()]
     every = np.concatenate([np.empty(0), *clocks])
@@ -107,8 +106,8 @@ def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
 
 
 def _ratio_scatter(blocks: Sequence[dict[str, Array]]) -> float | None:
-    """Return the median absolute deviation of log ratios (each arm to the first) from their epoch's median; None with
-    fewer than six ratios. `blocks`: log times by arm."""
+    """Return the scatter of log ratios between arms within epochs (median absolute deviation); None with fewer than six
+    ratios. `blocks`: arm -> log times."""
     deviations = [np.empty(0)]
     for block in blocks:
         first, *others = block.values() or [np.empty(0)]
@@ -121,10 +120,9 @@ def _ratio_scatter(blocks: Sequence[dict[str, Array]]) -> float | None:
 
 
 def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
-    """Return the standard deviation of the rounds' mean log time, over the arms that every epoch has. None with fewer
-    than two such arms or four rounds.
+    """Return the standard deviation over rounds of the mean log time of all arms; None with too few arms or rounds.
 
-    The drift is independent of the ratios if all arms scatter equally. If an arm scatters three times as far, 7 % of
+    A choice by drift does not bias ratios if all arms scatter equally. If an arm scatters three times as far, 7 % of
     the 95 % intervals miss instead of 5 % (tests/simulations/test_error_rates.py).
     """
     several = [block for block in blocks if len(block) > 1]
@@ -146,7 +144,7 @@ TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be 
 
 @dataclass(frozen=True)
 class ArmState:
-    """An arm of one cell over all its epochs."""
+    """The state of an arm in one cell, over all epochs."""
 
     status: Status
     reason: str = ""
@@ -164,7 +162,7 @@ class ArmState:
 
     @property
     def failed(self) -> bool:
-        """Whether further epochs are useless, because the arm will show no speed."""
+        """Whether the arm has failed for good, so that further epochs are useless."""
         return self.proof_broken or (self.settled and not self.runs)
 
 
@@ -183,7 +181,7 @@ class CellData:
     _memo: dict[object, Any] = field(default_factory=dict)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
-        """Return `compute()`, memoized by `key`. The result may depend only on this cell and on CellCache.head."""
+        """Return `compute()`, memoized by `key`. `compute` may use only this cell and fields in `CellCache.head`."""
         if key not in self._memo:
             self._memo[key] = compute()
         result: T = self._memo[key]
@@ -194,22 +192,22 @@ class CellData:
 
     @property
     def device(self) -> str:
-        """Name of the lease of the device that measured the cell; "" in a run on one device, or if not measured."""
+        """Name of the device that measured the cell; "" if the run has one device, or the cell was not measured."""
         return next((block.device for block in self.blocks if block.device), "")
 
     def shows_times(self, arm: str) -> bool:
-        """Whether reports may show the arm's times: no for wrong outputs (unless --allow-wrong) and other failures."""
+        """Whether reports may show the arm's times: if the arm runs, or is wrong under --allow-wrong."""
         state = self.state(arm)
         return state.runs or (state.status == "wrong" and self.allow_wrong)
 
     @cached_property
     def read(self) -> tuple[Rounds, ...]:
-        """The kept rounds, with times as measured. Raises ValueError for an impossible time."""
+        """Return the rounds with times as measured. Raises ValueError for an impossible time."""
         return tuple(map(kept_rounds, self.blocks))
 
     @cached_property
     def judged(self) -> tuple[Rounds, ...]:
-        """The rounds that verdicts use: times rescaled to one clock if rescaling reduces scatter, else as measured."""
+        """Return the rounds that verdicts use: rescaled to one clock if that reduces scatter, else as measured."""
         return at_one_clock(self.read) or self.read
 
     @cached_property
@@ -221,10 +219,10 @@ class CellData:
         return self.judged is not self.read
 
     def epochs(self, of: Quantity, *arms: str) -> list[Array]:
-        """Return an array for each epoch in which all arms ran: a row per arm, a column per round that has all arms.
+        """Return an array for each epoch in which all `arms` ran, with a row per arm and a column per round.
 
-        `of`: `judged` times, times as `read`, `wall` (the host's clock), the device's `clock`, `cycles` (time x clock),
-        `sustained` (times without pauses), or `waits`: two rows per arm, the times as read and the parent's wait.
+        `of`: `judged` times, times as `read`, `wall` (host's clock), `clock` (device's), `cycles` (time x clock),
+        `sustained` (times without pauses), or `waits` (two rows per arm: the time as read, and the parent's wait).
         """
         if not all(map(self.shows_times, arms)):
             return []
@@ -240,23 +238,23 @@ class CellData:
         return [each for each in whole if each.size]
 
     def epoch_values(self, before: str, after: str, of: Quantity = "judged") -> list[float]:
-        """Return the epoch values: for each epoch the median over rounds of log(after / before)."""
+        """Return for each epoch the median over rounds of log(after / before)."""
         return self.once(
             ("values", before, after, of),
             lambda: [float(np.median(np.log(b) - np.log(a))) for a, b in self.epochs(of, before, after)],
         )
 
     def rounding(self, before: str, after: str) -> float:
-        """Return the largest log ratio that rounding of printed times can hide; 0 for times that a worker measured."""
+        """Return how far rounding of printed times can change the log ratio; 0 for times that a worker measured."""
         step = max((block.last_digit_ns for block in self.blocks), default=0.0)
         medians = [*map(self.epoch_medians, (before, after))]
         return sum(step / 2 / float(np.median(each)) for each in medians) if step and all(medians) else 0.0
 
     def tail(self, before: str, after: str, pct: float) -> float | None:
-        """Return the change of the 90th percentile of calls in per cent, or None unless `after` has more slow calls.
+        """Return the change of the 90th percentile of calls in per cent; None unless `after` has more slow calls.
 
-        Times are relative to their arm's median. A call is slow if its time is `pct` per cent above the 90th percentile
-        of `before`. More slow calls: a one-sided sign test against equal numbers has p <= 0.001.
+        A call is slow if its time, relative to its arm's median, is `pct` per cent above the 90th percentile of
+        `before`. A one-sided sign test decides whether there are more (p <= 0.001).
         """
         pairs = self.epochs("judged", before, after)
         if not pairs:
@@ -282,8 +280,8 @@ def _values(rows: Array, of: Quantity) -> Array:
 
 @dataclass
 class CellCache:
-    """Aggregated cells of one run. A cell is reused while its blocks are the same objects and `head` is equal; `head`
-    holds all fields of the run on which a cell's data or memoized results depend."""
+    """The data of cells, kept between calls of `aggregate` until a cell gets new blocks or `head` changes. `head`: the
+    fields of the run on which the data depend."""
 
     head: tuple[object, ...] = ()
     cells: dict[str, tuple[list[Block], CellData]] = field(default_factory=dict)
@@ -292,8 +290,8 @@ class CellCache:
 def aggregate(
     run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
 ) -> dict[str, CellData]:
-    """Return cell id -> data for every cell of the run, measured or not, reusing cells of `cache`. Raises ValueError
-    for blocks of unknown cells or with impossible times."""
+    """Return cell id -> data for every cell of the run, measured or not. Cells in `cache` without new blocks are
+    reused. Raises ValueError for blocks of unknown cells or with mixed devices, timers or metrics."""
     cache = cache or CellCache()
     owned: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
     for block in blocks:
@@ -341,7 +339,7 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
 
 
 def same_code(run: Run) -> bool:
-    """Whether this is an A/A run: all sides have the same tree. Cells are then judged by their intervals."""
+    """Whether this is an A/A run: all sides have the same tree."""
     return len(run.sides) > 1 and len({side.tree for side in run.sides}) == 1
 
 
@@ -363,7 +361,7 @@ def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
 def _state(
     run: Run, cell: Cell, arm: str, blocks: Sequence[Block], broken: Sequence[Proof], *, checked: bool
 ) -> ArmState:
-    """Return an arm's state: skipped, else wrong code loaded, else not built, else merged outcomes of the epochs."""
+    """Return an arm's state, from the first that applies: skipped, wrong code loaded, build failed, outcomes."""
     if cell.skip:
         return ArmState("unsupported", cell.skip)
     side, peer = Arm.of(arm).side, Arm.of(arm).peer
@@ -390,10 +388,10 @@ def _state(
 
 
 def _over_epochs(tried: Sequence[tuple[int, Outcome]], *, last: bool) -> ArmState:
-    """Merge an arm's outcomes (epoch, outcome): the worst status wins, with one exception.
+    """Merge an arm's outcomes, given as (epoch, outcome), into a state: the worst status counts, with one exception.
 
-    A crash, timeout or exhausted memory in a single epoch is only a warning if two or more other epochs succeeded. A
-    wrong output, an unsupported case or a missing kernel always counts. `last`: no further epoch follows.
+    A crash, timeout or exhausted memory in a single epoch is only a warning if two or more other epochs succeeded.
+    `last`: no further epoch follows.
     """
     failed = {epoch for epoch, outcome in tried if outcome.status in TRANSIENT}
     good = {epoch for epoch, outcome in tried if outcome.status in RUNS} - failed

@@ -1,4 +1,4 @@
-"""The summary of a run (counts, trust, exit code, a sentence), and its warnings with advice, one per kind."""
+"""Summarise a run in counts, an exit code and a sentence, and write its warnings with advice."""
 
 from __future__ import annotations
 
@@ -29,8 +29,7 @@ _VERDICTS = ("slower", "faster", "slight", "same", "unclear", "broken", "unsuppo
 
 
 def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) -> Header:
-    """Return the summary of a run. `rows` compare base with targets; `within` compares variants, and is used only in
-    the sentence of a run with one side."""
+    """Return the summary of a run. `rows` compare base with targets, `controls` base with itself, `within` variants."""
     tested = self_comparisons(rows, controls)
     outside, inside = len(beyond_margin(run, cells, tested)), sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows) | {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
@@ -50,7 +49,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
 
 
 def untimed(run: Run) -> Header:
-    """Return the summary of a run without timing: how many cells Nsight Compute profiled, and which arms failed."""
+    """Return the summary of a run that timed nothing: cells profiled by Nsight Compute, and arms that failed."""
     failed = [one for one in run.profiles if one.status not in ("ok", "unsupported")]
     cells = {one.cell for one in run.profiles if one.status == "ok"}
     sentence = f"{plural(len(cells), 'cell')} under Nsight Compute, nothing was timed"
@@ -62,7 +61,7 @@ def untimed(run: Run) -> Header:
 
 
 def self_comparisons(rows: Rows, controls: Rows) -> list[Comparison]:
-    """Return the comparisons of code with itself (controls, and rows of identical code) that have an interval."""
+    """Return the comparisons of code with itself that have an interval: controls, and rows of identical code."""
     known = [row for row in rows if "identical_code" in row.reasons]
     return [row for row in (*controls, *known) if row.low_pct is not None]
 
@@ -75,7 +74,7 @@ def inside_margin(run: Run, row: Comparison) -> bool:
 
 
 def beyond_margin(run: Run, cells: Cells, rows: Rows) -> Rows:
-    """Return the rows of `self_comparisons` whose whole interval lies outside the margin: false alarms.
+    """Return the rows of `self_comparisons` whose whole interval lies outside the margin: these are false alarms.
 
     The error level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have a false alarm.
     """
@@ -100,11 +99,11 @@ def base_not_ok(row: Comparison) -> bool:
 
 
 def count(run: Run, rows: Rows) -> dict[str, int]:
-    """Count rows: slower + faster + slight + same + unclear + broken + unsupported + missing = comparisons.
+    """Count rows by verdict; each of the `comparisons` rows has one verdict.
 
-    Further counts overlap: `undecided` (further epochs could decide), `base_not_ok` (the base does not run),
-    `identical` (`same` because of identical code), `waived` (`slower` with a waiver), and `suspect_slower` and
-    `suspect_faster` (rejected by false-discovery control).
+    Other counts overlap: `undecided` (further epochs could decide), `base_not_ok` (the base does not run), `identical`
+    (`same` because the code is identical), `waived` (`slower` with a waiver), `suspect_slower` and `suspect_faster`
+    (may be chance: rejected by false-discovery control).
     """
     counts = {"cells": len(run.cells), "comparisons": len(rows)} | dict.fromkeys(_VERDICTS, 0)
     for row in rows:
@@ -136,7 +135,7 @@ def _mostly_undecided(of: Counts) -> bool:
 
 
 def answer(counts: Counts, *, measured: bool) -> Answer:
-    """Return what to do. `unjudged`: nothing measured, tampering, failed controls, or too many undecided rows."""
+    """Return what the user should do: `act`, `confirm` first, nothing (`fine`); `unjudged`: no answer yet."""
     if not measured or counts.get("controls_outside") or counts.get("tampered"):
         return "unjudged"
     if counts.get("broken") or certain(counts, "slower"):
@@ -161,10 +160,10 @@ def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
 
 
 def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
-    """Return the exit code (docs/DESIGN.md, "Exit codes, everywhere"), the first that applies in the order below.
+    """Return the exit code (docs/DESIGN.md, "Exit codes, everywhere").
 
-    With `--fail-on never` only "nothing measured" fails. Exit code 4 for doubt needs one unclear row with `--fail-on
-    unclear`, else more than a tenth of the judged rows.
+    With `--fail-on never` only "nothing measured" fails. With `--fail-on unclear` one unclear row gives exit code 4,
+    else more than a tenth of the judged rows.
     """
     fail_on = run.options.fail_on
     if not measured:
@@ -180,7 +179,6 @@ def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
 
 
 def _one_branch(run: Run, counts: Counts, within: Rows) -> str:
-    """Return the sentence of a run with one side."""
     known = Counter(row.verdict for row in within if row.pct is not None)
     between = "one branch alone has no verdict"
     if known:
@@ -193,8 +191,8 @@ def _one_branch(run: Run, counts: Counts, within: Rows) -> str:
 def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, action: bool = False) -> str:
     """Return the sentence of a comparison, like `3 slower, 1 faster, 2 unchanged (6 cells).`
 
-    Changes count if they survive false-discovery control. The sentence starts with `_lead` if the run has no answer,
-    and always with `action`. `margin` is in per cent; `same_code`: all sides have the same tree.
+    Changes that may be chance are counted apart. With `action`, or if the run gives no answer, the sentence begins with
+    what the user should do. `margin` is in per cent; `same_code`: all sides have the same tree.
     """
     if not measured:
         return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
@@ -211,7 +209,7 @@ def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, a
 
 
 def _lead(counts: Counts, margin: float) -> str:
-    """Return the sentence's start: whether to act, and why a run that cannot be trusted gives no answer."""
+    """Return the beginning of the summary's sentence: what the user should do, and why a run gives no answer."""
     if counts.get("tampered"):
         return f"Do not act on this run, {plural(counts['tampered'], 'file')} that it rests on changed while it ran"
     if counts.get("controls_outside"):
@@ -252,15 +250,15 @@ _WARNINGS = {
     ),
     "proof": (
         "a worker loaded code from outside its own side",
-        "its times are not shown; look for an editable install or a path that points elsewhere",
+        "times of this code are not shown; look for an editable install or a path that points elsewhere",
     ),
     "wrong_shown": (
-        "wrong outputs; their times are shown because of --allow-wrong",
+        "outputs are wrong; times are shown because of --allow-wrong",
         "do not use these times",
     ),
     "suspect": (
         "{n} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
-        "their intervals are valid; `abprof rerun RUN` measures them again",
+        "the intervals are valid; `abprof rerun RUN` measures these rows again",
     ),
     "clock": (
         "the device's clock differed between the sides by up to {most:.2g} %, and the verdict depends on that",
@@ -279,7 +277,7 @@ _WARNINGS = {
         "check for a result reused from an earlier call, another data type, or a workload that counts too much work",
     ),
     "tail": (
-        "more calls of the target are slow: the slowest tenth by up to {most:+.1f} %, while the median is not",
+        "more calls of the target are slow: the slowest tenth by up to {most:+.1f} %, the median by less",
         "the verdict uses the median; report.html shows both changes in the cell's detail",
     ),
     "dependent": (
@@ -296,11 +294,11 @@ _WARNINGS = {
     ),
     "one_at_a_time": (
         "the sides do not fit into memory together: each was measured alone, in two visits",
-        "their intervals are wider; a device with more memory gives narrower ones",
+        "intervals are wider; a device with more memory gives narrower intervals",
     ),
     "foreign": (
         "other processes used the device: {names}",
-        "end them or wait, then run again",
+        "end these processes, or wait until they end; then run again",
     ),
 }
 
@@ -326,7 +324,7 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
 
 
 def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
-    """Yield warnings about verdicts that may be due to chance, another reading or dependent epochs."""
+    """Yield warnings about verdicts to doubt, such as changes that may be chance."""
     because = {code: [row for row in rows if code in row.reasons] for code in ("clock", "power", "timer", "tail")}
     yield from _rows("suspect", [r for r in rows if r.verdict in {"slower", "faster"} and not r.discovery])
     yield from _rows(
@@ -344,7 +342,7 @@ def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
 
 
 def _conditions(blocks: Sequence[Block]) -> Iterator[Advice]:
-    """Yield warnings about a machine that was too busy, lacked memory for both sides, or ran other processes."""
+    """Yield warnings about the machine: too busy, too little memory, or other processes on the device."""
     lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
     yield from _rows("rejected", lost, why=", ".join({block.rejected_why: 0 for block in lost}))
     yield from _rows("one_at_a_time", [block for block in blocks if block.alone])
@@ -398,7 +396,7 @@ def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:
 
 
 def _too_fast(run: Run, data: CellData, row: Comparison) -> bool:
-    """Whether the target exceeds the rate of plain torch's best matrix product in this run, and the base does not."""
+    """Whether the target, but not the base, is faster than plain torch's best matrix product in this run."""
     machine = run.machines.get(data.device)
     known, medians = machine.ceilings if machine else run.ceilings, [*map(data.epoch_medians, (row.from_, row.to))]
     if not known or not known.tflops or not data.cell.flops or not all(medians):
@@ -409,10 +407,10 @@ def _too_fast(run: Run, data: CellData, row: Comparison) -> bool:
 
 def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
     out = [row for row in rows if undecided_row(row) and not WITHHELD & set(row.reasons)]
-    kind, text, advice = "undecided", "undecided when the run ended", f"a --budget above {run.options.budget:g}s"
+    kind, text, advice = "undecided", "undecided when the run ended", f"give a --budget above {run.options.budget:g}s"
     margins = [row.certifiable_pct for row in out if row.certifiable_pct is not None]
     if all("quick_worth_confirming" in row.reasons for row in out):
-        kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run them without --quick"
+        kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run these cells without --quick"
     elif all("budget" in row.reasons and not row.look for row in out):
         text = f"undecided: the budget ended before {stats.LOOKS[0]} epochs, the fewest that give a verdict"
     elif margins:
@@ -421,11 +419,11 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
     if kind == "undecided" and seconds:
         advice = f"`abprof rerun RUN --only unclear`: {len(seconds)} of them would be decided after about {sum(seconds):.0f} s"
     if run.status == "interrupted":
-        advice = "--resume with its folder goes on"
+        advice = "continue with abprof run --resume RUN"
     elif all("epochs" in row.reasons for row in out):
         more = any(row.epochs < stats.LOOKS[-1] for row in out)
-        advice = f"larger --epochs, up to {stats.LOOKS[-1]}, " if more else ""
-        advice += "a quieter machine, or a wider --margin"
+        advice = f"give more --epochs (up to {stats.LOOKS[-1]}), " if more else ""
+        advice += "use a quieter machine, or widen --margin"
     if out:
         found = tuple(dict.fromkeys(row.cell for row in out))
         yield Advice(kind=kind, text=f"{len(out)} of {len(rows)} rows {text}", advice=advice, cells=found)

@@ -2,18 +2,17 @@
 
 A live run and `abprof report` both call `judge`.
 
-The verdict is the first rule that holds, on log ratios of time with the repeated intervals of `stats` (95 % for a
-change; 90 % for equivalence, that is two one-sided tests at 5 %):
+The verdict on a pair is the first rule that holds for the intervals (`stats`) of log(time after / time before):
     slower     the whole 95 % interval is above log(1 + threshold)
     faster     the whole 95 % interval is below log(1 - threshold)
-    same       the 90 % interval lies inside the margin (never wider than the cell's threshold)
+    same       the 90 % interval lies inside the margin, or inside the threshold if that is narrower
     slight     the 95 % interval excludes zero and lies inside the threshold
     unclear    otherwise, when measuring ends; until then the cell gets more epochs
-The intervals cover jointly over all planned looks, so stopping at the first look that decides does not add errors.
+The intervals allow for several looks at the data, so stopping at the first look that decides adds no errors.
 
-A verdict becomes `unclear` if another reading contradicts it with 95 % confidence. Readings: times as read against
-times rescaled to one clock (reason `clock`); slices, which are one-second stretches of calls without pauses (`power`);
-and the parent's clock (`timer`).
+A verdict becomes `unclear` if one of these measurements contradicts the verdict with 95 % confidence: times as read
+against times rescaled to one clock (reason `clock`), slices, which are one-second stretches of calls without pauses
+(`power`), or the parent's clock (`timer`).
 
 Targets, peers and variants are three families, each with its own false-discovery control. Peers and variants do not
 affect the summary, the exit code or the number of epochs, except variants in a run with one side.
@@ -54,7 +53,7 @@ Role = Literal["target", "peer", "variant", "control"]
 
 
 class Pair(NamedTuple):
-    """Two arms of one cell to compare, and the role of the comparison."""
+    """Two arms of one cell to compare, and the kind of comparison."""
 
     before: str
     after: str
@@ -62,10 +61,10 @@ class Pair(NamedTuple):
 
 
 def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None) -> Run:
-    """Return the run with results computed from `blocks` and `proofs`, without causes. Pure.
+    """Return the run with results computed from `blocks` and `proofs`; older results in `run` are replaced.
 
-    Results already in `run` are replaced. `cache` keeps cells' data between calls. Raises ValueError for a kept round
-    with an impossible time, and for blocks of a cell that the run does not have.
+    `cache` keeps cells' data between calls. Raises ValueError for an impossible time, and for blocks of a cell that the
+    run does not have.
     """
     if not run.options.timed:
         return msgspec.structs.replace(run, header=untimed(run))
@@ -93,12 +92,11 @@ def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache
 
 
 def _compared(run: Run, data: CellData) -> list[tuple[Role, Comparison]]:
-    """Return the comparison of every pair of a cell, memoized until the cell has new blocks."""
     return data.once("rows", lambda: [(pair.role, compare(run, data, pair)) for pair in pairs(run, data)])
 
 
 def provisional(run: Run, blocks: Sequence[Block]) -> list[tuple[Pair, list[float]]]:
-    """Return the pairs that `pursued` selects, with their epoch values so far (log ratios), from the first epoch on."""
+    """Return the pairs that decide when measuring ends, each with its epoch values so far (log ratios)."""
     cells = aggregate(run, blocks).values()
     found = [(pair, data.epoch_values(pair.before, pair.after)) for data in cells for pair in pairs(run, data)]
     return [(pair, values) for pair, values in found if values and pursued(run, pair.role)]
@@ -107,12 +105,12 @@ def provisional(run: Run, blocks: Sequence[Block]) -> list[tuple[Pair, list[floa
 def undecided(
     run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
 ) -> set[str]:
-    """Return the ids of the cells to measure in the next epoch. Before the first epoch: all cells that can run.
+    """Return the ids of the cells that need another epoch. Before the first epoch: all cells that can run.
 
-    A cell stops at the first planned look at which every comparison with a target (in a run with one side: between
-    variants) is decided and as precise as --precision requires. With --epochs N it stops after N epochs. A changed cell
-    that false-discovery control rejects continues. A failure that the machine may have caused allows two more epochs.
-    Peers do not prolong a cell; a control does until the first look. For a rerun pass only the rerun's blocks.
+    A cell is done at the first planned look at which every comparison with a target (in a run with one side: of
+    variants) is decided and as precise as --precision requires; with --epochs N, after N epochs. A change that may be
+    chance is measured up to the last look. A failure that the machine may have caused gets two more epochs. Peers never
+    prolong a cell. After `abprof rerun`, pass only the rerun's blocks.
     """
     cells = aggregate(run, blocks, proofs, cache)
     more = {cell for cell, data in cells.items() if data.once("open", partial(_wants_more, run, data))}
@@ -143,7 +141,7 @@ def _wants_more(run: Run, data: CellData) -> bool:
 
 
 def _open(run: Run, data: CellData, pair: Pair) -> bool:
-    """Whether a pair (with a target or control, or of variants in a run with one side) needs another epoch."""
+    """Whether `pair` needs another epoch."""
     states = data.state(pair.before), data.state(pair.after)
     values = data.epoch_values(pair.before, pair.after)
     if pair.role == "control":
@@ -164,7 +162,7 @@ def _open(run: Run, data: CellData, pair: Pair) -> bool:
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:
-    """Return cell id -> number of epochs behind the cell's verdict (the least over targets), without quick epochs."""
+    """Return cell id -> number of epochs that the cell's verdicts use (fewest of all targets); 0 with --quick."""
     found = {}
     for cell, data in aggregate(run, blocks, proofs).items():
         targets = [pair for pair in pairs(run, data) if pair.role == "target"]
@@ -178,8 +176,8 @@ def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
 
 
 def pairs(run: Run, data: CellData) -> list[Pair]:
-    """Return the pairs to compare: base with each target (same variant), base with its control, each peer with every
-    side, and within a side the baseline variant with every other variant, and each step of LADDER with the next.
+    """Return the pairs of arms to compare: base with each target, base with its control, and each peer with every side;
+    of a side's variants, the baseline with every other variant, and each step of LADDER with the next.
 
     The baseline is the first step of LADDER, or `against` of SWEEP; without a baseline variants are not compared.
     """
@@ -213,10 +211,10 @@ def precise(values: Sequence[float], options: Options) -> bool:
 
 
 def decide(values: Sequence[float], threshold: float, margin: float, rounding: float = 0.0) -> Verdict | None:
-    """Return the verdict of these epoch values (log ratios) at the last planned look; None if undecided.
+    """Return the verdict on epoch values (log ratios) at the last planned look reached; None if undecided.
 
-    `threshold` and `margin` are in per cent. The margin is cut to the threshold: otherwise a change could be both
-    `slower` and `same`. `rounding`: see `stats.repeated_interval`.
+    `threshold` and `margin` are in per cent; a margin above the threshold counts as the threshold. `rounding`: how far
+    rounding of times can change a log ratio.
     """
     strict, wide = (stats.repeated_interval(values, alpha, rounding) for alpha in (0.05, 0.10))
     return _by_intervals(strict, wide, threshold, margin) if strict and wide else None
@@ -234,7 +232,7 @@ def _by_intervals(strict: stats.Interval, wide: stats.Interval, threshold: float
 
 
 def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
-    """Return the number of epochs after which a look would decide, with equal mean and scatter; None: no look would."""
+    """Return the number of epochs that would decide if mean and scatter stay the same; None: no number would."""
     values, rounding = data.epoch_values(pair.before, pair.after), data.rounding(pair.before, pair.after)
     threshold, margin = run.options.threshold_of(data.cell.id), run.options.margin
     for look in stats.LOOKS if len(values) > 1 else ():
@@ -245,8 +243,8 @@ def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
 
 
 def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
-    """Return the verdict of `decide`; None if undecided. For times at one clock, `same` also requires times as read, or
-    times without pauses, to lie within the threshold: code that only lowers the clock is slower too."""
+    """Return the verdict of `decide`. For times at one clock, return None instead of `same` unless times as read, or
+    times without pauses, lie within the threshold: code that lowers the clock is slower, too."""
     before, after, threshold = pair.before, pair.after, run.options.threshold_of(data.cell.id)
     values = data.epoch_values(before, after)
     verdict = decide(values, threshold, run.options.margin, data.rounding(before, after))
@@ -257,8 +255,7 @@ def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
 
 
 def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
-    """Return the verdict on a pair, with numbers if both arms' times may be shown: before the first look a change, and
-    from then on also an interval."""
+    """Return the comparison of a pair: verdict, reasons and numbers. Intervals exist from the first look on."""
     before, after, role = pair
     values, percent = data.epoch_values(before, after), stats.percent
     threshold, rounding = run.options.threshold_of(data.cell.id), data.rounding(before, after)
@@ -321,7 +318,7 @@ def with_discoveries(rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def _without_times(data: CellData, pair: Pair) -> tuple[Verdict, tuple[str, ...]] | None:
-    """Return verdict and reasons if an arm is not ok (docs/DESIGN.md, "Outcomes are values"); None if both are ok."""
+    """Return verdict and reasons if an arm failed (docs/DESIGN.md, "Outcomes are values"); None if both arms run."""
     before, after, role = data.state(pair.before), data.state(pair.after), pair.role
     first = {"peer": "peer_", "variant": "first_"}.get(role, "base_")
     second = {"control": "control_", "variant": "second_"}.get(role, "")  # reasons about a target have no prefix
@@ -340,7 +337,7 @@ def _without_times(data: CellData, pair: Pair) -> tuple[Verdict, tuple[str, ...]
 
 
 def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
-    """Return verdict and reasons from the epoch values; `unclear` if another reading contradicts them."""
+    """Return verdict and reasons of a pair whose arms both run. `values`: the pair's epoch values."""
     options, threshold = run.options, run.options.threshold_of(data.cell.id)
     interrupted = run.status == "interrupted"
     if not values:
@@ -368,16 +365,16 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
 
 
 def _sustained_contradicts(verdict: Verdict, slices: stats.Interval, theta: float, margin: float) -> bool:
-    """Whether `slices`, the interval of calls without pauses, contradicts the verdict: for `same` the interval lies
-    outside the margin (per cent), for other verdicts it excludes 0 on the side opposite to `theta`."""
+    """Whether `slices`, the interval of calls without pauses, contradicts the verdict on the change `theta`: lies
+    outside the margin (per cent) for `same`, or for another verdict shows a change in the opposite direction."""
     low, high = stats.band(margin) if verdict == "same" else (0.0, 0.0)
     up, down = slices.low > high, slices.high < low
     return (up or down) if verdict == "same" else (down if theta > 0 else up)
 
 
 def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin: float) -> bool:
-    """Whether the intervals of times at one clock and of times as read are disjoint, while the sides' clocks differ by
-    more than a quarter of the margin (per cent)."""
+    """Whether times at one clock and times as read contradict each other: their intervals are disjoint and do not show
+    the same direction, and the sides' clocks differ by more than a quarter of the margin (per cent)."""
     other = data.epoch_values(pair.before, pair.after, "read" if data.at_one_clock else "cycles")
     judged, second = stats.repeated_interval(values), stats.repeated_interval(other)
     if judged is None or second is None or len(other) < len(values):
@@ -390,11 +387,11 @@ def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin
 
 
 def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
-    """Whether the parent's clock contradicts the verdict, with 95 % confidence over epochs; False without readings.
+    """Whether the parent's clock contradicts the verdict with 95 % confidence; False if its readings are missing.
 
-    Code under test can patch the worker's timer, but not the parent's clock, which covers a whole turn with flushes,
-    resets and messages. The parent's clock contradicts `faster` if it shows less than half of the saving. If host time
-    is judged, it also contradicts `faster`, `slight` and `same` by a change `threshold` per cent above the timer's.
+    Code under test can patch the worker's timer, but not the parent's clock, which measures whole turns. The parent's
+    clock contradicts `faster` if it shows less than half of the saving. If host time is judged, a slow-down of more
+    than `threshold` per cent that only the parent's clock shows contradicts every verdict but `slower`.
     """
     if verdict == "slower":
         return False
@@ -469,7 +466,7 @@ def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str,
 
 
 def _phases(recorded: Sequence[dict[str, float | None]]) -> dict[str, float | None] | None:
-    """Return ns per call of each phase (mean over passes) and `residual`: total minus all phases; None if empty."""
+    """Return the mean ns per call of each phase, and `residual`: the total minus all phases. None if empty."""
     means: dict[str, float | None] = {}
     for name in dict.fromkeys(name for each in recorded for name in each):
         known = [value for each in recorded if (value := each.get(name)) is not None]

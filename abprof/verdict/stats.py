@@ -1,8 +1,8 @@
 """Statistics of the verdicts: pure functions of epoch values.
 
-The statistical unit is the epoch (fresh worker processes). An epoch's value D is the median over its rounds of the log
-ratio of times, log(to/from). The effect `theta` is the mean of D over epochs. Functions take and return log ratios
-unless a name says `percent` or `pct`; on the log scale equal steps up and down cancel.
+A comparison has two arms, `from` and `to`. An epoch's value is the median, over the epoch's rounds, of the log ratio
+log(to/from) of their times. The effect `theta` is the mean of the epoch values. Functions take and return log ratios
+unless a name says `percent` or `pct`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _LARGEST = 700.0  # log ratio: exp() of more overflows
 
 @dataclass(frozen=True)
 class Interval:
-    """The mean log ratio `theta` with its confidence interval, and the number of epochs used."""
+    """Confidence interval of the mean log ratio `theta`, from the values of `epochs` epochs."""
 
     theta: float
     low: float
@@ -46,16 +46,15 @@ class Interval:
 
 
 def last_look(epochs: int) -> int:
-    """Return the largest planned look (number of epochs) that is at most `epochs`; 0 before the first look."""
+    """Return the last look that `epochs` epochs have reached; 0 before the first look."""
     return max((look for look in LOOKS if look <= epochs), default=0)
 
 
 def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: float = 0.0) -> Interval | None:
-    """Return the confidence interval whose level 1 - alpha holds jointly for all LOOKS; None before the first look.
+    """Return the confidence interval of the mean at the last look reached; None before the first look.
 
-    Only the first epochs, up to the last planned look, are used, because the joint level holds at planned looks only.
-    Equal values give zero width. `alpha`: a row of JOINT. `rounding`: the largest log ratio that rounding of printed
-    times can hide; widens the interval on both sides.
+    With probability 1 - `alpha` the intervals of all looks contain the true mean. `alpha` must be in the table JOINT.
+    `rounding` (log ratio) is added on both sides, for times that were printed with few digits.
     """
     look = last_look(len(values))
     if not look:
@@ -65,7 +64,7 @@ def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: fl
 
 
 def expected_interval(values: Sequence[float], look: int, alpha: float = 0.05, rounding: float = 0.0) -> Interval:
-    """Return the repeated interval of `look` epochs with the mean and scatter of `values` (two or more)."""
+    """Return the interval to expect after `look` epochs, if mean and scatter stay those of `values` (two or more)."""
     from scipy.special import stdtrit
 
     mean, error = _mean_and_error(values)
@@ -74,12 +73,12 @@ def expected_interval(values: Sequence[float], look: int, alpha: float = 0.05, r
 
 
 def tabled(alpha: float) -> float:
-    """Return the largest alpha in JOINT that is at most `alpha`, or the smallest alpha in JOINT."""
+    """Return the largest alpha in the table JOINT that is at most `alpha`, or else the table's smallest."""
     return max((row for row, _ in JOINT if row <= alpha), default=JOINT[0][0])
 
 
 def student_interval(values: Sequence[float], alpha: float) -> Interval:
-    """Return the two-sided Student interval of the mean at level 1 - alpha, for two or more values."""
+    """Return Student's two-sided confidence interval of the mean of two or more values, at level 1 - `alpha`."""
     from scipy.special import stdtrit
 
     mean, error = _mean_and_error(values)
@@ -88,10 +87,9 @@ def student_interval(values: Sequence[float], alpha: float) -> Interval:
 
 
 def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
-    """Return the p-value of "theta lies in [low, high]", corrected for all LOOKS; None before the first look.
+    """Return the p-value of the hypothesis that theta lies in [low, high]; None before the first look.
 
-    This is twice the one-sided Student p-value for the nearer bound, corrected by `joint_p`: p <= 0.05 if and only if
-    the repeated 95 % interval lies outside [low, high].
+    The p-value allows for repeated looks: p <= 0.05 exactly if the 95 % `repeated_interval` lies outside [low, high].
     """
     from scipy.special import stdtr
 
@@ -106,7 +104,7 @@ def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
 
 
 def joint_p(smallest: float) -> float:
-    """Return the probability under the null that the smallest two-sided p over LOOKS is <= `smallest`, from JOINT."""
+    """Return the probability, without an effect, that any look has a two-sided p-value of at most `smallest`."""
     bound = min(1.0, len(LOOKS) * smallest)
     if smallest < JOINT[0][1]:
         return min(bound, JOINT[0][0])
@@ -116,7 +114,6 @@ def joint_p(smallest: float) -> float:
 
 
 def _mean_and_error(values: Sequence[float]) -> tuple[float, float]:
-    """Return mean and standard error. The error is 0 for values equal up to floating-point rounding."""
     data = np.asarray(values, dtype=float)
     mean, spread = float(data.mean()), float(data.std(ddof=1))
     return mean, 0.0 if spread <= 1e-14 * max(1.0, abs(mean)) else spread / math.sqrt(data.size)
@@ -128,20 +125,19 @@ def percent(theta: float) -> float:
 
 
 def band(pct: float) -> tuple[float, float]:
-    """Return the log ratios of -pct and +pct per cent of time. The lower bound is -inf from 100 % on."""
+    """Return the log ratios of -`pct` and +`pct` per cent of time; the first is -inf if `pct` is 100 or more."""
     return (math.log1p(-pct / 100) if pct < 100 else -math.inf, math.log1p(pct / 100))
 
 
 def half_width_pct(interval: Interval) -> float:
-    """Return half the width of the interval, in per cent of time."""
+    """Return half the interval's width, in per cent of time."""
     return (percent(interval.high) - percent(interval.low)) / 2
 
 
 def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> float | None:
-    """Return the smallest effect (log ratio) that epochs with the scatter of `values` show to lie above `bound` (95 %
-    confidence) with probability `power`; None before the first look.
+    """Return the smallest effect (log ratio) whose 95 % interval would lie above `bound` with probability `power`.
 
-    The mean of E epochs is theta + t s / sqrt(E), with t of Student's distribution.
+    Assumes as many epochs as in `values`, with the same scatter. Returns None before the first look.
     """
     from scipy.special import stdtrit
 
@@ -153,17 +149,17 @@ def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> flo
 
 
 def more_often(after: int, before: int) -> float:
-    """Return the one-sided p-value of a sign test: P(X >= after) for X ~ Binomial(after + before, 0.5)."""
+    """Return the one-sided p-value of a sign test: are `after` events more than `before` events by more than chance?"""
     from scipy.special import bdtrc
 
     return float(bdtrc(after - 1, after + before, 0.5)) if after else 1.0
 
 
 def lag_one(series: Sequence[Sequence[float]], p: float = 0.002) -> float | None:
-    """Return the lag-one autocorrelation of epoch values, the mean over comparisons, or None if it may be chance.
+    """Return the lag-one autocorrelation of epoch values, averaged over comparisons; None if it is not significant.
 
-    Significance is tested by random orders of the epochs, the same for all comparisons, because comparisons share
-    epochs. `p`: largest p-value. None with fewer than six epochs, which have too few orders.
+    `series` holds the epoch values of each comparison. Significance, at level `p`, is tested by permuting the epochs of
+    all comparisons alike. Returns None with fewer than six epochs.
     """
     most = max(map(len, series), default=0)
     used = [np.asarray(each) - np.mean(each) for each in series if len(each) == most and len(set(each)) > 1][:200]
@@ -181,8 +177,8 @@ def lag_one(series: Sequence[Sequence[float]], p: float = 0.002) -> float | None
 
 
 def own_time(epoch_medians: Sequence[float]) -> tuple[float, float | None, float | None]:
-    """Return (time, low, high) of an arm: geometric mean of its epoch medians, and 95 % Student interval (None with one
-    epoch). For display: no verdict uses these numbers."""
+    """Return the geometric mean of an arm's epoch medians, and the bounds of its 95 % interval (None with one epoch).
+    Reports show these numbers; verdicts do not use them."""
     first = float(epoch_medians[0])
     if len(epoch_medians) == 1:
         return first, None, None
@@ -193,7 +189,7 @@ def own_time(epoch_medians: Sequence[float]) -> tuple[float, float | None, float
 
 
 def false_alarm_bound(alarms: int, controls: int) -> float | None:
-    """Return the 95 % upper bound of the false-alarm rate (Clopper & Pearson 1934); None without controls."""
+    """Return the upper 95 % bound of the false-alarm rate (Clopper & Pearson 1934); None without controls."""
     from scipy.special import betaincinv
 
     if not controls:
@@ -202,9 +198,9 @@ def false_alarm_bound(alarms: int, controls: int) -> float | None:
 
 
 def discoveries(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
-    """Return which hypotheses Benjamini and Hochberg (1995) reject at false-discovery rate `q`; p None: not tested.
+    """Return for each p-value whether Benjamini and Hochberg's method (1995) rejects at false-discovery rate `q`.
 
-    scipy.stats.false_discovery_control does the same, but takes a second to import.
+    A p-value of None (not tested) gives False. scipy.stats has this method, but takes a second to import.
     """
     known = sorted(p for p in p_values if p is not None)
     limit = max((p for k, p in enumerate(known, 1) if p * (len(known) / k) <= q), default=-1.0)

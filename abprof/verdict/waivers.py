@@ -1,7 +1,7 @@
-"""Waivers: accepted slow-downs. A covered row stays `slower` with the reason `waived`, and does not fail the run.
+"""Waivers: accepted slow-downs. A `slower` row that a waiver covers gets the reason `waived`; the run does not fail.
 
-A waiver covers `slower` rows up to a largest change, in runs that began on or before its last day. Waivers are read
-from base's commit (abprof/system/waiver_file.py), so a pull request cannot waive its own slow-down.
+A waiver accepts slow-downs of its cells up to a limit, until its last day. Waivers are read from base's commit
+(abprof/system/waiver_file.py), so a pull request cannot waive its own slow-down.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ FILE = "abprof-waivers.toml"
 
 
 def in_force(run: Run) -> tuple[Waiver, ...]:
-    """Return the waivers whose last day had not passed when the run began, so that later reports agree."""
+    """Return the waivers that had not expired when the run began."""
     return tuple(one for one in run.waivers if run.began[:10] <= one.expires)
 
 
 def _accepted(run: Run, row: Comparison) -> float | None:
-    """Return the largest change (per cent) that waivers in force accept for a `slower` row; None without a waiver."""
+    """Return the largest slow-down (per cent) that waivers accept for a `slower` row; None if no waiver applies."""
     most = (one.most_pct for one in in_force(run) if fnmatchcase(row.cell, one.cells) and row.verdict == "slower")
     return max(most, default=None)
 
 
 def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Return the rows, with the reason `waived` added to rows that a waiver covers."""
+    """Return all rows; those that a waiver covers get the reason `waived`."""
     accepted = [(row, _accepted(run, row)) for row in rows]
     return tuple(
         msgspec.structs.replace(row, reasons=(*row.reasons, "waived")) if most and (row.pct or 0.0) <= most else row
@@ -37,14 +37,14 @@ def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
 
 
 def describe(waiver: Waiver) -> str:
-    """Return a line like `dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
+    """Return a waiver as a line, like `dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
     return (
         f"{waiver.cells}: up to {waiver.most_pct:g} % slower until {waiver.expires} ({waiver.owner}: {waiver.reason})"
     )
 
 
 def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
-    """Yield warnings about expired waivers of this run's cells, and about rows slower than their waiver allows."""
+    """Yield warnings about expired waivers for this run's cells, and about cells slower than their waivers allow."""
     names, valid = [cell.id for cell in run.cells], in_force(run)
     old = [one for one in run.waivers if one not in valid and any(fnmatchcase(name, one.cells) for name in names)]
     if old:

@@ -39,17 +39,17 @@ _NAMESPACE = f"abprof_workloads.{WRAPPED}"
 
 
 class Caught(BaseException):
-    """Raised in place of timing, with the operation as argument. Benchmarks do not catch a BaseException."""
+    """Ends a benchmark where it would time a call. The exception's argument is the call, as an Op."""
 
 
 class Wrapped:
-    """A workload (docs/WRITING.md) that takes its cases and calls from a benchmark's file, without a reference."""
+    """A workload (docs/WRITING.md) whose cases and calls come from a benchmark's file, without a reference."""
 
     API = 1
 
     def __init__(self, where: str, *, kernel: str) -> None:
-        """Wrap the benchmark `where`: FILE or FILE:NAME, relative to the repository's root. `kernel` is the import name
-        of the package under test, also its name in abprof.toml. The caller's file is taken as the workload's file."""
+        """Wrap the benchmark `where` (FILE or FILE:NAME, relative to the repository's root). `kernel` is the import
+        name of the package under test, as in abprof.toml."""
         self.file, _, self.name = where.partition(":")
         self.KERNEL, self.__doc__ = kernel, f"{where}, wrapped"
         frames = map(sys._getframe, itertools.count(1))
@@ -57,7 +57,7 @@ class Wrapped:
 
     @property
     def path(self) -> Path:
-        """Path of the benchmark's file or folder. Raises FileNotFoundError if the repository does not have `file`."""
+        """Path of the benchmark's file or folder. Raises FileNotFoundError if the repository lacks the path."""
         folder = Path(self._workload).resolve().parent
         copied = folder / WRAPPED
         for place in [copied] if copied.is_dir() else [folder, *folder.parents]:
@@ -67,14 +67,14 @@ class Wrapped:
         raise FileNotFoundError(f'no file {self.file}: add benchmarks = ["{first}"] to abprof.toml')
 
     def described(self) -> types.ModuleType:
-        """Import the benchmark to read its declarations, with a stand-in for the package under test."""
+        """Import the benchmark's file with a stand-in for the package under test, and return the module."""
         with self.without_package():
             return _load(self.path)
 
     @contextlib.contextmanager
     def without_package(self) -> Iterator[None]:
-        """Run the block with a stand-in for the package under test, unless the package is already imported. At the end,
-        unload the modules of the package and of the benchmark that the block imported."""
+        """Replace the package under test by a stand-in within the block, unless the package is already imported.
+        Afterwards unload the modules of the package and the benchmark that the block imported."""
         package, folder = self.KERNEL.partition(".")[0], str(self.path if self.path.is_dir() else self.path.parent)
         before, finder = set(sys.modules), _StandIns(package)
         if package not in sys.modules:
@@ -90,11 +90,11 @@ class Wrapped:
                     sys.modules.pop(name, None)
 
     def inputs(self, case: Mapping[str, Any], device: object, number: int) -> dict[str, Any]:  # noqa: ARG002
-        """Return the seed (`number`) and the device: a benchmark makes its own inputs when called."""
+        """Return only the seed (`number`) and the device, because a benchmark makes its own inputs."""
         return {"seed": number, "device": str(device)}
 
     def prepare(self, kernel: object, variant: str | None, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> Op:  # noqa: ARG002
-        """Return the operation that the benchmark would time in this case. Raises ValueError if no call is timed."""
+        """Return the operation that the benchmark times in this case. Raises ValueError if no call is timed."""
         _seed(inputs["seed"])
         try:
             return self.operation(case, inputs["device"])
@@ -102,12 +102,11 @@ class Wrapped:
             return cast("Op", caught.args[0])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Return this case's operation, or raise Caught with the operation as argument."""
+        """Return the call that the benchmark would time. An implementation may instead raise Caught with the call."""
         raise NotImplementedError
 
 
 def _seed(number: int) -> None:
-    """Seed all random generators, so that a benchmark makes equal inputs on every side."""
     torch.manual_seed(number)
     random.seed(number)
     if "numpy" in sys.modules:
@@ -115,7 +114,7 @@ def _seed(number: int) -> None:
 
 
 def _plain(value: object) -> Any:
-    """Return an axis's value as a plain value; for a torch.dtype its name. Raises TypeError for a stand-in."""
+    """Return an axis's value if it is a str, int, float or bool, else its name, like "float16"."""
     if isinstance(value, _StandIn):
         value.no_value()
     if isinstance(value, str | int | float | bool):
@@ -124,7 +123,7 @@ def _plain(value: object) -> Any:
 
 
 def _as_now(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Wrap `call` in torch.no_grad() if gradients are off now: the benchmark's `with` block ends before `call` runs."""
+    """Return `call`, wrapped in torch.no_grad() if gradients are disabled now."""
     return call if torch.is_grad_enabled() else torch.no_grad()(call)
 
 
@@ -137,7 +136,7 @@ def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
 
 
 def _load(file: Path) -> types.ModuleType:
-    """Import `file` like a script: the file's folder is first on sys.path during the import, and last afterwards."""
+    """Import `file` like a script, with the file's folder first on sys.path."""
     folder = str(file.parent)
     package = f"{_NAMESPACE}.{re.sub(r'[^a-zA-Z0-9]', '_', folder)}"
     for name in (_NAMESPACE, package):  # relative imports find siblings, too
@@ -152,7 +151,7 @@ def _load(file: Path) -> types.ModuleType:
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Finds and loads stand-ins for a package and its submodules."""
+    """Import hook that supplies stand-ins for a package and its submodules."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -169,8 +168,8 @@ class _StandIns(MetaPathFinder, Loader):
 
 
 class _StandIn(types.ModuleType):
-    """Stands in for a missing package and all its attributes. Iteration, `in`, len() and truth tests raise TypeError:
-    cases must not depend on the package."""
+    """Replaces a package that cannot be imported, and its attributes. Iteration, len() and truth tests raise
+    TypeError."""
 
     def no_value(self, *_: object) -> NoReturn:
         package = self.__name__.partition(".")[0]
@@ -198,14 +197,14 @@ class _StandIn(types.ModuleType):
 
 
 class perf_report(Wrapped):  # noqa: N801 - used like a function
-    """Wrap a function marked by triton: perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib").
+    """Wrap a function decorated by triton: perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib").
 
-    The x and line values of the marked function become axes; the call that the function passes to do_bench is timed.
+    The x values and the line values become axes; the call that the function passes to do_bench is timed.
     """
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Return the presets: `default` and `full` have all points, `smoke` has the first x of each line."""
+        """Return the presets: `default` and `full` with all x values, `smoke` with the first; each with all lines."""
         _, one = self._marked(self.described())
         points = [tuple(map(_plain, point)) for point in _points(one)]
         lines = {one.line_arg: [_plain(line) for line in one.line_vals]}
@@ -224,26 +223,25 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         raise ValueError(f"{self.name} did not call triton.testing.do_bench")
 
     def _marked(self, module: Any) -> tuple[Callable[..., Any], Any]:
-        """Return the marked function and its Benchmark. Raises ValueError unless the mark has exactly one Benchmark."""
+        """Return the decorated function and its Benchmark. Raises ValueError unless there is exactly one Benchmark."""
         mark = getattr(module, self.name, None) if self.name else None
         marks = getattr(mark, "benchmarks", ())
         marks = marks if isinstance(marks, list | tuple) else [marks]
         if mark is None or len(marks) != 1:
-            what = f"{len(marks)} Benchmarks for {self.name or 'FILE:NAME without a name'}"
-            raise ValueError(f"{self.file} has {what} under triton.testing.perf_report, expected one")
+            what = f"{self.name or '(FILE:NAME without a name)'} has {len(marks)} Benchmarks"
+            raise ValueError(f"{self.file}: function {what} in triton.testing.perf_report, expected one")
         return mark.fn, marks[0]
 
 
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
-    """Return each x as a tuple with a value per name; like triton, repeat an x that is a single value."""
+    """Return the x values as tuples with a value per name; an x that is a single value is the value of every name."""
     count = len(list(benchmark.x_names))
     return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
 
 @contextlib.contextmanager
 def _intercepted() -> Iterator[None]:
-    """Run the block with triton's do_bench functions replaced, in every module, by functions that raise Caught. Calls
-    from triton (the autotuner) and torch (the compiler) still reach the real functions."""
+    """Make triton's do_bench functions raise Caught within the block, unless triton or torch calls them."""
     import triton.testing
 
     def catching(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -275,8 +273,8 @@ _QUIET = ["-q", "-c/dev/null", "-pno:cacheprovider", "-pno:benchmark", "-pno:xdi
 class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
     """Wrap a file or folder of tests with pytest-benchmark: pytest_benchmark("tests/test_speed.py", kernel="mylib").
 
-    Each test is a case. pytest runs the test in this process, with a fixture `benchmark` that intercepts the callable
-    and ends the test. Resources that a fixture closes at the end of the test are closed before the callable is timed.
+    Each test is a case. pytest runs the test in this process; the fixture `benchmark` records the callable and ends the
+    test. The callable is timed afterwards, when pytest has already torn down the test's fixtures.
     """
 
     @property
@@ -311,11 +309,12 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
             return fixture.found
         if skipped:
             raise Unsupported(skipped[0])
-        why = f"failed before: {last}" if code else "ended"
-        raise ValueError(f"{case[_AXIS]} passed nothing to its benchmark and {why}")
+        why = f": {last}" if code else ""
+        raise ValueError(f"{case[_AXIS]} did not call the fixture `benchmark`{why}")
 
     def _run(self, *argv: str, **hooks: object) -> tuple[int, str]:
-        """Run pytest with these hooks and fixtures, and print the output. Return exit code and last (error) line."""
+        """Run pytest with `hooks` as a plug-in. Return the exit code and the last error line; without errors the last
+        line."""
         plugin = types.ModuleType("abprof_plugin")
         vars(plugin).update(hooks)
         out, root = io.StringIO(), self.path if self.path.is_dir() else self.path.parent
@@ -335,7 +334,7 @@ def _pytest() -> Any:
 
 
 class _Fixture:
-    """The fixture `benchmark`, which intercepts a test's callable."""
+    """The fixture `benchmark`: records the callable that a test passes, and ends the test."""
 
     found: Op | None = None
     group = None
@@ -349,7 +348,7 @@ class _Fixture:
     def pedantic(
         self, target: Callable[..., Any], args: Any = (), kwargs: Any = None, setup: Any = None, **_rounds: Any
     ) -> NoReturn:
-        """Intercept the call, and end the test. `setup`, which may return new arguments, runs before every call."""
+        """Record the call, and raise Caught. `setup` runs before every call, and may return new (args, kwargs)."""
         given: list[Any] = [args, kwargs or {}]
 
         def reset() -> None:
@@ -372,7 +371,7 @@ _DTYPES = {"fp32": torch.float32, "tf32": torch.float32, "fp16": torch.float16, 
 
 
 class Mode(enum.Enum):
-    """The part of an operator that is timed: forward, backward or both."""
+    """Which part of an operator is timed: forward, backward or both."""
 
     FWD = "fwd"
     BWD = "bwd"
@@ -382,7 +381,7 @@ class Mode(enum.Enum):
 class tritonbench(Wrapped):  # noqa: N801 - used like a function
     """Wrap an operator: tritonbench("operators/softmax/operator.py:Operator", kernel="mylib").
 
-    The operator's inputs and its registered benchmark methods become axes. `mode`, the timed part: fwd, bwd or fwd_bwd.
+    The operator's inputs and its registered methods become axes. `mode` is the part to time: fwd, bwd or fwd_bwd.
     """
 
     def __init__(self, where: str, *, kernel: str, mode: str = "fwd") -> None:
@@ -392,12 +391,12 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Return the presets: `default` and `full` have all inputs and registered methods, `smoke` the first input."""
+        """Return the presets: `default` and `full` with all inputs, `smoke` with the first; each with all methods."""
         every = functools.cache(self._axes)
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
     def _axes(self, kind: str, *, first: bool = False) -> dict[Any, Any]:
-        """Return inputs and methods as axes. Raises ValueError for a class without registered methods or inputs."""
+        """Return inputs and registered methods as axes. Raises ValueError if the operator lacks either."""
         made = self._made(self.described(), kind)
         # Methods in source order, those of base classes first.
         methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}
@@ -415,7 +414,8 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return kind(_Options(device=device, mode=self._mode.value), [])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Call the case's registered method on the case's input, and return the operation of the workload's mode."""
+        """Return the forward pass, the backward pass or both, as `mode` says, of the case's method on the case's
+        input."""
         made = self._made(_load(self.path), device)
         inputs = next(itertools.islice(made.get_input_iter(), int(case["input"]), None))
         method = getattr(made, str(case["backend"]))
@@ -430,7 +430,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
 
 
 class _Options(argparse.Namespace):
-    """Options in tritonbench's style: an option that is not given reads as None."""
+    """Options as tritonbench passes them: an option that was not given is None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -439,7 +439,7 @@ class _Options(argparse.Namespace):
 
 
 class BenchmarkOperator:
-    """Base class of operators: holds device, dtype and mode, and has methods to override."""
+    """Base class for operators, which replaces tritonbench's class of this name."""
 
     DEFAULT_PRECISION = "bypass"
 
@@ -452,7 +452,7 @@ class BenchmarkOperator:
         return [list(one.shape) for one in inputs if isinstance(one, torch.Tensor)]
 
     def get_grad_to_none(self, args: Any) -> Any:
-        """Return tensors whose gradients are cleared before each call; None: no tensors."""
+        """Return the tensors whose gradients are cleared before each call, or None."""
 
 
 def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any], Any]:
@@ -465,7 +465,7 @@ def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any]
 
 
 def _provide_style() -> None:
-    """Make `tritonbench.utils.triton_op` importable, with names of this module. Other modules may be stand-ins."""
+    """Provide the module `tritonbench.utils.triton_op`, with classes and functions of this module."""
     if _STYLE in sys.modules:
         return
     if importlib.util.find_spec("tritonbench") is None:

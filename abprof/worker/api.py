@@ -1,7 +1,4 @@
-"""The workload API: the records and helpers that a workload file imports.
-
-from abprof.kit import Check, Op, Unsupported, Work, compare
-"""
+"""The workload API: records and helpers for workload files, which import them from `abprof.kit`."""
 
 from __future__ import annotations
 
@@ -18,13 +15,13 @@ __all__ = ["Band", "Check", "Op", "Sweep", "Unsupported", "Work", "accepts", "ag
 
 
 class Unsupported(Exception):
-    """Raise this exception for a case that cannot run here: the report shows the reason, and the case does not fail."""
+    """Raise this exception in a case that cannot run here. The report shows the reason, and the case does not fail."""
 
 
 @dataclass(frozen=True)
 class Op:
-    """An operation to measure. `call()` is timed. `reset()` runs untimed before each call, to restore in-place state
-    and gradients. `facts()` runs once after a call, and returns facts of this arm for the report."""
+    """An operation to measure. `call()` is timed. `reset()` runs before each call, untimed, to restore gradients and
+    inputs that the call changes. `facts()` runs once after a call, and returns values for the report."""
 
     call: Callable[[], Any]
     reset: Callable[[], None] | None = None
@@ -38,7 +35,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check of outputs. `max_rel` is relative to the largest magnitude in the reference."""
+    """Result of a check of outputs. `max_rel`: largest error relative to the reference's largest magnitude."""
 
     ok: bool
     reason: str = ""
@@ -48,7 +45,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Work:
-    """The work of one call: floating-point operations, bytes moved, and the name of the counting convention."""
+    """Work of one call: floating-point operations, bytes moved, and the name of the convention for counting."""
 
     flops: float | None = None
     bytes: float | None = None
@@ -56,11 +53,10 @@ class Work:
 
 
 def compare(outputs: Any, expected: Any, *, rtol: float, atol: float) -> Check:
-    """Compare tensors, or equally long sequences of tensors, of the same shapes, in float64.
+    """Compare tensors, or sequences of tensors of the same length, in float64.
 
-    An output passes if every element satisfies |out - ref| <= atol + rtol * max|ref|. The tolerance uses the largest
-    magnitude of the reference instead of the element's, because attention outputs are averages, whose errors scale with
-    the averaged values. Infinities must be equal in both; NaN and a wrong shape never pass.
+    An output passes if every element satisfies |out - ref| <= atol + rtol * max|ref|, where max is over the whole
+    reference. Shapes and infinities must be equal; NaN never passes.
     """
     worst_abs = worst_rel = 0.0
     outs, refs = tensors(outputs), tensors(expected)
@@ -95,8 +91,8 @@ _AGREE_NARROW = 0.1  # for types of eight bits or less
 def agree(outputs: Any, expected: Any) -> Check:
     """Compare outputs with those of another side, for workloads without a reference.
 
-    Like `compare`, with a tolerance by dtype: 1e-3 of the largest magnitude for float32, because tensor cores round to
-    TF32; integers must be equal. NaN agrees with NaN at the same index, unless every value is NaN.
+    The tolerance depends on the dtype: 1e-3 of the largest magnitude for float32, because tensor cores round to TF32;
+    integers must be equal. NaN agrees with NaN at the same index, unless every value is NaN.
     """
     outs, refs = tensors(outputs), tensors(expected)
     mine, other = (", ".join(str(one.dtype).removeprefix("torch.") for one in each) for each in (outs, refs))
@@ -119,8 +115,8 @@ def agree(outputs: Any, expected: Any) -> Check:
 
 
 def accepts(function: Callable[..., Any], *names: str) -> bool:
-    """Whether `function` takes arguments with these names; False if the signature is unknown (built-in or compiled
-    functions). Useful in a `prepare` for sides whose signatures differ."""
+    """Whether `function` takes arguments with these names; False if Python does not know the signature (compiled
+    functions). Lets a workload's `prepare` serve sides with different signatures."""
     try:
         inspect.signature(function).bind_partial(**dict.fromkeys(names))
     except (TypeError, ValueError):
@@ -129,7 +125,7 @@ def accepts(function: Callable[..., Any], *names: str) -> bool:
 
 
 def tensors(values: Any) -> list[torch.Tensor]:
-    """Return the tensors in a nested sequence or mapping, in order. None is skipped; other values raise TypeError."""
+    """Return the tensors in a nested sequence or mapping, in order, without None. Raises TypeError for other values."""
     if values is None:
         return []
     if isinstance(values, torch.Tensor):

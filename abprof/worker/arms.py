@@ -1,4 +1,4 @@
-"""The arms of one cell: make inputs and operations, warm up, re-allocate, and time calls."""
+"""The arms of a cell: make inputs and operations, warm up, and time calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LOADED = 1.5  # a first call that takes more usual times than this has loaded o
 
 @dataclass
 class Arm:
-    """An open arm. `inputs` and `pad` keep the memory allocated. `wall`: host time of the last untimed call, ns."""
+    """An open arm. `pad`: a buffer that shifts the inputs' addresses. `wall`: host ns of the last untimed call."""
 
     request: wire.Open
     module: types.ModuleType
@@ -35,12 +35,12 @@ class Arm:
     outputs: tuple[str, ...] = ()  # digests of the outputs in the first check
 
     def facts(self) -> dict[str, wire.Value]:
-        """Return the facts of the case and of this arm's operation."""
+        """Return facts of the case and of this arm's operation, for the report."""
         return workload.facts(self.module, types.MappingProxyType(self.request.case), self.inputs, self.op)
 
 
 class Arms:
-    """Holds a worker's workloads, kernel package and clock, and the open arms by id."""
+    """The open arms of a worker by id, with its workloads, kernel package and clock."""
 
     def __init__(self, start: wire.Start) -> None:
         self.start, self.clock, self.compiles = start, clock(start.device), Watch()
@@ -49,13 +49,13 @@ class Arms:
         self._package: types.ModuleType | None = None
 
     def module(self, name: str) -> types.ModuleType:
-        """Return the workload `name`: its module, imported by the first call, or the adapter WORKLOAD in the module."""
+        """Return the workload `name`: the imported module, or if the module wraps a benchmark its object WORKLOAD."""
         module = workload.load(name, self.start.workloads[name])
         wrapped: types.ModuleType = getattr(module, "WORKLOAD", module)  # an adapter, used like a module
         return wrapped
 
     def kernel(self) -> types.ModuleType:
-        """Return the package under test, imported by the first call."""
+        """Return the package under test; the first call imports the package."""
         if self._package is None:
             assert self.start.mount is not None, "this worker has no kernel package"
             # Set the name before the import, so that a failing import is attributed to the package.
@@ -65,7 +65,7 @@ class Arms:
         return self._package
 
     def inputs(self, request: wire.Open) -> Any:
-        """Make the inputs of a cell; equal requests give equal bytes."""
+        """Make the inputs of a cell; equal requests give equal inputs."""
         torch.manual_seed(request.seed)
         random.seed(request.seed)
         module = self.module(request.workload)
@@ -73,7 +73,7 @@ class Arms:
             return module.inputs(types.MappingProxyType(request.case), self.clock.device, request.seed)
 
     def prepared(self, request: wire.Open, inputs: Any) -> Op:
-        """Return the operation of the arm on `inputs`. Raises MissingPackage if the side lacks the variant."""
+        """Return the arm's operation on `inputs`. Raises MissingPackage if the side lacks package or variant."""
         module, case = self.module(request.workload), types.MappingProxyType(request.case)
         op: Op
         if request.peer:
@@ -87,13 +87,13 @@ class Arms:
         return op
 
     def make(self, request: wire.Open, placement: int) -> Arm:
-        """Make a new arm without calling its operation."""
+        """Make an arm without calling its operation. `placement`: seed of the inputs' addresses."""
         pad = self.clock.pad(placement)
         inputs = self.inputs(request)
         return Arm(request, self.module(request.workload), self.prepared(request, inputs), inputs, pad)
 
     def open(self, request: wire.Open) -> wire.Opened:
-        """Make an arm and call its operation until calls are warm. Exceptions of workload and package propagate."""
+        """Make an arm and warm it up. Exceptions of workload and package propagate."""
         if self.opened.pop(request.arm, None):
             gc.collect()
         self.clock.reset_peak()
@@ -109,9 +109,9 @@ class Arms:
         return wire.Opened(call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
-        """Return ns of a warm call, and host ns to enqueue a call (0: unknown). `first`: ns of the arm's first call.
+        """Warm up. Return ns of a warm call, and host ns to enqueue a call (0: unknown). `first`: ns of the first call.
 
-        A long call is made at most once more, and not again if the first call took about as long as in earlier epochs.
+        Long calls (wire.LONG_CALL) are made at most once more.
         """
         clock, usual = self.clock, arm.request.usual_ns
         if usual >= wire.LONG_CALL:
@@ -127,7 +127,7 @@ class Arms:
         return shortest([clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)]), host
 
     def reopen(self, request: wire.Open, wall: float, arm: Arm | None = None) -> None:
-        """Open `arm` (None: a new arm) after a check, and make an untimed call unless calls are long (`wall`, ns)."""
+        """Reopen `arm` (None: make an arm) after a check. Make an untimed call unless `wall`, a call's ns, is long."""
         arm = arm or self.make(request, request.placement)
         arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
         self.opened[request.arm] = arm
@@ -144,13 +144,13 @@ class Arms:
         return wire.Captured("", "", replay, took)
 
     def gpu(self, what: str) -> CudaClock:
-        """Return the CUDA clock. On a CPU, raise Unsupported with the reason that `what` needs a GPU."""
+        """Return the CUDA clock. On a CPU raise Unsupported: `what` needs a GPU."""
         if not isinstance(self.clock, CudaClock):
             raise Unsupported(f"{what} needs a GPU")
         return self.clock
 
     def turn(self, request: wire.Turn) -> wire.Turned:
-        """Time calls of one arm. The device is idle before and after the calls."""
+        """Time a turn: calls of one arm. The device is idle before and after the turn."""
         arm, clock, timer = self.opened[request.arm], self.clock, request.timer
         if request.placement is not None:
             self._replace(arm, request.placement)
@@ -173,7 +173,7 @@ class Arms:
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
     def _replace(self, arm: Arm, placement: int) -> None:
-        """Free the arm's inputs, make equal inputs at other addresses, and call the operation once."""
+        """Move the arm's inputs to other addresses, with equal values, and call the operation once."""
         arm.inputs = arm.pad = arm.graph = None
         arm.op = Op(lambda: None)
         fresh = self.make(arm.request, placement)

@@ -1,4 +1,4 @@
-"""Answer a worker's requests: a method for each verb of messages.VERBS except `start` and `stop`."""
+"""Answer a worker's requests: a method per request in messages.VERBS, except `start` and `stop`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from abprof.worker.package import Prover
 
 
 class Bench(Arms):
-    """Answers requests. Exceptions propagate to the loop in main.py, which turns them into faults."""
+    """Answers a worker's requests. Exceptions propagate to main.py, which turns them into faults."""
 
     check, hand, examine = checks.check, checks.hand, checks.examine
 
@@ -42,7 +42,7 @@ class Bench(Arms):
         self._prover = Prover(start.mount, benchmarks) if start.mount else None
 
     def ready(self) -> wire.Ready:
-        """Return versions and other facts that are part of the build key."""
+        """Return versions, and other facts on which a build depends."""
         facts = {
             "capability": self.clock.capability(),
             "prefix": os.path.realpath(sys.prefix),
@@ -52,7 +52,7 @@ class Bench(Arms):
         return wire.Ready(self._versions, facts)
 
     def usable(self) -> bool:
-        """Whether the device still answers this process."""
+        """Whether the device still works in this process."""
         try:
             self.clock.sync()
         except Exception:  # noqa: BLE001 - CUDA's errors have many classes
@@ -60,11 +60,11 @@ class Bench(Arms):
         return True
 
     def describe(self, request: wire.Describe) -> wire.Described:
-        """Return a workload's declarations. Raises ValueError for invalid declarations."""
+        """Return a workload's declarations. Raises ValueError if a declaration is invalid."""
         return workload.described(self.module(request.workload), request.workload, self.clock.kind)
 
     def screen(self, request: wire.Screen) -> wire.Screened:
-        """Return the reason to skip each case on this device, and the work of each case."""
+        """Return the work of each case, and why the case is skipped on this device ("": not skipped)."""
         module = self.module(request.workload)
         skips, works = [], []
         for loose in request.cases:
@@ -74,18 +74,18 @@ class Bench(Arms):
         return wire.Screened(skips, [w.flops for w in works], [w.bytes for w in works], [w.convention for w in works])
 
     def inventory(self, _request: wire.Inventory) -> wire.Listed:
-        """Return the versions of the installed distributions; of equal names, that of the first on the import path."""
+        """Return name -> version of the installed distributions; of equal names, the first on the import path."""
         found: dict[str, str] = {}
         for one in metadata.distributions():
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
-        """Measure the device's peak rates with plain torch."""
+        """Measure the device's peak rates with torch."""
         return ceilings(self.clock)
 
     def build(self, request: wire.Build) -> wire.Built:
-        """Run the build command, then the package's build(). Their output goes to the log."""
+        """Run abprof.toml's build command and the package's function build(), where defined. Output goes to the log."""
         began = time.monotonic()
         if request.recipe:
             print("$", *request.recipe, flush=True)
@@ -97,21 +97,21 @@ class Bench(Arms):
         return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
-        """Return the files that this process has loaded so far, and whether the side may load all of them."""
+        """Return the files that this process has loaded, and whether the side may load all of them."""
         assert self._prover is not None, "this worker has no kernel package"
         kernels = self.compiles.kernels
         reason, artefacts = self._prover.prove({key: kernel.sha256 for key, kernel in kernels.items()})
         return wire.Proved(not reason, reason, artefacts, self.compiles.count, list(kernels.values()))
 
     def marked(self, of: wire.Open) -> contextlib.AbstractContextManager[None]:
-        """Return a context of NVTX ranges: the cell's id, the arm's id, and the workload's names for a call."""
+        """Return a context that marks calls with NVTX ranges: cell id, arm id, and names from the workload."""
         if self.clock.kind != "cuda":
             return contextlib.nullcontext()
         names = workload.nvtx_names(self.module(of.workload), types.MappingProxyType(of.case), of.variant or of.peer)
         return profile.nvtx([wire.cell_id(of.workload, of.case), of.arm], names)
 
     def phases(self, request: wire.Phases) -> wire.Phased:
-        """Profile calls: return phases and launches of a call, and write the profile to the file `keep`, if named."""
+        """Profile calls, and return phases and launches. `request.keep`, unless "", names a file for the profile."""
         arm, target = self.opened[request.arm], Path(self.start.scratch) / request.keep if request.keep else None
         ranges = {name: spec[0] for name, spec in getattr(arm.module, "PHASES", {}).items()}
         with self.marked(arm.request):
@@ -132,7 +132,7 @@ class Bench(Arms):
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions that are part of the build key. Imports Triton, without using a device."""
+    """Return the versions on which a build depends. Imports Triton, but uses no device."""
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -158,9 +158,9 @@ READINGS = 3
 
 
 def ceilings(clock: Clock) -> wire.Ceilings:
-    """Measure peak rates of matrix products and copies at the present clock; a rate is None if memory does not suffice.
+    """Measure peak rates of matrix products and copies; a rate is None if memory does not suffice.
 
-    A kernel may exceed these rates: caches serve memory traffic faster than a copy.
+    Kernels may exceed the rate of copies, because caches are faster.
     """
     gpu = clock if isinstance(clock, CudaClock) else None
     size, mib, device = SIZE[clock.kind], MIB[clock.kind], clock.device
@@ -180,7 +180,6 @@ def ceilings(clock: Clock) -> wire.Ceilings:
         return Op(lambda: target.copy_(source))
 
     def best(work: float, make: Callable[[], Op]) -> float | None:
-        """Return the highest work per ns of several readings; None if memory does not suffice."""
         try:
             op = make()
             clock.wall(op)  # loads libraries, touches pages

@@ -1,4 +1,4 @@
-"""Check an arm's outputs: against the reference, against base's outputs, or in another process."""
+"""Check an arm's outputs against the reference or base's outputs, in the arm's process or another."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SAMPLE = 1 << 16  # elements sampled from each output tensor
 
 
 def check(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check the first call on fresh inputs against the reference, computed from equal inputs; sample the outputs.
+    """Check a call on fresh inputs against the reference, or without a reference against base's outputs.
 
-    The open arm's memory is freed before the fresh arm is made. A kernel that changes its inputs without a reset()
-    fails, because later calls would get other inputs. Without a reference, base's outputs (checked first) replace it.
+    Write a sample of the outputs. The check fails if the kernel overwrites its inputs and the workload has no reset(),
+    because later calls would get other inputs.
     """
     if request.again:
         return _again(arms, request)
@@ -63,7 +63,8 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
 
 
 def _again(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check a call on the inputs that the timed calls left; outputs equal to those of the first check pass at once."""
+    """Check a call after the timed calls, on the same inputs. Outputs equal to those of the first check pass at
+    once."""
     arm, path = arms.opened[request.arm], Path(arms.start.scratch) / request.expected
     arm.op.restore()
     results = arm.op.call()
@@ -77,7 +78,7 @@ def _again(arms: Arms, request: wire.Check) -> wire.Checked:
 
 
 def hand(arms: Arms, request: wire.Hand) -> wire.Done:
-    """Call the arm on inputs of `request.seed`, write the outputs for `examine` in another worker; reopen the arm."""
+    """Call the arm on inputs of seed `request.seed`, and write the outputs, which another worker examines."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
     if request.again is not None:
@@ -94,15 +95,15 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
 
 
 def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
-    """Check outputs that another worker wrote, against the reference for inputs made here. Raises ValueError if the
-    file has other objects than tensors in plain containers: unpickling them would run the other process's code."""
+    """Check another worker's outputs against a reference computed here. Raises ValueError if the file holds anything
+    but tensors in lists, tuples and mappings, because unpickling could run the other process's code."""
     wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
     again = None if request.again is None else dataclasses.replace(wanted, seed=request.again)
     path = Path(arms.start.scratch) / request.outputs
     try:
         results = torch.load(path, map_location=arms.clock.device, weights_only=True)
     except pickle.UnpicklingError:
-        raise ValueError("the outputs hold more than tensors in lists, tuples and mappings") from None
+        raise ValueError("the outputs must be tensors, or lists, tuples and mappings of tensors") from None
     finally:
         path.unlink(missing_ok=True)
     expected = _reference(arms, wanted, again)
@@ -110,7 +111,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
 
 
 def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
-    """Close the arm and free its memory. Return the host time of the arm's last untimed call, ns, and its request."""
+    """Close the arm and free its memory. Return the host ns of the arm's last untimed call, and the arm's request."""
     arm = arms.opened.pop(id)
     kept = arm.wall, arm.request
     del arm
@@ -132,22 +133,22 @@ def _fields(verdict: Check) -> tuple[bool, str, float | None, float | None]:
 
 
 def _finite(value: float | None) -> float | None:
-    """Replace NaN and infinity, which JSON does not have, by None."""
+    """Replace NaN and infinity by None, because JSON has neither."""
     return None if value is None or not math.isfinite(value) else float(value)
 
 
 def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any:
-    """Return the reference of a case: read from the file `path`, or if missing made by `make` and written to the file.
+    """Return a case's reference: read the file `path`, or if missing call `make` and write the file if allowed.
 
-    A sandboxed worker that may not write the file leaves it out. If the file has other objects than tensors in plain
-    containers, return `make()`, or with `host` (the reference is the first side's outputs) raise ValueError.
+    If the file holds objects other than tensors, call `make`; with `host` (the first side's outputs are the reference)
+    raise ValueError.
     """
     if path.exists():
         try:
             return torch.load(path, weights_only=True)
         except pickle.UnpicklingError:
             if host:
-                raise ValueError("the first side's outputs hold more than tensors") from None
+                raise ValueError("the first side's outputs must be tensors") from None
             return make()
     values = _portable(make(), host=host)
     if os.access(path.parent, os.W_OK):
@@ -156,7 +157,7 @@ def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any
 
 
 def _portable(values: Any, *, host: bool = False) -> Any:
-    """Return `values` with copies of views of larger memory; with `host` also on the host, in plain containers."""
+    """Return `values` ready to save: views of larger memory are copied. `host`: on the CPU, in plain containers."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu() if host else values
         view = values.layout == torch.strided and values.untyped_storage().nbytes() > values.nbytes
@@ -178,10 +179,7 @@ def _save(values: Any, path: Path) -> None:
 
 def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None]:
     """Write a sample of the outputs to `path`. Return the digest of all outputs ("": no outputs), and the largest
-    difference from base's sample in the file `against` (None: not compared).
-
-    The digest covers every bit, by a plain sum of the raw integers and a sum weighted by position.
-    """
+    difference from base's sample in the file `against` (None: not compared)."""
     digest = hashlib.sha256()
     kept: list[torch.Tensor] = []
     for tensor in results:
@@ -207,14 +205,14 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
 
 
 def sampled_digests(values: Any) -> list[str]:
-    """Return for each strided tensor in `values` the digest of about SAMPLE evenly spaced elements, or of all."""
+    """Return a digest per dense tensor in `values`, of about SAMPLE elements at equal distances."""
     flat = (tensor.detach().reshape(-1) for tensor in _held(values))
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
 
 
 def _overwrite(inputs: Any, fresh: Any) -> None:
-    """Copy the values of `fresh` into the floating-point tensors of `inputs` that have the same shapes."""
+    """Copy floating-point tensors of `fresh` into those of `inputs` that have the same shape and dtype."""
     with torch.no_grad():
         for old, new in zip(_held(inputs), _held(fresh), strict=False):
             if old.is_floating_point() and (old.shape, old.dtype) == (new.shape, new.dtype):
@@ -237,12 +235,10 @@ _OPAQUE = (torch.Tensor, types.ModuleType, types.FunctionType, types.MethodType,
 
 
 def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], list[str]]:
-    """Return the tensors to compare, and the kinds of other values in a call's results.
+    """Return the tensors in a call's results, which are compared, and the kinds of values that are not compared.
 
-    Tensors, and arrays that become tensors without a copy (DLPack), are found in sequences, mappings, dataclasses and
-    attributes of other objects (sorted by name), each object once. Other values are numbers, strings, handles, sparse
-    tensors, and tensors in private attributes (`_scratch`); None and other private attributes are skipped. `whole`:
-    raise Unsupported for a sparse tensor or an iterator, which cannot be compared.
+    Tensors, and arrays with DLPack, are found in sequences, mappings, dataclasses and public attributes of other
+    objects. `whole`: raise Unsupported if the result is a sparse tensor or an iterator.
     """
     tensors, beside, seen = list[torch.Tensor](), list[str](), set[int]()
 
@@ -253,7 +249,7 @@ def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], 
             return
         if whole and not name and (isinstance(value, Iterator) or (isinstance(value, torch.Tensor) and not dense)):
             what = f"tensor of layout {value.layout}" if isinstance(value, torch.Tensor) else type(value).__name__
-            raise Unsupported(f"a call returns a {what}, and without a reference only dense tensors are compared")
+            raise Unsupported(f"a call returns a {what}: without a reference only dense tensors can be compared")
         if not isinstance(value, torch.Tensor) and hasattr(type(value), "__dlpack__"):
             with contextlib.suppress(TypeError, ValueError, RuntimeError, BufferError):
                 value, dense = torch.from_dlpack(value), True
@@ -275,7 +271,7 @@ def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], 
 
 
 def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
-    """Return the fact `checked`: how many tensors are compared, and which values are not; "" if all are compared."""
+    """Return for the report how many tensors are compared, and which values are not; "" if all are compared."""
     more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
     kinds = ", ".join(beside[:_NAMED]) + more
     if not tensors:
@@ -285,7 +281,7 @@ def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the values in a container or object: (value, "") for elements, (value, "TYPE.ATTRIBUTE") for attributes."""
+    """Yield (value, "") for each element of a container, (value, "TYPE.ATTRIBUTE") for each attribute of an object."""
     if isinstance(value, Mapping | list | tuple):
         yield from ((part, "") for part in (value.values() if isinstance(value, Mapping) else value))
     elif dataclasses.is_dataclass(value):

@@ -1,7 +1,6 @@
-"""Time calls, in nanoseconds.
+"""Time calls, in nanoseconds: on a CPU by the host's clock, on a GPU by CUDA events, CUPTI or replays of a CUDA graph.
 
-On a CPU the host's clock times calls. On a GPU calls are timed by an event pair around each call, after a flush of the
-L2 cache and a spin kernel that hides the launch cost, by CUPTI's activity records, or in replays of a captured graph.
+Before each call timed by events, the L2 cache may be flushed, and a spin kernel runs that hides the launch cost.
 `Stamps` measures the GPU's mean clock rate over a turn.
 """
 # ruff: noqa: ARG002
@@ -24,8 +23,8 @@ from abprof.worker.api import Op, Unsupported
 
 
 class NotCaptured(Unsupported):
-    """Raised for a call that cannot be captured. `why`: the cause in one word. `spoiled`: the capture failed halfway,
-    torch's allocator and generators may be in any state (CUDAGraph::reset), and this process must not measure again."""
+    """Raised if a call cannot be captured in a CUDA graph. `why`: the cause in one word. `spoiled`: the capture failed
+    halfway and may have broken torch's state, so this process must not measure again."""
 
     def __init__(self, why: str, reason: str, *, spoiled: bool = False) -> None:
         super().__init__(reason)
@@ -33,14 +32,14 @@ class NotCaptured(Unsupported):
 
 
 class Clock:
-    """Times calls by the host's clock."""
+    """Times calls on a CPU, by the host's clock."""
 
     kind = "cpu"
     enqueued = 0.0  # host ns to enqueue the last call of `wall`; 0 on a CPU
     profiled = False  # whether torch's profiler ran on the device in this process
 
     def __init__(self) -> None:
-        """Limit this process to 90 % of the free memory, so that a workload gets a MemoryError before swapping."""
+        """Limit this process to 90 % of the free memory, so that allocations fail before the system swaps."""
         self.device = torch.device("cpu")
         with open("/proc/meminfo") as file:
             rows = dict(line.split(":") for line in file)
@@ -53,7 +52,7 @@ class Clock:
         """Wait until the device is idle."""
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the cache first (GPU only)."""
+        """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the GPU's cache first."""
         readings = []
         for _ in range(calls):
             op.restore()
@@ -63,32 +62,32 @@ class Clock:
         return mean(readings)
 
     def wall(self, op: Op) -> float:
-        """Return the host ns from before a call until the device has finished. The device is idle at the start."""
+        """Return the ns of a call by the host's clock, until the device has finished."""
         return self.turn(op, 1, cold=False)
 
     def empty(self, times: int, *, cold: bool) -> float:
-        """Return the median ns of `times` empty launches, timed like `turn`; 0 on a CPU, which has no launch cost."""
+        """Return the median ns of `times` launches of an empty kernel, timed like `turn`; 0 on a CPU."""
         return 0.0
 
     def mhz(self) -> float:
-        """Return the device's mean clock over the last `turn`, MHz; 0 if unknown."""
+        """Return the device's mean clock rate in MHz during the last `turn`; 0 if unknown."""
         return 0.0
 
     def pad(self, placement: int) -> object:
-        """Return a buffer of random size (seed `placement`) to shift allocations: up to 64 MiB (GPU) or 4 MiB (CPU)."""
+        """Return a buffer of random size, at most 64 MiB (GPU) or 4 MiB (CPU), which shifts later allocations."""
         step, most = (512, 1 << 17) if self.kind == "cuda" else (64, 1 << 16)
         size = step * random.Random(placement).randrange(1, most)
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def peak_bytes(self) -> int | None:
-        """Return the peak memory in bytes since the last `reset_peak`; None if unknown."""
+        """Return the peak memory (bytes) since the last `reset_peak`; None if unknown."""
         return None
 
     def reset_peak(self) -> None:
-        """Start a new measurement of peak memory, and release cached memory."""
+        """Release cached memory, and measure peak memory from now on."""
 
     def capability(self) -> str:
-        """Return the device's instruction set."""
+        """Return the device's instruction set, or compute capability like "9.0"."""
         return str(torch.backends.cpu.get_cpu_capability())
 
 
@@ -98,7 +97,7 @@ def clock(device: str) -> Clock:
 
 
 def mean(readings: Sequence[float]) -> float:
-    """Return the mean of a turn's readings, or the least if that is not positive: the parent then drops the round."""
+    """Return the mean of a turn's readings, or the least one if it is not positive (the round is then dropped)."""
     least = min(readings)
     return sum(readings) / len(readings) if least > 0 else float(least)
 
@@ -116,7 +115,7 @@ _KNOWN = Op(lambda: torch.cuda._sleep(200_000))  # about 0.1 ms, so that the lau
 
 
 class CudaClock(Clock):
-    """Times calls on a GPU by CUDA events (`turn`), CUPTI (`kernels`) and graphs (`replays`)."""
+    """Times calls on a GPU: by CUDA events (`turn`), CUPTI (`kernels`) or a CUDA graph (`replays`)."""
 
     kind = "cuda"
 
@@ -141,11 +140,10 @@ class CudaClock(Clock):
         torch.cuda.synchronize(self.device)
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Return the mean ns between an event before and an event after each call (`gpu_span`).
+        """Return the mean ns of `calls` calls, between an event before and an event after each call.
 
-        Before each call, a buffer twice the size of the L2 cache is written, and a spin kernel keeps the stream busy
-        while the host enqueues the operation, which keeps the launch cost out of the time. If the device reaches the
-        first event before the host has finished, the call is repeated with a longer spin.
+        Before each call, `cold` flushes the L2 cache, and a spin kernel keeps the device busy while the host enqueues
+        the call, so that launch cost is not timed. If the spin was too short, the call is repeated with a longer spin.
         """
         pairs = [self._one(op, arm, cold=cold, stamp=i == 0) for i in range(calls)]
         if self._stamps is not None:
@@ -194,7 +192,7 @@ class CudaClock(Clock):
         return float(time.perf_counter_ns() - start)
 
     def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
-        """Capture a call in a CUDA graph, and replay the graph once. Raises NotCaptured."""
+        """Return a CUDA graph of a call, after one replay. Raises NotCaptured."""
         graph = Graph(op, compiled)
         op.restore()
         graph.replay()
@@ -202,15 +200,15 @@ class CudaClock(Clock):
         return graph
 
     def replays(self, graph: Graph, op: Op, times: int, *, arm: str = "") -> float:
-        """Return the mean ns of `times` replays with warm caches, after a spin kernel. An event pair encloses all
-        replays; if the operation has a reset, which is not timed, an event pair encloses each replay."""
+        """Return the mean ns of `times` replays of the graph, with warm caches. `op.reset()` runs untimed before each
+        replay."""
         key = f"{arm} in a graph"
         if op.reset:
             return self.turn(Op(graph.replay, reset=op.reset), times, cold=False, arm=key)
         return self.turn(Op(lambda: graph.replay(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Return the mean ns over `calls` calls of the sum of a call's kernel, copy and fill durations, by CUPTI.
+        """Return the mean ns that the kernels, copies and fills of a call take together, by CUPTI.
 
         Raises Unsupported without cupti-python, or if CUPTI's times are not nanoseconds.
         """
@@ -222,7 +220,7 @@ class CudaClock(Clock):
             recorded = self._recorded(records, _KNOWN, 1, cold=False)
             timed = self.turn(_KNOWN, 1, cold=False, arm="CUPTI's try")
             if not 0.5 * timed < recorded < 1.5 * timed:  # ticks would read at least twice as long
-                raise Unsupported(f"CUPTI records {recorded / 1e3:.1f} us for a kernel that spans {timed / 1e3:.1f} us")
+                raise Unsupported(f"CUPTI is wrong: {recorded / 1e3:.1f} us for a kernel of {timed / 1e3:.1f} us")
             self._records = records
         return self._recorded(self._records, op, calls, cold=cold)
 
@@ -241,7 +239,8 @@ class CudaClock(Clock):
         return mean(readings)
 
     def sustained(self, op: Op, calls: int) -> float:
-        """Make `calls` calls without pauses, and return the mean ns of the last two thirds, resets included."""
+        """Make `calls` calls without pauses. Return the mean ns per call, with resets; the first third is not
+        counted."""
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         lead = calls // 3
         for number in range(calls):
@@ -261,7 +260,7 @@ class CudaClock(Clock):
             self._flush.zero_()
 
     def peak_bytes(self) -> int | None:
-        """Return the peak of torch's allocator, minus the memory in use at `reset_peak` (flush buffer, other arms)."""
+        """Return the peak memory (bytes) of torch's allocator, less the memory in use at `reset_peak`."""
         return int(torch.cuda.max_memory_allocated(self.device)) - self._held
 
     def reset_peak(self) -> None:
@@ -278,17 +277,17 @@ class CudaClock(Clock):
 
 
 class Records:
-    """Records kernels, copies and fills in a `with` block. Raises Unsupported without cupti-python or if CUPTI fails.
+    """Adds up the durations of kernels, copies and fills in a `with` block. Raises Unsupported if CUPTI does not work.
 
-    Each `with` registers with CUPTI again: only the last client to register gets records, and torch's profiler also
-    registers. The first `with` must precede torch's profiler, after which CUPTI reports times in ticks.
+    The first block must come before any use of torch's profiler, after which CUPTI's times are not nanoseconds. Each
+    block registers with CUPTI again, because the profiler does so too and only the last to register gets records.
     """
 
     def __init__(self) -> None:
         try:
             from cupti import cupti
         except Exception as error:  # cupti has its own exception for a missing library
-            raise Unsupported(f"cannot import cupti-python ({error}): install the package here") from error
+            raise Unsupported(f"cannot import cupti ({error}): install cupti-python for this interpreter") from error
         self._cupti = cupti
         kind = cupti.ActivityKind
         self._kinds = (kind.CONCURRENT_KERNEL, kind.MEMCPY, kind.MEMSET)
@@ -310,12 +309,12 @@ class Records:
         self.drained()
 
     def _completed(self, activities: Sequence[Any]) -> None:
-        """Add the records' durations to the sum. CUPTI calls this method, and frees the records afterwards."""
+        """Add the durations of these records to the sum. CUPTI calls this method."""
         known = [int(kind) for kind in self._kinds]
         self._ns += sum(int(one.end) - int(one.start) for one in activities if int(one.kind) in known)
 
     def drained(self) -> float:
-        """Return the sum of the durations recorded since `drained` was last called, ns. The device must be idle."""
+        """Return the summed durations (ns) since the last call of `drained`. The device must be idle."""
         self._cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: flush buffers that are not full, too
         ns, self._ns = self._ns, 0
         return float(ns)
@@ -325,7 +324,7 @@ class Records:
 
 
 class Graph:
-    """A CUDA graph of a call, with its memory. `compiled` returns the number of compilations. Raises NotCaptured."""
+    """A call captured in a CUDA graph. `compiled()` returns the number of compilations so far. Raises NotCaptured."""
 
     def __init__(self, op: Op, compiled: Callable[[], int]) -> None:
         stream = torch.cuda.Stream()
@@ -347,8 +346,8 @@ class Graph:
 
 
 def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> None:
-    """Call the operation twice on the capture stream, to allocate the stream's workspaces. Raises NotCaptured if the
-    second call waits for the device or compiles; the process may then measure further."""
+    """Call the operation twice on `stream`, before the capture. Raises NotCaptured if the second call waits for the
+    device or compiles."""
     mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -371,7 +370,7 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
 
 
 def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) -> Any:
-    """Capture a call and return its result. Unlike torch.cuda.graph(), keep torch's memory cache, which saves 50 ms."""
+    """Capture a call in `graph`, and return the call's result. Raises NotCaptured."""
     current, collecting, stopped = torch.cuda.current_stream(), gc.isenabled(), list[Exception]()
     gc.disable()  # freeing another graph's memory would break the capture
     try:
@@ -428,7 +427,7 @@ _PTX = b"""
 
 
 class Stamps:
-    """Records the device's clock counters at the start and end of a turn, in the current stream. Raises OSError or
+    """Measures the GPU's mean clock rate between two stamps: kernels that read the clock counters. Raises OSError or
     RuntimeError if the driver refuses the kernel."""
 
     def __init__(self, device: torch.device) -> None:
@@ -447,7 +446,7 @@ class Stamps:
             raise RuntimeError(f"{name} failed with CUDA error {code}")
 
     def stamp(self, which: int) -> None:
-        """Enqueue a turn's first stamp (`which` is 0) or last stamp (1)."""
+        """Enqueue the stamp at a turn's start (`which` is 0) or end (1), in the current stream."""
         self._turn += not which
         values = (
             ctypes.c_uint64(self._written[which].data_ptr()),
@@ -460,7 +459,7 @@ class Stamps:
         self._call("cuLaunchKernel", self._kernel, blocks, one, one, one, one, one, none, stream, arguments, None)
 
     def mhz(self) -> float:
-        """Return the multiprocessors' mean clock over the last turn, MHz; 0 without stamps. The device must be idle."""
+        """Return the mean clock rate in MHz over the last turn; 0 without stamps. The device must be idle."""
         begun, ended = self._written.tolist()
         clocks = [
             1e3 * (cycles - first_cycles) / (ns - first_ns)

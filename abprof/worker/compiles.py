@@ -1,4 +1,4 @@
-"""Record Triton's compilations (each voids an epoch if turns are timed), hashes of compiled kernels, and launches."""
+"""Record Triton's compilations, hashes of compiled kernels, and launches."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST = 80  # characters of a constant
 
 
 class Watch:
-    """Counts Triton's compilations, and keeps hash and resources of each compiled kernel (Triton 3.6 or later)."""
+    """Counts Triton's compilations, and describes each compiled kernel (Triton 3.6 or later)."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -29,13 +29,13 @@ class Watch:
             self._knobs = knobs
 
     def install(self) -> None:
-        """Install hooks for compilations and loads in Triton. Launches have a hook only within `launches`."""
+        """Install Triton's hooks for compilations and loads of kernels."""
         if self._knobs:
             self._knobs.compilation.listener = self._compiled
             self._knobs.runtime.kernel_load_end_hook.add(self._loaded)
 
     def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
-        """Record a compiled kernel. Triton calls this listener for cache hits too."""
+        """Record a kernel that Triton compiled or found in its cache."""
         name, code_hash = str(metadata.get("name") or getattr(src, "name", "kernel")), str(metadata.get("hash", ""))
         binary = next((path for file, path in (metadata_group or {}).items() if file.endswith(".cubin")), "")
         path, digest = "", code_hash
@@ -61,7 +61,7 @@ class Watch:
 
     @contextlib.contextmanager
     def launches(self) -> Iterator[list[tuple[str, str]]]:
-        """Collect (name, key) of every kernel that Triton launches while the block runs, in order; key "": unknown."""
+        """Collect (name, key) of the kernels that Triton launches within the block, in order; key "" if unknown."""
         seen: list[tuple[str, str]] = []
 
         def launched(metadata: Any) -> None:
@@ -76,8 +76,8 @@ class Watch:
 
 
 def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, ...]:
-    """Return the launches, each with the last choice of its kernel's autotuner and a hash of the configurations offered
-    to the autotuner. Autotuners are looked for in the modules of `package`."""
+    """Return the launches, each with the configuration that the kernel's autotuner chose last, and a hash of the
+    configurations offered. Autotuners are looked for in the modules of `package`."""
     known: dict[str, tuple[str, str]] = {}
     modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
     for tuner in (_autotuner(value) for module in modules for value in list(vars(module).values())):
@@ -90,7 +90,7 @@ def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, 
 
 
 def _autotuner(value: Any) -> Any:
-    """Return the autotuner in a chain of Triton's decorators; None without autotuner or with a single configuration."""
+    """Return the autotuner among a kernel's decorators; None if there is none or it has a single configuration."""
     for _ in range(4):
         if type(value).__module__.partition(".")[0] != "triton":
             return None
@@ -105,7 +105,7 @@ def _key(name: str, code_hash: str) -> str:
 
 
 def _constants(src: Any) -> dict[str, wire.Value]:
-    """Return name -> value of the arguments declared `constexpr`."""
+    """Return name -> value of a kernel's `constexpr` arguments."""
     names, params = (list(getattr(getattr(src, "fn", None), name, ())) for name in ("arg_names", "params"))
     found: dict[str, wire.Value] = {}
     for place, value in (getattr(src, "constants", None) or {}).items():

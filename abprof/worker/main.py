@@ -1,4 +1,4 @@
-"""The worker process: serve requests, fork workers, or run in the foreground under a profiler."""
+"""The worker process: serve requests, fork workers, or run a job under a profiler."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ UNUSABLE = 70  # exit code: the device no longer answers this process
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve a parent on the descriptors --in and --out, fork workers (--fork), or run the job in the file --cell."""
+    """Serve a parent (--in, --out: descriptors), fork workers (--fork: a socket), or run the job in the file --cell."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--in", dest="source", type=int)
     parser.add_argument("--out", dest="sink", type=int)
@@ -72,10 +72,10 @@ PRELOAD = [("triton.runtime.cache", "triton_key"), ("torch.fx.experimental.symbo
 
 
 def serve(source: int, sink: int) -> int:
-    """Read requests from descriptor `source` and write replies to descriptor `sink`. Returns the exit code.
+    """Answer requests from descriptor `source` on descriptor `sink`. Return the exit code.
 
-    After an illegal memory access, every later CUDA call of the process fails. The worker then exits without a reply,
-    so that the parent fails this arm only, and continues in a new worker.
+    If the device no longer works, as after an illegal memory access, the worker exits without a reply. The parent then
+    fails this arm only, and continues in a new worker.
     """
     for fd in (source, sink):
         os.set_inheritable(fd, False)  # processes that code under test forks must not keep the parent's pipes open
@@ -106,7 +106,7 @@ def serve(source: int, sink: int) -> int:
 
 
 def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
-    """Print an exception (with a traceback unless Unsupported), and return its fault."""
+    """Print an exception, with a traceback unless Unsupported. Return the fault for the exception."""
     fault = classify(error, bench.imported if bench else None)
     if fault.status == "unsupported":
         print(f"unsupported: {fault.reason}", flush=True)
@@ -116,10 +116,10 @@ def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
 
 
 def foreground(file: Path) -> int:
-    """Run the job in `file` (a wire.Foreground), in a process that a profiler started. Returns the exit code.
+    """Run the job in `file` (a wire.Foreground), in a process that a profiler started. Return the exit code.
 
-    Call one arm once outside the NVTX ranges (to compile, load and tune), then `warmup + runs` times inside. Each call,
-    without its reset(), starts and ends with an idle device. Write a wire.Finished to the job's file `outcome`.
+    Call the arm once, to compile and tune, then `warmup + runs` times in NVTX ranges. The device is idle before and
+    after each call. Write the outcome, a wire.Finished, to the file that the job names.
     """
     job: wire.Foreground = wire.unpack(wire.Foreground, wire.load(file.read_bytes()))
     bench = Bench(job.start)
@@ -150,7 +150,7 @@ def _make_home() -> None:
 
 
 def _die_with_parent() -> None:
-    """Ask the system to kill this process when the parent dies, and before the parent when memory runs out."""
+    """Make the system kill this process when the parent dies, and before the parent when memory runs out."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -164,11 +164,11 @@ def _die_with_parent() -> None:
 
 
 def fork_workers(fd: int) -> int:
-    """Fork a worker for each request on the socket `fd`, until the parent closes the socket. Run PRELOAD while idle.
+    """Fork a worker for each request on the socket `fd`, until the parent closes the socket.
 
     A request is {"env", "cwd"} with three descriptors: requests, replies, output. Replies: {"pid": N} for a new worker,
-    {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when a worker has ended. Returns 1 at once if a fork of
-    this process could not use CUDA or would lack threads, else 0.
+    {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when a worker has ended. Returns 1 at once if a fork
+    would be unsafe, because an import started CUDA or a thread; else 0.
     """
     if not (pid := os.fork()):
         os._exit(int(torch.cuda._is_in_bad_fork()))
@@ -201,7 +201,7 @@ def fork_workers(fd: int) -> int:
 
 
 def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
-    """Fork a worker and return its process id. `own`: the fork server's descriptors, which the worker closes."""
+    """Fork a worker and return its process id. `own`: the fork server's descriptors, to close in the worker."""
     begun, begin = os.pipe()
     pid = os.fork()
     if pid:

@@ -1,4 +1,4 @@
-"""Import the side's package, not another installed copy, and check which files are loaded."""
+"""Import the side's package, not another installed copy, and check the files that are loaded."""
 
 from __future__ import annotations
 
@@ -28,11 +28,10 @@ PRIVATE = "abprof_side."
 
 
 class SideFinder(MetaPathFinder):
-    """Finds a top-level name in a root folder, before other finders (editable installs, .pth hooks, other copies).
+    """Finds the side's package in a root folder, before other finders, such as those of editable installs.
 
-    Submodules are found on the package's own path. Other finders may find submodules that this side lacks; the check
-    of loaded files reports such submodules. This finder also finds the root's extension modules, the metadata of its
-    distributions, and if the root is an installed release (`whole`) all its modules.
+    Also finds extension modules in the root, the metadata of distributions there, and with `whole` (the root is an
+    installed release) all modules there.
     """
 
     def __init__(self, top: str, root: str, *, whole: bool = False) -> None:
@@ -41,7 +40,7 @@ class SideFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a module in the root; None for other names."""
+        """Return the spec of a module in the root folder; None for other modules."""
         find = importlib.machinery.PathFinder.find_spec
         if fullname.startswith(self.top + "."):
             return find(fullname, path, target)
@@ -56,7 +55,7 @@ class SideFinder(MetaPathFinder):
         return spec if fullname == self.top or self.whole or extension else None
 
     def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterable[metadata.Distribution]:
-        """Return the distributions in the root; () if the caller names folders to search."""
+        """Return the distributions in the root; () if the caller names other folders."""
         if "path" in vars(context):
             return ()
         here = metadata.DistributionFinder.Context(name=context.name, path=[self.root])
@@ -86,7 +85,7 @@ _LIBRARY = re.compile(r"\.so(\.\d[^/]*)?$")
 
 
 def _folder(path: str) -> str:
-    """Return the folder's real path with a final slash, a prefix of the paths of its files."""
+    """Return the folder's real path with a final slash."""
     return os.path.join(os.path.realpath(path), "")  # noqa: PTH118
 
 
@@ -113,14 +112,13 @@ def _listed(variable: str) -> list[str]:
 
 
 def _both_names(places: list[str]) -> tuple[str, ...]:
-    """Return names and real paths of these folders, each with a final slash, except the interpreter's folders."""
+    """Return the absolute and the real path of each folder, with a final slash, without the interpreter's folders."""
     both = (name for place in places for name in (os.path.join(os.path.abspath(place), ""), _folder(place)))  # noqa: PTH100, PTH118
     return tuple(dict.fromkeys(name for name in both if not name.startswith(INTERPRETER)))
 
 
 def mapped_objects() -> list[str]:
-    """Return mapped files that are executable or named like a shared object, except devices and memory for generated
-    code (memfd, deleted files)."""
+    """Return the shared objects and other executable files that this process has mapped into memory."""
     paths = set()
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -136,14 +134,13 @@ def mapped_objects() -> list[str]:
 
 
 class Prover:
-    """Lists the files that this process has loaded, and checks whether a side may load them.
+    """Lists the files that this process has loaded, and checks whether the side may load them.
 
-    `benchmarks`: folders of wrapped benchmarks; their modules may be loaded, except modules with the package's name.
-    Results per file are cached, because the check runs around every cell, and torch has two thousand modules.
+    `benchmarks`: folders of wrapped benchmarks, whose modules may be loaded too, unless named like the package.
     """
 
     def __init__(self, mount: wire.Mount, benchmarks: Iterable[str] = ()) -> None:
-        """Record the loaded files and the import folders, while only torch, Triton and the driver are loaded."""
+        """Record what may be loaded besides the side's files, before code of a side or workload runs."""
         self._mount = mount
         self._own, self._forbidden, self._sources, self._benchmarks = (
             tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, benchmarks)
@@ -173,11 +170,10 @@ class Prover:
         self.loaded = frozenset(file for file in (*files, *objects) if file and not file.startswith(named))
 
     def prove(self, kernels: dict[str, str]) -> tuple[str, list[wire.Artefact]]:
-        """Return why the first disallowed file is not allowed ("": all are allowed), and the loaded files and kernels.
+        """Return why a loaded file is not allowed ("": all are allowed), and the loaded files and kernels.
 
         Files of the environment (interpreter, system libraries, packages loaded at the start) are left out, unless they
-        lie in `mount.forbidden`, are named like a module of the side, or belong to a distribution that was installed
-        from one of `mount.sources` or is a copy of the package. `kernels`: compiled kernel -> SHA-256.
+        may be another copy of the side's code. `kernels`: compiled kernel -> SHA-256.
         """
         module, root = self._mount.module, Path(self._mount.root)
         private = module.startswith(PRIVATE)
@@ -211,7 +207,7 @@ class Prover:
         return next(iter(reasons), ""), found
 
     def standing(self, file: str, path: str, *, library: bool = False) -> str:
-        """Return a file's origin: `own` (the side), `environment` (interpreter, system, or loaded at the start),
+        """Return where a file comes from: `own` (the side), `environment` (interpreter, system, loaded at the start),
         `given` (other folders known at the start) or `outside`. `file`: name as loaded; `path`: real path."""
         if path.startswith(self._own):
             return "own"
@@ -229,7 +225,7 @@ class Prover:
         return "given" if library and path.startswith(self.linkable) else "outside"
 
     def _modules(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (name, real path, origin) of every imported module, except workloads and the worker's start script."""
+        """Yield (name, real path, origin) of the imported modules, except workloads and abprof's start script."""
         for name, module in sorted(sys.modules.items()):
             file = getattr(module, "__file__", None)
             # Ignore invented relative names: torch.ops has "_ops.py".
@@ -240,11 +236,10 @@ class Prover:
                 yield name, *self._known[file]
 
     def _installed_from(self, path: tuple[str, ...]) -> dict[str, str]:
-        """Return real path -> "DISTRIBUTION, which WHY" for files of distributions that are not of the environment.
+        """Return file -> "DISTRIBUTION, which WHY" for files that belong to another copy of the side's code.
 
-        Such a distribution was installed (perhaps as editable) from a folder or archive below `mount.sources` and
-        outside the side's own folders (PEP 610), or is a copy of the package. `path`: the import path, then the
-        package's name ("": do not look for copies). Modules imported at the worker's start are left out.
+        Such a distribution was installed from a folder or archive below `mount.sources` (PEP 610), or contains the
+        package. `path`: the import path, then the package's name ("": do not look for the package).
         """
         if self._installed[0] == path:
             return self._installed[1]
@@ -281,7 +276,7 @@ class Prover:
 
 
 def _origin(distribution: metadata.Distribution) -> str:
-    """Return the folder or archive from which a distribution was installed, with a final slash; "" if not local."""
+    """Return the local folder or archive from which a distribution was installed, with a final slash; "" if none."""
     try:
         url = urlsplit(json.loads(distribution.read_text("direct_url.json") or "{}")["url"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

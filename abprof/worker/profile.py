@@ -1,4 +1,4 @@
-"""Profile calls with torch's profiler, in a pass without timed turns, for phases and launches; mark NVTX ranges."""
+"""Profile calls with torch's profiler to find phases and launches, and mark calls with NVTX ranges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIFFER = "calls of one pass did not launch the same"
 
 @dataclass(frozen=True)
 class Ran:
-    """A profiled event (times in ns): a host's range, a torch operation on a CPU, or a GPU's kernel, copy or fill."""
+    """An event in a profile: a range on the host, torch's operation on a CPU, or a GPU's kernel, copy or fill."""
 
     name: str
     at: int  # when the host entered the range, or launched the kernel
@@ -52,8 +52,8 @@ def phases(
 ) -> wire.Phased:
     """Profile calls of `op`. Return the median ns of each phase and of the whole call, and the launches of a call.
 
-    `ranges`: phase -> name of its `record_function` range. `target`: file for a Chrome trace; None: no file. Exceptions
-    of the operation propagate; errors in reading the profile propagate with a `target`, else fill `census.missing`.
+    `ranges`: phase -> name of its `record_function` range. `target`: file for a Chrome trace, or None. A profile that
+    cannot be read raises if there is a `target`; otherwise the result says why no launches are known.
     """
     on_device = clock.kind == "cuda"
     # torch.profiler.profile uses this class too, but imports torch's compiler first, 2 s.
@@ -93,10 +93,7 @@ def phases(
 def _device_events(
     events: Sequence[Any], launched: Sequence[tuple[str, str]], ranges: Mapping[str, str], trace: Mapping[str, Any]
 ) -> tuple[list[Ran], list[Ran]]:
-    """Return the host's ranges, and all kernels, copies and fills on the device, from Kineto's raw events.
-
-    A kernel's launch time is that of the CUDA call with the same correlation id; `trace` has its grid and resources.
-    """
+    """Return the ranges on the host, and the kernels, copies and fills on the device. `trace`: the Chrome trace."""
     known = {_CALL, _SHOWN, *ranges.values()}  # the device's timeline repeats host ranges
     host = [e for e in events if e.device_type() == torch.autograd.DeviceType.CPU]
     launches = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith("cu")}
@@ -114,7 +111,7 @@ def _device_events(
 
 
 def _host_events(events: Iterable[Any], ranges: Mapping[str, str]) -> tuple[list[Ran], list[Ran]]:
-    """Return the ranges, and torch's outermost operations. Event times are in us."""
+    """Return the ranges, and torch's outermost operations, of a profile on a CPU."""
     known = {_CALL, *ranges.values()}
     marked, ran = list[Ran](), list[Ran]()
     for event in events:
@@ -133,10 +130,10 @@ def _is_range(event: Any, name: str, known: Iterable[str]) -> bool:
 
 
 def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[Ran]:
-    """Add the keys of compiled kernels to the kernels that ran. `launched`: (name, key) of Triton's launches, in order.
+    """Return `ran` with the keys of compiled kernels. `launched`: (name, key) of Triton's launches, in order.
 
-    Kernels of a name that ran as often as Triton launched the name get the keys in order. Other kernels, as in a
-    replayed graph, get a key only if the name has a single key.
+    If a name has several keys, its kernels get the keys in order of launch, or none if kernels and launches differ in
+    number, as in a replayed graph.
     """
     keys: dict[str, list[str]] = {}
     for name, key in launched:
@@ -153,10 +150,10 @@ def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[
 def read(
     marked: Sequence[Ran], ran: Sequence[Ran], ranges: Mapping[str, str], discarded: int, *, on_device: bool = False
 ) -> wire.Phased:
-    """Return phases and census of a profiled pass, from the host's ranges (`marked`) and what `ran` within calls.
+    """Return phases and launches of a profiled pass, without its first `discarded` calls.
 
-    On a CPU the time of a range is host time. On a GPU the time of a range or call is that of the kernels launched in
-    it: torch's own sums omit kernels of Triton and CUDA C++.
+    `marked`: ranges on the host; `ran`: other events. On a CPU the time of a range is host time, on a GPU that of the
+    kernels launched in the range.
     """
 
     def timed(label: str) -> list[tuple[int, int]]:
@@ -179,14 +176,14 @@ def read(
 
 
 def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -> list[list[T]]:
-    """Return each call's things. `timed`: (start, thing) of all things; `spans`: (start, end) of each call."""
+    """Return for each call the items of `timed`, pairs (start, item). `spans`: (start, end) of each call."""
     ordered = sorted(timed, key=lambda pair: pair[0])
     starts = [start for start, _ in ordered]
     return [[thing for _, thing in ordered[bisect_left(starts, a) : bisect_right(starts, b)]] for a, b in spans]
 
 
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
-    """Return the launches of a call; missing if calls differ. `ran`: all events; `spans`: (start, end) of each call."""
+    """Return the launches of a call. If calls differ, the result says only that. `spans`: (start, end) of each call."""
     calls = _by_call(((one.at, one) for one in ran), spans)
     counts = [Counter((one.name, one.key, *one.details) for one in call) for call in calls]
     if not calls or any(count != counts[0] for count in counts):
@@ -200,7 +197,7 @@ def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
 
 
 def hidden(call: Sequence[Ran]) -> float:
-    """Return the ns of a call's kernels that overlap other kernels: the sum of all times minus their union."""
+    """Return the ns by which a call's kernels overlap: the sum of their times minus the time with any kernel."""
     end = union = 0
     for one in sorted(call, key=lambda one: one.start):
         union += max(0, one.start + one.ns - max(one.start, end))
@@ -211,15 +208,14 @@ def hidden(call: Sequence[Ran]) -> float:
 def ranges_of(
     marked: Sequence[Ran], spans: Sequence[tuple[int, int]], kernels: Sequence[Ran] | None = None
 ) -> tuple[wire.Range, ...] | None:
-    """Return each range's count in a call, and the range's time without inner ranges in ns; None if calls differ.
+    """Return for each range its number per call, and its ns without inner ranges; None if calls differ.
 
-    The time is that of the `kernels` launched in the range; without `kernels` host time.
+    The time is that of the `kernels` launched in the range, or host time if `kernels` is None.
     """
     ordered = sorted(marked, key=lambda one: (one.start, -one.ns))
     starts, ends = [one.start for one in ordered], [one.start + one.ns for one in ordered]
 
     def around(last: int, end: int) -> int:
-        """Return the index of the innermost range, up to `last`, that ends at `end` or later; -1 if none does."""
         return next((place for place in range(last, -1, -1) if ends[place] >= end), -1)
 
     if kernels is None:
@@ -242,8 +238,8 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^/\s\"':]+/)+")
 
 
 def write_chrome(trace: Mapping[str, Any], target: Path, most_bytes: int) -> int:
-    """Write torch's trace to `target`, without this machine's paths: names of threads and processes, then events in
-    order of time, up to `most_bytes`. Return the number of events left out. Raises OSError."""
+    """Write torch's trace to `target`, without this machine's folders, cut after `most_bytes`. Return the number of
+    events left out."""
     events = sorted(trace["traceEvents"], key=lambda e: (e.get("ph") != "M", float(e.get("ts") or 0)))
     head = json.dumps(_plain({key: trace[key] for key in _KEPT if key in trace}))
     head = (head[:-1] + ", " if len(head) > 2 else "{") + '"traceEvents": [\n'
@@ -272,13 +268,11 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
-    """Run the block in NVTX ranges of these names, the first outermost, and mark its `record_function` ranges in NVTX
-    too.
+    """Run the block in nested NVTX ranges of these names, and mark its `record_function` ranges in NVTX too.
 
-    `calls`: further names for abprof's range around a call. Does nothing without NVTX. Each range is marked twice:
-    push/pop ranges nest within a thread (`NAME/` in ncu's filter); start/end ranges cover all threads (`NAME`), because
-    autograd launches backward kernels from another thread. torch's `emit_nvtx` does nothing under torch's profiler, and
-    renames ranges.
+    `calls`: further names for the range around each call. Does nothing without NVTX. Each range is marked as a push/pop
+    range (`NAME/` in ncu's filter) and as a start/end range (`NAME`), which covers autograd's threads too. torch's
+    `emit_nvtx` would rename ranges, and does nothing under torch's profiler.
     """
     try:
         torch.cuda.nvtx.mark("abprof")
@@ -312,7 +306,7 @@ def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _nvtx_spans(names: Sequence[str]) -> contextlib.ExitStack:
-    """Open NVTX ranges; closing the returned stack closes them."""
+    """Open NVTX ranges, which end when the returned stack is closed."""
     stack = contextlib.ExitStack()
     for name in names:
         text = name.encode("ascii", "backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""Import workload modules, read and check their declarations, and validate results of their functions."""
+"""Import workload modules, check their declarations, and validate the results of their functions."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
 
 
 def load(name: str, file: str) -> types.ModuleType:
-    """Import a workload file as abprof_workloads.NAME, so that relative imports find its siblings."""
+    """Import a workload file as abprof_workloads.NAME, so that relative imports find the files beside it."""
     namespace("abprof_workloads", str(Path(file).parent))
     return importlib.import_module(f"abprof_workloads.{name}")
 
 
 def namespace(name: str, root: str) -> None:
-    """Add `root` to the folders of the namespace package `name`, created if missing."""
+    """Add the folder `root` to the namespace package `name`, which is created if missing."""
     module = sys.modules.setdefault(name, types.ModuleType(name))
     places = list(getattr(module, "__path__", ()))
     if root not in places:
@@ -35,7 +35,7 @@ def namespace(name: str, root: str) -> None:
 
 
 def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
-    """Return the module's declarations for a kind of device. Raises ValueError for invalid declarations."""
+    """Return a workload's declarations on a device of `kind` (cpu, cuda). Raises ValueError if any is invalid."""
     api = getattr(module, "API", None)
     if api != 1:
         raise ValueError(f"API is {api!r}; this abprof reads API = 1")
@@ -72,13 +72,13 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
 
 
 def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
-    """Return a preset's axes in file order. A key that is a tuple zips axes; a callable preset gets the device kind."""
+    """Return a preset's axes as (names, points). Axes under one key vary together; callable `axes` depend on `kind`."""
     rows = []
     for key, values in (axes(kind) if callable(axes) else axes).items():
         single = isinstance(key, str)
         names, points = [key] if single else list(key), [[value] if single else list(value) for value in values]
         if odd := [point for point in points if len(point) != len(names)]:
-            raise ValueError(f"PRESETS: {names} zips {len(names)} axes, but has the entry {odd[0]}")
+            raise ValueError(f"PRESETS: {names} needs {len(names)} values per entry, but has {odd[0]}")
         rows.append((names, points))
     return rows
 
@@ -92,7 +92,8 @@ def _sweep(module: types.ModuleType, presets: Presets) -> wire.Sweep | None:
     for band in sweep.bands:
         (low, high), (slow, fast) = map(float, band.density), map(float, band.speedup)
         if not (0 <= low <= high <= 1 and 0 < slow <= fast < math.inf):
-            raise ValueError(f"SWEEP: invalid band: density {low} to {high}, speed-up {slow} to {fast}")
+            what = f"density {low} to {high} (within 0 to 1), speed-up {slow} to {fast} (above 0)"
+            raise ValueError(f"SWEEP: invalid band: {what}")
         bands.append(wire.Band((low, high), (slow, fast)))
     return wire.Sweep(tuple(sweep.axes), tuple(bands), sweep.density, sweep.against)
 
@@ -104,7 +105,7 @@ def _known(what: str, axes: Any, presets: Presets) -> None:
 
 
 def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op) -> dict[str, wire.Value]:
-    """Return the facts of the case and of this arm's operation. Raises ValueError for a value that is not plain."""
+    """Return facts of the case and the operation. Raises ValueError unless each is a str, int, finite float or bool."""
     found = dict(module.facts(case, inputs)) if hasattr(module, "facts") else {}
     found |= dict(op.facts()) if op.facts else {}
     for name, value in found.items():
@@ -114,7 +115,7 @@ def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op
 
 
 def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
-    """Run the workload's check; without a check and a reference, compare with base's outputs by `agree`."""
+    """Run the workload's check, or without a check compare with the other side's outputs (`expected`)."""
     with running(module, "check"):
         if hasattr(module, "check"):
             return returned("check", module.check(types.MappingProxyType(case), results, expected), Check)
@@ -124,14 +125,14 @@ def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expec
 
 
 def returned(function: str, value: Any, kind: type[Record]) -> Record:
-    """Return `value`, the result of a workload's `function`. Raises TypeError if it is not of class `kind`."""
+    """Return `value`, the result of a workload's `function`. Raises TypeError if `value` is not a `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"{function} returned {type(value).__name__}, not {kind.__name__} of abprof.kit")
     return value
 
 
 def nvtx_names(module: types.ModuleType, case: Mapping[str, Any], arm: str) -> list[str]:
-    """Return the NVTX names that the workload's `nvtx` gives to calls of `arm` (variant or peer); [] if that fails."""
+    """Return the names that the workload's `nvtx` gives to calls of `arm` (variant or peer); [] if `nvtx` fails."""
     try:
         return [str(name) for name in module.nvtx(case, arm or None)] if hasattr(module, "nvtx") else []
     except Exception:  # noqa: BLE001 - the workload's own code

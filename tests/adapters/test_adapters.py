@@ -100,7 +100,7 @@ def test_equal_seeds_make_equal_inputs(side: Side) -> None:
     [
         ("test_speed.py::test_skipped", "unsupported", "needs a GPU"),
         ("test_speed.py::test_broken", "crash", "RuntimeError: no such thing"),
-        ("test_speed.py::test_no_benchmark", "crash", "passed nothing to its benchmark"),
+        ("test_speed.py::test_no_benchmark", "crash", "did not call the fixture `benchmark`"),
     ],
 )
 def test_a_test_without_an_operation_is_typed(side: Side, case: str, status: str, message: str) -> None:
@@ -116,7 +116,7 @@ def test_a_test_without_an_operation_is_typed(side: Side, case: str, status: str
         ('perf_report("nowhere/b.py:f", kernel="mylib")', 'benchmarks = ["nowhere"]'),
         (
             'perf_report("benchmarks/shapes.py:f", kernel="mylib")',
-            "has 0 Benchmarks for f under triton.testing.perf_report",
+            "function f has 0 Benchmarks in triton.testing.perf_report",
         ),
         ('perf_report("benchmarks/shapes.py", kernel="mylib")', "FILE:NAME without a name"),
         ('pytest_benchmark("benchmarks/shapes.py", kernel="mylib")', "has no test that uses the fixture"),

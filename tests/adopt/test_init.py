@@ -59,7 +59,7 @@ def test_what_is_there_is_not_overwritten_without_being_told(tmp_path: Path) -> 
     repo = repository(tmp_path / "repo", {**PLAIN, "workloads/softmax.py": "API = 1\n"})
     done = init(repo, home=tmp_path)
     assert done.code == 2
-    assert "exists with other content (nothing was written; --overwrite replaces it)" in done.err
+    assert "exists with other content (nothing was written; --overwrite replaces the file)" in done.err
     assert repo.git("status", "--porcelain") == ""
     assert init(repo, "--overwrite", home=tmp_path).code == 0
     assert "KERNEL" in (repo.path / "workloads" / "softmax.py").read_text()
@@ -69,7 +69,7 @@ def test_a_configuration_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> 
     repo = repository(tmp_path / "repo", {**PLAIN, "abprof.toml": "schema = 1\n[defaults]\nthreshold = 3.0\n"})
     done = init(repo, home=tmp_path)
     assert done.code == 2
-    assert "add the lines above to it and run this again" in done.err
+    assert "add the lines above, then try again" in done.err
     with (repo.path / "abprof.toml").open("a") as file:
         file.write(done.out)
     assert init(repo, home=tmp_path).code == 0
@@ -117,7 +117,7 @@ def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
     assert done.code == 0, done
     again = init(repo, "--kernel", "rows", home=tmp_path)
     assert again.code == 2
-    assert "--workload NAME writes a workload for it" in again.err
+    assert "--workload NAME writes a workload for this package" in again.err
     assert init(repo, "--kernel", "rows", "--workload", "second", home=tmp_path).code == 0
     assert 'KERNEL = "rows"' in (repo.path / "workloads" / "second.py").read_text()
     unknown = init(repo, "--workload", "nowhere", home=tmp_path)

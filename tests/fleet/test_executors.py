@@ -126,7 +126,7 @@ def test_a_job_gets_what_the_options_and_the_environment_name(tmp_path: Path, mo
 
 def test_without_slurm_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(AbprofError, match=r"Slurm would refuse such a job: .*sbatch"):
+    with pytest.raises(AbprofError, match=r"Slurm would refuse a job with these options: .*sbatch"):
         SlurmExecutor(place("slurm"), tmp_path / "logs", print).__enter__()
     assert not list((tmp_path / "logs").iterdir())
 

@@ -81,7 +81,7 @@ def test_both_sides_and_a_peer_with_what_is_kept(tmp_path: Path) -> None:
 ODD = {
     "uneven": (
         UNEVEN,
-        "launches are no multiple of 5 (2 warm-up + 3 runs): twice_kernel grid (132, 1, 1) block (128, 1, 1): 6",
+        "the number of launches is no multiple of 5 (2 warm-up + 3 runs): twice_kernel grid (132, 1, 1) block (128, 1, 1): 6",
     ),
     "changing": (CHANGING, "twice_kernel grid (1, 1, 1) block (128, 1, 1): 3"),
     "silent": ("pass", "ncu saw no kernel in the calls"),

@@ -81,8 +81,8 @@ def test_files_are_written_by_their_suffix(tmp_path: Path, capsys: pytest.Captur
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--warmup", "2", "--runs", "4"], "raw_h200.csv: launches are no multiple of 6 (2 warm-up + 4 runs): add_kernel"),
-        (["--warmup", "2", "--runs", "3", "--kernel", "MiddleRows"], "no launch of 'MiddleRows'"),
+        (["--warmup", "2", "--runs", "4"], "raw_h200.csv: the number of launches is no multiple of 6 (2 warm-up + 4 runs): add_kernel"),
+        (["--warmup", "2", "--runs", "3", "--kernel", "MiddleRows"], "no kernel matches 'MiddleRows'"),
         (["--warmup", "-1", "--runs", "6"], "--warmup: "),
         (["--warmup", "2", "--runs", "3", "--out", "t.txt"], "--out: 't.txt' does not end in .csv or .json"),
         (["--warmup", "two", "--runs", "3"], "--warmup: "),

@@ -89,7 +89,7 @@ def test_other_shapes_one_after_another_are_refused_too() -> None:
 
 
 def test_a_kernel_that_was_never_launched_is_an_error() -> None:
-    with pytest.raises(AbprofError, match=r"no launch of 'MiddleRows' .*launched: FirstRows"):
+    with pytest.raises(AbprofError, match=r"no kernel matches 'MiddleRows' .*recorded: FirstRows"):
         taken([moves("FirstRows", 1.0)] * 3, kernels=["MiddleRows"])
 
 

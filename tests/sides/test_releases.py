@@ -121,5 +121,5 @@ def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> 
     ],
 )
 def test_a_spec_is_one_version_of_one_distribution(tmp_path: Path, spec: str) -> None:
-    with pytest.raises(AbprofError, match=r"not a release with one exact version \(dist:NAME==VERSION\)"):
+    with pytest.raises(AbprofError, match=r"not a release with one exact version \(write dist:NAME==VERSION\)"):
         releases.install([spec], lambda _: sys.executable, tmp_path, 100.0, str)

@@ -90,7 +90,7 @@ def test_tips_are_compared_and_the_merge_base_offered(repo: GitRepo, opened: Ope
     sides, notes = resolve(opened(repo), ["main", "optimize_ffa"])
     assert sides[0].commit == repo.git("rev-parse", "main")
     line = f"main has moved on by 3 commits (2 touching kernels) since the merge base {root[:10]}"
-    assert notes == (f"{line}; tip is compared with tip, main...optimize_ffa compares with the merge base",)
+    assert notes == (f"{line}; this run compares the tips, main...optimize_ffa compares with the merge base",)
 
 
 def test_merge_base(repo: GitRepo, opened: Opened) -> None:
@@ -117,9 +117,9 @@ def test_shallow_clone(shallow: GitRepo, repo: GitRepo, opened: Opened) -> None:
     root = repo.git("rev-parse", "main~3")
     repository = opened(shallow)
     for spec in (root, "main~3", "elsewhere"):
-        with pytest.raises(AbprofError, match=r"is not in this shallow clone \(git fetch --unshallow\)"):
+        with pytest.raises(AbprofError, match=r"is not in this shallow clone \(run git fetch --unshallow\)"):
             resolve(repository, ["main", spec])
-    with pytest.raises(AbprofError, match=r"no merge base here \(git fetch --unshallow\)"):
+    with pytest.raises(AbprofError, match=r"no merge base in this clone \(run git fetch --unshallow\)"):
         resolve(repository, ["main...origin/optimize_ffa"])
     sides, notes = resolve(repository, ["main", "origin/optimize_ffa"])
     assert notes == ("main and origin/optimize_ffa have no common history in this shallow clone",)

@@ -156,9 +156,9 @@ def test_a_machine_without_a_gpu_plans_none_of_a_gpus_cells(lab: OnSlurm) -> Non
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["partition=nowhere"], "Slurm would refuse such a job: "),
+        (["partition=nowhere"], "Slurm would refuse a job with these options: "),
         (["constraint=b200"], "Invalid feature specification"),
-        (["partition=gpus\ntouch pwned"], "Slurm would refuse such a job: "),
+        (["partition=gpus\ntouch pwned"], "Slurm would refuse a job with these options: "),
         (["partition"], "'partition' is not KEY=VALUE"),
     ],
 )

@@ -101,7 +101,7 @@ def test_a_save_that_breaks_the_kernel_is_answered_and_the_next_one_too(tmp_path
 def test_a_saved_workload_is_said_not_to_judge_and_once(tmp_path: Path) -> None:
     lab = Lab(tmp_path, EVEN)
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'edited'\n"})
-    said = "the workloads changed, but the earlier ones are still in use: restart --watch"
+    said = "the workloads changed: restart --watch to use the new ones"
     with watched(lab, "--only", "case=a") as it:
         assert len(it.answer()) == 1
         it.save("raise RuntimeError('broken')\n", "workloads/w.py")
@@ -128,7 +128,7 @@ def test_a_signal_that_another_thread_takes_ends_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        ("main fast --watch", "main fast --watch: needs the working tree as target (abprof BASE . --watch)"),
+        ("main fast --watch", "main fast --watch: target must be the working tree (abprof BASE . --watch)"),
         ("main . --watch --epochs 4", "--epochs: has no effect with --watch"),
         ("main . --watch --json", "--json: has no effect with --watch"),
         ("main . --watch -- echo a,1", "--watch: has no effect on a command"),

@@ -1,7 +1,7 @@
 """Find the likeliest causes of a row's change of time, from the records of both sides. The functions are pure.
 
-A rule applies only to a row that changed, only if both sides have the records that the rule reads, and only in the direction
-of the change, because a wrong cause costs more than no cause.
+A rule applies only to a row that changed, only if both sides have the records that the rule reads, and only in the
+direction of the change, because a wrong cause is worse than none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 3  # causes per row
 
 
 def explained(run: Run) -> Run:
-    """Return the judged run with `causes` on rows that changed between sides; None on a row without the rules' records."""
+    """Return the judged run with `causes` on each changed row; `causes` is None if records of a side are missing."""
     seen = {(one.cell, one.arm): one for one in run.observations}
     packages, rows = {cell.id: cell.kernel for cell in run.cells}, list(run.comparisons)
     for place, row in enumerate(rows):
@@ -30,7 +30,7 @@ def explained(run: Run) -> Run:
 
 
 def _causes(run: Run, sides: Sides) -> tuple[Cause, ...] | None:
-    """Return the causes of a changed row, the surest first; None if a side's evidence is missing."""
+    """Return the causes of a changed row, the surest first; None if records of a side are missing."""
     row, named = sides.row, _passes(sides)
     if sides.on_gpu and not sides.counted:
         return tuple(named or _phase(sides)) or None
@@ -77,7 +77,7 @@ _APART = 3.0  # factor by which the phase's change in per cent must exceed the r
 
 
 def _phase(sides: Sides) -> list[Cause]:
-    """Return the one phase that changed, if the rest of the call did not and the profiled pass agrees with the verdict."""
+    """Return a cause if exactly one phase changed, and this phase explains the row's change; else []."""
     before, after = (side or {} for side in sides.phases)
     whole, whole_after = before.get("total"), after.get("total")
     if not whole or not whole_after:
@@ -105,8 +105,8 @@ _LOST = 0.5  # share of the ranges' time by which unmarked time may shrink; abov
 
 
 def _passes(sides: Sides) -> list[Cause]:
-    """Return as a cause the ranges that the slower side passes more often, if their share of the profiled call makes up the
-    change; [] if other ranges became rarer (renamed, or replaced), or if the code was there before without a range."""
+    """Return a cause if the slower side runs some ranges more often and this explains the row's change; [] if the
+    ranges may just be renamed, replaced or newly marked."""
     few, many = (side.get("total") if side else None for side in (sides.phases if sides.slower else sides.phases[::-1]))
     if not few or not many or (sides.on_gpu and sides.same_launches):
         return []
@@ -131,7 +131,7 @@ def _passes(sides: Sides) -> list[Cause]:
 
 
 def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
-    """Yield each range whose counts differ, as (faster side's, slower side's); nothing if a side's ranges are unknown."""
+    """Yield (faster side's range, slower side's range) of each range that the sides run unequally often."""
     fast, slow = _ranges(sides)
     if fast is None or slow is None:
         return
@@ -143,11 +143,11 @@ def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
 
 
 def _ranges(sides: Sides) -> list[tuple[Range, ...] | None]:
-    """Return (the faster side's ranges, the slower side's ranges); None for a side without a census."""
+    """Return the ranges of the faster side and of the slower side; None for a side whose ranges are not recorded."""
     both = [census.ranges if census else None for census in sides.census]
     return both if sides.slower else both[::-1]
 
 
 def _extra_ns(few: Range, many: Range) -> float:
-    """Return the part of the range's time, in ns a call, that the additional passes take."""
+    """Return the time of a range's additional passes, in ns a call. `few`, `many`: the range on each side."""
     return many.ns * (many.count - few.count) / many.count

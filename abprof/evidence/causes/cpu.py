@@ -1,6 +1,6 @@
 """Find causes in a CPU's machine code, in perf's samples of this code, and in the torch operations of a call.
 
-A function that only one side has may never be called, so perf or the calls in the machine code must show that it runs.
+A function that only one side has counts only if perf's samples or the calls in the machine code show that it runs.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def causes(sides: Sides) -> list[Cause]:
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """Return the cause "same code" if objects and torch operations are equal. Python's calls into the objects are not counted."""
+    """Return the cause "same code" if shared objects and torch operations are equal on both sides, else []."""
     if not (sides.objects and sides.same_objects and sides.same_launches):
         return []
     text = "same machine code on both sides, different time; calls into C++ are not counted on a CPU"
@@ -52,7 +52,7 @@ def same_code(sides: Sides) -> list[Cause]:
 
 
 def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """Find functions whose widest arithmetic became narrower (on a slower row) or wider (on a faster row)."""
+    """Return a cause if functions of a slower row use narrower vectors than before, or of a faster row wider ones."""
     moved = {key: _width(before[key]) - _width(after[key]) for key in before.keys() & after.keys()}
     if any(narrower and not sides.along(narrower) for narrower in moved.values()):
         return []
@@ -62,8 +62,8 @@ def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """Find functions with more loops over memory (on a slower row) or fewer (on a faster row): functions of equal vector width,
-    and functions of one side only that are shown to run. A renamed function does not count."""
+    """Return a cause if the slower side's functions have more loops over memory. Functions of equal vector width are
+    compared; a function of one side counts if it runs and was not just renamed."""
     few, many = (before, after) if sides.slower else (after, before)
     codes, names = {function.code for function in few.values()}, ("loops", "loads", "stores")
     lone = {key: f for key, f in many.items() if key not in few and f.code not in codes}
@@ -81,7 +81,7 @@ def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str]) -> list[Cause]:
-    """Return the cause with the functions in which perf saw the time; without perf, with all functions in `found` and a note."""
+    """Return a cause with those functions in `found` whose change perf confirms; without perf, with all of them."""
     seen = _sampled(sides, found)
     samples = {key: (seen or {}).get(key, "") for key in found if seen is None or key in seen}
     if not samples:
@@ -121,8 +121,8 @@ def _reached(functions: Functions, other: Functions) -> set[Key]:
 
 
 def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
-    """Return, by function, the additional time that perf saw, in words, if long enough to be the cause; "" for overloads, which
-    perf cannot tell apart. Return None if perf did not sample both sides, or has no names for the objects."""
+    """Return function -> text on the change of its time, by perf, for functions that can explain the row. The text is
+    "" for overloads, which perf cannot tell apart. Return None if perf's samples are missing or unnamed."""
     many = 1 if sides.slower else 0
     slow, fast = sides.sampled[many], sides.sampled[1 - many]
     if slow is None or fast is None or slow.samples < _ENOUGH:
@@ -147,8 +147,8 @@ def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
 
 
 def _bare(name: str) -> str:
-    """Return a function's name as perf prints it, without parameters, return type and clone.
-    `void (anonymous namespace)::scale<float>(float*, long) [clone .cold]` is `(anonymous namespace)::scale<float>`."""
+    """Return a function's name as perf prints it, without parameters, return type and clone suffix: `scale<float>` for
+    `void scale<float>(float*, long) [clone .cold]`."""
     plain = name.replace("(anonymous namespace)", "{anonymous}")
     depth, begin = 0, 0
     for at, letter in enumerate(plain):

@@ -29,8 +29,8 @@ def causes(sides: Sides) -> list[Cause]:
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """Return the cause "same code" if machine code and launches are equal. The time of kernels without known code (mostly a
-    library's) must not have changed by enough to explain the row."""
+    """Return the cause "same code" if machine code and launches are equal, unless kernels of unknown code (mostly a
+    library's) changed enough to explain the row."""
     unread = [pair for pair in sides.pairs if pair.same_code is None]
     known = len(sides.pairs) > len(unread) and all(pair.same_code is not False for pair in sides.pairs)
     if not (sides.same_launches and known and sides.same_objects) or sides.carries(
@@ -47,7 +47,7 @@ def same_code(sides: Sides) -> list[Cause]:
 
 
 def clocked(sides: Sides) -> bool:
-    """Whether the device's clock became lower on a slower row (higher on a faster row) by at least a quarter of its change."""
+    """Whether the clock explains at least a quarter of the row's change: lower on a slower row, higher on a faster."""
     clock, pct = sides.row.clock_pct, sides.row.pct or 0.0
     return clock is not None and abs(clock) >= SHARE * abs(pct) and clock * pct < 0
 
@@ -56,7 +56,7 @@ def clocked(sides: Sides) -> bool:
 
 
 def _launches(sides: Sides) -> Iterator[Cause]:
-    """Yield a cause for launches that were added or removed; a renamed kernel does not count."""
+    """Yield a cause if launches were added or removed; a renamed kernel does not count."""
     moved = sides.recounted
     count = sum(after - before for _, before, after, _ in moved)
     if not moved or not sides.carries(sum(spent for *_, spent in moved)):
@@ -71,7 +71,7 @@ def _launches(sides: Sides) -> Iterator[Cause]:
 
 
 def _overlap(sides: Sides) -> Iterator[Cause]:
-    """Yield a cause if kernels ran at the same time mostly on one side."""
+    """Yield a cause if kernels overlap on one side, and much less on the other."""
     before, after = (census.hidden_ns if census else None for census in sides.census)
     total = sum(part.ns for part in sides.parts[0])
     if before is None or after is None or not sides.same_launches or not total:
@@ -84,7 +84,7 @@ def _overlap(sides: Sides) -> Iterator[Cause]:
 
 
 def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
-    """Say how the grid or block differs, `8192 -> 16384`; "" if equal, unknown, or not the same for all launches of a side."""
+    """Return the change of the grid or block, `8192 -> 16384`; "" if equal, unknown, or different within a side."""
     one, two = ({getattr(launch, what) for launch in part.launches} for part in (pair.before, pair.after))
     known = len(one) == len(two) == 1 and all(map(any, (*one, *two)))
     return f"{dims(*one)} -> {dims(*two)}" if known and one != two else ""
@@ -94,8 +94,8 @@ def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
 
 
 def _code(sides: Sides, pair: Pair) -> list[Cause]:
-    """Return why a kernel's own time changed: the first rule that holds; if no rule holds, the kernel's name. A changed constant
-    is the weakest cause, so for this rule the profiled call must show the kernel's change."""
+    """Return why a kernel's own time changed: the first rule that holds, or just the kernel's name. Changed constants
+    count only if the kernel's time changed in the profiled call."""
     shown, name = sides.shown(pair), pair.after.name
     kind, text = next(_rules(sides, pair), ("", "")) if shown or sides.is_all(pair) else ("", "")
     if kind and (shown or kind != "constants"):
@@ -109,7 +109,7 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
 
 
 def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
-    """Yield (kind, text) of each rule that holds, the surest first."""
+    """Yield (kind, text) of each cause that a rule finds, the surest first."""
     settings, grids, blocks = _settings(pair), _launched(pair, "grid"), _launched(pair, "block")
     if pair.same_code:
         if moved := [f"{what} ({change})" for what, change in (("grid", grids), ("block", blocks)) if change]:
@@ -146,7 +146,7 @@ def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
 
 
 def _memory(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
-    """Report a change in global memory accesses that exceeds the growth of the whole code (unrolling grows both)."""
+    """Yield a cause if global memory accesses grew (or shrank) more than the whole code: unrolling changes both."""
     each = {name: pair.classes(name) or (0, 0) for name in _ACCESSES}
     loops, accesses, whole = (pair.classes(*names) or (0, 0) for names in (("loops",), _ACCESSES, ()))
     if not sides.along(accesses[1] - accesses[0]) or max(accesses) < _GROWN * min(accesses):
@@ -160,7 +160,7 @@ def _memory(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
 
 
 def _settings(pair: Pair) -> dict[str, tuple[Value, Value]]:
-    """Return constants, warps, stages and CTAs that are known on both sides and differ, as (before, after)."""
+    """Return constants, warps, stages and CTAs that differ, as name -> (before, after)."""
     one, two = pair.before.kernel, pair.after.kernel
     if one is None or two is None:
         return {}
@@ -193,8 +193,7 @@ def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
 
 
 def refutes(cause: Cause, profiles: tuple[Profile, Profile]) -> bool:
-    """Whether counters refute a `memory` cause: the kernel moves as many bytes on both sides, through L2 and through L1
-    (which does not count loads of the tensor memory accelerator)."""
+    """Whether counters refute a `memory` cause: the bytes through L2 and L1 are about equal on both sides."""
     for pair in (pair for pair in _profiled(*profiles) if cause.kind == "memory" and pair[1].name in cause.kernels):
         moved = [both for names in (recording.L2_BYTES, recording.L1_BYTES) if (both := _both(pair, names)) is not None]
         return bool(moved) and all(max(both) < _GREW * min(both) for both in moved)
@@ -202,7 +201,7 @@ def refutes(cause: Cause, profiles: tuple[Profile, Profile]) -> bool:
 
 
 def _profiled(before: Profile, after: Profile) -> Iterator[Kernels]:
-    """Yield (before, after) of each timed kernel whose name occurs once on each side, whatever the grid."""
+    """Yield (before, after) of each timed kernel whose name occurs exactly once in both profiles."""
     for name in dict.fromkeys(kernel.name for kernel in before.kernels):
         one, two = ([kernel for kernel in side.kernels if kernel.name == name] for side in (before, after))
         if len(one) == len(two) == 1 and all(recording.TIME in kernel.metrics for kernel in (*one, *two)):
@@ -215,7 +214,7 @@ def _longer(pair: Kernels) -> float:
 
 
 def _counters(sides: Sides, pair: Kernels) -> Iterator[tuple[str, str]]:
-    """Yield (kind, text) of each rule that holds, the surest first."""
+    """Yield (kind, text) of each cause that a rule finds, the surest first."""
     moved, way = _both(pair, recording.L2_BYTES), "more" if sides.slower else "less"
     for name, what in ((recording.LOAD_EFFICIENCY, "load"), (recording.STORE_EFFICIENCY, "store")):
         used = [kernel.metrics[name] for kernel in pair if name in kernel.metrics]
@@ -234,14 +233,14 @@ def _counters(sides: Sides, pair: Kernels) -> Iterator[tuple[str, str]]:
 
 
 def _explains(pair: Kernels, moved: tuple[float, float]) -> bool:
-    """Whether the additional bytes, at the slower side's rate, take at least half of the kernel's change."""
+    """Whether the change of bytes, `moved` = (before, after), explains at least half of the kernel's change of time."""
     longest = max(kernel.metrics[recording.TIME] * kernel.launches_a_call for kernel in pair)
     took = (moved[1] - moved[0]) / max(moved) * longest if max(moved) else 0.0
     return took * _longer(pair) > 0 and abs(took) >= _HALF * abs(_longer(pair))
 
 
 def _both(pair: Kernels, names: Sequence[str]) -> tuple[float, float] | None:
-    """Return the sum of these metrics on each side, per call; None if a metric is missing."""
+    """Return the sum of the metrics `names` on each side, per call; None if a metric is missing."""
     if any(name not in kernel.metrics for kernel in pair for name in names):
         return None
     one, two = (sum(kernel.metrics[name] for name in names) * kernel.launches_a_call for kernel in pair)

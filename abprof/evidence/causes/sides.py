@@ -1,4 +1,4 @@
-"""Model both sides of a changed row: the launched kernels in pairs, with their known code. Format numbers as text."""
+"""Model both sides of a changed row: their launched kernels, in pairs. Format numbers as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTED = 4  # most items that a sentence lists
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel that a call launches. `kernel` describes its code; None if the code is unknown, as a library's is."""
+    """A kernel that a call launches. `kernel` is None if the code is unknown, as for a library's kernel."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -35,19 +35,19 @@ class Part:
 
     @property
     def shape(self) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """(grid, block, count) of each launch, sorted."""
+        """Return (grid, block, count) of each launch, sorted."""
         return sorted((launch.grid, launch.block, launch.count) for launch in self.launches)
 
     @property
     def choice(self) -> str:
-        """The autotuner's choice; "" if launches have no choice or different choices."""
+        """Return the autotuner's choice; "" if launches have no choice or different choices."""
         seen = {launch.choice for launch in self.launches}
         return seen.pop() if len(seen) == 1 else ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel on both sides, paired by name, or by equal code under another name."""
+    """A kernel on both sides, paired by name, or by equal code if it was renamed."""
 
     before: Part
     after: Part
@@ -60,7 +60,7 @@ class Pair:
 
     @property
     def moved(self) -> bool:
-        """Whether grid, block or number of launches differ."""
+        """Whether grids, blocks or numbers of launches differ."""
         return self.before.shape != self.after.shape
 
     @property
@@ -68,7 +68,7 @@ class Pair:
         return self.after.ns - self.before.ns
 
     def classes(self, *names: str) -> tuple[int, int] | None:
-        """Return each side's number of instructions of these classes (default: all); None if a side's code was not read."""
+        """Return how many instructions of the classes `names` (none: all) each side has; None if not read."""
         both = [part.kernel.classes if part.kernel else None for part in (self.before, self.after)]
         counts = [sum(n for name, n in of.items() if (name in names if names else name != "loops"))
                   for of in both if of]  # fmt: skip
@@ -77,7 +77,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Sides:
-    """A changed row, and all records of the code that each side runs, as (before, after)."""
+    """A changed row, with the records of both sides as (before, after)."""
 
     row: Comparison
     on_gpu: bool
@@ -93,7 +93,7 @@ class Sides:
 
     @property
     def change_ns(self) -> float:
-        """The change of a call's time in ns; negative is faster."""
+        """Return the change of a call's time in ns; negative is faster."""
         return self.base_ns * (self.row.pct or 0.0) / 100
 
     @property
@@ -102,22 +102,22 @@ class Sides:
         return all(census is not None and not census.missing for census in self.census)
 
     def along(self, change: float) -> bool:
-        """Whether a change has the row's direction: an increase on a slower row, a decrease on a faster one."""
+        """Whether `change` has the row's direction: an increase on a slower row, a decrease on a faster one."""
         return change > 0 if self.slower else change < 0
 
     def carries(self, ns: float) -> bool:
-        """Whether a difference in ns has the sign of the row's change and is large enough to be the cause."""
+        """Whether a change of `ns` has the row's direction and is large enough to be the cause."""
         return ns * self.change_ns > 0 and abs(ns) >= SHARE * abs(self.change_ns)
 
     def shown(self, pair: Pair) -> bool:
-        """Whether this kernel's time in the profiled call changed enough to explain the row's change: with the same sign,
-        by a quarter to twice the size, and by more than the scatter of a profiled call."""
+        """Whether this kernel's change in the profiled call is more than scatter and can explain the row's change: in
+        the same direction, and of a quarter to twice the size."""
         least, most = _FLOOR * pair.before.ns, _MOST * abs(self.change_ns)
         return self.carries(pair.change_ns) and least <= abs(pair.change_ns) <= most
 
     def is_all(self, pair: Pair) -> bool:
-        """Whether this kernel is nearly all of the call and the only kernel that differs, by too little for one profiled call to
-        show. The verdict, from many turns, is then about this kernel."""
+        """Whether the row's change must be this kernel's: the kernel takes nearly all of the call, no other kernel
+        differs, and the change is too small to show in one profiled call."""
         others = all(one.same_code and not one.moved for one in self.pairs if one is not pair)
         scatter = _FLOOR * pair.before.ns
         back = -pair.change_ns if self.slower else pair.change_ns  # against the row's direction
@@ -126,13 +126,13 @@ class Sides:
 
     @cached_property
     def parts(self) -> tuple[list[Part], list[Part]]:
-        """The kernels of a call on each side."""
+        """Return the kernels of a call on each side."""
         before, after = (_parts(c, kernels) if c else [] for c, kernels in zip(self.census, self.kernels, strict=True))
         return before, after
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """The kernels of both sides, paired by name and order, the others by equal code."""
+        """Return the kernels that both sides launch, paired by name, or by equal code if renamed."""
         before, after = self.parts
         found = []
         for name in dict.fromkeys(part.name for part in before):
@@ -149,14 +149,14 @@ class Sides:
 
     @property
     def alone(self) -> tuple[list[Part], list[Part]]:
-        """The kernels that only one side launches, as (before, after)."""
+        """Return the kernels that only one side launches, as (before, after)."""
         paired = {id(part) for pair in self.pairs for part in (pair.before, pair.after)}
         before, after = ([part for part in parts if id(part) not in paired] for parts in self.parts)
         return before, after
 
     @property
     def recounted(self) -> list[tuple[str, int, int, float]]:
-        """(name, launches before, launches after, change in ns) of each kernel that a call launches more or less often."""
+        """Return (name, launches before, launches after, change in ns) of each kernel launched more or less often."""
         gone, new = self.alone
         found = [(part.name, 0, part.count, part.ns) for part in new]
         found += [(part.name, part.count, 0, -part.ns) for part in gone]
@@ -170,7 +170,7 @@ class Sides:
 
     @cached_property
     def objects(self) -> list[tuple[Kernel, Kernel]]:
-        """The sides' own shared objects, paired by name; if each side has only one object, these two under any names."""
+        """Return the shared objects of both sides, paired by name; if each side has only one object, these two."""
         before, after = ([k for k in kernels if k.kind == "object"] for kernels in self.kernels)
         named = {kernel.key: kernel for kernel in after}
         found = [(kernel, named[kernel.key]) for kernel in before if kernel.key in named]
@@ -178,17 +178,17 @@ class Sides:
 
     @property
     def same_objects(self) -> bool:
-        """Whether every object has a counterpart on the other side, with equal code."""
+        """Whether every shared object has a counterpart with equal code on the other side."""
         return self.matched and all(one.code and one.code == two.code for one, two in self.objects)
 
     @property
     def matched(self) -> bool:
-        """Whether every object has a counterpart on the other side."""
+        """Whether every shared object has a counterpart on the other side."""
         return sum(kernel.kind == "object" for kernels in self.kernels for kernel in kernels) == 2 * len(self.objects)
 
 
 def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
-    """Group launches by name and compiled kernel, in a fixed order."""
+    """Return the kernels of a call: the launches grouped by name and compiled kernel."""
     compiled = {kernel.key: kernel for kernel in kernels if kernel.kind == "triton"}
     native = {kernel.name: kernel for kernel in kernels if kernel.kind == "cuda"}
     found: dict[tuple[str, str], list[Launch]] = {}
@@ -202,12 +202,12 @@ def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
 
 
 def ns(value: float) -> str:
-    """Say a time, given in ns, to three digits: `1.23 ms`."""
+    """Return a time in ns as text: `1.23 ms`."""
     return _scaled(value, ("ns", "µs", "ms", "s"))
 
 
 def bytes_of(value: float) -> str:
-    """Say a number of bytes to three digits: `1.23 MB`."""
+    """Return a number of bytes as text: `1.23 MB`."""
     return _scaled(value, ("bytes", "kB", "MB", "GB"))
 
 
@@ -217,21 +217,21 @@ def _scaled(value: float, units: Sequence[str]) -> str:
 
 
 def listed(items: Sequence[str]) -> str:
-    """Join the first few items, and the number of the other items."""
+    """Return the first items, joined by commas, and how many more there are."""
     rest = len(items) - _LISTED
     return ", ".join(items[:_LISTED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def dims(values: Sequence[int]) -> str:
-    """Say a grid or block without trailing ones: `128`, `16x16`."""
+    """Return a grid or block as text, without trailing ones: `128`, `16x16`."""
     return re.sub(r"(x1)+$", "", "x".join(map(str, values)))
 
 
 def recounts(moved: Sequence[tuple[str, int, int, float]]) -> str:
-    """List the kernels whose launches per call changed, with the time: `clamp 0 -> 1 times a call (650 µs)`."""
+    """Return a list of kernels whose launches per call changed: `clamp 0 -> 1 times a call (650 µs)`."""
     return listed([f"{name} {one} -> {two} times a call ({ns(abs(spent))})" for name, one, two, spent in moved])
 
 
 def changes(both: Mapping[str, tuple[Value, Value]]) -> str:
-    """List the settings that differ: `BLOCK 64 -> 128, warps 4 -> 8`."""
+    """Return a list of the settings that differ: `BLOCK 64 -> 128, warps 4 -> 8`."""
     return listed([f"{name} {one} -> {two}" for name, (one, two) in both.items() if one != two])

@@ -1,4 +1,4 @@
-"""Nsight Compute: `capture` runs ncu on arms, `recording` has its metrics and reads its CSV files, `traffic` counts bytes.
+"""Nsight Compute: `capture` runs ncu on arms, `recording` reads ncu's CSV files, `traffic` counts bytes.
 
 Import `capture` only to run ncu, because that module imports the code that starts processes.
 """

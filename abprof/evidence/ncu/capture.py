@@ -1,4 +1,4 @@
-"""Run arms under Nsight Compute: each arm alone in a foreground worker, while ncu records counters of the arm's calls."""
+"""Run arms under Nsight Compute (ncu): each arm alone in a worker, while ncu records counters of the arm's calls."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PROFILE = Profile(cell="", arm="", purpose="profile", warmup=2, runs=3)  # what 
 def captured(
     plan: Plan, rows: Rows, order: Profile, folder: Path, ncu: Ncu, say: Callable[[str], None]
 ) -> Iterator[Profile]:
-    """Yield each arm's profile, whose `reason` says why a recording failed. Raises Refused if no recording can succeed.
+    """Record each arm in `rows` with ncu, and yield its profile. If ncu fails, the profile's `reason` says why.
 
-    `order`: purpose and number of calls. ncu replays each launch once or twice to count bytes, a dozen times for all metrics.
+    `order`: a Profile with purpose and number of calls. Raises Refused if this machine permits no recording.
     """
     sides = [side.id for side in plan.run.sides]
     for cell, arms in rows:
@@ -71,7 +71,7 @@ def _one(plan: Plan, spec: WorkerSpec, cell: Cell, arm: Arm, made: Profile, fold
             raise AbprofError(f"ncu: {failed}" if failed else "ncu saw no kernel in the calls")
         argv = [ncu.path, "--import", str(report.absolute()), "--csv", "--page", "raw", "--print-units", "base"]
         if code := proc.logged(argv, env={**job.env, **_LOCALE}, cwd=page.parent, log=page, timeout=_TIMEOUT):
-            raise AbprofError(f"ncu could not print its own report (exit code {code})", advice=f"try {' '.join(argv)}")
+            raise AbprofError(f"ncu could not export its report (exit code {code})", advice=f"try {' '.join(argv)}")
         made, _ = traffic.count(recording.read(page, metrics), made, page, whole=True)
     except Refused:
         raise
@@ -98,7 +98,7 @@ _PERMISSION = (
 
 
 class Refused(AbprofError):
-    """Raised if no recording can succeed on this machine as the machine is set up."""
+    """Raised if ncu cannot record on this machine: Nsight Compute is missing, or may not read the GPU's counters."""
 
 
 @dataclass
@@ -110,10 +110,10 @@ class Ncu:
     def record(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, metrics: Sequence[str], to: Path, log: Path
     ) -> tuple[int, str]:
-        """Run a program under ncu, which records only the arm's calls: the report goes to `to` (.ncu-rep), all output to `log`.
+        """Run `argv` under ncu, which records only the arm's calls. `to`: the report (.ncu-rep). `log`: all output.
 
-        Returns the exit code, and ncu's first error that is not about the program, or "". A second attempt leaves out metrics
-        that ncu does not know. Raises Refused if counters may not be read, WorkerDied if ncu cannot run.
+        Returns the exit code, and the first error in ncu itself, or "". Metrics that ncu does not know are left out.
+        Raises Refused if ncu may not read counters, WorkerDied if ncu cannot run.
         """
         wanted = [name for name in metrics if name not in self.unknown]
         options = ["--target-processes", "all", "--clock-control", "none", "--nvtx", "--nvtx-include", wire.CALL_RANGE]
@@ -134,7 +134,7 @@ class Ncu:
 
 
 def find() -> Ncu:
-    """Find ncu on PATH or in the CUDA toolkit. Raises Refused if there is no Nsight Compute."""
+    """Return the ncu on PATH or in the CUDA toolkit. Raises Refused if Nsight Compute is not installed."""
     path = proc.cuda_tool("ncu")
     text = proc.output([path, "--version"], timeout=60.0, env={**os.environ, **_LOCALE}) or "" if path else ""
     version = re.search(r"Nsight Compute(?s:.*)[Vv]ersion\s+(\S+)", text)  # other tools have this name

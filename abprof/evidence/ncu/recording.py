@@ -1,4 +1,4 @@
-"""Name Nsight Compute's metrics, and read its CSV files as kernel launches."""
+"""List the metrics of Nsight Compute that abprof uses, and read kernel launches from ncu's CSV files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ STALLS = (
 
 @dataclass(frozen=True)
 class Shown:
-    """A row of the table of metrics that reports show."""
+    """One row of the reports' table of metrics."""
 
     label: str
     names: tuple[str, ...]  # of ncu's metrics, whose sum is shown
@@ -38,7 +38,7 @@ class Shown:
 
 
 def stall(reason: str) -> str:
-    """Return the metric's name for a stall reason: average number of warps that wait for this reason per issued instruction."""
+    """Return the name of ncu's metric that counts warps waiting for `reason`."""
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
 
 
@@ -71,7 +71,7 @@ PROFILE = tuple(dict.fromkeys((*MEMORY, *(name for row in TABLE for name in row.
 
 
 def moved(values: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
-    """Yield (level, metric, bytes) from a launch's metrics; for DRAM, read + write bytes if their sum was not recorded."""
+    """Yield (level, metric, bytes) per memory level. If the DRAM total was not recorded, DRAM is reads plus writes."""
     for level, name in METRICS.items():
         if name in values:
             yield level, name, values[name]
@@ -90,17 +90,17 @@ _NO_NUMBER = ("", "n/a", "nan", "(!) nan", "no data", "-")
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel launch with the wanted metrics that have a number, in base units."""
+    """A kernel launch and its metrics in base units. Metrics without a number are left out."""
 
     name: Name
     metrics: Mapping[str, float]
 
 
 def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
-    """Read the launches in a file of `ncu --csv`: its raw page (a row per launch) or details page (a row per metric).
+    """Return the launches in a CSV file of ncu: its raw page (a row per launch) or details page (a row per metric).
 
-    Other lines (`==PROF==`, the program's output) are skipped. Raises AbprofError for numbers that are not of the
-    locale C and, with the line's number, for a torn row, because one lost launch makes every count wrong.
+    Skips lines outside the table. Raises AbprofError for an incomplete row, and for numbers not in the format of the C
+    locale.
     """
     try:
         lines = path.read_bytes().decode("utf-8-sig", "replace").splitlines()
@@ -118,7 +118,7 @@ def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
         for row, units in _rows(lines, headers[0]):
             launch = found.setdefault((row.get("Process ID", ""), row["ID"]), {})
             if units is not None and launch:
-                raise AbprofError(f"launch {row['ID']} is there twice", advice=_HOW)
+                raise AbprofError(f"launch {row['ID']} has two rows", advice=_HOW)
             launch |= {name: (row.get(name, "").strip(), "") for name in ("Kernel Name", "Grid Size", "Block Size")}
             if units is None:
                 launch[row["Metric Name"]] = row["Metric Value"], row["Metric Unit"]
@@ -126,14 +126,14 @@ def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
                 launch |= {name: (row[name], units.get(name, "")) for name in metrics if name in row}
         launches = [_launch(launch, metrics) for launch in found.values()]
         if not any(launch.metrics.keys() & set(BYTES) for launch in launches):
-            raise AbprofError(f"none of {', '.join(METRICS.values())} in its {len(launches)} launches", advice=_HOW)
+            raise AbprofError(f"none of the {len(launches)} launches has {' or '.join(METRICS.values())}", advice=_HOW)
     except AbprofError as error:
         raise AbprofError(error.what, where=f"{path}{error.where}", advice=error.advice) from None
     return launches
 
 
 def _rows(lines: Sequence[str], header: int) -> Iterator[tuple[dict[str, str], dict[str, str] | None]]:
-    """Yield each row's cells and units by column; units are None on the details page, where each row names its own unit."""
+    """Yield each row's cells by column, and the units by column (None if the row itself names its unit)."""
     columns = _cells(lines[header])
     details = {"Metric Name", "Metric Unit", "Metric Value"} <= set(columns)
     # Most rows of the details page lack the last columns, those of rules.
@@ -144,7 +144,7 @@ def _rows(lines: Sequence[str], header: int) -> Iterator[tuple[dict[str, str], d
             continue
         cells = _cells(line)
         if not fewest <= len(cells) <= len(columns):
-            what = f"a torn row: {len(cells)} of {len(columns)} cells (cut off, or mixed with the program's output)"
+            what = f"an incomplete row: {len(cells)} of {len(columns)} cells (cut off, or mixed with other output)"
             raise AbprofError(what, where=f":{number}", advice="record again with ncu --log-file FILE")
         row = dict(zip(columns, cells, strict=False))
         if row["ID"]:

@@ -1,9 +1,8 @@
-"""Assign kernel launches to calls, separate warm-up launches, and sum the bytes of each kernel and call.
+"""Assign kernel launches to calls, leave out the warm-up calls, and sum the bytes of each kernel and call.
 
-A file has N = warm-up + runs equal calls. Name, grid and block identify a kernel; k*N launches of a kernel are k launches a
-call. Another number of launches inside the calls is an error, because the warm-up launches are then unknown. Several shapes one
-after another (30 calls of 8 lengths are 240 launches of a kernel whose name does not contain the length) are an error too; their
-bytes show them. Launches before and after the calls are set-up and are listed separately.
+A file records N = warm-up + runs calls, which must all launch the same kernels: a kernel (name, grid, block) with k*N
+launches has k launches per call. Any other number within the calls is an error, and so are several shapes recorded one
+after another, which the bytes show. Launches before the first and after the last call are listed separately.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _MOVES = re.compile(
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel, or a sum over kernels. In a sum `kernel`, `grid` and `block` are "", and `metrics` is empty."""
+    """A kernel, or a sum over kernels. A sum has "" as `kernel`, `grid` and `block`, and no `metrics`."""
 
     kernel: str
     grid: str
@@ -53,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The memory traffic of a file, or of a profiled arm. `rows`: kernels; `sums`: compute, other, all."""
+    """The memory traffic of a file or of a profiled arm. `rows`: one per kernel. `sums`: compute, other and all."""
 
     of: Profile  # for a file `csv` is its path, and `cell` and `arm` are ""
     rows: tuple[Row, ...]
@@ -63,13 +62,13 @@ class Table:
 
     @property
     def label(self) -> str:
-        """`CELL ARM` of a profiled arm, or the path of the file."""
+        """Return "CELL ARM" for a profiled arm, else the path of the file."""
         return f"{self.of.cell} {self.of.arm}" if self.of.cell else self.of.csv
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The same row of two tables; `base` or `target` is None if its table lacks the row."""
+    """The row of one kernel (or sum) in two tables. `base` or `target` is None if that table has no such row."""
 
     base: Row | None
     target: Row | None
@@ -81,7 +80,7 @@ class Pair:
         return row
 
     def pct(self, level: str) -> float | None:
-        """Return the change of a call's bytes in per cent; None if bytes are unknown or base moved none."""
+        """Return the change of bytes per call in per cent; None if a side's bytes are unknown or base has 0 bytes."""
         before, after = (row.per_call[level] if row else None for row in (self.base, self.target))
         return None if not before or after is None else 100 * (after / before - 1)
 
@@ -89,21 +88,21 @@ class Pair:
 def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ()) -> Table:
     """Return the memory traffic of each kernel of a CSV file, per launch and per call, without warm-ups.
 
-    The file has `warmup + runs` calls. `kernels`: names or globs of the kernels to keep (none: all); each must match.
-    Raises AbprofError for a file that cannot be read and for launches that are not a whole number of calls.
+    The file has `warmup + runs` calls. `kernels`: names or globs of the kernels to count; () counts all kernels. Raises
+    AbprofError if the file cannot be read, a glob matches no kernel, or launches are not a whole number of calls.
     """
     launches = read(path)
     for glob in kernels:
         if not any(_matches(launch.name[0], [glob]) for launch in launches):
             there = ", ".join(dict.fromkeys(launch.name[0] for launch in launches))
-            raise AbprofError(f"no launch of {glob!r}", where=str(path), advice=f"launched: {there[:300]}")
+            raise AbprofError(f"no kernel matches {glob!r}", where=str(path), advice=f"recorded: {there[:300]}")
     launches = [launch for launch in launches if not kernels or _matches(launch.name[0], kernels)]
     profile = Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs, csv=str(path))
     return table(*count(launches, profile, path))
 
 
 def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
-    """Return the memory traffic of a profile. `outside`: launches that belong to no call."""
+    """Return the memory traffic of the profile `of`. `outside`: launches that belong to no call, by kernel."""
     rows, sums = [], []
     sources = {level: name for kernel in of.kernels for level, name, _ in moved(kernel.metrics)}
     for kernel in of.kernels:
@@ -129,7 +128,7 @@ def _matches(kernel: str, globs: Sequence[str]) -> bool:
 def count(
     launches: Sequence[Launch], of: Profile, where: Path, *, whole: bool = False
 ) -> tuple[Profile, dict[Name, int]]:
-    """Return the profile with its kernels (without warm-ups) and notes, and the number of launches that belong to no call.
+    """Return the profile `of` with its kernels added, and the number of launches outside the calls, by kernel.
 
     `whole`: every launch must belong to a call. Raises AbprofError for launches that are not a whole number of calls.
     """
@@ -152,7 +151,7 @@ def count(
     advice = "" if whole else "are --warmup and --runs those of the recording? --kernel NAME counts some kernels alone"
     if torn:
         names = "; ".join(torn[:4]) + (f" and {len(torn) - 4} more" if len(torn) > 4 else "")
-        what = f"launches are no multiple of {calls} ({of.warmup} warm-up + {of.runs} runs): {names}"
+        what = f"the number of launches is no multiple of {calls} ({of.warmup} warm-up + {of.runs} runs): {names}"
         raise AbprofError(what, where=str(where), advice=advice)
     notes = [f"{_short(name)}: {len(places)} launches are {len(places) // calls} a call in {calls} calls"
              for name, places in inside.items() if len(places) > calls]  # fmt: skip
@@ -162,10 +161,7 @@ def count(
 
 
 def _uneven(launches: Sequence[Launch], calls: int) -> bool:
-    """Whether the bytes of k*N launches fit several shapes one after another, rather than k launches a call.
-
-    For each division into shapes, launches at the same place of a call are compared with their median.
-    """
+    """Whether the bytes of a kernel's launches show that the calls had different shapes."""
     name = next((n for n in reversed(METRICS.values()) if all(n in launch.metrics for launch in launches)), "")
     values, times = [launch.metrics.get(name, 0.0) for launch in launches], len(launches) // calls
     misfits = []
@@ -178,7 +174,7 @@ def _uneven(launches: Sequence[Launch], calls: int) -> bool:
 
 
 def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) -> KernelProfile:
-    """Average the launches' metrics, rates and ratios weighted by time. Metrics that a launch lacks are left out."""
+    """Return the averages of a kernel's metrics; averages of rates and ratios are weighted by the launches' times."""
     (name, grid, block), a_call = named, len(launches) // calls
     kept = [launch.metrics for launch in launches[a_call * of.warmup :]]
     found = {}
@@ -197,7 +193,6 @@ def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) ->
 
 
 def _short(name: Name) -> str:
-    """Name a kernel in short: `add_kernel grid (16384, 1, 1) block (128, 1, 1)`."""
     kernel = name[0] if len(name[0]) <= 60 else f"{name[0][:59]}…"
     return " ".join([kernel, *(f"{what} {t}" for what, t in zip(("grid", "block"), name[1:], strict=True) if t)])
 
@@ -206,8 +201,7 @@ def _short(name: Name) -> str:
 
 
 def beside(base: Table, target: Table | None = None) -> list[Pair]:
-    """Pair the rows of both tables: kernels by name, grid and block, the other kernels by name alone (a branch may change the
-    grid); then the sums."""
+    """Return pairs of the tables' rows: equal name, grid and block; then equal name alone; then the sums."""
     partner: dict[int, Row] = {}  # index in base -> target's row
     left, right = [*base.rows, *base.sums], [*target.rows, *target.sums] if target else []
     for names in (("kernel", "grid", "block", "kind"), ("kernel", "kind")):

@@ -1,8 +1,7 @@
 """`abprof bisect GOOD BAD`: find the commits that made cells slower.
 
-In: Options with two refs (`begin`) or a folder with a bisect.json (`read`). Out: a `Bisection`, and report.md and report.html
-in its folder. search.py (pure) chooses the next commit; job.py measures the commit in an ordinary run, which continues until
-the question about the commit is answered.
+`begin` starts a bisection from Options with two refs, `read` loads an earlier one from its folder, and `finish` runs
+the steps. search.py chooses the next commit; job.py measures the commit in an ordinary run.
 """
 
 from abprof.extras.bisect.job import Bisection, begin, finish, plan, read, result

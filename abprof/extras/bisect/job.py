@@ -43,24 +43,22 @@ _WORKLOADS = "workloads"  # folder in the bisection's folder: every step uses th
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """A cell in one variant; each row has its own search. `variant` None: all variants, which the first run will name."""
+    """A cell in one variant, with its own search. `variant` is None before the first run, which finds the variants."""
 
     cell: str
     variant: str | None = None
 
     @property
     def label(self) -> str:
-        """Return the name of this row in output: the cell and, if any, the variant."""
         return f"{self.cell} {self.variant or ''}".strip()
 
     @property
     def arms(self) -> tuple[str, str]:
-        """Return the arm ids of base and target."""
         return arm_id("base", self.variant or ""), arm_id("target", self.variant or "")
 
 
 class RowAnswer(Record, frozen=True, kw_only=True):
-    """A row's question in one step and its answer. `cut`: the log ratio of times that the question compares with."""
+    """One step's answer for a row: whether the row is slower by more than `cut`, a log ratio of times."""
 
     row: Row
     cut: float
@@ -94,7 +92,7 @@ class Found(Record, frozen=True, kw_only=True):
 
 
 class Bisection(Record, frozen=True, kw_only=True):
-    """Content of bisect.json. `links`: the commits after `good` up to `bad`, parents before children."""
+    """The content of bisect.json. `links`: the commits after `good` up to `bad`, parents before children."""
 
     schema: int = SCHEMA
     status: Literal["running", "interrupted", "complete"] = "running"
@@ -115,20 +113,20 @@ class Bisection(Record, frozen=True, kw_only=True):
 
     @property
     def planned(self) -> int:
-        """Return the number of steps to find one culprit: compare the ends, halve, confirm the culprit, compare later commits."""
+        """Return the largest number of steps that the search for one culprit needs, over all kernel packages."""
         return max((halvings(count) + 3 for count in self.changes().values()), default=0)
 
     def changes(self) -> dict[str, int]:
-        """Return kernel package -> number of commits along first parents that change the package."""
+        """Return for each kernel package the number of first-parent commits that change the package."""
         histories = {kernel: self.history(kernel) for kernel in self.holds}
         return {kernel: len(it.turns(it.path(self.good, self.bad))) - 1 for kernel, it in histories.items()}
 
     def history(self, kernel: str) -> History:
-        """Return the commits of this bisection with the hashes of the package `kernel` in each, as the search needs."""
+        """Return this bisection's commits and, for each, the hash of the kernel package `kernel`."""
         return History(self.good, {link.commit: link for link in self.links}, self.holds[kernel])
 
     def name(self, commit: str) -> str:
-        """Return a commit's first 10 digits, with its subject or the ref that the user typed."""
+        """Return the first 10 digits of `commit`, followed by its subject or the ref that the user typed."""
         known = next((link.subject for link in self.links if link.commit == commit), "") or self.labels.get(commit, "")
         return f"{commit[:10]} ({known})" if known and known != commit[:10] else commit[:10]
 
@@ -145,7 +143,7 @@ def write(folder: Path, of: Bisection) -> None:
 
 
 def read(folder: Path) -> Bisection:
-    """Return the bisection stored in `folder`. Raises AbprofError if bisect.json is missing, invalid or of another version."""
+    """Return the bisection in `folder`. Raises AbprofError if bisect.json is missing, invalid or of another version."""
     file, advice = folder / FILE, "start a new bisection"
     try:
         data = file.read_bytes()
@@ -154,12 +152,12 @@ def read(folder: Path) -> Bisection:
     try:
         of = msgspec.json.decode(data, type=Bisection)
         if of.schema != SCHEMA:
-            raise ValueError(f"schema {of.schema}, this abprof reads {SCHEMA}")
+            raise ValueError(f"schema = {of.schema}, this abprof reads schema = {SCHEMA}")
         before: set[str] = set()
         commits = {link.commit for link in of.links}
         for link in of.links:
             if link.commit in before or not before.issuperset(commits.intersection(link.parents)):
-                raise ValueError(f"commit {link.commit[:12]} stands before its parents")
+                raise ValueError(f"commit {link.commit[:12]} is listed before its parents")
             before.add(link.commit)
         _searches(of)
     except (*UNREADABLE, ValueError, KeyError) as error:
@@ -171,8 +169,8 @@ def read(folder: Path) -> Bisection:
 
 
 def _searches(of: Bisection) -> dict[Row, Ask | tuple[Finding, ...]]:
-    """Return for each row its next question, or its findings if its search has ended. Before the first step there is a row for
-    each cell whose package changed. Raises ValueError for a recorded answer that does not fit its question."""
+    """Return each row's next question, or its findings if its search has ended. Raises ValueError if a recorded
+    answer does not fit the row's question."""
     answers: dict[Row, list[tuple[Step, Answer]]] = {}
     for step in of.steps:
         for one in step.rows:
@@ -190,11 +188,11 @@ def _searched(of: Bisection, row: Row, given: Iterable[tuple[Step, Answer]]) -> 
         ask = next(steps)
         for step, answer in rest:
             if ask.place != (step.question, step.base, step.commit):
-                raise ValueError(f"{step.run} does not answer the question of {row.label}")
+                raise ValueError(f"run {step.run} does not answer the question about {row.label}")
             ask = steps.send(answer)
     except StopIteration as done:
         if next(rest, None):
-            raise ValueError(f"more answers than questions of {row.label}") from None
+            raise ValueError(f"{row.label} has more answers than questions") from None
         return tuple(done.value)
     return ask
 
@@ -225,8 +223,8 @@ def finish(of: Bisection, folder: Path, view: View) -> Bisection:
 
 
 def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
-    """Measure the comparison that most rows need next, and return the step. Raises KeyboardInterrupt if the run is interrupted,
-    AbprofError if no cell runs at both ends."""
+    """Measure the commits that most rows ask about next, and return the step. Raises KeyboardInterrupt if the run
+    was interrupted, AbprofError if no cell runs at both ends."""
     places = [ask.place for ask in asks.values()]
     question, base, commit = chosen = max(places, key=places.count)
     asks = {row: ask for row, ask in asks.items() if ask.place == chosen}
@@ -248,7 +246,7 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
         view.say(f"  {one.text}")
     if number == 1 and all(one.answer.result == "cannot" for one in answers):
         reasons = ", ".join(dict.fromkeys(one.answer.reason for one in answers)) or "no cell"
-        raise AbprofError(f"nothing can be measured at both ends: {reasons}", where=str(made))
+        raise AbprofError(f"no cell can be measured at both ends: {reasons}", where=str(made))
     where, took = str(made.relative_to(folder)), time.monotonic() - began
     return Step(question=question, base=base, commit=commit, run=where, seconds=took, rows=answers)
 
@@ -257,8 +255,8 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
 
 
 def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run, Path, tuple[RowAnswer, ...]]:
-    """Start a step's run in `options.runs_dir`, or continue a run found there, until all questions are answered or the budget is
-    spent. Return the run, its folder and the answers. Raises AbprofError if the run cannot start or continue."""
+    """Run a step until all questions `asks` are answered or the budget is spent; return the run, its folder and the
+    answers. Continues a run found in `options.runs_dir`. Raises AbprofError if no run can start or continue."""
 
     def unanswered(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
         cells = aggregate(run, blocks, proofs).values()
@@ -275,7 +273,6 @@ def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run,
 
 
 def _asked(item: CellData, asks: Mapping[Row, Ask]) -> Iterator[tuple[Row, Ask]]:
-    """Yield (row, question) for each variant of the cell in `item` that `asks` has a question about."""
     arms = map(Arm.of, item.states)
     variants = dict.fromkeys(arm.variant for arm in arms if arm.side in {"base", "target"} and not arm.peer)
     for row, ask in asks.items():
@@ -285,7 +282,7 @@ def _asked(item: CellData, asks: Mapping[Row, Ask]) -> Iterator[tuple[Row, Ask]]
 
 
 def _open(item: CellData, row: Row, ask: Ask) -> bool:
-    """Whether more epochs can still answer a row's question: both sides run, and the row is undecided."""
+    """Whether more epochs can still answer the row's question."""
     states = [item.state(arm) for arm in row.arms]
     if item.cell.skip or item.attempts >= stats.MOST_ATTEMPTS:
         return False
@@ -327,7 +324,7 @@ def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
 
 
 def plan(of: Bisection) -> list[str]:
-    """Return the plan as lines of text."""
+    """Return a description of the planned steps as lines of text."""
     lines = [f"{len(of.links)} commits from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
     for kernel, count in of.changes().items():
         commits, steps = plural(count, "commit"), plural(halvings(count), "step")
@@ -369,9 +366,9 @@ def _sentence(of: Bisection, finding: Finding) -> str:
 
 
 def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
-    """Return a new bisection and its folder, which holds a copy of the workloads. With `--dry-run` the folder is None.
+    """Return a new bisection and its folder. With `--dry-run` no folder is made and the second value is None.
 
-    Raises AbprofError if GOOD is not an ancestor of BAD, and for the errors of a run.
+    Raises AbprofError if GOOD is not an ancestor of BAD or if no run can start.
     """
     place = look_around(config, view)
     good, bad = _ends(place)

@@ -1,11 +1,10 @@
-"""Search for the commits that made one row slower (docs/BISECT.md has the method). This module only computes; it starts no run.
+"""Search for the commits that made one row slower. This module only computes; docs/BISECT.md has the method.
 
-`search` is a generator: it yields an Ask (one measurement), receives the Answer, and returns the Findings. Equal answers always
-lead to equal questions, so a resumed bisection replays its recorded answers.
+`search` is a generator: it yields an Ask (a comparison to measure), receives the Answer, and returns the Findings. Its
+questions depend only on earlier answers, so a resumed bisection repeats the recorded answers.
 
-Theta is the log ratio of times, commit over base. An answer is final when theta's repeated confidence interval lies entirely
-above or below the question's `cut`. Such an answer can be wrong in one direction only, so a two-sided interval at level 1 - 2a
-errs with probability a at most. All answers between one pair of ends together err with probability ERROR at most (Bonferroni).
+An answer is final when the confidence interval of the log ratio of times (commit over base) lies entirely above or
+below the question's `cut`. All answers between one pair of ends are wrong with probability ERROR at most (Bonferroni).
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _PARTS = (1 / 2, 1 / 4, 3 / 4, 1 / 8, 5 / 8, 3 / 8, 7 / 8)
 
 @dataclass(frozen=True)
 class Ask:
-    """The question whether `commit` is slower than `base` by more than `cut`, a log ratio of times."""
+    """A question: is `commit` slower than `base` by more than `cut`, a log ratio of times?"""
 
     base: str
     commit: str
@@ -39,12 +38,12 @@ class Ask:
 
     @property
     def place(self) -> tuple[Question, str, str]:
-        """Return the key of the run that answers this question. Questions with equal keys share a run."""
+        """Return a key. Questions with equal keys are answered by the same run."""
         return self.question, self.base, self.commit
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """The answer for one row. `theta`, `low` and `high` are log ratios of time, commit over base."""
+    """The answer for one row. `theta`: log ratio of times, commit over base. `low` and `high`: its interval."""
 
     result: Literal["below", "above", "unclear", "cannot"]
     reason: str = ""  # of `unclear` and `cannot`
@@ -55,7 +54,7 @@ class Answer(Record, frozen=True, kw_only=True):
 
     @property
     def change(self) -> str:
-        """Return the change of time with its interval as text."""
+        """Return the change of time and its interval in per cent, as text."""
         if self.theta is None or self.low is None or self.high is None:
             return self.reason or "no interval yet"
         theta, low, high = map(stats.percent, (self.theta, self.low, self.high))
@@ -65,9 +64,9 @@ class Answer(Record, frozen=True, kw_only=True):
 class Finding(Record, frozen=True, kw_only=True):
     """Commits that made a row slower. `answer` compares the last of `commits` with `parent`.
 
-    `culprit`: one commit, confirmed by a run against its parent. `range`: one of `commits` made the row slower, but the
-    search could not tell which. `doubtful`: the search led to `commits`, but the run against `parent` did not confirm them.
-    `open`: undecided whether any of `commits` made the row slower.
+    `culprit`: one commit, confirmed by a run against its parent. `range`: one of `commits` made the row slower, unknown
+    which. `doubtful`: the search led to `commits`, but the run against `parent` did not confirm them. `open`: undecided
+    whether any of `commits` made the row slower.
     """
 
     kind: Literal["culprit", "range", "doubtful", "open"]
@@ -80,12 +79,12 @@ Steps = Generator[Ask, Answer, tuple[Finding, ...]]
 
 
 def halvings(commits: int) -> int:
-    """Return the number of steps that find one commit among `commits` by halving."""
+    """Return the number of steps in which halving finds one commit among `commits`."""
     return math.ceil(math.log2(commits)) if commits > 1 else 0
 
 
 def side(values: Sequence[float], ask: Ask) -> Literal["below", "above"] | None:
-    """Return the side of the question's cut on which theta's interval lies; None while undecided. `values`: log ratios, per epoch."""
+    """Return on which side of the question's cut the interval of `values` (log ratios) lies; None if undecided."""
     interval = stats.repeated_interval(values, 2 * ask.error)
     if interval and interval.low > ask.cut:
         return "above"
@@ -96,8 +95,8 @@ def side(values: Sequence[float], ask: Ask) -> Literal["below", "above"] | None:
 class History:
     """The commits reachable from the bad end but not from the good end.
 
-    `good`: the good end. `links`: commit -> link of each later commit, parents before children. `holds`: commit -> hash of the
-    kernel package; commits with equal hashes build and run the same code.
+    `good`: the commit of the good end. `links`: commit -> its Link, parents before children. `holds`: commit -> hash of
+    the kernel package; commits with equal hashes build and run the same code.
     """
 
     good: str
@@ -105,11 +104,10 @@ class History:
     holds: Mapping[str, str]
 
     def same(self, one: str, other: str) -> bool:
-        """Whether the commits `one` and `other` have the same content of the kernel package."""
         return one == other or self.holds.get(one, one) == self.holds.get(other, other)
 
     def until(self, commit: str) -> set[str]:
-        """Return the set of `commit` and its ancestors in this history, the good end included."""
+        """Return the set of `commit` and its ancestors within this history, the good end included."""
         found, todo = {commit}, [commit]
         while todo:
             link = self.links.get(todo.pop())
@@ -119,11 +117,8 @@ class History:
         return found
 
     def path(self, old: str, new: str, without: Set[str] = frozenset()) -> tuple[str, ...]:
-        """Return the first-parent chain of `new`, oldest first, from the commit where it forks off `old` or `without`.
-
-        If `new` descends from `old`, every commit of the chain does too: a commit on a branch that was merged later lacks the
-        changes in `old`, so a comparison with `old` would mean nothing.
-        """
+        """Return the first-parent chain of `new`, oldest first. The chain starts with `old`, or where it meets an
+        ancestor of `old` or a commit of `without`. If `new` descends from `old`, so do all commits of the chain."""
         known, later = self.until(old) | without, {old}
         for link in self.links.values():
             if not later.isdisjoint(link.parents):
@@ -136,11 +131,11 @@ class History:
         return (old if new in later and commit not in without else commit, *reversed(found))
 
     def turns(self, path: Sequence[str]) -> tuple[str, ...]:
-        """Return the first commit of `path`, and all commits of `path` that change the package's content."""
+        """Return the first commit of `path` and every later commit that changes the package."""
         return (path[0], *(now for before, now in pairwise(path) if not self.same(before, now)))
 
     def inside(self, before: str, last: str, also: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the commits that change the package, reachable from `last` but not from `before`, with `last` and `also` added."""
+        """Return the commits after `before` up to `last` that change the package, and always `last` and `also`."""
         new = (self.until(last) - self.until(before)) & self.links.keys()
         changed = {c for c in new if not any(self.same(c, parent) for parent in self.links[c].parents)}
         wanted = changed | {last, *also}
@@ -148,10 +143,8 @@ class History:
 
 
 def search(history: History, bad: str, threshold: float) -> Steps:
-    """Search between the good end and `bad`, and return the findings in the order of the history. `threshold`: a log ratio of times.
-
-    If the bad end is slower by more than the threshold, there is at least one finding.
-    """
+    """Search for the commits up to `bad` that made the row slower, and return the findings, oldest first. There is a
+    finding if `bad` is slower than the good end by more than `threshold`, a log ratio of times."""
     findings = yield from _Between(history, history.good, bad, threshold).run()
     # The search visits a branch twice if two merges bring it in: drop duplicates.
     found = {finding.commits: finding for finding in reversed(findings)}
@@ -161,7 +154,7 @@ def search(history: History, bad: str, threshold: float) -> Steps:
 
 @dataclass
 class _Between:
-    """Searches between one pair of ends, `old` and `new`."""
+    """The search between two commits, `old` and `new`."""
 
     history: History
     old: str
@@ -172,7 +165,7 @@ class _Between:
     known: dict[str, Answer] = field(default_factory=dict)  # commit -> answer of the comparison with `old`
 
     def run(self) -> Steps:
-        """Return the findings; () if the new end is not slower than the old end."""
+        """Return the findings; () if `new` is not slower than `old`."""
         path = self.history.path(self.old, self.new)
         turns = self.history.turns(path)
         if len(turns) < 2:
@@ -199,8 +192,7 @@ class _Between:
         return found
 
     def _halve(self, turns: Sequence[str]) -> Generator[Ask, Answer, tuple[str, tuple[str, ...]]]:
-        """Return the last commit that is not slow, and the later commits up to the first slow commit: a single commit, unless some
-        commits could not be measured."""
+        """Return the last commit that is not slower, and the commits after it up to the first slower commit."""
         last = len(turns) - 1
         while True:
             low = max((i for i in range(1, last) if self._result(turns[i]) == "below"), default=0)
@@ -213,7 +205,7 @@ class _Between:
             self.known[commit] = yield self._ask("step", self.old, commit, halvings(len(todo) + 1) + 1)
 
     def _confirm(self, culprit: str, parent: str) -> Steps:
-        """Return the findings for `culprit`, the commit that halving found: this commit, or commits of branches that it merged."""
+        """Return the findings for `culprit`: if it is a merge, the search continues in the branches that it merged."""
         has = self.history.until(parent)
         tips = [tip for tip in self.history.links[culprit].parents if tip not in has]
         brought: tuple[Finding, ...] = ()
@@ -234,13 +226,12 @@ class _Between:
         return (Finding(kind="doubtful", commits=commits, parent=parent, answer=answer),)
 
     def _result(self, commit: str) -> str:
-        """Return the result of `commit` or of a commit with the same content; "" if no such commit was measured."""
+        """Return the result of `commit` or of a commit with equal content; "" if neither was measured."""
         if self.history.same(commit, self.old):
             return "below"
         return next((answer.result for other, answer in self.known.items() if self.history.same(commit, other)), "")
 
     def _ask(self, question: Question, base: str, commit: str, planned: int) -> Ask:
-        """Return the question about `commit` and `base`. `planned`: number of questions still planned, this question included."""
         error = stats.tabled(2 * max(0.0, ERROR - self.spent) / planned) / 2  # rounded down to a level with a table row
         self.spent += error  # an answer that stays unclear uses up its part, too
         return Ask(base, commit, question, self.cut, error)

@@ -1,7 +1,7 @@
-"""Run the GitHub bot: post a run's answer as a comment on a pull request, and check the `/abprof` command that starts a run.
+"""The GitHub bot: post a run's answer as a comment on a pull request, and check the command that starts a run.
 
-Two jobs: the measuring job runs a branch's code without a token and writes a `Notice` file; the posting job has the token, reads
-the file as untrusted data and posts the notice. In: a run, or a notice file and GitHub's event. Out: a comment on GitHub.
+Two CI jobs share the work: the measuring job runs the branch's code without a token and writes a `Notice` file; the
+posting job, which has the token, posts the notice.
 """
 
 from abprof.extras.bot.comment import render

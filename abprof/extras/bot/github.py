@@ -1,8 +1,8 @@
 """Talk to GitHub: read events, check the command `/abprof COMMIT key=value ...`, and post a notice as one comment.
 
-Every post reduces abprof's comments to one with the newest result, also after a failed post or two posts at once. A hidden
-last line names the run: `<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write
-such a line, so abprof checks the comment's author. Only this module imports PyGithub.
+Each post leaves one comment with the newest result, and minimises older comments. The comment's hidden last line names
+the run: `<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a line, so
+abprof checks the comment's author. Only this module imports PyGithub.
 """
 
 from __future__ import annotations
@@ -39,10 +39,9 @@ _RIGHTS = "check --repo, --pr and the token: it needs pull-requests: write; for 
 
 
 def connect(name: str) -> Repository:
-    """Return the repository `name` (OWNER/NAME) on the server $GITHUB_API_URL, read with the token $GITHUB_TOKEN or $GH_TOKEN.
+    """Return the repository `name` (OWNER/NAME) on $GITHUB_API_URL, with the token $GITHUB_TOKEN or $GH_TOKEN.
 
-    Raises AbprofError without PyGithub or a token, for a server without https (the token would travel unencrypted), and for a
-    malformed name.
+    Raises AbprofError if PyGithub or the token is missing, the address is not https, or `name` is malformed.
     """
     try:
         import github
@@ -79,7 +78,7 @@ def connect(name: str) -> Repository:
 
 @contextmanager
 def refusals(where: str) -> Iterator[None]:
-    """Turn an error of GitHub or the network, raised in the block, into an AbprofError of one line that names `where`."""
+    """Turn errors of GitHub or the network in the `with` block into an AbprofError that names `where`."""
     import github
     import requests
 
@@ -94,7 +93,7 @@ def refusals(where: str) -> Iterator[None]:
         reason = printable(str(getattr(cause, "reason", None) or cause), 200)
         raise AbprofError(f"GitHub cannot be reached: {reason}", where=where, advice="try again later") from None
     except (github.BadAttributeException, AttributeError, LookupError, TypeError, ValueError):
-        raise AbprofError("not an answer of GitHub", where=where, advice="check GITHUB_API_URL") from None
+        raise AbprofError("the answer did not come from GitHub", where=where, advice="check GITHUB_API_URL") from None
 
 
 # ---------------------------------------------------------------- GitHub's events
@@ -102,7 +101,7 @@ def refusals(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Event:
-    """A `workflow_run` or `pull_request` event, or a new comment on a pull request. abprof trusts events: GitHub writes them."""
+    """A `workflow_run` or `pull_request` event, or a new comment on a pull request; written by GitHub, so trusted."""
 
     repo: str  # OWNER/NAME
     head: str  # commit that the event is about
@@ -114,8 +113,8 @@ class Event:
 
 
 def read_event(path: Path) -> Event:
-    """Return the event in the file `path` ($GITHUB_EVENT_PATH). Raises AbprofError for another kind of event, and for a comment
-    that is not a command or whose author is a bot."""
+    """Return the event in the file `path` ($GITHUB_EVENT_PATH). Raises AbprofError for other events, for a comment
+    that is not a command, and for a comment by a bot."""
     where = f"--event {path}"
     try:
         with path.open("rb") as file:
@@ -165,16 +164,16 @@ _VALUES = {
 
 
 def parse(text: str) -> tuple[str, dict[str, str]]:
-    """Return (commit, options) of the command in a comment's `text`. Raises AbprofError for any other text or invalid option.
+    """Return the commit and the options of the command in a comment. Raises AbprofError if `text` is no valid command.
 
-    The command must name the commit, so that the run measures code that the comment's author has read.
+    The command names a commit, so that the run measures the code that the comment's author has read.
     """
     found = _COMMAND.fullmatch(text.strip(" \r\n"))
     pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
     options = {name: value for name, value in pairs if re.fullmatch(_VALUES.get(name, "(?!)"), value)}
     if not found or len(options) != len(pairs):
         advice = f"write {WORD} COMMIT (40 hex digits), then options name=value, each once: {', '.join(_VALUES)}"
-        raise AbprofError("not a command", where=WORD, advice=advice)
+        raise AbprofError("the comment is not a valid command", where=WORD, advice=advice)
     return found["commit"], options
 
 
@@ -187,10 +186,11 @@ class BotConfig(Record, frozen=True):
 
 
 def admit(event: Path, allow: Path) -> dict[str, str]:
-    """Check a command; return name -> value for the measuring job: base and target (commits), pr, and the options.
+    """Check the command in a comment, and return the measuring job's inputs: base, target, number of the pull request,
+    options.
 
-    `event`: file with GitHub's event; `allow`: file with the BotConfig. Raises AbprofError if the comment is not a command, if
-    its author may not start runs, or if the command names another commit than the pull request's head.
+    `event`: file with GitHub's event. `allow`: file with the BotConfig. Raises AbprofError if the comment is not a
+    command, its author may not start runs, or its commit is not the pull request's head.
     """
     found = read_event(event)
     if found.options is None:
@@ -225,10 +225,10 @@ _MARK = re.compile(r"<!-- abprof:v1(?P<fields>(?: [a-z]+=[A-Za-z0-9:+-]+)+) -->"
 
 
 def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untrusted: bool, key: str, link: str) -> str:
-    """Post the notice as a comment on the pull request `pr`, and return what was done. Raises AbprofError if posting is refused.
+    """Post the notice on pull request `pr`, and return what was done. Raises AbprofError if posting is refused.
 
-    If `repo` is "" or `pr` is 0, the file `event` names them. `untrusted`: the notice may be forged, so `event` is required.
-    `key`: a pull request has one comment for each key, for example per device. `link`: address of the full report.
+    If `repo` is "" or `pr` is 0, the file `event` names them. `untrusted`: the notice may be forged, so `event` is
+    required. `key`: each key has its own comment, e.g. one per device. `link`: address of the full report.
     """
     if untrusted and not event:
         raise AbprofError("an artifact needs GitHub's event", where="--artifact", advice="add --event FILE")
@@ -239,9 +239,9 @@ def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untru
     origin = read_event(event) if event else Event(repo, notice.head, pr)
     name, number = repo or origin.repo, pr or origin.number
     if not name or not (event or pr):
-        raise AbprofError("no pull request given", where="abprof comment", advice="--repo and --pr, or --event FILE")
+        raise AbprofError("no pull request", where="abprof comment", advice="add --repo and --pr, or --event FILE")
     if origin.repo.lower() != name.lower():
-        raise AbprofError(f"{repo}, but the event is of {origin.repo}", where="--repo", advice="leave it out")
+        raise AbprofError(f"{repo} is not the event's {origin.repo}", where="--repo", advice="leave --repo out")
     if origin.head != notice.head:
         what = f"the artifact is of commit {notice.head[:10]}, the event of {origin.head[:10]}"
         raise AbprofError(what, where="--artifact", advice="post the artifact of the event's own commit")
@@ -254,7 +254,7 @@ def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untru
 
 
 def _pull_of(repo: Repository, event: Event) -> int:
-    """Return the number of the only open pull request whose head is, or was before a push, the event's commit."""
+    """Return the number of the only open pull request for the event's commit or branch."""
     pulls = [one for one in repo.get_commit(event.head).get_pulls() if one.state == "open"]
     pulls = [one for one in pulls if one.base.repo.full_name.lower() == event.repo.lower()]
     found = [one.number for one in pulls if one.head.sha == event.head]
@@ -264,13 +264,13 @@ def _pull_of(repo: Repository, event: Event) -> int:
     if len(found) != 1:
         what = f"{len(found)} open pull requests have" if found else "no open pull request has"
         where = f"commit {event.head[:10]} of {event.repo}"
-        raise AbprofError(f"{what} this head", where=where, advice="name one with --pr")
+        raise AbprofError(f"{what} this head", where=where, advice="name the number with --pr")
     return found[0]
 
 
 def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
-    """Post a notice on pull request `number`, and return what was done. If the answer is the same, edit the comment; if not, post
-    a new comment, which notifies people, and minimise the old comment. An older result never replaces a newer result."""
+    """Post a notice on pull request `number`, and return what was done. If the answer is the same, edit the comment;
+    else post a new comment and minimise the old one. An older result never replaces a newer one."""
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
     mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}
@@ -302,7 +302,7 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
 
 
 def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
-    """Return (fields of the hidden line, comment) for each comment by the token's owner, as GitHub confirms, that is not minimised."""
+    """Return (fields of the hidden line, comment) for each comment that abprof posted and that is not minimised."""
     lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in comments]
     marked = [(dict(field.split("=", 1) for field in line["fields"].split()), one) for line, one in lines if line]
     mine: set[str] = set()
@@ -315,11 +315,10 @@ def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict
 
 
 def _rank(fields: dict[str, str], head: str) -> tuple[bool, str, bool, str]:
-    """Return a sort key that puts the best result last: a result for `head`, then a later run, then a finished run."""
+    """Return a sort key for comments: results for `head` last, and among these later and finished runs last."""
     began = fields.get("began", "").replace("+00:00", "Z")
     return fields.get("head") == head, began, fields.get("answer") != "running", fields.get("run", "")
 
 
 def _short(text: str) -> str:
-    """Return a hash to use for an untrusted text in the hidden line."""
     return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:12]

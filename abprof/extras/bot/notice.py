@@ -1,8 +1,8 @@
-"""The notice: the part of a run that is posted, as a small typed record with a strict reader.
+"""The notice: the part of a run that is posted to GitHub, as a record that is checked strictly when read.
 
-The measuring job writes the notice; the posting job, which has a token, reads the file as untrusted data: every text is short,
-every number finite, every list bounded, and an unknown key is an error. A text in a notice is never used as a path, address,
-pull request or markup. docs/schemas/notice.schema.json is generated from this file.
+The measuring job writes the notice; the posting job, which has a token, does not trust the file: texts and lists have a
+largest length, numbers are finite, and an unknown key is an error. No text of a notice is used as a path, address, pull
+request or markup. docs/schemas/notice.schema.json is generated from this file.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Ref(Record, frozen=True, kw_only=True):
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """A row with another verdict than `same`: fields of its comparison, both times, and causes."""
+    """A compared row whose verdict is not `same`, with both times and the causes of the change."""
 
     case: Name
     verdict: Verdict
@@ -62,14 +62,14 @@ class Row(Record, frozen=True, kw_only=True):
     causes: Annotated[tuple[Text, ...], Meta(max_length=8)] | None = None  # None: no search for causes
 
     def judged(self) -> Comparison:
-        """Return this row as a comparison, for the functions of report/ that describe comparisons."""
+        """Return this row as a Comparison, which the functions of abprof/report expect."""
         names = set(self.__struct_fields__) & set(Comparison.__struct_fields__) - {"causes"}
         shared = {name: getattr(self, name) for name in names}
         return Comparison(cell=self.case, from_="base", to="target", metric="", **shared)
 
 
 class Trouble(Record, frozen=True, kw_only=True):
-    """A failure because of which arms have no times."""
+    """A failure that left arms without times."""
 
     arm: Name
     what: Name
@@ -81,7 +81,7 @@ class Trouble(Record, frozen=True, kw_only=True):
 
 
 class Notice(Record, frozen=True, kw_only=True):
-    """The part of a run that is posted. Every field may be forged."""
+    """The part of a run that is posted. Any field of a notice that was read from a file may be forged."""
 
     schema: Literal[3]
     abprof: Name  # version
@@ -109,19 +109,19 @@ class Notice(Record, frozen=True, kw_only=True):
 
     @property
     def head(self) -> str:
-        """Return the commit that the answer is about: the commit of the first target."""
+        """Return the commit of the first target, which the answer is about."""
         return self.targets[0].commit
 
     @property
     def answer(self) -> headline.Answer | Literal["running"]:
-        """Return the answer, which says whether the reader must act; "running" for a run that has not ended."""
+        """Return the answer: whether the reader must act; "running" while the run has not ended."""
         if self.status == "running":
             return "running"
         return headline.answer(self.counts, measured=self.measured)
 
     @property
     def unchanged(self) -> bool:
-        """Whether no row changed and the notice has no warnings, so that one line is enough."""
+        """Whether one line is enough for this notice: no row changed, and there are no warnings or failures."""
         counts = self.counts
         moved = any(counts.get(name) for name in ("slower", "faster", "slight", "unclear", "broken", "quick"))
         quiet = not (self.warnings or self.troubles or moved) and self.status == "complete"
@@ -129,14 +129,14 @@ class Notice(Record, frozen=True, kw_only=True):
 
 
 def encode(notice: Notice) -> bytes:
-    """Return a notice as the bytes of its file. Raises AbprofError for a notice that `read_notice` would refuse."""
+    """Return the content of a notice file. Raises AbprofError if `read_notice` would refuse the file."""
     data = msgspec.json.format(msgspec.json.encode(notice), indent=1) + b"\n"
     _decoded(data, notice.run)
     return data
 
 
 def read_notice(path: Path) -> Notice:
-    """Return the notice in an untrusted file; read at most 1 MiB, follow no link, never wait for a pipe. Raises AbprofError."""
+    """Read the notice in an untrusted file. Raises AbprofError unless the file is regular, at most 1 MiB and valid."""
     where = str(path)
     try:
         if path.is_symlink() or not path.is_file():
@@ -162,7 +162,7 @@ _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs",
 
 
 def make_notice(run: Run) -> Notice:
-    """Return the notice of `run`. Raises AbprofError for a run of one branch or without times, which has no verdict."""
+    """Return the notice of `run`. Raises AbprofError for a run with one side or without times, which has no verdict."""
     if not run.options.timed:
         raise AbprofError("a run without timings has no verdict", where=run.id, advice="report.md has the counters")
     if len(run.sides) < 2:
@@ -205,7 +205,7 @@ def _ref(side: Side) -> Ref:
 
 
 def _rows(run: Run, shown: Page) -> Iterator[Row]:
-    """Yield each row whose verdict is not `same`, except rows skipped on both sides."""
+    """Yield the rows whose verdict is not `same`, without rows that both sides skip."""
     for group in (workload.group for workload in shown.workloads):
         several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
         for row in group.rows:
@@ -228,7 +228,7 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
 
 
 def _troubles(shown: Page) -> Iterator[Trouble]:
-    """Yield the failures, with failed builds first, because builds affect the most cells."""
+    """Yield the failures, failed builds first."""
     for one in sorted(shown.failed, key=lambda one: one.seen[0].status != "build_failed"):
         seen = one.seen[0]
         yield Trouble(
@@ -243,7 +243,7 @@ def _troubles(shown: Page) -> Iterator[Trouble]:
 
 
 def _command(run: Run) -> tuple[str, ...]:
-    """Return the run's command line with its seed and with commits in place of refs; () if the command line is too long."""
+    """Return the command line that repeats the run, with commits for refs and with the seed; () if it is too long."""
     words = run.options.arguments
     words = words[1:] if words[:1] == ("abprof",) else words
     end = words.index("--") if "--" in words else len(words)  # the words after `--` belong to the command

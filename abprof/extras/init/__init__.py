@@ -1,7 +1,7 @@
-"""Propose abprof.toml and a first workload for a repository (`abprof init`), by reading the repository's files and running none.
+"""`abprof init`: propose abprof.toml and a first workload for a repository. The repository's files are read, never run.
 
-In: names and texts of the tracked files (`look`). Out: functions that can be measured (`candidates`), and the files to write for a
-chosen function (`adopted`), in which GUESSED marks each uncertain value.
+`look` reads the tracked files, `candidates` lists the functions that can be measured, and `adopted` proposes the files
+for a chosen function. The comment GUESSED marks each uncertain value.
 """
 
 from abprof.extras.init.propose import Made, adopted, begun, within

@@ -1,7 +1,5 @@
-"""Propose the files of `abprof init`: a table in abprof.toml for a function's package, and a workload with guessed arguments.
-
-The templates of these files are in templates/adopt/.
-"""
+"""Write the files that `abprof init` proposes: a table in abprof.toml, and a workload that calls a function with
+guessed arguments. Their templates are in templates/adopt/."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ from abprof.system.bundled import bundled
 
 @dataclass(frozen=True)
 class Made:
-    """A proposal of `abprof init`. `files`: path relative to the repository's root -> text."""
+    """A proposal of `abprof init`. `files`: path relative to the repository's root -> content."""
 
     function: Function  # function that the workload calls
     files: dict[str, str]
@@ -32,9 +30,9 @@ class Made:
 def adopted(
     found: Found, one: Function, file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
 ) -> Made:
-    """Propose a workload `name` for the function `one`, and a table for its package unless the configuration `file` has a table.
+    """Propose a workload that calls `one`, and a table for its package if the configuration `file` has none.
 
-    `folder`: the folder of workloads. `under`: keys above abprof's tables; () unless the configuration is in pyproject.toml.
+    `folder`: the folder of workloads. `under`: keys above abprof's tables: ("tool", "abprof") in pyproject.toml.
     """
     kernel, access, entry = _package_of(found, one)
     for known, there in (file.kernels if file else {}).items():
@@ -51,7 +49,7 @@ def adopted(
 
 
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
-    """Propose a new kernel package `name` in abprof's own layout, and its workload `workload`; both run as proposed."""
+    """Propose a new kernel package `name` and its workload `workload`, which run without changes."""
     path = f"kernels/{name}/__init__.py"
     text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
     found = look([path], {path: text}.__getitem__)
@@ -60,7 +58,7 @@ def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
 
 
 def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]:
-    """Return the functions of the existing kernel package `kernel`. Raises AbprofError if no function takes tensors."""
+    """Return the functions of the kernel package `kernel` that take tensors. Raises AbprofError if there are none."""
     package = (file or File()).package(kernel)
     folder = (package.path or (package.module.replace(".", "/") if package.module else f"kernels/{kernel}")).rstrip("/")
     some = tuple(one for one in candidates(found) if f"{one.path}/".startswith((f"{folder}/", f"{folder}.py/")))
@@ -93,7 +91,7 @@ _GENERIC = ("batch", "heads", "rows", "width")
 
 @dataclass(frozen=True)
 class _Known:
-    """A common operation, recognised by name. `text` computes the result in plain torch from tensors {0}, {1}, ... and scalars."""
+    """A common operation, recognised by name. `text`: the operation in plain torch; {0}, {1}, ... are its tensors."""
 
     names: str
     text: str
@@ -137,8 +135,8 @@ _KNOWN = (
 
 
 def _known(called: str) -> tuple[_Known | None, str]:
-    """Return the known operation that the name `called` means (None: no such operation), and the name without affixes such as
-    `triton_` and `_kernel`."""
+    """Return the operation that a function's name suggests (None if unknown), and the name without prefixes and
+    suffixes such as `triton_` and `_kernel`."""
     plain = re.sub(r"function$", "", called.lower().removesuffix(".apply"))
     bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", plain)
     word = bare[1] if bare else plain
@@ -156,7 +154,6 @@ class _Argument:
 
     @property
     def local(self) -> str:
-        """Return the name of the argument's variable in the reference."""
         return f"{self.name}_" if self.name in _OURS else self.name
 
 
@@ -168,12 +165,11 @@ class _Call:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Return the axes of all tensors, in order of appearance."""
         return tuple(dict.fromkeys(axis for one in self.arguments for axis in one.shape if not axis.isdigit()))
 
 
 def _call_of(one: Function) -> _Call:
-    """Guess a call of function `one`: it passes all parameters without a default, and optional tensors of a known operation."""
+    """Guess a call of `one`: all parameters without a default, and the optional tensors of a known operation."""
     meaning, word = _known(one.name)
     required = [p for p in one.parameters if p.default is None]
     tensors = [p for p in required if _is_tensor(one, p, first=p is required[0])]
@@ -211,7 +207,7 @@ def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
 
 
 def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_Argument]) -> str:
-    """Return the known operation's text with this call's variables, and scalars as passed or their defaults."""
+    """Return an expression in plain torch that computes the same as a call with `arguments`."""
     passed = {a.name: a.value for a in arguments if not a.shape}
     passed = {p.name: passed.get(p.name) or p.default or "" for p in one.parameters}
     scalars = {}
@@ -222,7 +218,7 @@ def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_A
 
 
 def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None) -> dict[str, tuple[str, ...]]:
-    """Return tensor -> axes, as the code names them, else as the known operation does, else the axes of the first tensor."""
+    """Return each tensor's axes: those in the code, else the operation's usual axes, else those of the first tensor."""
     made: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}  # dimension in the known operation -> dimension in the code
     for at, p in enumerate(tensors):
@@ -265,8 +261,8 @@ _WHY = {  # key of a proposed table -> comment on the guessed value of this key
 
 
 def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | None]:
-    """Guess a function's kernel package: the highest folder with an __init__.py. Return the package's name; the module to import the
-    function from, relative to the package (".rows"; "": the package); and the package's table, None for kernels/NAME."""
+    """Guess the kernel package of the function `one`. Return the package's name, the submodule with the function (""
+    if the package itself has it), and the package's table (None if the package is in kernels/)."""
     path = PurePosixPath(one.path)
     home = path
     for folder in path.parents:
@@ -313,7 +309,6 @@ def _table(name: str, entry: PackageTable, under: Sequence[str]) -> list[str]:
 
 
 def _quoted(value: str | Sequence[str]) -> str:
-    """Return `value`, a string or an array, as text that is valid TOML and Python."""
     return json.dumps(value, ensure_ascii=False)
 
 
@@ -367,7 +362,7 @@ def _workload(one: Function, kernel: str, access: str) -> str:
 
 
 def _presets(call: _Call, *, triton: bool) -> list[str]:
-    """Return the lines of the presets: sizes by the axes' names, and dtypes that the kernel probably accepts."""
+    """Return the source lines of the presets: each axis's sizes, and a dtype that the kernel probably accepts."""
     heads = any(len(a.shape) == 4 for a in call.arguments)
     small = "float16" if heads and triton else "float32"
     large = "float32" if not triton else "float16" if heads else "bfloat16"
@@ -403,7 +398,7 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
 
 
 def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool) -> str:
-    """Return the text of the workload's `reference` (in float64) and `check`, whose tolerances allow for TF32 on a GPU."""
+    """Return the source of `reference` (in float64) and `check`; on a GPU the tolerances allow for TF32."""
     wide = "".join(f'    {a.local} = inputs["{a.name}"]{"" if a.index else ".double()"}\n' for a in tensors)
     tolerance = f'rtol={"2e-3" if triton else "1e-5"} if case["dtype"] == "float32" else 2e-2, atol=0'
     return (

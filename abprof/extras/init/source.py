@@ -1,4 +1,4 @@
-"""Find functions that take tensors, and the Triton kernels that these launch. Files are parsed, never imported."""
+"""Find functions that take tensors, and the Triton kernels that these functions launch. No file is imported."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Parameter:
 
 @dataclass(eq=False)
 class Function:
-    """A top-level function of a file, or the `forward` of an autograd function, called as `Class.apply`."""
+    """A top-level function, or the `forward` of an autograd function, which is then named `Class.apply`."""
 
     name: str
     path: str
@@ -73,7 +73,7 @@ class Found:
     setup: str = ""  # text of setup.py
 
     def callees(self, function: Function) -> Iterator[tuple[Function, dict[int | str, str]]]:
-        """Yield (called function, passed parameters) for each call in `function`. Functions of the same file take precedence."""
+        """Yield (called function, passed parameters) for each call in `function`."""
         for name, places in function.calls:
             there = self.functions.get(name, [])
             if there and function not in there:
@@ -81,7 +81,7 @@ class Found:
 
 
 def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
-    """Parse the Python files in `files`; return the functions found. `text` returns a file's content or raises OSError or ValueError."""
+    """Return the functions of the Python files in `files`. `text`: path -> content; may raise OSError or ValueError."""
     found = Found(files)
     for path in (path for path in files if path.endswith(".py") and path.isprintable()):
         try:
@@ -97,7 +97,7 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
 
 
 def candidates(found: Found) -> tuple[Function, ...]:
-    """Return the functions that can be measured, the likeliest first: functions that launch kernels precede all others."""
+    """Return the functions that can be measured: those that launch kernels first, then by likelihood."""
     every = [one for one in chain(*found.functions.values()) if _measurable(one)]
     inner = {callee.name for one in every for callee, _ in found.callees(one)}
     exported = {name for names in found.fronts.values() for name in names}
@@ -119,7 +119,7 @@ def _measurable(one: Function) -> bool:
 
 
 def _learn(found: Found, function: Function, depth: int) -> None:
-    """Add to `function` the kernels that its callees launch, and the shapes of parameters passed to them."""
+    """Add to `function` what its callees show: the kernels that they launch, and the shapes of its parameters."""
     function.kernels |= function.names & found.kernels
     for callee, places in found.callees(function) if depth else ():
         _learn(found, callee, depth - 1)
@@ -165,7 +165,6 @@ def _read(found: Found, path: str, text: str) -> None:
 
 
 def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the top-level statements of a file, also those under `if` and `try`."""
     for node in body:
         yield node
         if isinstance(node, ast.If | ast.Try):
@@ -209,14 +208,13 @@ def _calls(nodes: Sequence[ast.AST], mine: set[str]) -> Iterator[tuple[str, dict
 
 
 def _handed(value: ast.expr) -> str:
-    """Return the variable that an argument passes on, unchanged or in another layout: `x`, `x.contiguous()`."""
+    """Return the variable in an argument such as `x` or `x.contiguous()`; "" for other expressions."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SAME_SHAPE:
         value = value.func.value
     return value.id if isinstance(value, ast.Name) else ""
 
 
 def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
-    """Return parameter -> shape for each of the parameters `names` whose shape the docstring `text` gives."""
     found = {}
     for name in names:
         told = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
@@ -227,7 +225,7 @@ def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _unpacked(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield parameter and shape of statements such as `M, K = a.shape` and `M, K = a.size()`."""
+    """Yield (parameter, shape) for each statement such as `M, K = a.shape`."""
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
             owner, _, attribute = _dotted(node.value).partition(".")

@@ -1,7 +1,7 @@
-"""Run nightly jobs: compare a branch's head with its last judged commit, and find changes over many nights.
+"""`abprof nightly`: compare a branch's head with its last judged commit each night, and find changes over many nights.
 
-In: a branch, and the run folders of earlier nights. Out: one run folder per night, a `NightReport`, the `History` of all
-nights, and a page of trends (`history.html`).
+Each night makes one run folder and a `NightReport`. `read_history` reads the `History` of all nights from these
+folders, and `history_page` draws their trends (history.html).
 """
 
 from abprof.extras.nightly.changes import history_changes

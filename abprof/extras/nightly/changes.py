@@ -1,8 +1,8 @@
-"""Find changes over many nights: pure functions turn trends into confirmed changes and machine shifts.
+"""Find changes over many nights: turn trends into confirmed changes of cells and shifts of the whole machine.
 
-The method is a moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018); docs/NIGHTLY.md has its error rates. The test
-searches the *level* (logarithm of the head's time, without the machine's shifts) for changes. The *chain* (the sum of the nights'
-log ratios) tells whether the code or the machine changed. The result for a night does not depend on later nights.
+The search is a moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018; docs/NIGHTLY.md) on the logarithm of
+the head's times, corrected for machine shifts. The ratios of head to base tell whether the code or the machine changed.
+A night's result does not depend on later nights.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 @dataclass(frozen=True)
 class Trend:
-    """One cell, in one variant, over many nights; nights without a value are left out. `numbers`: the nights' numbers.
+    """The times of one cell in one variant over many nights. `numbers`: the numbers of the nights that have a value.
 
-    `base` and `head`: times in ns, nan if not measured. `ratio`: ln(head / base) as judged by that night's run, 0 for
-    identical code, nan if not judged. `machine` identifies machine, matrix and contents of the workloads: two nights' times
-    are comparable only if their `machine` is equal.
+    `base` and `head`: times in ns, nan if not measured. `ratio`: ln(head / base) as the night's run judged it; 0 for
+    identical code, nan if not judged. `machine`: a text that is equal for nights whose times are comparable (same
+    machine and workloads).
     """
 
     name: str
@@ -56,7 +56,7 @@ class Trend:
 
 @dataclass(frozen=True)
 class Change:
-    """A confirmed change of one cell's time. `trend`: the cell's name; `pct`: the change in per cent, negative if faster."""
+    """A confirmed change of a cell's time. `trend`: the cell's name. `pct`: per cent, negative if faster."""
 
     trend: str
     night: int  # first night at the new level
@@ -67,7 +67,7 @@ class Change:
 
 @dataclass(frozen=True)
 class Shift:
-    """A machine shift: on `night` the times of most cells changed together by `pct` per cent, although the commit was the same."""
+    """A night on which most cells' times changed by about `pct` per cent although the code was the same."""
 
     night: int
     pct: float
@@ -76,7 +76,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class _Series:
-    """Values of a trend, night by night. `sigma`: standard deviation as known on each night; `places`: indexes into the trend."""
+    """Values of a trend. `places`: index of each value's night in the trend. `sigma`: standard deviation, per night."""
 
     places: list[int]
     values: Floats
@@ -84,7 +84,7 @@ class _Series:
 
 
 def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
-    """Yield the trend of each cell in one series. `values` must be grouped by cell, and ordered by night within a cell."""
+    """Yield one trend per cell. `values` must be of one series, grouped by cell, and ordered by night within a cell."""
     for (cell, variant, _), rows in groupby(values, key=lambda pair: (pair[1].cell, pair[1].variant, pair[1].metric)):
         kept = [(night, value) for night, value in rows if value.head is not None or value.pct is not None]
         if kept:
@@ -100,7 +100,7 @@ def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
 
 
 def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
-    """Return all confirmed changes in the trends `found`, in the order of confirmation, and all machine shifts."""
+    """Return all confirmed changes in order of confirmation, and all machine shifts."""
     drift, shifts = _machine(found)
     changes = [change for trend in found for change in _changes_of(_without(trend, shifts), drift)]
     return sorted(changes, key=lambda change: (change.found, change.trend)), shifts
@@ -109,8 +109,8 @@ def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
 def history_changes(
     history: History, series: str, cells: Sequence[str] = (), since: str = ""
 ) -> tuple[list[Change], list[Shift]]:
-    """Return changes of the cells that match `cells`, and machine shifts, in one series since the date `since`. The search uses all
-    cells and nights: a shift shows only in all cells together, a change only against earlier nights."""
+    """Return the changes and machine shifts in a series since the date `since`; changes only of cells that match
+    `cells`. The search itself uses all cells and nights."""
     changes, shifts = find_changes(list(trends(history.values(series))))
     names = {trend.name for trend in trends(history.values(series, cells))}
     late = {night.number for night in history.nights(series) if night.began >= since}
@@ -122,8 +122,8 @@ def history_changes(
 
 
 def _machine(found: Sequence[Trend]) -> tuple[dict[int, float], list[Shift]]:
-    """Return night -> median over cells of the log change of an unchanged commit's time since the night before; and the machine
-    shifts: changes of at least 1 % in three or more cells, of which three quarters changed together."""
+    """Return for each night how much the same commit's times changed since the night before (median log ratio over
+    cells), and the machine shifts: nights on which three or more cells changed together by 1 % or more."""
     moves: dict[int, list[float]] = {}
     for trend in found:
         for i in range(1, len(trend.numbers)):
@@ -144,7 +144,7 @@ def _machine(found: Sequence[Trend]) -> tuple[dict[int, float], list[Shift]]:
 
 
 def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
-    """Return a copy of `trend` in which the times of base and head are corrected for the machine shifts."""
+    """Return a copy of `trend` with times corrected for the machine shifts."""
     factor = np.ones(len(trend.numbers))
     for shift in shifts:
         first = bisect_left(trend.numbers, shift.night)
@@ -170,8 +170,8 @@ def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
 
 
 def _levels_of(trend: Trend) -> list[_Series]:
-    """Return the logarithms of the head's times, one series per machine. The series of a later machine begin with the base of the
-    machine's first night."""
+    """Return the logs of the head's times, one series per machine. From the second machine on, a series starts with
+    the base's time on the machine's first night."""
     made: list[_Series] = []
     first = 0
     for i in range(1, len(trend.numbers) + 1):
@@ -187,14 +187,14 @@ def _levels_of(trend: Trend) -> list[_Series]:
 
 
 def _chain_of(trend: Trend) -> _Series:
-    """Return the measured log ratios of a trend as one series, which continues across changes of machine."""
+    """Return the trend's measured log ratios as one series over all machines."""
     places = [i for i in range(len(trend.numbers)) if not np.isnan(trend.head[i]) and math.isfinite(trend.ratio[i])]
     values = trend.ratio[places] if places else np.empty(0)
     return _Series(places, values, _sigma(values, len(values)))
 
 
 def _sigma(scatter: Floats, length: int) -> Floats:
-    """Return the standard deviation at each of `length` nights, estimated from `scatter` until then and shrunk to the prior."""
+    """Return the standard deviation known at each of `length` nights, from `scatter` until then and a prior."""
     sizes, late = np.abs(scatter), length - len(scatter)
     ends = [*range(1, 9), *range(12, _WINDOW, 4), *range(_WINDOW, len(sizes) + 1, 32)]
     ends = [end for end in ends if end <= len(sizes)]
@@ -207,14 +207,14 @@ def _sigma(scatter: Floats, length: int) -> Floats:
 
 
 def _spread(sizes: Floats) -> float:
-    """Return the root mean square of `sizes` without values beyond five standard deviations, so that past steps do not count."""
+    """Return the root mean square of `sizes` without outliers."""
     inside = sizes[sizes <= 5 * _NORMAL * float(np.median(sizes))]
     return math.sqrt(float(inside @ inside) / len(inside))
 
 
 def _hit(series: _Series, start: int) -> Iterator[tuple[int, int]]:
-    """Yield (start of the search, index of the night) for the first night, from `start` on, at which the latest nights differ
-    from an earlier stretch of nights; yield nothing if no night does."""
+    """Yield the first night, from index `start`, on which the latest nights differ from earlier nights, if any:
+    (index of the first value searched, index of the night)."""
     first = bisect_left(series.places, start)
     x, sigma = series.values[first:], series.sigma[first:]
     total = np.concatenate([[0.0], np.cumsum(x)])
@@ -241,7 +241,7 @@ def _hit(series: _Series, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _step(level: Floats) -> tuple[int, float]:
-    """Fit a step to the last 64 nights of `level` by least squares. Return (index of the first night after the step, step size)."""
+    """Fit a step to the last 64 values of `level`. Return (index of the first value after the step, step size)."""
     skipped = max(0, len(level) - 64)
     x = level[skipped:]
     _, k = min((x[:k].var() * k + x[k:].var() * (len(x) - k), k) for k in range(1, len(x) - CONFIRM + 2))
@@ -251,8 +251,8 @@ def _step(level: Floats) -> tuple[int, float]:
 def _because(
     trend: Trend, chain: _Series, drift: Mapping[int, float], nights: tuple[int, int], size: float
 ) -> Literal["code", "machine", "open"]:
-    """Return the cause of a change by `size` (a log ratio): "code" if the ratios between the `nights` explain at least half of the
-    change; "machine" if the common change of all cells does, or the ratios clearly contradict the change; else "open"."""
+    """Return the cause of a change by `size` (a log ratio): "code" if the ratios of head and base show the change,
+    "machine" if unchanged commits show the change or the ratios clearly do not, else "open"."""
     place, found = nights
     inside = [i for i, at in enumerate(chain.places) if place <= at <= found]
     ratios = float(chain.values[inside].sum()) if inside else 0.0

@@ -1,4 +1,4 @@
-"""Read the history: every night of a runs folder. The folder's run.json files are the only record of nights."""
+"""Read the history of all nights from the run.json files of a runs folder."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class NightRow:
 
 
 class Value(NamedTuple):
-    """One metric of a cell, in one variant, on one night: times in ns, memory in bytes, changes in per cent."""
+    """One metric of a cell in one variant on one night. Times are in ns, memory in bytes, changes in per cent."""
 
     cell: str
     variant: str
@@ -62,21 +62,22 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """The nights of a runs folder with their values, ordered by series and number. `notes`: a reason for each skipped folder."""
+    """All nights of a runs folder and their values, ordered by series and number. `notes`: why folders were skipped."""
 
     found: Sequence[tuple[NightRow, Sequence[Value]]]
     notes: tuple[str, ...]
 
     def nights(self, series: str = "") -> list[NightRow]:
-        """Return the nights of `series`; "": all nights."""
+        """Return the nights of `series`, or all nights if `series` is ""."""
         return [night for night, _ in self.found if series in ("", night.series)]
 
     def values(
         self, series: str = "", cells: Sequence[str] = (), metric: str = "", since: str = ""
     ) -> list[tuple[NightRow, Value]]:
-        """Return the selected values with their nights, grouped by cell and ordered by night; "" and () select all.
+        """Return (night, value) pairs, grouped by cell and ordered by night. Without arguments: all judged values.
 
-        `cells`: globs. `metric` "": the judged metric. `since`: ISO 8601 date or time, UTC. Raises AbprofError for an unknown metric.
+        `cells`: globs. `since`: ISO 8601, UTC. `metric`: "" for the judged metric. Raises AbprofError if `metric` is
+        unknown.
         """
         if metric not in ("", *METRICS):
             raise AbprofError(f"unknown metric {metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
@@ -87,7 +88,7 @@ class History:
         return sorted(chosen, key=lambda pair: pair[1][:3])
 
     def table(self, *selected: Any) -> Iterator[tuple[str | float | None, ...]]:
-        """Yield a row of COLUMNS per value (times in ns, memory in bytes, None: not recorded). `selected`: arguments of `values`."""
+        """Yield a row of COLUMNS per value; None: not recorded. `selected`: arguments of `values`."""
         for night, it in self.values(*selected):
             unit = "bytes" if it.metric == "peak_mem_bytes" else "ns"
             about = (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject)
@@ -106,7 +107,7 @@ class History:
 
 
 def read_history(runs_dir: Path) -> History:
-    """Return the history of all finished nights in the folder `runs_dir`. Raises AbprofError if the folder does not exist."""
+    """Return the history of all finished nights in `runs_dir`. Raises AbprofError if the folder does not exist."""
     if not runs_dir.is_dir():
         raise AbprofError("no such folder", where=str(runs_dir), advice="name the runs' folder with --runs-dir")
     found, notes = list[tuple[NightRow, list[Value]]](), list[str]()
@@ -136,7 +137,7 @@ class _Observation(msgspec.Struct):
 
 
 class _Row(msgspec.Struct, rename={"from_": "from"}):
-    """The fields of a comparison that trends need; other fields are ignored."""
+    """The fields of a comparison that trends need."""
 
     cell: str
     from_: str
@@ -150,7 +151,7 @@ class _Row(msgspec.Struct, rename={"from_": "from"}):
 
 
 class _Run(msgspec.Struct):
-    """The fields of run.json that trends need. Reading only these fields keeps the history of a thousand nights fast."""
+    """The fields of run.json that trends need; others are not decoded, which keeps a long history fast to read."""
 
     status: str
     began: str
@@ -167,12 +168,12 @@ _DECODER = msgspec.json.Decoder(_Run)
 
 
 def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
-    """Return the night in a run.json; None if the run is unfinished or not nightly. Raises OSError, UNREADABLE or ValueError."""
+    """Read the night in a run.json; None if the run is unfinished or not nightly. Raises if the file is invalid."""
     run = _DECODER.decode(file.read_bytes())
     if run.night is None or run.header is None or run.status != "complete" or run.night.kind == "against":
         return None
     if not run.sides:
-        raise ValueError("a night without a side")
+        raise ValueError("the run of a night has no side")
     about, header, head = run.night, run.header, run.sides[-1]
     tampered = header.counts.get("tampered", 0) > 0
     values = [] if tampered else list(_values(run))
@@ -199,7 +200,7 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
 
 
 def _values(run: _Run) -> Iterator[Value]:
-    """Yield the values of each row of a run: the value of the judged metric, then values of other recorded metrics."""
+    """Yield the values of each row of a run: of the judged metric, and of the other recorded metrics."""
     seen = {(item.cell, item.arm): item for item in run.observations}
     if len(run.sides) == 1:
         for (cell, arm), item in seen.items():

@@ -1,6 +1,6 @@
 """Run one night: measure a new head of the branch, search all nights for changes, and report.
 
-Run folders are the only state. A killed night needs no repair: its run is unfinished, so the next night repeats the comparison.
+If a night is killed, its run stays unfinished, and the next night measures the same commits again.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ for name in ("torch", "triton", "numpy", "cupti-python"):
 
 @dataclass(frozen=True)
 class NightReport:
-    """The result of a night, which `abprof nightly` prints as a JSON line on standard output."""
+    """The result of a night. `abprof nightly` prints it as a line of JSON on standard output."""
 
     did: str  # "first", "step" or "nothing"
     series: str
@@ -68,19 +68,19 @@ class NightReport:
 
 
 def run_night(options: Options, series: str, view: View, report: Callable[[NightReport], None]) -> NightReport:
-    """Measure a new head of the branch in `options.specs`, pass the result to `report`, and return it. `series`: name of the series
-    of nights; "": the branch's name. Raises AbprofError for errors that the user can fix, and while another nightly job runs on the
-    same device and repository."""
+    """Measure a new head of the branch in `options.specs`, pass the result to `report`, and return it. `series`: name
+    of the series of nights; "": the branch's name. Raises AbprofError if the night cannot be measured, or if another
+    nightly job runs on the same device and repository."""
     place = look_around(options, view)
     if place.sides[0].kind == "dist":
-        raise AbprofError("a nightly job needs a branch: a release never moves", where=place.sides[0].spec)
+        raise AbprofError("a nightly job needs a branch, not a release", where=place.sides[0].spec)
     where = hashlib.sha256(os.fsencode(place.commits.common_dir)).hexdigest()[:12]
     name, label = f"nightly-{place.device.lease}-{where}", f"nightly {place.label}"
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(lease(place.state, name, wait=False, label=label, say=lambda _: None))
         except AbprofError as busy:
-            what, advice = f"another nightly job is at work: {busy.what}", "the next job continues from the same commit"
+            what, advice = f"another nightly job is running: {busy.what}", "the next job continues from the same commit"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
         series = series or place.sides[0].label
         beat = held.enter_context(heartbeat.beating(place.state, str(place.root), series))
@@ -125,10 +125,11 @@ def _measure(place: RunContext, series: str, view: View) -> NightReport:
 def commits_of(
     nights: Sequence[NightRow], head: str, matrix: str, machine: str, exists: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """Return the commits to measure, base first; () if there is nothing new. `nights`: one series, in order.
+    """Return the commits to measure: (base, head) or (head,); () if there is nothing new. `nights`: one series, in
+    order.
 
-    The base is the last judged commit for which `exists` is true. Only the head is measured on the first night, and if the
-    matrix or the machine changed since the head was judged. A night that is not settled is repeated.
+    The base is the latest head of `nights` for which `exists` is true. Only the head is measured if there is no base,
+    or if the base is the head and `matrix` or `machine` is new.
     """
     judged = dict.fromkeys(night.head for night in reversed(nights) if night.heads)
     last = next((commit for commit in judged if commit == head or exists(commit)), head)
@@ -143,7 +144,7 @@ def commits_of(
 
 
 def _matrix_hash(place: RunContext) -> str:
-    """Return a hash of the options that select cells, and of the workloads if these come from the user's working tree."""
+    """Return a hash of the options that select cells, and of the workloads unless a commit under test has them."""
     options = place.options
     parts = [msgspec.json.encode({name: getattr(options, name) for name in _MATRIX}, order="sorted")]
     source = options.workloads_from
@@ -159,7 +160,7 @@ def _matrix_hash(place: RunContext) -> str:
 
 
 def _machine(place: RunContext) -> dict[str, str]:
-    """Return the machine's fingerprint, name -> value: device, its settings, driver, system, versions of the workers' packages."""
+    """Return the machine's fingerprint, name -> value: device, its settings, driver, system, the workers' packages."""
     found = place.device.machine()
     facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}
     python = interpreter(place.options, "base")
@@ -173,8 +174,7 @@ def _machine(place: RunContext) -> dict[str, str]:
 
 
 def summary(report: NightReport) -> str:
-    """Return a summary of the night in a few thousand characters of Markdown, which shows untrusted text as code. The layout is
-    templates/night.md."""
+    """Return a summary of the night in Markdown. The layout is templates/night.md."""
     answers = {Exit.OK: "nothing to do", Exit.SLOWER: "slower or broken, please read", Exit.UNTRUSTED: "not judged"}
     answer = "nothing new" if report.did == "nothing" else answers.get(Exit(report.exit_code), "could not run")
     pages = environment(markdown)

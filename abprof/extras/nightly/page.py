@@ -1,4 +1,4 @@
-"""Write history.html: the trend of every cell over all nights, in one file without scripts or links to other files."""
+"""Write history.html: the trend of every cell over all nights, in one file without scripts."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def _difference(before: str, after: str) -> str:
 def _line(
     trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], machines: dict[int, str], at: dict[int, float]
 ) -> dict[str, Any]:
-    """Return the values that the page's template shows of one cell: name, latest time, and the trend as SVG in per cent."""
+    """Return one cell's values for the page's template: name, latest time, and the trend as an SVG picture."""
     level = _level(trend)
     reach = max(_LEAST, float(np.nanmax(np.abs(level))) if np.isfinite(level).any() else 0.0) * 1.1
     words = "; ".join(f"{change.pct:+.1f} % since night {change.night}" for change in changes) or "no change"
@@ -87,8 +87,8 @@ def _line(
 
 
 def _level(trend: Trend) -> Floats:
-    """Return the difference of each night's head from the first night's, in per cent; nan without a time. After a change of machine
-    the curve continues at its last value: the new machine's first base is the commit that was the old machine's last head."""
+    """Return each night's change since the first night in per cent; nan for a night without a time. A change of machine
+    counts as no change: both machines measured the same commit, which joins their curves."""
     log = np.full(len(trend.numbers), np.nan)
     offset, before = None, math.nan
     for i, head in enumerate(trend.head):
@@ -103,7 +103,7 @@ def _level(trend: Trend) -> Floats:
 
 
 def _path(trend: Trend, level: Floats, reach: float, machines: dict[int, str], at: dict[int, float]) -> str:
-    """Return the SVG path of the trend, with gaps at missing values and changes of machine. `reach`: half-height in per cent."""
+    """Return the trend's SVG path, with gaps at missing values and new machines. The axis ends at `reach` per cent."""
     text, pen = list[str](), False
     for number, value in zip(trend.numbers, level, strict=True):
         known = math.isfinite(value) and number in at

@@ -1,8 +1,8 @@
-"""`abprof selfcheck`: measure abprof's false alarms, detection of known changes, and coverage of intervals on this machine.
+"""`abprof selfcheck`: measure abprof's false alarms, detection of known changes, and coverage of intervals on this
+machine.
 
-In: options without refs. Out: a `Selfcheck` and the run's folder. An ordinary run compares two branches of a small repository
-(tree/): on one branch some cells do known extra work, the others are unchanged. The run's blocks are then judged at several
-thresholds, each up to the epoch at which a run would have stopped.
+Compares two branches of a small repository, made from tree/: on one branch some cells do extra work of known size. The
+measured blocks are then judged at several thresholds.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ _SHARED = "kernels/meter/__init__.py"
 
 
 def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
-    """Run the selfcheck, write its result, and return the result and the run's folder. `config`: options without refs and
-    repository. Raises AbprofError if the run cannot be measured."""
+    """Measure and judge the selfcheck, and return the result and the run's folder. `config`: options; refs and
+    repository in it are replaced. Raises AbprofError if the run cannot be measured."""
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
         repo = Path(place) / "repository"
@@ -46,7 +46,7 @@ def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
 
 
 def read(folder: Path) -> Selfcheck:
-    """Compute the result from the blocks in a selfcheck's run folder, write the result there and return it. Raises AbprofError."""
+    """Compute the result from the blocks in a selfcheck's run folder, write the result there and return it."""
     head, blocks, _ = store.read(folder)
     found = examine(head, blocks)
     (folder / "selfcheck.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
@@ -55,7 +55,7 @@ def read(folder: Path) -> Selfcheck:
 
 
 def make(path: Path) -> None:
-    """Create the repository at `path` with two branches: `main`, and `injected`, where one changed line turns extra work on."""
+    """Create the repository at `path` with two branches: `main`, and `injected`, which turns the extra work on."""
     repository = NewRepository(path, "main")
     shutil.copytree(_TREE, path, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
     repository.commit("Kernels of known time", {".gitignore": "runs/\n"})
@@ -66,14 +66,13 @@ def make(path: Path) -> None:
 
 
 def as_markdown(found: Selfcheck, folder: Path) -> str:
-    """Return the result `found` as Markdown tables; the layout is templates/selfcheck.md."""
+    """Return the result `found` as Markdown tables. The layout is templates/selfcheck.md."""
     template = environment(escape).get_template("selfcheck.md")
     command = code(" ".join(("abprof", *found.arguments)))
     return template.render(found=found, command=command, folder=code(folder), rate=_rate, bound=stats.false_alarm_bound)
 
 
 def _rate(count: int, of: int) -> str:
-    """Return a text such as "3 of 40 (7.5 %)"; "none" if `of` is 0."""
     return f"{count} of {of} ({100 * count / of:.3g} %)" if of else "none"
 
 
@@ -87,9 +86,9 @@ GROUP = stats.LOOKS[0]  # epochs of one plain interval
 
 
 class Tally(Record, frozen=True, kw_only=True):
-    """Verdicts on cells of one duration class and one injected change, at one threshold.
+    """Verdicts on cells of one duration class with the same extra work, at one threshold.
 
-    With `inject` 0, each `slower` and `faster` is a false alarm. A cell counts once for each pair of its sides.
+    Without extra work, each `slower` and `faster` is a false alarm. A cell counts once for each pair of its sides.
     """
 
     inject: float  # per cent more work on the branch
@@ -107,7 +106,7 @@ class Tally(Record, frozen=True, kw_only=True):
 
 
 class Precision(Record, frozen=True, kw_only=True):
-    """95 % intervals of unchanged cells: how many hold zero, and how wide they are."""
+    """How many 95 % intervals of unchanged cells contain zero, and how wide the intervals are."""
 
     duration_class: str  # a name of CLASSES
     cells: int
@@ -121,7 +120,7 @@ class Precision(Record, frozen=True, kw_only=True):
 
 
 class Selfcheck(Record, frozen=True, kw_only=True):
-    """Content of selfcheck.json."""
+    """The result of a selfcheck: the content of selfcheck.json."""
 
     schema: int = 2
     run: str
@@ -146,7 +145,7 @@ class _Pair:
 
 
 def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
-    """Return the result of a finished selfcheck's run. Cells that were not measured on both sides do not count."""
+    """Return the result of a finished selfcheck's run. Leaves out cells that were not measured on both sides."""
     judged = [block for block in blocks if block.judged]
     evidence = aggregate(run, blocks).values()
     pairs = [pair for item in evidence for pair in _pairs(item)]
@@ -168,7 +167,7 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
-    """Yield each measured pair of sides of a cell. Only `target` does the injected work; `target2` has the code of base."""
+    """Yield each measured pair of sides. Only `target` does the extra work: `target2` is the same commit as base."""
     inject = float(item.cell.params["inject"])
     times = item.epoch_medians("base")
     for before, after in (("base", "target"), ("target2", "target"), ("base", "target2")):
@@ -178,7 +177,7 @@ def _pairs(item: CellData) -> Iterable[_Pair]:
 
 
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
-    """Return (verdict, epochs) at the first planned look that decides, as a run stops there; `unclear` and all epochs if none does."""
+    """Return (verdict, epochs) of the first look that decides; without one, `unclear` and the number of all epochs."""
     for look in (look for look in stats.LOOKS if look <= len(values)):
         verdict = decide(values[:look], threshold, margin)
         if verdict is not None:
@@ -225,7 +224,6 @@ def _precision(pairs: Sequence[_Pair]) -> Iterable[Precision]:
 
 
 def _classes(pairs: Sequence[_Pair]) -> Iterable[tuple[str, list[_Pair]]]:
-    """Yield (duration class, pairs of this class) for each class that has pairs, from short to long durations."""
     for name, _ in CLASSES:
         if here := [pair for pair in pairs if pair.duration_class == name]:
             yield name, here

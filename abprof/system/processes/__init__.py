@@ -1,8 +1,7 @@
 """Start and end child processes. Apart from `sides.git`, no other package starts processes.
 
-A child leads its own process group, except in the foreground, and has a mark: a unique value of an environment variable. By the
-mark abprof finds and kills every process that the child forked, also processes that left the group. A worker exits when its
-parent is gone, also after kill -9 of the parent (abprof/worker/main.py).
+Every child has a mark: a unique value of an environment variable, which the child's own children inherit. By the mark
+abprof kills every process that the child started. A worker ends when its parent is gone, also after kill -9.
 """
 
 from abprof.system.processes.children import (

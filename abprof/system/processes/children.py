@@ -1,7 +1,4 @@
-"""Start child processes, end children with all processes that they forked, and record failures and output of children.
-
-abprof finds a forked process by the mark in its environment, or as an orphan that became a child of this process.
-"""
+"""Start child processes, kill children with all processes that they started, and log their output."""
 
 from __future__ import annotations
 
@@ -29,7 +26,7 @@ LOG_LIMIT = 16 << 20  # bytes of a child's output to keep; further output is rea
 
 
 class WorkerDied(Exception):
-    """The child ended, or abprof could not read the child's answer. `reason`: one line for the user."""
+    """The child ended, or its answer could not be read. `reason`: one line for the user."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -58,7 +55,7 @@ def how_ended(code: int) -> str:
 
 
 def new_mark() -> str:
-    """Return a new unique mark. It extends this process's own mark, so whoever kills by the own mark also kills the new child."""
+    """Return a new unique mark, which begins with the mark of this process."""
     outer = os.environ.get(MARK, "")
     return f"{outer}/{os.getpid()}.{secrets.token_hex(8)}".lstrip("/")
 
@@ -66,9 +63,9 @@ def new_mark() -> str:
 def start(
     argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, log: Path | None = None, **how: Any
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a marked child with empty standard input, in its own session; return (child, mark). `how`: arguments of Popen.
+    """Start a child with a new mark and empty standard input, in its own session. Return the child and the mark.
 
-    The child's output is appended to `log`, unless None. Raises WorkerDied if the child cannot be started.
+    Appends the child's output to `log`, unless None. `how`: arguments of Popen. Raises WorkerDied on failure.
     """
     mark = new_mark()
     how = {"stdin": subprocess.DEVNULL, "start_new_session": True, **how}
@@ -84,8 +81,7 @@ def start(
 
 
 def kill_strays(*marks: str) -> None:
-    """Kill every process of this user whose environment has one of `marks` or an extension of a mark. The search is repeated,
-    because processes may fork meanwhile."""
+    """Kill every process of this user whose mark begins with one of `marks`."""
     needles = tuple(f"{MARK}={mark}{end}".encode() for mark in marks for end in ("\0", "/"))
     for _ in range(5):
         found = False
@@ -127,10 +123,9 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def dies_with(parent: int) -> None:
-    """End this process when its parent process `parent` is gone: send SIGTERM (and SIGCONT, for a stopped process), then SIGKILL
-    after `_ORDERLY` seconds."""
+    """End this process when its parent process `parent` is gone: by SIGTERM, then SIGKILL after `_ORDERLY` seconds."""
     with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)  # a stopped process must continue to end
 
     def watch() -> None:
         while os.getppid() == parent:
@@ -144,7 +139,7 @@ def dies_with(parent: int) -> None:
 
 @contextlib.contextmanager
 def no_orphans() -> Iterator[None]:
-    """Kill every process started in the block when the block ends. Orphans become children of this process."""
+    """When the block ends, kill every process that was started in the block and still runs."""
     known = {process.pid for process in _descendants(os.getpid())}
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -165,7 +160,7 @@ class Log:
         self._size = 0
 
     def drain(self, fd: int) -> None:
-        """Copy the output read from `fd` to the log until the writer closes its end. Runs in its own thread; ignores a full disk."""
+        """Copy all output from the descriptor `fd` to the log, until the writer closes its end. Ignores a full disk."""
         rest = b""
         with self._open() as out:
             self._size = out.tell()
@@ -202,8 +197,8 @@ class Log:
 
 
 def inside(outer: int) -> tuple[int, ...]:
-    """Return the ids of the processes that bubblewrap (process `outer`) has started so far: first the namespace's first process,
-    whose end kills all others in the namespace, then the command."""
+    """Return the process ids of a sandbox's first process and of its command, as far as bubblewrap (process `outer`)
+    has started them. All processes of a sandbox end with its first process."""
     found = [outer]
     with contextlib.suppress(OSError, IndexError):
         for _ in range(2):
@@ -212,7 +207,7 @@ def inside(outer: int) -> tuple[int, ...]:
 
 
 def await_end(pid: int, seconds: float) -> None:
-    """Wait up to `seconds` for the end of a process. Reap the process if it is an orphan that became this process's child."""
+    """Wait up to `seconds` for the end of a process, which need not be a child of this process."""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(psutil.NoSuchProcess):
         while time.monotonic() < deadline and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

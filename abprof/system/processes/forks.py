@@ -1,7 +1,6 @@
-"""Start fork servers: processes that have imported the modules every worker needs, and fork workers in milliseconds.
+"""Start fork servers: processes that have imported the modules that every worker needs, and fork workers fast.
 
-A forked worker has its own session, environment and working folder, like a process started by Popen. A fork server uses no device
-and runs no code under test.
+A fork server uses no device and runs no code under test.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _TO_ANSWER = 120.0  # seconds; the first answer waits for the imports, perhaps f
 
 
 class Forked:
-    """A process that a fork server forked, with the methods of Popen that a Worker uses."""
+    """A worker process that a fork server started. Has the methods of Popen that `Worker` uses."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
         self._server, self.pid = server, pid
@@ -31,7 +30,7 @@ class Forked:
         return self._server.code(self.pid)
 
     def wait(self, timeout: float) -> int:
-        """Wait for the process's end and return its exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        """Return the exit code once the process has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         deadline = time.monotonic() + timeout
         while (code := self.poll()) is None:
             if (left := deadline - time.monotonic()) <= 0:
@@ -41,7 +40,7 @@ class Forked:
 
 
 class ForkServer:
-    """Starts a fork server by `argv --fork FD` (abprof/worker/main.py), and sends fork requests to the server."""
+    """Starts a fork server with the command `argv`, and asks the server to fork workers."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self._codes: dict[int, int] = {}
@@ -60,7 +59,7 @@ class ForkServer:
         return self._socket.fileno() >= 0 and self._process.poll() is None
 
     def fork(self, *, env: Mapping[str, str], cwd: Path, source: int, sink: int, output: int) -> Forked:
-        """Fork a worker that reads requests from `source`, answers to `sink` and prints to `output`. Raises WorkerDied."""
+        """Fork a worker that reads from `source`, replies to `sink` and prints to `output`. Raises WorkerDied."""
         request = json.dumps({"env": dict(env), "cwd": str(cwd)}).encode()
         try:
             socket.send_fds(self._socket, [request], [source, sink, output])
@@ -85,7 +84,7 @@ class ForkServer:
         return -signal.SIGKILL  # the server's children die with the server
 
     def listen(self, seconds: float) -> dict[str, int]:
-        """Return the server's next message; {} if `seconds` pass without a message. Store exit codes of workers for `code`."""
+        """Return the server's next message; {} if none comes within `seconds`."""
         if self._socket.fileno() < 0 or not select.select([self._socket], [], [], seconds)[0]:
             return {}
         try:

@@ -1,4 +1,4 @@
-"""Run a tool to read its output, in the foreground, with a log, during a block of code, or in the background."""
+"""Run other programs: for their output, in the foreground, with a log, or in the background."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _READY_WITHIN = 20.0  # seconds that a tool may take to become ready, and to end
 
 
 def tried(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None) -> tuple[bool, str]:
-    """Run a short command. Return (True, standard output), or (False, last line of standard error) if the command fails."""
+    """Run a short command. Return (True, standard output), or on failure (False, last line of standard error)."""
     try:
         done = subprocess.run(
             list(argv), capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL, env=env
@@ -35,13 +35,13 @@ def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str]
 
 
 def cuda_tool(name: str, env: Mapping[str, str] = os.environ) -> str:
-    """Return the path of a CUDA toolkit program on PATH, in $CUDA_HOME or in /usr/local/cuda; "" if it is not installed."""
+    """Return the path of a CUDA toolkit program on PATH, in $CUDA_HOME or /usr/local/cuda; "": not installed."""
     folders = env.get("PATH", os.defpath), f"{env.get('CUDA_HOME') or '/usr/local/cuda'}/bin"
     return shutil.which(name, path=os.pathsep.join(folders)) or ""
 
 
 def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int:
-    """Run a child on this process's standard input and output, and return its exit code, negative for a signal.
+    """Run a child on this process's standard input and output. Return the child's exit code (negative: a signal).
 
     Raises WorkerDied if the child cannot be started.
     """
@@ -55,9 +55,9 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int
 def logged(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float, out: IO[bytes] | None = None
 ) -> int:
-    """Run a tool, append its output to `log` (standard output to `out`, unless None), and return its exit code (negative: signal).
+    """Run a tool, append its output to `log`, and return its exit code (negative: a signal).
 
-    Raises WorkerDied if the tool cannot be started, WorkerHung if the tool takes longer than `timeout` seconds.
+    `out`: file for standard output. Raises WorkerDied if the tool cannot start, WorkerHung after `timeout` seconds.
     """
     child, mark = start(argv, env, cwd=cwd, log=log, **({"stdout": out} if out else {}))
     try:
@@ -72,9 +72,9 @@ def logged(
 def watching(
     argv: Sequence[str], *, env: Mapping[str, str], log: Path, ready: Callable[[], bool], why: Callable[[str], str]
 ) -> Iterator[None]:
-    """Run a tool, such as a sampling profiler, during the block: wait until `ready()` is true, run the block, send SIGINT.
+    """Run a tool, such as a sampling profiler, during the block, and stop the tool by SIGINT.
 
-    Raises WorkerDied if the tool cannot be started or is not ready in time; `why(log text)` gives the reason.
+    The block begins when `ready()` is true. Raises WorkerDied with `why(log text)` if the tool does not get ready.
     """
     log.unlink(missing_ok=True)
     child, mark = start(argv, env, log=log)
@@ -93,7 +93,7 @@ def watching(
 
 
 class Program:
-    """A background program in its own session, which appends its output to `log`. `end` kills every process of the program."""
+    """A background program, which appends its output to `log`. `end` kills the program and its processes."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
         """Start the program. Raises WorkerDied if the program cannot be started."""
@@ -106,7 +106,7 @@ class Program:
         return None if code is None else how_ended(code)
 
     def end(self, grace: float = 0.0) -> None:
-        """Wait `grace` seconds for the program's end, then kill every process of the program. Safe to call twice."""
+        """Wait up to `grace` seconds for the program to end, then kill its processes. Safe to call twice."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._child.wait(timeout=grace)
         end_tree(self._child, self._mark)

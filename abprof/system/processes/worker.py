@@ -1,4 +1,4 @@
-"""Start a child process, and speak the worker protocol with it (abprof/records/messages.py)."""
+"""Start worker processes, send requests to workers and receive replies (abprof/records/messages.py)."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ REPLY_LIMIT = 64 << 20
 
 
 class Worker:
-    """A child that speaks the worker protocol and answers one request at a time. `call` blocks until the reply arrives."""
+    """A child process that answers one request at a time (abprof/records/messages.py). `call` waits for the reply."""
 
     def __init__(
         self,
@@ -54,8 +54,8 @@ class Worker:
         started: Callable[[int], None] | None = None,
         server: ForkServer | None = None,
     ) -> None:
-        """Start the child. `walled`: `argv` starts bubblewrap (abprof/builds/sandbox.py), which starts the child. `started` is
-        called with the id of every new process. `server`: the fork server that starts the child in place of `argv` while alive."""
+        """Start the child by `argv`, or by a fork of `server` while the server is alive. `walled`: `argv` starts the
+        child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of each new process."""
         self.name = name
         self._server = server
         self._started = started or (lambda _: None)
@@ -115,11 +115,10 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Return the process id of the child; in a sandbox, that of bubblewrap until the child's id is known."""
+        """Process id of the child; in a sandbox, of bubblewrap until the child's id is known."""
         return self._behind()[1] if len(self._behind()) > 1 else self._child.pid
 
     def _behind(self) -> tuple[int, ...]:
-        """Return the known ids of a sandbox's first process and of the child in the sandbox; () without a sandbox."""
         if self._walled and len(self._inner) < 2:
             self._inner = inside(self._child.pid) or self._inner
             for pid in self._inner:
@@ -132,15 +131,15 @@ class Worker:
         return self._out >= 0 and self._child.poll() is None
 
     def call(self, request: Any, timeout: float) -> Any:
-        """Send one request record and return its reply record.
+        """Send a request, and return the reply.
 
-        Raises WorkerFault (the worker keeps running), WorkerHung or WorkerDied (the worker has been killed).
+        Raises WorkerFault if the worker keeps running, WorkerHung or WorkerDied if the worker is gone.
         """
         self.send(request)
         return self.receive(request, timeout)
 
     def send(self, request: Any) -> None:
-        """Send a request and return at once, without its reply, so that several workers can work at the same time."""
+        """Send a request without waiting for the reply, so that several workers can work at the same time."""
         if self._out < 0:
             raise WorkerDied("has ended")
         self._next += 1
@@ -156,8 +155,7 @@ class Worker:
             raise self._died() from error
 
     def receive(self, request: Any, timeout: float) -> Any:
-        """Return the reply to `request`, the last request sent, within `timeout` seconds; a start may always take `START` seconds,
-        because torch may be on a network disk."""
+        """Return the reply to `request`, the last request sent. Wait up to `timeout` seconds, or longer for a start."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
             message = msgspec.convert(untrusted(line), dict[str, Any])
@@ -222,14 +220,14 @@ class Worker:
         self.stop()
 
     def stop(self, timeout: float = 10.0) -> None:
-        """Ask the child to end, wait up to `timeout` seconds, then kill its process group, as the child may have forked."""
+        """Ask the child to end, wait up to `timeout` seconds, then kill what is left of its processes."""
         with contextlib.suppress(WorkerDied, WorkerFault, subprocess.TimeoutExpired):
             self.call(wire.Stop(), timeout)
             self._await_end(timeout)
         self.kill()
 
     def end(self) -> None:
-        """Kill the child's process group. Any thread may call this: the thread that waits for a reply then cleans up."""
+        """Kill the child's process group. Any thread may call this method: a waiting `call` then raises WorkerDied."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             behind = self._behind()
             if behind and self._child.poll() is None:  # every process of a sandbox ends with its first process
@@ -242,10 +240,9 @@ class Worker:
         end_all([self])
 
     def _await_end(self, seconds: float) -> None:
-        """Wait up to `seconds` for the child's end. Raises subprocess.TimeoutExpired, except for a forked child, which a busy fork
-        server may reap later."""
+        """Wait up to `seconds` for the child's end. Raises subprocess.TimeoutExpired, but not for a forked child."""
         if isinstance(self._child, Forked):
-            await_end(self._child.pid, seconds)
+            await_end(self._child.pid, seconds)  # a busy fork server may reap the child later
         else:
             self._child.wait(timeout=seconds)
 

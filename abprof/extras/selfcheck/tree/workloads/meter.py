@@ -1,4 +1,4 @@
-"""Kernels of known duration, unchanged or with known extra work on the branch."""
+"""The selfcheck's workload: kernels of known duration, some with known extra work on one branch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ INJECTED = {"cpu": (1.0, 2.0, 5.0, 10.0, 20.0), "cuda": (0.5, 1.0, 1.5, 2.0, 5.0
 
 
 def _matrix(kind: str, unchanged: int, changed: int) -> dict:
-    """Return zipped (op, steps, inject, copy): `unchanged` copies of each size, `changed` copies of each injection."""
+    """Return the cases: each size `unchanged` times, and the longest `changed` times with each amount of extra work."""
     rows = [(op, n, 0.0, i) for op, sizes in SIZES[kind].items() for n in sizes for i in range(unchanged)]
     rows += [(op, n[-1], p, i) for op, n in SIZES[kind].items() for p in INJECTED[kind] for i in range(changed)]
     return {("op", "steps", "inject", "copy"): rows}
@@ -55,7 +55,7 @@ def reference(case, inputs):
 
 
 def _sampled(case, output):
-    """Return about 65,536 elements, evenly spaced."""
+    """Return about 65,536 evenly spaced elements of the output."""
     flat = output.reshape(-1)[: case["steps"] if case["op"] == "copy" else None]
     return flat[:: max(1, flat.numel() >> 16)]
 

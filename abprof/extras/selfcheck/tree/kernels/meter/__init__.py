@@ -1,7 +1,7 @@
 """Kernels of known duration: a chain of multiplications and a copy.
 
-SHARE is the part of a case's injected work to do: 0 on main, 1 on the branch. Only the run-time bound of a loop differs, so
-both sides have the same machine code.
+SHARE turns a case's extra work off (0) or on (1). It changes only a loop bound at run time, so both branches have the
+same machine code.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ SHARE = 0.0
 
 
 def build(*, verbose: bool) -> None:
-    """Compile the CPU's kernels. The GPU's kernels compile at their first call, which the builder makes."""
+    """Compile the CPU's kernels if there is no GPU. Triton compiles the GPU's kernels at their first call."""
     if not torch.cuda.is_available():
         _backend(cuda=False).build()
 
 
 def call(op: str, *tensors: torch.Tensor, wanted: int, percent: float) -> torch.Tensor:
-    """Run an operation and return the last of `tensors` (float32). `chain`: apply x <- x / 2 + 1 / 2 `wanted` times. `copy`: copy
-    the first `wanted` elements of the other tensor; the injected work copies the elements after them."""
+    """Run `op` and return its result, the last of `tensors` (float32). `chain`: set x to x / 2 + 1 / 2 `wanted` times.
+    `copy`: copy `wanted` elements of the first tensor. With SHARE 1, do `percent` per cent more."""
     steps = wanted + math.ceil(wanted * percent / 100 * SHARE)
     getattr(_backend(tensors[-1].is_cuda), op)(*tensors, steps)
     return tensors[-1]

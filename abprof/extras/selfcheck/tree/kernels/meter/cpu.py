@@ -1,4 +1,4 @@
-"""The CPU's kernels: single-threaded C, compiled by the machine's compiler."""
+"""The CPU's kernels: single-threaded C, compiled with cc."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ void copy(const float *from, float *to, long n) {
 
 
 def build() -> None:
-    """Compile. Raises CalledProcessError, or FileNotFoundError without a compiler."""
+    """Compile the C source. Raises CalledProcessError if this fails, FileNotFoundError if there is no compiler."""
     out = Path(os.environ["ABPROF_BUILD_DIR"])
     (out / "meter.c").write_text(SOURCE)
     command = ["cc", "-O2", "-shared", "-fPIC", "-o", str(out / "meter.so"), str(out / "meter.c")]
