@@ -114,7 +114,7 @@ def test_a_bad_value_from_the_environment_names_the_variable(
     [
         (TOML, "[defaults]\npreset = 'nope'\n", "simulated", "2, defaults.preset: workload w has no preset 'nope' (it has default,"),
         (TOML, "defaults = {preset = 'none'}\n", "simulated", "1, defaults.preset: the matrix is empty: no cell is left"),
-        (TOML, "[defaults]\n\ntimer = 'graph'\n", "cpu", "3, defaults.timer: graph times a GPU, and this run is of a CPU (here it"),
+        (TOML, "[defaults]\n\ntimer = 'graph'\n", "cpu", "3, defaults.timer: graph times a GPU, and this run is of a CPU (choose"),
         (TOML, "[defaults]\ntimer = 'sundial'\n", "cpu", "2, defaults.timer: Invalid enum value 'sundial'"),
         ("base's commit", "[defaults]\npreset = 'nope'\n", "simulated", "2, defaults.preset: workload w has no preset 'nope' (it"),
         (TOML, "schema = 1\ndefaults.budget = 'soon'\n", "cpu", "2, defaults.budget: 'soon' is not a duration (write 90s,"),
