@@ -10,7 +10,7 @@ from typing import Any, TextIO
 
 
 class _Output(io.FileIO):
-    """Output that is dropped when its reader has gone (`abprof ... | head -1`), so that the run continues."""
+    """Standard output or error that ignores a closed pipe, so that `abprof ... | head -1` completes its work."""
 
     def write(self, data: Any, /) -> int:
         try:

@@ -50,10 +50,10 @@ _FOLLOW_UP = 0.1  # share of the budget that profiled passes get even after epoc
 
 
 def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
-    """Compare two refs or more, or profile one ref. Return the run and the path of the run's folder.
+    """Compare two refs or more, or profile one ref. Return the run and the path of its folder.
 
-    `until` chooses the cells that need one more epoch; None: the undecided cells. After ^C the report is still written.
-    Raises AbprofError for errors that the user can correct.
+    `until` returns the ids of the cells that need another epoch; by default, the undecided cells. After ^C the report
+    is still written. Raises AbprofError for errors that the user can correct.
     """
     with begin(config, view) as (place, folder, trees):
         record_of = partial(new_record, folder, blocks=(), view=view, until=until)
@@ -72,14 +72,14 @@ def rerun(
 ) -> tuple[Run, Path]:
     """Add epochs to the cells that `only` selects, or with `resume` finish an interrupted run.
 
-    `path` is the run's folder, `budget` is in seconds, `until` is as for `run`. Earlier results stay. Return the run
-    and the path of its folder. Raises AbprofError if code, workloads, machine or toolchain have changed.
+    `path` is the run's folder, `budget` is in seconds, `until` is as for `run`. Earlier results are kept. Return the
+    run and the path of its folder. Raises AbprofError if code, workloads, machine or toolchain have changed.
     """
     head, blocks, notes = read(path)
     if not head.options.timed:
         raise AbprofError("nothing was timed in this run", where=str(path), advice="start a new run: abprof run")
     if any(block.timer == "cupti" and block.metric == "gpu_span" for block in blocks):
-        raise AbprofError("CUPTI timed this run; --timer auto now uses another timer", advice="start a new run")
+        raise AbprofError("CUPTI timed this run, but --timer auto no longer uses CUPTI", advice="start a new run")
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete" and until is None:
         return head, folder.path
@@ -104,7 +104,7 @@ def rerun(
 
 
 def dry_run(config: Options, view: View) -> Run:
-    """Plan a run without building or measuring. Return the run's header, with the reason for each broken workload."""
+    """Plan a run without building or measuring. Return the planned run, with an error for each broken workload."""
     place = look_around(config, view)
     with signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs, worktrees(place, place.id) as trees:
         plan = make_plan(place, trees, Path(logs), view, dry=True)
@@ -126,7 +126,7 @@ def report(path: Path) -> tuple[Run, Path]:
 
 
 def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
-    """Judge the run at `path` again without writing. Return run and blocks. `say` reports each unreadable line."""
+    """Judge the run at `path` again, and write nothing. Return the run and its blocks (results by cell and epoch)."""
     head, blocks, notes = read(path)
     for note in notes:
         say(note)
@@ -134,7 +134,7 @@ def judged(path: Path, say: Callable[[str], None]) -> tuple[Run, list[Block]]:
 
 
 def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None) -> Run:
-    """Return the run with verdicts and causes. A run with results but without blocks stays unchanged."""
+    """Return the run with verdicts and causes. Without blocks to judge, keep the verdicts that the run has."""
     if run.observations and not blocks:
         return run
     return explained(judge(run, blocks, run.proofs, cache))
@@ -145,7 +145,7 @@ def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None)
 
 @contextlib.contextmanager
 def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, tuple[Checkout, ...]]]:
-    """Yield the context, folder and worktrees of a new run. During the `with` block the devices are reserved."""
+    """Start a new run: create its folder, reserve the devices, and check out the sides for the `with` block."""
     place = look_around(config, view)
     if "ncu" in config.probe:
         capture.find()  # refuse before measuring, not after
@@ -161,7 +161,7 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
 def held(
     place: RunContext, id: str, view: View, *, wait: bool = True
 ) -> Iterator[tuple[RunContext, tuple[Checkout, ...]]]:
-    """Yield the context with reserved devices, and the sides' worktrees. Afterwards end all child processes."""
+    """Reserve the devices and check out the sides for the `with` block; afterwards end all child processes."""
     with signals(), proc.no_orphans(), worktrees(place, id) as trees, alone(place, view, wait=wait) as reserved:
         yield reserved, trees
 
@@ -174,7 +174,7 @@ def _measured(
     view: View,
     rest: Continued | None = None,
 ) -> Record:
-    """Measure workloads, or a command that times itself, and return the record. Builds do not count in the budget."""
+    """Measure the workloads, or a command that times itself. Return the record of the results."""
     began = time.monotonic()
     if rest.run.command if rest else place.options.command:
         bench = commands.prepare(place, trees, logs, view, rest)
@@ -190,7 +190,7 @@ def _measured(
 def new_record(
     folder: RunFolder, head: Run, blocks: Sequence[Block], view: View, older: int = 0, until: Wanted | None = None
 ) -> Record:
-    """Return a record that collects and judges results. `older`: number of blocks from earlier invocations."""
+    """Return a record that collects and judges results. The first `older` of `blocks` are from earlier invocations."""
     every = CellCache()
     own = CellCache() if older else every  # a rerun plans its looks by its own blocks
     return Record(
@@ -207,7 +207,7 @@ def new_record(
 def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None:
     """Build, then measure epochs until all cells are decided, the budget is spent, or the user presses ^C.
 
-    `began`: start of the budget, by time.monotonic().
+    `began`: when the budget began, by time.monotonic().
     """
     # `no_orphans` here too: stray child processes end before the results are written.
     with (
@@ -240,7 +240,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
             for block in follow_up(plan, record.blocks, record.next_epoch, until):
                 add(block)
             if time.monotonic() > until and (late := len(owed(plan, record.blocks))):
-                record.view.warn(f"no budget was left for a profiled pass of {plural(late, 'cell')}")
+                record.view.warn(f"no budget was left to profile {plural(late, 'cell')}; raise --budget")
         names, say = place.options.probe, record.view.say
         for trace in probed(plan, record.judged("running"), names, path, record.next_epoch, say) if names else ():
             record.add(trace)
@@ -255,7 +255,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
 def start(
     place: RunContext, plan: Plan, builds: tuple[Build, ...], record: Record, add: Callable[[Item], None] | None = None
 ) -> Plan:
-    """Assign the arms, write the run's header, and `add` a block for each cell that needs no measuring."""
+    """Assign the arms to cells, and write the run's header. `add` records each cell that needs no measuring."""
     plan, skipped = assign_arms(place, plan, builds, record.blocks)
     record.start(plan.run)
     for block in skipped:
@@ -264,7 +264,7 @@ def start(
 
 
 def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
-    """Measure a command that times itself, without checks of outputs or of loaded files, and without probes."""
+    """Measure a command that times itself. Outputs and loaded files are not checked, and no probe runs."""
     budget, first, add = place.options.budget, record.next_epoch, progress(record)
     with proc.no_orphans(), interruptible(record), record.view.working("starting workers", budget):
         record.start(record.head)
@@ -284,7 +284,7 @@ def finish(record: Record) -> Run:
 
 @contextlib.contextmanager
 def interruptible(record: Record) -> Iterator[None]:
-    """End the `with` block at ^C without raising, so that the run's report is still written."""
+    """Catch ^C in the `with` block, so that the run's report is still written."""
     try:
         yield
     except KeyboardInterrupt:
@@ -293,7 +293,7 @@ def interruptible(record: Record) -> Iterator[None]:
 
 
 def progress(record: Record) -> Callable[[Item], None]:
-    """Return a function that records an item, and prints new failures and results so far."""
+    """Return a function that records a result, and prints new failures and the changes measured so far."""
     labels = names.short_labels(record.head.cells)
     cells = {cell.id: cell for cell in record.head.cells}
     shown = set[tuple[str, str, str]]()  # a failure is shown once, not in every cell and epoch

@@ -122,7 +122,7 @@ def test_arguments(lab: Lab, typed: str, says: str) -> None:
 
 def test_devices(lab: Lab) -> None:
     refused(
-        lab, "main", "fast", device="tpu", says="--device: unknown device 'tpu' (cpu, cuda, cuda:N or a GPU's UUID)"
+        lab, "main", "fast", device="tpu", says="--device: unknown device 'tpu' (use cpu, cuda, cuda:N or a GPU's UUID)"
     )
     refused(lab, "main", "fast", "--device", "cpu", says="--device cpu: cannot be combined with GPUs")
 

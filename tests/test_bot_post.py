@@ -244,7 +244,7 @@ def test_what_does_not_fit_together_is_refused(hub, post):
     assert post(plain(), "--repo", "else/where") == 2
     assert "is not the event's team/kernels" in post.err
     for words, says in (
-        (["comment"], "needs a run or --artifact, not both"),
+        (["comment"], "needs either a run or --artifact"),
         (
             ["comment", "--artifact", str(post.folder / "notice.json"), "--repo", REPO, "--pr", "7"],
             "an artifact needs GitHub's event",

@@ -332,7 +332,7 @@ def test_doctor_examines_the_interpreters_of_abprof_toml(tmp_path: Path) -> None
     found = {item["name"]: item for item in json.loads(done.stdout)["findings"]}
     assert "torch" in found["worker on cpu"]["text"]
     assert found["worker on cpu (target)"]["text"].endswith(
-        "/abprof.toml:4, python.target: no interpreter 'no-such-python'"
+        "/abprof.toml:4, python.target: no Python interpreter 'no-such-python'"
     )
     assert done.returncode == 2
     found = {item["name"]: item for item in json.loads(configured(tmp_path, "[python\n", "doctor").stdout)["findings"]}

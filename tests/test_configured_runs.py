@@ -202,7 +202,7 @@ def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab
     places = ("--dry-run", "--repo", str(lab.repo.path), "--device", "cpu")
     assert lab.command("main", "fast", *places).code == 0
     done = lab.command("main", "fast", "main", *places)
-    said = f"abprof: {lab.repo.path}/abprof.toml:3, python.target2: no interpreter '/no/python'"
+    said = f"abprof: {lab.repo.path}/abprof.toml:3, python.target2: no Python interpreter '/no/python'"
     assert (done.code, done.err.splitlines()[-1]) == (2, said)
     for never in ("target1", "control"):
         lab.repo.write({"abprof.toml": f'[python]\n{never} = "python3"\n'})

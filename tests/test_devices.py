@@ -88,7 +88,7 @@ def test_cuda_visible_devices_is_respected(
         return
     assert chosen() == chosen("cuda:0") == first
     if second is None:
-        with pytest.raises(AbprofError, match=f"no GPU 1 .*there are {first}"):
+        with pytest.raises(AbprofError, match=f"no GPU 1 .*the GPUs are {first}"):
             chosen("cuda:1")
     else:
         assert chosen("cuda:1") == second

@@ -86,7 +86,7 @@ def test_what_a_night_refuses(lab: Lab, tmp_path: Path) -> None:
         assert lab.abprof("nightly", *words).code == 2, words
     for words, what in (
         (["--branch", "nowhere"], "unknown ref 'nowhere'"),
-        (["--summary", str(tmp_path)], "not a writable path of a file"),
+        (["--summary", str(tmp_path)], "not a file that can be written"),
     ):
         code, line, done = night(lab, *words)
         assert (code, line["did"]) == (2, "refused"), words

@@ -105,7 +105,7 @@ def test_a_picture_without_numbers_says_so_and_still_is_one():
         (("--format", "pdf"), "'pdf' is not one of html, md, csv, json, png, junit, legacy, artifact"),
         (("--format", "md", "--json"), "--format md with --json"),
         (("--format", "md", "--open"), "--format md with --open"),
-        (("--format", "legacy"), "this format has no files for the workloads of the run"),
+        (("--format", "legacy"), "no workload of this run has files in this format"),
     ],
 )
 def test_what_does_not_go_together_is_refused(abprof, folder, args, says):

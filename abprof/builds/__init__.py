@@ -2,7 +2,7 @@
 
 `build_packages` takes a `WorkerFactory` and a `Job` per package and side, and returns `Build` records. Code under test
 gets an environment without secrets (`builds.environment`), and may run in bubblewrap (`builds.sandbox`). `Watch`
-reports changed files that code under test must not change.
+reports changes of files that code under test must not change.
 """
 
 from abprof.builds.build import Job, build_packages, differences, identical, in_use, missing, sweep

@@ -1,8 +1,8 @@
 """Build kernel packages, each side's package in its own process. Builds are cached by content.
 
-CACHE/builds/KEY/GENERATION/ holds src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/ (Triton's,
-torch's, ...) and build.log. A build cannot be moved, because ninja files and rpaths contain its path. So abprof builds
-in the final folder, under a lock, and publishes the finished build by writing KEY/published.json.
+CACHE/builds/KEY/NUMBER/ holds a build: src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/
+(Triton's, torch's, ...) and build.log. A build cannot be moved, because ninja files and rpaths contain its path. So it
+is made in this folder, under a lock, and is valid once KEY/published.json names the folder.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def build_packages(
 
 
 def missing(tree: Path, package: Package) -> str:
-    """Return the reason why `package` is missing in `tree`, the folder of a side; "" if the tree has the package."""
+    """Return why `tree`, the folder of a side, lacks `package`; "" if it has the package."""
     path = tree / (package.path or f"kernels/{package.name}")
     made = bool(package.build if package.path else package.module)  # by a build command, or found by import
     if made or (path.exists() if package.path else path.is_dir() or path.with_suffix(".py").is_file()):
@@ -176,7 +176,7 @@ def _published(home: Path) -> _Published | None:
 
 
 def differences(cache: Path, before: str, now: str) -> list[str]:
-    """Return the names of the parts in which two build keys differ; [] if the build of either key is not cached."""
+    """Return what differs between two build keys, such as "variable CC"; [] if the cache lacks the build of a key."""
     old, new = (_published(cache / "builds" / key) for key in (before, now))
     if old is None or new is None:
         return []
@@ -184,22 +184,22 @@ def differences(cache: Path, before: str, now: str) -> list[str]:
 
 
 def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str], content: str) -> bool:
-    """Whether a cached build can be reused: its inputs, its importable files and the files that it loaded are
-    unchanged. Files loaded from worktrees are not compared, because worktrees are removed when a run ends."""
+    """Whether a cached build can be reused: its inputs and the files that it loaded are unchanged, and no importable
+    file was added."""
     try:
         if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
             return False
         return tree_hash(place / "src", names) == content and all(
             hashlib.sha256(Path(a.path).read_bytes()).hexdigest() == a.sha256
             for a in known.build.artefacts
-            if a.path and not a.path.startswith(f"{cache / 'worktrees'}/")
+            if a.path and not a.path.startswith(f"{cache / 'worktrees'}/")  # removed when a run ends
         )
     except OSError:
         return False
 
 
 def _compiled(folder: Path) -> list[str]:
-    """Return the compiled Python files in `__pycache__` folders below `folder`: an import would load these files."""
+    """Return the .pyc files in `__pycache__` folders below `folder`."""
     return [name for name in keys.importable(folder, keys.COMPILED) if "__pycache__" in Path(name).parts]
 
 
@@ -218,7 +218,7 @@ def _new_generation(home: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Builder:
-    """Builds one package in its own process, then calls its cases once, so that JIT kernels are compiled."""
+    """Builds one package in its own process, then calls its cells there, so that JIT kernels are compiled."""
 
     factory: WorkerFactory
     job: Job
@@ -227,10 +227,10 @@ class _Builder:
     place: Path
 
     def run(self, fresh: Build) -> Build:
-        """Return `fresh`, completed with the results or the failure of the build.
+        """Make the build, and return `fresh` with its results or its failure filled in.
 
-        A failing case does not fail the build: its measurement will report the failure. If a case kills the process, a
-        new process calls the remaining cases.
+        If a call fails, the build still counts: the measurement will report the failure. If a call kills the process, a
+        new process makes the remaining calls.
         """
         calls: list[tuple[Cell, str]] | None = None  # (case, variant) still to call; None: not known yet
         log, name, began = self.place / "build.log", self.job.name, time.monotonic()
@@ -287,7 +287,7 @@ class _Builder:
         return built
 
     def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
-        """Call one variant of a case in `worker`. Return whether the worker is still alive."""
+        """Call a cell of one variant in `worker`. Return whether the worker is still alive."""
         try:
             worker.call(wire.Open(cell.workload, dict(cell.params), "build", variant), self.factory.timeout)
             worker.call(wire.Close(), self.factory.timeout)
@@ -327,10 +327,10 @@ def _first_error(log: Path) -> str:
 def identical(
     builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
 ) -> bool:
-    """Whether a package is identical on all sides: loaded files, reachable sources, settings and toolchains.
+    """Whether a package is identical on all sides: the files that its builds loaded, all sources that it may load
+    later, its settings and the toolchain.
 
-    `packages`: side id -> package on that side; `toolchain`: side id -> versions in the build key. A case may load more
-    files than the build did, so all sources that the package may load must be equal.
+    `packages`: side id -> package on that side; `toolchain`: side id -> name of a tool -> version.
     """
     mine = [b for b in builds if b.side in packages and b.kernel == packages[b.side].name]
     if len(mine) < 2 or any(b.failure or b.unproved for b in mine):
@@ -344,10 +344,9 @@ def identical(
 
 
 def _package_content(build: Build, package: Package) -> str:
-    """Return the SHA-256 of the files in the build's src/ that the package may load, except documents.
+    """Return one hash of all files in the build's src/ that the package may load.
 
-    A package in kernels/ may load all of kernels/, except the folders of packages that it does not use (`_unreached`).
-    A package with a configured path or module may load all its inputs.
+    Documentation does not count. For a package in kernels/, packages that it does not use do not count either.
     """
     src = Path(build.path) / "src"
     names = [name for name in keys.inputs(src, package) if not name.endswith((".md", ".rst", ".ipynb"))]
@@ -381,14 +380,14 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
 
 @contextlib.contextmanager
 def in_use(cache: Path) -> Iterator[None]:
-    """Prevent `sweep` from removing builds during the block."""
+    """Prevent `sweep` from removing builds while the `with` block runs."""
     with locks.locked(cache / "builds" / ".in-use", shared=True):
         yield
 
 
 def sweep(cache: Path, *, everything: bool) -> list[str]:
     """Remove unfinished builds, caches of earlier abprof versions and, if no run is active, replaced builds. With
-    `everything` remove all builds, or raise AbprofError if a run is active. Return a line per removal."""
+    `everything` remove all builds, or raise AbprofError if a run is active. Return a line of text for each removal."""
     homes = sorted(path for path in (cache / "builds").glob("*") if path.is_dir())
     lines = []
     for earlier in (cache / name for name in _EARLIER if (cache / name).is_dir()):

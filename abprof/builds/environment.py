@@ -1,9 +1,8 @@
-"""Choose the environment of builders and workers: the user's variables without secrets, or only variables of an
-allow-list. Each build has its own cache folders.
+"""Choose the environment variables of builders and workers: the user's without secrets, or only those on an allow-list.
 
-Code under test could also read secrets of its parent process, in /proc/PID/environ (the initial variables) or
-/proc/PID/mem. So `scrub_secrets` overwrites the secrets in /proc/PID/environ, and makes the memory of abprof's process
-unreadable for other processes, except root's. The shell that started abprof keeps its own copy.
+Code under test could also read secrets from abprof's own process, in /proc/PID/environ (the variables at its start) or
+/proc/PID/mem (its memory). So `scrub_secrets` overwrites the secrets in /proc/PID/environ, and makes the memory
+unreadable for other processes, except root's. Nothing protects the shell that started abprof.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ _CACHES = {
 
 def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> tuple[dict[str, str], tuple[str, ...]]:
     """Return the variables of `environ` that workers receive, and the names of the others. `mode`: "user" withholds
-    likely secrets, "clean" all but an allow-list. Variables named in `allow` are never withheld."""
+    variables that look like secrets, "clean" all but an allow-list. Variables named in `allow` are never withheld."""
     let_through = set(allow)
     kept, withheld = {}, []
     for name, value in environ.items():
@@ -79,13 +78,13 @@ def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Lit
 
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return a worker's environment: the `shared` variables, cache folders in `caches`, and `extra`."""
+    """Return a worker's environment: `shared(base, device)`, variables that place caches in `caches`, and `extra`."""
     private = {name: str(caches / folder) for name, folder in _CACHES.items() if name != "HOME" or name not in base}
     return {**shared(base, device), **private, **extra}
 
 
 def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
-    """Return the variables that all workers share: `base` without cache folders; CUDA sees only `device`."""
+    """Return the variables that all workers share: `base` without paths of caches, and CUDA limited to `device`."""
     env = {
         **{name: value for name, value in base.items() if name not in _CACHES or name == "HOME"},
         "PYTHONNOUSERSITE": "1",
@@ -106,7 +105,7 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
 
 
 def scrub_secrets(allow: Iterable[str] = ()) -> None:
-    """Overwrite secrets in this process's /proc/PID/environ, except those in `allow`. os.environ is unchanged."""
+    """Overwrite secrets in this process's /proc/PID/environ, except variables in `allow`. os.environ is unchanged."""
     known = {os.fsencode(name) for name in clean(os.environ, "user", allow)[1]}
     with contextlib.suppress(OSError, AttributeError, ValueError, IndexError):
         ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)  # PR_SET_DUMPABLE

@@ -35,7 +35,7 @@ def inputs(tree: Path, package: Package) -> list[str]:
 
 
 def folders(package: Package) -> tuple[str, ...]:
-    """Return the folders, relative to the side's root, that contain all `inputs` of a package; "" is the root."""
+    """Return the folders that contain all `inputs` of a package, relative to the side's root; "" is the root itself."""
     patterns = _patterns(package)
     if all(pattern.endswith("/**") for pattern in patterns):  # other patterns may match at any depth
         return tuple(dict.fromkeys(pattern[:-3] for pattern in patterns))
@@ -63,9 +63,9 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def of_side(package: Package, side: str) -> Package:
-    """Return `package` with {side} filled in; {worktree} and {build_dir} are filled in later.
+    """Return `package` with {side} in its build command and variables replaced by the side's id.
 
-    Raises AbprofError for other names in braces.
+    {worktree} and {build_dir} stay, because they depend on the build key. Raises AbprofError for other names in braces.
     """
     places = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": side}
     where = f"abprof.toml [kernels.{package.name}]"
@@ -75,9 +75,9 @@ def of_side(package: Package, side: str) -> Package:
 
 
 def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[str, str]:
-    """Return the variables that are part of the build key: those in `named`, and others that a build may read.
+    """Return the variables of `env` that are part of the build key: all but those that no build reads, such as PWD.
 
-    `prefix`: the interpreter's sys.prefix. A variable that names the interpreter's own venv is left out.
+    Variables in `named` always count. Others do not count if they name the venv of the interpreter, `prefix`.
     """
     kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
     kept = {
@@ -96,7 +96,8 @@ def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[
 def made_of(
     package: Package, content_hash: str, toolchain: Mapping[str, str], env: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return the parts of a build key, as name -> digest. `package` comes from `of_side`, and `env` from `counted`."""
+    """Return the parts of a build key as name -> digest, e.g. "variable CC" -> digest. Before, `of_side` must have
+    filled in `package`, and `counted` chosen `env`."""
     settings = f"{package.name}\0{package.path}\0{package.module}\0{package.build}\0{sorted(package.env.items())}"
     parts = {"the sources": content_hash, "its settings in abprof.toml": settings}
     parts |= {f"toolchain: {name}": value for name, value in toolchain.items()}
@@ -105,7 +106,7 @@ def made_of(
 
 
 def build_key(parts: Mapping[str, str]) -> str:
-    """Return the build key, 20 hex digits, made of the `parts` that `made_of` returned."""
+    """Return the build key: 20 hex digits, a hash of the `parts` that `made_of` returned."""
     return _digest("\n".join(f"{name}={digest}" for name, digest in parts.items()))
 
 

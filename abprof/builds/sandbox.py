@@ -90,10 +90,10 @@ def find() -> Sandbox:
 
 
 def chosen(contain: str, environment: str) -> tuple[Sandbox | None, str]:
-    """Return a run's sandbox (None: none), and why --contain auto found no sandbox that works, else "".
+    """Return the run's sandbox (None: no sandbox), and a message if --contain auto found that bubblewrap does not work.
 
-    `contain` is the value of --contain; "auto" asks for a sandbox only if `environment` is "clean". Raises AbprofError
-    if `contain` is "always" and bubblewrap does not work.
+    `contain`: the value of --contain. "auto" tries bubblewrap only if `environment` is "clean". "always" raises
+    AbprofError if bubblewrap does not work.
     """
     if contain == "never" or (contain == "auto" and environment != "clean"):
         return None, ""
@@ -118,14 +118,14 @@ def foreground_notes(sandbox: Sandbox | None, what: str) -> tuple[str, ...]:
 
 
 def _everything() -> list[str]:
-    """Return the arguments of bwrap that mount all files read-only, a new /proc and /dev, and the GPUs' device files."""
+    """Return the arguments of bwrap that mount all files read-only, a new /proc and /dev, and the GPUs' devices."""
     gpus = [str(device) for pattern in _GPUS for device in sorted(Path("/dev").glob(pattern))]
     binds = [word for device in gpus for word in ("--dev-bind-try", device, device)]
     return ["--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", *binds]
 
 
-def _hidden(given: Sequence[Path]) -> list[str]:
-    """Return the arguments of bwrap that hide keys and sockets. Folders that contain a path in `given` stay visible."""
+def _hidden(needed: Sequence[Path]) -> list[str]:
+    """Return the arguments of bwrap that hide keys and sockets, except folders that contain a `needed` path."""
     homes = [Path(os.environ["HOME"])] if os.environ.get("HOME") else []
     with contextlib.suppress(KeyError):  # home folder in the user database
         homes.append(Path(pwd.getpwuid(os.getuid()).pw_dir))
@@ -141,7 +141,7 @@ def _hidden(given: Sequence[Path]) -> list[str]:
             exists = real.exists()
         except OSError:  # unreadable here, so unreadable in the sandbox
             exists = False
-        if not exists or any(path.is_relative_to(folder) for path in given for folder in (place, real)):
+        if not exists or any(path.is_relative_to(folder) for path in needed for folder in (place, real)):
             continue
         mounts += ["--tmpfs", str(real)] if real.is_dir() else ["--ro-bind", "/dev/null", str(real)]
     return mounts

@@ -1,9 +1,9 @@
 """Detect tampering: find the files whose size, inode or ctime changed while code under test ran.
 
 Code under test runs as the user who runs abprof. Without a sandbox it can change the base's build, the workloads or the
-worker's code, and so falsify the measurement. Fingerprints of files are taken before the builds, and compared after the
-builds and after each cell. Programs cannot set ctime, so a file that was changed and restored is detected too. Compiled
-Python (`__pycache__`) is watched too, because an import prefers it to the source.
+worker's code, and so falsify the measurement. So abprof takes fingerprints of these files before the builds, and
+compares them after the builds and after each cell. Programs cannot set ctime, so a file that was changed and restored
+is detected too. Compiled Python (`__pycache__`) is also watched, because an import prefers it to the source.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Print = tuple[int, int, int]  # size, inode, ns of the last change
 
 
 class Watch:
-    """Detects files that change after this object was made. Make it before the run starts any process."""
+    """Finds files that changed since this object was made. A run makes it before it starts any process."""
 
     def __init__(
         self,
@@ -45,9 +45,9 @@ class Watch:
         scratch: Path | None = None,
         packages: Iterable[Package] = (),
     ) -> None:
-        """Take fingerprints. `judging`: folders of workloads and worker code; `trees`: the sides' checkouts; `scratch`:
-        folder of expected values; `packages`: packages to build; `outside`: the repository, its git folder and the runs
-        folder, where a change is reported but does not affect results."""
+        """Take fingerprints of the files in `judging` (folders of workloads and worker code), `trees` (the sides'
+        checkouts) and `scratch` (expected values), and hashes of the inputs of `packages`. In `outside` (the
+        repository, its git folder, the runs folder) a change is reported, but does not affect results."""
         self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
         for tree in trees:  # watched only until the builds are made, because builds are copies of the trees
             self._roots.setdefault(Path(tree.path), "tree")
@@ -59,13 +59,14 @@ class Watch:
             self._inputs[tree.side.id, package.name] = {name: _content(Path(tree.path), name) for name in names}
         self._decide: set[str] = set()  # paths of the copies of inputs
         self._hashes: dict[str, str] = {}
-        self._known = self._prints(self._roots)
-        self._outside = self._prints_elsewhere()
+        self._known = self._fingerprints(self._roots)
+        self._outside = self._fingerprints_elsewhere()
         self._reported: set[tuple[str, str]] = set()
-        self._strict = bool(self._elsewhere)
+        self._strict = bool(self._elsewhere)  # untrusted code runs without a sandbox
 
     def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
-        """Yield the files of `builds` that differ from their records. Then watch the builds instead of worktrees."""
+        """Yield the files in `builds` that changed after they were made. From then on, watch the builds and no longer
+        the checkouts."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
         made = [a for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")]
@@ -74,7 +75,7 @@ class Watch:
         added = {Path(build.path) / name: name for build in fresh for name in ("src", "out", "caches")}
         added = {root: name for root, name in added.items() if root not in self._roots}
         self._roots |= added
-        self._known |= self._prints(added)
+        self._known |= self._fingerprints(added)
         for artefact in made:
             if _sha256(artefact.path) != artefact.sha256:
                 yield from self._report(artefact.path, "changed", moment)
@@ -89,8 +90,7 @@ class Watch:
         self._building = False
 
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
-        """Yield the copies of inputs that the build changed. This falsifies results only if the code is untrusted and
-        runs without a sandbox."""
+        """Yield the copied source files in `build` that the build itself changed."""
         src = Path(build.path) / "src"
         for name, digest in self._inputs.get((build.side, build.kernel), {}).items():
             self._decide.add(str(src / name))
@@ -100,8 +100,8 @@ class Watch:
                 yield from self._report(str(src / name), how, moment, falsifies=self._strict)
 
     def look(self, moment: str) -> Iterator[Touched]:
-        """Yield the watched files that changed since the last call. `moment`: the time of this check, in words."""
-        before, self._known = self._known, self._prints(self._roots)
+        """Yield the watched files that changed since the last call. `moment`: when this was, as text for the report."""
+        before, self._known = self._known, self._fingerprints(self._roots)
         for path, how in _changes(before, self._known):
             kind = self._kind(path)
             if how == "added":  # expected values are added while cells are measured
@@ -112,7 +112,7 @@ class Watch:
                 # A package may write logs and tuning results into its own folder: these do not falsify results.
                 decides = path in self._decide or path in self._hashes or path.endswith(_LOADED)
                 yield from self._report(path, how, moment, falsifies=kind != "src" or decides)
-        before, self._outside = self._outside, self._prints_elsewhere()
+        before, self._outside = self._outside, self._fingerprints_elsewhere()
         for path, how in _changes(before, self._outside):
             yield from self._report(path, how, moment, falsifies=False)
 
@@ -124,8 +124,8 @@ class Watch:
     def _kind(self, path: str) -> str:
         return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
 
-    def _prints(self, roots: Mapping[Path, str]) -> dict[str, Print]:
-        """Return path -> fingerprint of the watched files below `roots` (folder -> kind of folder), except .git."""
+    def _fingerprints(self, roots: Mapping[Path, str]) -> dict[str, Print]:
+        """Return path -> fingerprint of the watched files in the folders `roots` (folder -> kind, e.g. "caches")."""
         found: dict[str, Print] = {}
         for root, kind in roots.items():
             for folder, folders, names in os.walk(root):
@@ -135,7 +135,7 @@ class Watch:
                         _add(found, path)
         return found
 
-    def _prints_elsewhere(self) -> dict[str, Print]:
+    def _fingerprints_elsewhere(self) -> dict[str, Print]:
         found: dict[str, Print] = {}
         for place in self._elsewhere:
             with contextlib.suppress(OSError):
@@ -159,8 +159,7 @@ def _content(tree: Path, name: str) -> str:
 
 
 def _elsewhere(repository: Path, git: Path, runs_dir: Path) -> list[Path]:
-    """Return the paths outside the run that are watched: the repository, git's settings and hooks, run.json of earlier
-    runs, and some folders of the home folder."""
+    """Return more paths to watch: the repository, git's folders, run.json of earlier runs, folders like ~/.ssh."""
     home = paths.home()
     homes = [home, *(home / name for name in _IN_HOME)] if home else []
     older = sorted(runs_dir.glob("*/run.json"))[-200:]

@@ -52,7 +52,7 @@ class ForkServers:
         self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
 
     def server(self, argv: Sequence[str], epoch: int) -> ForkServer | None:
-        """Return the fork server that runs `argv` for `epoch`, started if necessary; None if no server can start."""
+        """Return a fork server for workers that run `argv` in `epoch`. Starts it if necessary; None if that fails."""
         key = (tuple(argv), (epoch - 1) % _SERVERS)
         if self._env is None or worker_argv():
             return None
@@ -139,8 +139,8 @@ class WorkerFactory:
         )
 
     def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
-        """Return the factory with the sandbox that `options` ask for. If no sandbox works, return for --contain auto
-        the factory without sandbox and a note, and raise AbprofError for --contain always."""
+        """Return this factory with the sandbox that `options` ask for, and a note if none works. For --contain always,
+        a missing sandbox raises AbprofError."""
         sandbox, why = chosen(options.contain, environment.mode(options.env, os.environ))
         made = replace(self, sandbox=sandbox)
         if sandbox is not None and self.device != "cpu":
@@ -158,7 +158,7 @@ class WorkerFactory:
         return self.workers["base" if side in STANDING_IN else side]
 
     def mount(self, checkout: Checkout, package: Package, place: Path) -> wire.Mount:
-        """Return where a worker imports the build at `place` from, and which files the worker may load."""
+        """Return how a worker imports the build at `place`, and which files the worker may load."""
         src = place / "src"
         if package.module:
             # `path` is the package's folder; the import root lies as many levels above as the import name has parts.
@@ -179,7 +179,7 @@ class WorkerFactory:
         )
 
     def start(self, id: str, mount: wire.Mount | None = None, epoch: int = 0) -> wire.Start:
-        """Return the start message for the worker `id`: a side's id, "control", "peers" or "judge"."""
+        """Return the message that tells worker `id` to start. `id`: a side's id, "control", "peers" or "judge"."""
         return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch)
 
     def alone(self, name: str, side: str = "base", *, forked: bool = False) -> Worker:
@@ -202,10 +202,7 @@ class WorkerFactory:
         epoch: int | None = None,
     ) -> Worker:
         """Start a worker for the build at `place` in `epoch`, or a builder if `epoch` is None. Raises WorkerDied.
-
-        In a sandbox a worker of base, which computes expected values, may write to `scratch`, and others to
-        SCRATCH/SIDE; network access needs `network`.
-        """
+        `network`: allow network access in a sandbox."""
         room = self.scratch / side
         room.mkdir(exist_ok=True)
         return self._started(
@@ -215,7 +212,7 @@ class WorkerFactory:
             log,
             name,
             cwd=place / "src",
-            writable=[self.scratch if side in {"base", *STANDING_IN} else room],
+            writable=[self.scratch if side in {"base", *STANDING_IN} else room],  # base computes expected values
             network=network,
             on_line=on_line,
             server=None if epoch is None or package.env else self.forks.server(self.argv(side), epoch),
@@ -249,14 +246,14 @@ class WorkerFactory:
 
 
 def interpreter(config: Options, side: str) -> str:
-    """Return the path of a side's Python from --python or abprof.toml, else abprof's own. Raises AbprofError if missing."""
+    """Return the path of a side's Python from --python or abprof.toml, else abprof's. Raises AbprofError if missing."""
     given, file = config.python, (config.file or File()).python
     python = given.get(side) or given.get("") or file.get(side) or file.get("all") or sys.executable
     found = shutil.which(python)
     if found is None:
         option = "--python" if given.get(side) or given.get("") else ""
         where = option or (config.file or File()).at(f"python.{side if file.get(side) else 'all'}")
-        raise AbprofError(f"no interpreter {python!r}", where=where)
+        raise AbprofError(f"no Python interpreter {python!r}", where=where)
     return str(Path(found).absolute())
 
 
@@ -264,9 +261,9 @@ def interpreter(config: Options, side: str) -> str:
 
 
 def install_bundle(cache: Path) -> Path:
-    """Install the worker bundle and return its start script, CACHE/harness/HASH/run_worker.py.
+    """Copy the worker's code to CACHE/harness/HASH/, and return the path of the start script there.
 
-    A bundle that code under test has changed is replaced. Raises AbprofError if this fails.
+    A copy that code under test has changed is replaced. Raises AbprofError if this fails.
     """
     # Of records/ only messages.py: the other modules need msgspec.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}

@@ -1,7 +1,7 @@
-"""Run the command line. In: argv. Out: an exit code, results on standard output, progress and errors on standard error.
+"""Run the command line and return its exit code. Results go to standard output, progress and errors to standard error.
 
-Each file defines one verb or a few related verbs; `options` declares the options that verbs share, `app` defines the program and
-prints errors. Verbs import heavy modules inside their functions, so that `abprof --help` answers at once.
+Each file defines one subcommand or a few; `options` declares the options that subcommands share, `app` defines the
+program and prints errors. Subcommands import heavy modules in their functions, so that `abprof --help` answers at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ VERBS = (run, report, profile, machine, init, bisect, bot, nightly)  # importing
 
 
 def run_command_line(argv: Sequence[str]) -> int:
-    """Run the command line `argv` and return its exit code. An empty `argv` prints the help and returns 2. Never raises."""
+    """Run the command line `argv` and return its exit code. An empty `argv` prints the help, code 2. Never raises."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # invalid UTF-8 in a path or name is shown as "?"
     shown = guarded(lambda: app(args=list(argv) or ["--help"], prog_name="abprof", standalone_mode=False), argv)

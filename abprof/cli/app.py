@@ -1,4 +1,4 @@
-"""Define the program `abprof`, whose default verb is `run`, and turn each error into one line and an exit code."""
+"""Define the program `abprof`, whose default subcommand is `run`; turn each error into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _REFUSALS = {  # errno of a lacking resource -> advice
 
 
 class _Verbs(TyperGroup):
-    """The group of all verbs. Without a verb, the command line means `abprof run`."""
+    """The group of all subcommands. `abprof BASE TARGET` means `abprof run BASE TARGET`."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
@@ -53,7 +53,7 @@ class _Verbs(TyperGroup):
 
 
 class Verb(TyperCommand):
-    """A verb whose command line may end in `-- PROGRAM ARGS`."""
+    """A subcommand whose command line may end in `-- PROGRAM ARGS`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`, and keep the words after `--` for `program`."""
@@ -82,7 +82,8 @@ def given(ctx: Any) -> dict[str, str]:
 def refuse(
     ctx: Any, what: str, *, but: Collection[str] | None = None, only: Collection[str] = (), advice: str = "leave it out"
 ) -> None:
-    """Raise AbprofError `what` if an option in `only` was given; with `but`, if any option not in `but` was given."""
+    """Raise AbprofError if an option in `only` was given on the command line. With `but`, raise it if any option was
+    given that is not in `but`. `what`, `advice`: text of the error."""
     for name, option in given(ctx).items():
         if name in only if but is None else name not in but:
             raise AbprofError(what, where=option, advice=advice)
@@ -102,7 +103,7 @@ def warn(text: str) -> None:
 
 
 def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
-    """Run `command` and return its exit code. An exception becomes one line and an exit code. Never raises."""
+    """Run `command` and return its exit code; print an exception as one line. Never raises."""
     try:
         code = command()
         return int(code) if isinstance(code, int) else 0

@@ -1,4 +1,4 @@
-"""`abprof comment` and `abprof admit` are the steps of the bot on pull requests."""
+"""Define `abprof comment` and `abprof admit`, the commands of the bot on pull requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from abprof.records.errors import AbprofError, Exit
     number("--pr", "N", "Number of the pull request; default: from the event file.", 1, default=0),
     text("--artifact", "FILE", "Post this output of `report --format artifact` instead of RUN."),
     text("--event", "FILE", "GitHub's event file, which names the repository and the pull request."),
-    text("--key", "TEXT", "Keep one comment per key, e.g. per device; default: no key.", default=""),
+    text("--key", "TEXT", "Keep a separate comment for each key, e.g. a device; default: no key.", default=""),
     text("--url", "URL", "Link to the full report.", default=""),
     text("--summary", "FILE", "Also append the comment to this file [$GITHUB_STEP_SUMMARY]."),
     "dry_run",
@@ -34,7 +34,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
 
     artifact, event, link = values["artifact"], values["event"], values["url"]
     if bool(run) == bool(artifact):
-        raise AbprofError("needs a run or --artifact, not both", where="abprof comment", advice="abprof comment RUN")
+        raise AbprofError("needs either a run or --artifact", where="abprof comment", advice="abprof comment RUN")
     if artifact:
         notice = read_notice(Path(artifact))
     else:
@@ -54,7 +54,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
 
 
 def _append(path: str | None, text: str, option: str) -> None:
-    """Append `text` to the file `path`, if given. AbprofError names `option` if a write fails."""
+    """Append `text` to the file `path`, if given. If that fails, raise AbprofError, which names `option`."""
     if not path:
         return
     try:

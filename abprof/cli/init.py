@@ -1,4 +1,4 @@
-"""`abprof init`: write abprof.toml and a first workload for a repository, or the bot's workflow."""
+"""`abprof init` writes abprof.toml and a first workload for a repository; `--github` writes the bot's workflow."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".git
 _NAMED = 5  # further measurable functions that a note names
 
 
-def _plain(name: str, option: str) -> str:
-    """Return `name`. Raises AbprofError, with `option`, if `name` is not a valid name of a module."""
+def _module_name(name: str, option: str) -> str:
+    """Return `name` if it is a valid module name. Else raise AbprofError, which names `option`."""
     if not re.fullmatch(r"[A-Za-z]\w*", name):
         raise AbprofError(f"{name!r} is not a valid module name", where=option, advice="use letters, digits and _")
     return name
@@ -33,8 +33,8 @@ def _plain(name: str, option: str) -> str:
 @app.command("init", short_help="Write abprof.toml and a first workload for a repository.")
 @takes(
     flag("--github", "Write the GitHub workflow of the pull-request bot."),
-    text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", _plain, default=""),
-    text("--workload", "NAME", "Write a workload for the existing kernel package NAME.", _plain, default=""),
+    text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", _module_name, default=""),
+    text("--workload", "NAME", "Write a workload for the existing kernel package NAME.", _module_name, default=""),
     text("--function", "[FILE:]NAME", "Function to measure; default: the likeliest candidate.", default=""),
     text("--workloads-dir", "PATH", "Folder for the workloads, also outside the repository; default: workloads/."),
     flag("--overwrite", "Replace existing files that differ."),
@@ -59,7 +59,7 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
     from abprof.system.config_file import read_file
 
     if not (root / ".git").exists():
-        raise AbprofError("not the top of a git repository", where=f"--repo {root}")
+        raise AbprofError("not the top folder of a git repository", where=f"--repo {root}")
     read_file(root)  # a broken abprof.toml would fail the bot's runs
     _write(root, {to: (bundled("templates") / "github" / name).read_bytes() for name, to in _FILES.items()}, overwrite)
     print("Read both files, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
@@ -104,7 +104,7 @@ def _adopt(values: Mapping[str, Any]) -> None:
 def _made(
     values: Mapping[str, Any], files: Sequence[str], root: Path, file: File | None, folder: str
 ) -> tuple[Made, list[str]]:
-    """Return the files to write, and notes on other candidate functions and on files that are not valid Python."""
+    """Return the files to write, and notes to print."""
     from abprof.extras import init as maker
     from abprof.records.options import File
     from abprof.system.config_file import place

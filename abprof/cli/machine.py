@@ -1,4 +1,4 @@
-"""`abprof demo`, `selfcheck`, `list`, `doctor`, `clean` and `waive`."""
+"""Define `abprof demo`, `selfcheck`, `list`, `doctor`, `clean` and `waive`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def demo(
 @app.command("selfcheck", short_help="Measure abprof's own error rates on this machine.")
 @takes("budget", "preset", "epochs", "only", "device", "timer", "quick", "runs_dir", "json", "quiet")
 def selfcheck(**values: Any) -> int:
-    """Measure abprof's own error rates on this machine: false alarms, detection of known changes, coverage of intervals.
+    """Measure abprof's error rates on this machine: false alarms, detection of known changes, coverage of intervals.
 
     Presets: quick, default, full. Default of --budget: 5m.
     """
@@ -94,7 +94,7 @@ def list_(**values: Any) -> int:
 
 
 def _survey(root: Path, options: Options, cache: Path) -> Survey:
-    """Return the cells of the working tree's workloads, read without a checkout."""
+    """Return the cells of the working tree's workloads."""
     from abprof import devices
     from abprof.builds import WorkerFactory
     from abprof.measure.discovery import find_workloads, survey

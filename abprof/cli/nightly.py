@@ -43,7 +43,7 @@ def nightly(**values: Any) -> int:
     summary = values["summary"]
     try:
         if summary and (Path(summary).is_dir() or not os.access(Path(summary).absolute().parent, os.W_OK)):
-            raise AbprofError("not a writable path of a file", where=f"--summary {summary}", advice="name a file")
+            raise AbprofError("not a file that can be written", where=f"--summary {summary}", advice="name a file")
         options, view = options_from((values["branch"],), values), view_of(values)
         return run_night(options, values["series"], view, lambda report: _publish(report, summary)).exit_code
     except AbprofError as error:

@@ -1,8 +1,8 @@
-"""Declare the options of all verbs, and build Options from their values (`options_from`).
+"""Declare the options of all subcommands, and build Options from their values (`options_from`).
 
-`@takes("device", *MATRIX, flag("--check", "..."))` adds options to a verb: shared ones by name, and the verb's own. The
-verb receives the values as keyword arguments; an option not given is None, () or False. A shared option with a value is
-also read from the environment: ABPROF_THRESHOLD for --threshold.
+The decorator `@takes("device", flag("--check", "..."))` adds options to a subcommand: shared options by name, and its
+own. The subcommand receives the values as keyword arguments; an option not given is None, () or False. A shared option
+with a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RunOrRefs = Annotated[list[str], typer.Argument(metavar="RUN | BASE [TARGET]..."
 
 @dataclass(frozen=True)
 class Option:
-    """An option of a verb. `kind`: bool for a flag, str, or list[str] for an option that may be given several times."""
+    """An option of a subcommand. `kind`: bool for a flag, str, or list[str] if it may be given several times."""
 
     option: str
     kind: Any
@@ -55,7 +55,7 @@ class Option:
 
     @property
     def name(self) -> str:
-        """Return the name of the keyword argument in which the verb receives this option's value."""
+        """Return the name of the keyword argument that passes this option's value to the subcommand."""
         name = self.option.removeprefix("--").replace("-", "_")
         return f"{name}_" if keyword.iskeyword(name) else name
 
@@ -75,7 +75,7 @@ class Option:
         return inspect.Parameter(self.name, kind, default=first, annotation=Annotated[self.kind, made])
 
     def value(self, given: Any) -> Any:
-        """Return the value for the verb. `given`: Typer's value, None if not given. Raises AbprofError if invalid."""
+        """Convert `given`, Typer's value, for the subcommand. None means not given. Raises AbprofError if invalid."""
         if given is None:
             return self.default
         if self.read and given != []:
@@ -89,7 +89,7 @@ def flag(option: str, help: str, *spellings: str, default: bool = False) -> Opti
 
 
 def text(option: str, metavar: str, help: str, read: Read | None = None, default: Any = None) -> Option:
-    """Declare an option with one value; `read` converts its text."""
+    """Declare an option with one value; `read` converts the text to the value."""
     return Option(option, str, metavar, help, read, default)
 
 
@@ -111,7 +111,8 @@ def many(option: str, metavar: str, help: str, read: Read | None = None) -> Opti
 
 
 def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return a decorator that adds `options` to a verb. `defaults`: name of a flag -> default of the flag for this verb."""
+    """Return a decorator that adds `options` to a subcommand. `defaults`: name of a flag -> whether the flag is on by
+    default."""
 
     def decorate(verb: Callable[..., int]) -> Callable[..., int]:
         own = inspect.signature(verb, eval_str=True).parameters.values()
@@ -133,7 +134,7 @@ def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., i
 
 
 def one_of(*known: str) -> Read:
-    """Return a reader (see `Read`) that accepts the `known` texts, and raises AbprofError for others."""
+    """Return a `read` function for an option that accepts only the `known` texts."""
 
     def read(text: str, option: str) -> str:
         if text not in known:
@@ -145,13 +146,13 @@ def one_of(*known: str) -> Read:
 
 def _devices(text: str, option: str) -> int:
     if text != "all" and not (text.isdecimal() and int(text)):
-        raise AbprofError(f"{text!r} is not a number of devices or all", where=option)
+        raise AbprofError(f"{text!r} is neither a number of devices nor all", where=option)
     return 0 if text == "all" else int(text)
 
 
 def _executor(text: str, option: str) -> str:
     if not re.fullmatch(r"local|slurm|ray(://[^/\s]+)?", text):
-        raise AbprofError(f"unknown executor {text!r}", where=option, advice="local, ray, ray://HOST:PORT or slurm")
+        raise AbprofError(f"unknown executor {text!r}", where=option, advice="use local, ray, ray://HOST:PORT or slurm")
     return "" if text == "local" else text
 
 
@@ -182,7 +183,7 @@ def _pairs(texts: Sequence[str], option: str) -> dict[str, str]:
 
 
 def _pythons(texts: Sequence[str], option: str) -> dict[str, str]:
-    """Return side -> path of the side's interpreter; the side "" stands for all sides."""
+    """Return side -> path of its interpreter, from texts [SIDE=]PATH. The side "" stands for all sides."""
     found = {}
     for text in texts:
         side, equals, path = text.partition("=")
@@ -213,7 +214,7 @@ _PANELS = {
         many("--workloads", "NAME|PATH", "Only these workloads, or the workloads of a file or folder."),
         text("--workloads-from", "base|target|PATH", "Side or folder to take workloads from; default: working tree."),
         text("--preset", "NAME", "Matrix of cells: smoke, default, full, ..."),
-        many("--only", "AXIS=VALUE|GLOB", "Only these cells; of a finished run also verdict=..."),
+        many("--only", "AXIS=VALUE|GLOB", "Only these cells; verdict=... chooses among cells of a finished run."),
         many("--set", "AXIS=V1,V2", "Replace the values of an axis."),
         many("--cell", "ID", "Exactly these cells, in any preset or none."),
         flag("--peers", "Also measure peers (library functions); default: yes.", "--peers/--no-peers", default=True),
@@ -230,7 +231,7 @@ _PANELS = {
         text("--timer", "|".join(_TIMERS), _TIMED, one_of(*_TIMERS)),
         flag("--sustained", "After timing, also time cells without pauses, at the GPU's power limit."),
         many("--probe", "torch|ncu|perf", _PROBE, _probes),
-        flag("--allow-wrong", "Also time cells with wrong outputs; reports get a watermark."),
+        flag("--allow-wrong", "Also time cells with wrong outputs; reports carry a warning."),
         flag("--watch", "Measure one epoch after every save of a file, until ^C."),
         number("--seed", "N", "Seed of inputs and of the order of turns; default: random (recorded).", -(2**63)),
         text("--timeout", "TIME", "Longest wait for a worker's answer; default: 120s.", quantities.seconds),
@@ -276,7 +277,7 @@ RUN = (
 
 
 def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) -> Options:
-    """Return the Options of a run of `refs`, from a verb's `values`. Raises AbprofError for an invalid option."""
+    """Return the Options of a run of `refs`, from a subcommand's `values`. Raises AbprofError for an invalid option."""
     value = {**dict.fromkeys(_SHARED), "repo": ".", "peers": True, **values}
     if not os.path.exists(value["repo"]):  # noqa: PTH110 - pathlib raises on names that no file can have
         raise AbprofError("no such folder", where=f"--repo {value['repo']}")
@@ -310,7 +311,7 @@ def view_of(values: Mapping[str, Any]) -> View:
 
 
 def _workloads(values: Sequence[str], source: str) -> tuple[tuple[str, ...], str]:
-    """Return the names and the source of the workloads. `values` of --workloads are names, or one file or folder."""
+    """Split `values` of --workloads into names and a path, and return both; without a path return `source` instead."""
     places = [value for value in values if "/" in value or value in {".", ".."} or value.endswith(".py")]
     names = _names([value for value in values if value not in places], "--workloads")
     if not places:

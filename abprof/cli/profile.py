@@ -1,4 +1,4 @@
-"""`abprof profile` and `abprof memory`: read hardware counters of each kernel with Nsight Compute."""
+"""Define `abprof profile` and `abprof memory`, which read hardware counters of each kernel with Nsight Compute."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ _OF_FILES = ("warmup", "runs", "out", "json", "from_", "kernel")
 @app.command("profile", short_help="Profile both sides' kernels with Nsight Compute.")
 @takes(*_OF_REFS, peers=False)
 def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
-    """Print metrics of each kernel and their differences between the sides: bytes and rates of DRAM, L2 and L1, hit rates,
-    tensor cores and issue slots, occupancy, stall reasons of warps, bank conflicts, efficiency of global loads and stores.
+    """Print metrics of each kernel and their differences between the sides: bytes and rates of DRAM, L2 and L1, hit
+    rates, tensor cores and issue slots, occupancy, stall reasons of warps, bank conflicts, efficiency of loads and
+    stores.
 
-    `abprof profile RUN` profiles the changed cells of a run (or those of --only) and adds the profiles to the run. `abprof
-    profile BASE TARGET` profiles every cell of the matrix in a new run folder, without timing. Each arm runs alone, in its own
-    process; its .ncu-rep is saved. Needs Nsight Compute and permission to read the GPU's counters.
+    `abprof profile RUN` profiles the changed cells of a run (or those of --only) and adds the profiles to the run.
+    `abprof profile BASE TARGET` profiles every cell of the matrix in a new run folder, without timing. Each arm runs
+    alone in its process; its .ncu-rep is saved. Needs Nsight Compute and permission to read the GPU's counters.
     """
     from abprof.evidence.ncu.capture import PROFILE
     from abprof.extras import profiling
@@ -41,7 +42,7 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
     if word.name == RUN or (word / RUN).is_file():
         if len(words) > 1:
             advice = "abprof profile RUN, or abprof profile BASE TARGET"
-            raise AbprofError("no ref may follow a run", where=words[1], advice=advice)
+            raise AbprofError("a ref cannot follow a run folder", where=words[1], advice=advice)
         beside = ("words", "repo", "only", "json", *VIEW)
         refuse(ctx, "a run keeps its own options", but=beside, advice="leave it out; --only chooses cells")
         looked = profiling.run(word, values["only"], values["repo"], PROFILE, view)
@@ -91,7 +92,7 @@ def memory(
 
     `abprof memory BASE TARGET` runs every cell, side, variant and peer under Nsight Compute, each in its own process;
     `--from` reads files written by `ncu --csv`. Each process or file has --warmup calls, which are not counted, and
-    then --runs calls. The exit code is 2 if the launches of a kernel cannot be divided by the number of calls
+    then --runs calls. The exit code is 2 if a kernel's number of launches is not a multiple of the number of calls
     (docs/NCU.md).
     """
     from abprof.evidence.ncu import measured

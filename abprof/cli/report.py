@@ -1,4 +1,4 @@
-"""`abprof report`, `compare-csv` and `scripts`: write reports and scripts from runs that exist."""
+"""Define `abprof report`, `compare-csv` and `scripts`, which write reports and scripts from finished runs."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def report(
 
 
 def _print(format: str, path: Path) -> None:
-    """Print the run in `path` in one format. The format `legacy` writes several files, and prints their paths."""
+    """Print the run in `path` in one format. For `legacy`, write its files and print their paths."""
     from abprof import session
     from abprof.report import legacy, rendered
     from abprof.system import files as disk
@@ -101,7 +101,7 @@ def compare_csv(
     out: Annotated[Path, typer.Argument(metavar="OUT.csv")],
     **values: Any,
 ) -> int:
-    """Compare two profile CSVs of the branch-profile scripts, or of abprof, as the scripts did. Write OUT.csv."""
+    """Compare two CSV files of profiles, written by abprof or by the older branch-profile scripts. Write OUT.csv."""
     from abprof.records.options import GPU_THRESHOLD
     from abprof.report import suite_csv
 
@@ -136,7 +136,7 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
     else:
         run = session.dry_run(options_from(of, values, dry_run=True), view)
         for cell, reason in dict.fromkeys((seen.cell, seen.reason) for seen in run.observations):
-            view.warn(f"{cell}: broken, and left out: {reason}")
+            view.warn(f"{cell} is broken, so it is left out: {reason}")
         cells, folder = run.cells, Path("abprof-scripts")
     root = _repository(run, values["repo"])
     for name, content in made(run, cells, root).items():

@@ -1,4 +1,4 @@
-"""`abprof run` and `rerun` measure; `run-cell` calls one cell, for profilers."""
+"""Define `abprof run` and `rerun`, which measure, and `run-cell`, which calls one cell for profilers."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def run_cell(
     """Call one cell of one side in the foreground, without measuring it, and print what was called.
 
     For profilers: `ncu --target-processes all --nvtx --nvtx-include abprof_call abprof run-cell main CELL`, `perf
-    record abprof run-cell . CELL`. The side is built, unless cached, and called once to compile; then come --warmup and
-    --runs calls, on a GPU each in the NVTX range `abprof_call`. Outputs are not checked.
+    record abprof run-cell . CELL`. The side is built unless cached, and called once to compile. Then --warmup and
+    --runs calls follow; on a GPU, each call is in the NVTX range `abprof_call`. Outputs are not checked.
     """
     from abprof.extras import run_cell
 
@@ -106,8 +106,8 @@ def run_cell(
 
 
 def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) -> tuple[str, ...]:
-    """Return the command after `--`; () without `--`. Raises AbprofError if the command is empty, or if an option is
-    given that only workloads use, except `allowed` ones. `example`: a valid command, for the message."""
+    """Return the words of the command after `--`; () without `--`. Raises AbprofError if no word follows `--`, or if
+    options are given that do not apply to a command; `allowed` options apply. `example`: printed in the error."""
     command = program(ctx)
     if command is None:
         return ()

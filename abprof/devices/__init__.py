@@ -20,7 +20,7 @@ __all__ = ["Device", "choose", "lease", "several"]
 
 
 def choose(names: Sequence[str]) -> Device:
-    """Return the device named `cpu`, `cuda`, `cuda:N`, `GPU-UUID` or `simulated`; without a name the first GPU, else the CPU.
+    """Return the device named `cpu`, `cuda`, `cuda:N`, `GPU-UUID` or `simulated`; without a name a GPU, else the CPU.
 
     Raises AbprofError if the device does not exist, or if `names` has more than one name.
     """
@@ -71,16 +71,16 @@ def _named(name: str) -> Device:
         found = gpus[at : at + 1] if at >= 0 else [gpu for gpu in gpus if gpu.lease.startswith(wanted)]
         if not found:
             there = ", ".join(gpu.lease for gpu in gpus)
-            raise AbprofError(f"no GPU {wanted}", where="--device", advice=f"there are {there}")
+            raise AbprofError(f"no GPU {wanted}", where="--device", advice=f"the GPUs are {there}")
         return found[0]
-    raise AbprofError(f"unknown device {name!r}", where="--device", advice="cpu, cuda, cuda:N or a GPU's UUID")
+    raise AbprofError(f"unknown device {name!r}", where="--device", advice="use cpu, cuda, cuda:N or a GPU's UUID")
 
 
 @contextlib.contextmanager
 def lease(state: Path, device: str, *, wait: bool, label: str, say: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock of `device` ("cpu" or a GPU's UUID) during the block; `label` tells waiting processes who holds the lock.
+    """Hold the lock of `device` ("cpu" or a GPU's UUID) while the `with` block runs. Waiting processes print `label`.
 
-    If the device is locked, wait, or raise AbprofError if `wait` is False. The lock ends with the process, even if killed.
+    If the device is locked, wait, or raise AbprofError if `wait` is False. The lock also ends if the process is killed.
     """
     began: list[float] = []
 

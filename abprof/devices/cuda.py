@@ -1,4 +1,4 @@
-"""Read the identity and state of NVIDIA GPUs through NVML, which needs no CUDA context in the parent."""
+"""Read the identity and state of NVIDIA GPUs through NVML, which needs no CUDA context in this process."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ class CudaDevice(Device):
         )
 
     def refusal(self) -> tuple[str, str] | None:
-        """Return (reason, advice) for an exclusive compute mode, MIG or MPS; None if the GPU's settings allow timing."""
+        """Return (reason, advice) for an exclusive compute mode, MIG or MPS; None if the settings allow timing."""
         mode, mig = self._ask("nvmlDeviceGetComputeMode"), self._ask("nvmlDeviceGetMigMode")
         mps = self._ask("nvmlDeviceGetMPSComputeRunningProcesses_v3")
         if mode:
@@ -138,7 +138,7 @@ class CudaDevice(Device):
 
     def busy(self) -> tuple[str, str] | None:
         """Return (reason, advice) if other processes are on the GPU and the GPU is at least 10 % busy, else None."""
-        own, use = self._known(), self._ask("nvmlDeviceGetUtilizationRates")
+        own, use = self._own_ids(), self._ask("nvmlDeviceGetUtilizationRates")
         others = [f"{name or 'process'} {pid}" for pid, name in self._processes() if pid not in own]
         if others and use is not None and use.gpu >= 10:
             what = f"another process is using the GPU ({', '.join(others[:3])}; {use.gpu} % busy)"
@@ -146,7 +146,7 @@ class CudaDevice(Device):
         return None
 
     def gone(self) -> str | None:
-        """Return a sentence if the GPU is lost or must be reset, according to NVML; else None."""
+        """Return why the GPU can no longer be used, lost or to be reset, according to NVML. None if it can be used."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except Exception as error:  # noqa: BLE001 - "not supported" has many classes
@@ -158,8 +158,8 @@ class CudaDevice(Device):
         return [(p.pid, _process_name(p.pid)) for p in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Start a thread that samples the GPU's state until this process ends. `own`: see `Device.watch`."""
-        self._known()
+        """Start a thread that samples the GPU's state until abprof ends. `own` returns ids of abprof's processes."""
+        self._own_ids()
         self._own_now = own
 
         def sample() -> None:
@@ -182,13 +182,13 @@ class CudaDevice(Device):
             self._samples.append(sample)
             self._bad.append(sample)
 
-    def _known(self) -> set[int]:
+    def _own_ids(self) -> set[int]:
         """Return the ids of all processes that abprof has started, ended processes included."""
         self._own |= set(self._own_now())
         return self._own
 
     def _foreign(self, sample: Sample) -> set[str]:
-        own = self._known()
+        own = self._own_ids()
         others = {f"{name or 'process'} {pid}" for pid, name in sample.processes if pid not in own}
         # In a container NVML may report process ids of the host. If all ids are foreign, ignore them.
         return others if len(others) < len(sample.processes) else set()
@@ -208,7 +208,7 @@ class CudaDevice(Device):
         )
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Return the spans since the last call in which the GPU was slowed down or used by another process."""
+        """Return the spans of time since the last call in which the GPU was slowed down or used by another process."""
         with self._lock:
             seen, self._bad = self._bad, []
         half = int(_PERIOD * 1e9)

@@ -42,12 +42,12 @@ class Device:
         return MachineState()
 
     def bad_times(self) -> list[tuple[int, int, str]]:
-        """Return the spans with unreliable times since the last call: (begin, end, reason), by time.monotonic_ns()."""
+        """Return (begin, end, reason), by time.monotonic_ns(), of unreliable spans of time since the last call."""
         return []
 
 
 class CpuDevice(Device):
-    """The host's CPU. It is always usable, because other load slows both sides of a round."""
+    """The host's CPU. It is always usable, because other load slows both sides of a round alike."""
 
     kind = lease = worker = "cpu"  # one lease covers the whole machine
 
@@ -91,6 +91,5 @@ class SimulatedDevice(Device):
         return Machine(host="simulated", device=self._model or "simulated", kind="simulated", uuid=uuid)
 
     def gone(self) -> str | None:
-        """Return a reason if a test has made the file that marks this device as gone, else None."""
         mark = Path(f"{os.environ.get('ABPROF_SIMULATED', '')}.gone.{self.lease}")
         return "the simulated device has disappeared" if mark.exists() else None

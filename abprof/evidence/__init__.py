@@ -1,7 +1,7 @@
-"""Find why a row changed, from machine code, phases, Nsight Compute (`evidence.ncu`), torch.profiler and perf.
+"""Find why a cell became slower or faster: from machine code, Nsight Compute, torch.profiler, perf and timed phases.
 
-For a judged run `read_kernels` returns the kernels with their machine code, `subjects` the rows worth probing, `probed`
-the records of the probes, and `explained` the run with causes on its changed rows.
+For a judged run, `read_kernels` returns the kernels with their machine code, `subjects` chooses the comparisons to
+probe, `probed` returns the records of the probes, and `explained` the run with causes of the changes.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ _replace = msgspec.structs.replace
 
 
 class Reading(Record, frozen=True, kw_only=True):
-    """Instruction counts of a function and, on a GPU, its registers and memory."""
+    """What the machine code of a function shows: numbers of instructions and, on a GPU, its registers and memory."""
 
     code: str  # hash of its instructions
     classes: dict[str, int]  # number of instructions by class, and of loops
@@ -39,7 +39,7 @@ class Reading(Record, frozen=True, kw_only=True):
 
 
 class Content(msgspec.Struct, frozen=True):
-    """Hash and functions (by name) of a file's machine code. `missing`: why functions were not read, or ""."""
+    """The machine code of a file: its hash, and its functions by name. `missing`: why functions were not read."""
 
     code: str = ""
     functions: dict[str, Reading] = {}
@@ -47,9 +47,9 @@ class Content(msgspec.Struct, frozen=True):
 
 
 def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Kernel, ...]:
-    """Return the kernels that workers compiled (`compiled`) or loaded from shared objects, with their machine code.
+    """Return the kernels in `compiled` and in the shared objects that workers loaded, with their machine code.
 
-    `cache`: a folder of earlier readings.
+    `cache`: a folder that keeps the disassembly of each file for later runs.
     """
     # The builder's compile time, if the worker found the kernel in the build's cache.
     known = {(b.side, b.kernel, key): took for b in reversed(run.builds) for key, took in b.compile_seconds.items()}
@@ -107,7 +107,7 @@ def _objects(run: Run) -> list[Kernel]:
 
 
 def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[str]:
-    """Return the names of the object's functions whose code differs between sides."""
+    """Return the names of a shared object's functions whose code differs between sides."""
     package = [(other, of) for other, of in pairs if other.kind == "object" and other.package == kernel.package]
     fellows = [(other, of) for other, of in package if other.key == kernel.key]
     if len({other.side for other, _ in fellows}) < 2 and len({other.side for other, _ in package}) == len(package):
@@ -128,7 +128,7 @@ _CODE = re.compile(r"\.(text|rodata|data\.rel\.ro|data|tdata|nv\.constant\d|nv\.
 
 
 def content(path: str, cache: Path) -> Content:
-    """Return the machine code of a file. Never raises: `missing` says why the file could not be read."""
+    """Read the machine code of a file. Never raises: if reading fails, the result's `missing` says why."""
     if not path:
         return Content(missing="the kernel has no file of machine code")
     try:
@@ -181,7 +181,7 @@ def _read(path: str, data: bytes, cache: Path) -> Content:
 
 
 def elf_sections(data: bytes) -> tuple[str, list[tuple[str, bytes]]]:
-    """Return the machine, and each section's name and content. Raises ValueError unless `data` is a 64-bit ELF file."""
+    """Return a 64-bit ELF file's processor and its sections as (name, content). Raises ValueError for other data."""
     from elftools.elf.elffile import ELFFile
 
     if data[:6] != b"\x7fELF\x02\x01":
@@ -236,7 +236,7 @@ _ENCODING = re.compile(r"/\* (0x[0-9a-f]{16}) \*/")
 
 
 def sass(text: str) -> dict[str, Reading]:
-    """Return function name -> Reading from the output of `cuobjdump -sass -res-usage`."""
+    """Parse the output of `cuobjdump -sass -res-usage` into function name -> Reading."""
     usage = {name: (int(registers), int(stack), int(shared)) for name, registers, stack, shared in _USAGE.findall(text)}
     parts = _SASS_FUNCTION.split(text)[1:]
     found = {}
@@ -281,7 +281,7 @@ _GLUE = ("_init", "_fini", "deregister_tm_clones", "register_tm_clones", "frame_
 
 
 def x86(text: str) -> dict[str, Reading]:
-    """Return function name -> Reading from the output of `objdump -d -C`. Functions of the same name are merged."""
+    """Parse the output of `objdump -d -C` into function name -> Reading. Functions of equal name become one."""
     found: dict[str, list[Reading]] = {}
     for at, name, body in _FUNCTION.findall(text):
         if not name.startswith(_GLUE) and "@plt" not in name:

@@ -1,5 +1,5 @@
-"""Probe changed cells with torch's profiler, ncu or perf, after all timing (`--probe`). A failed probe raises no
-error: its record says why in `missing`."""
+"""Probe changed cells with torch's profiler, ncu or perf, after all timing (`--probe`). A failed probe raises no error:
+its record says why in `missing`."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Rows = list[tuple[Cell, tuple[Arm, ...]]]  # cells in one variant, with its arm 
 def probed(
     plan: Plan, run: Run, names: Sequence[str], folder: Path, epoch: int, say: Callable[[str], None]
 ) -> Iterator[Found]:
-    """Yield the records of the probes `names` on at most eight rows: changed rows, or all rows in a run with one side.
+    """Run the probes `names` on the first eight cells of `subjects()`, and yield the records.
 
-    `epoch`: a number that no other workers of the run have. Files are written to `folder`, the run folder.
+    `epoch`: an epoch number that the run has not used. `folder`: the run folder, where probes write their files.
     """
     worth = subjects(run)
     if not worth:
@@ -51,8 +51,8 @@ def probed(
 
 
 def subjects(run: Run) -> Rows:
-    """Return the rows to probe, largest change first, each with the arms that are compared. In a run with one side,
-    return every cell that ran."""
+    """Return the cells to probe, each with the arms to compare: cells whose time changed, largest change first. In a
+    run with one side, these are all cells that ran."""
     ok = {(seen.cell, seen.arm) for seen in run.observations if seen.status == "ok"}
     sides = {side.id for side in run.sides}
     arms = {arm.id: arm for arm in run.arms if arm.side in sides and not arm.peer}
@@ -130,8 +130,8 @@ def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, fo
 
 
 def _keep(made: Path, target: Path) -> int:
-    """Copy a worker's trace into the run folder and return its size in bytes. Raises OSError, ValueError or
-    AbprofError; a ValueError if the file is too large or not a trace."""
+    """Copy a worker's trace into the run folder and return its size in bytes. Raises ValueError if the file is too
+    large or not a trace, OSError or AbprofError if it cannot be copied."""
     if made.stat().st_size > MOST_BYTES:
         raise ValueError(f"{made.stat().st_size} bytes, more than {MOST_BYTES}")
     data = made.read_bytes()
@@ -157,9 +157,9 @@ _SAMPLE = re.compile(r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*) \(
 
 
 def _perf(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path, own: Sequence[str]) -> dict[str, Any]:
-    """Sample the arm's calls with perf, and return the fields of a Sampled record. `data`: the file that perf writes.
+    """Sample the arm's calls with perf into the file `data`, and return the fields of a Sampled record.
 
-    Raises WorkerDied with the reason if perf is missing, not permitted or fails.
+    Raises WorkerDied if perf is missing, not permitted or fails.
     """
     tool = shutil.which("perf")
     if tool is None:
@@ -189,8 +189,8 @@ def _refusal(text: str) -> str:
 
 
 def count_samples(text: str, own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
-    """Return the event and the functions, most samples first, from the output of perf. `own`: folders of the side's
-    code."""
+    """Return the sampled event, and the functions with most samples first, from the output of `perf script`. `own`:
+    folders that hold the side's code."""
     event, counts = "", Counter[tuple[str, str, bool]]()
     for line in text.splitlines():
         found = _SAMPLE.fullmatch(line.rstrip())

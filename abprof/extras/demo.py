@@ -31,7 +31,7 @@ RECOMPUTED = """\
 
 
 def run(folder: str, device: tuple[str, ...], view: View) -> tuple[Run, Path]:
-    """Create the repository in `folder` and compare its branches. Return the run and its folder. Raises AbprofError."""
+    """Create the repository in `folder` and compare its branches. Return the run and its folder."""
     devices.several(device)  # raises before any file is written
     path = make(Path(folder or "abprof-demo"))
     view.say(f"created {path}: branch main, and branch optimize_ffa with two more commits")
@@ -39,7 +39,7 @@ def run(folder: str, device: tuple[str, ...], view: View) -> tuple[Run, Path]:
 
 
 def config(path: Path, device: tuple[str, ...]) -> Options:
-    """Return the options of the demo's comparison. On a CPU the workloads take only a few seconds."""
+    """Return the options of the demo's comparison. On a CPU it uses smaller workloads."""
     on_cpu = devices.choose(device).kind == "cpu"
     return Options(
         specs=("main", "optimize_ffa"),

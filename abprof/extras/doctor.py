@@ -39,7 +39,7 @@ class Finding:
 
 
 def examine(python: str | None) -> Iterator[Finding]:
-    """Yield a finding for each thing that a run needs. `python`: the workers' interpreter; None: as in abprof.toml."""
+    """Yield a finding for each program and setting that a run needs. `python`: the workers' interpreter, if given."""
     yield from tools()
     config = Options(python={"": python} if python else {})
     try:

@@ -27,7 +27,7 @@ _SUBJECT = "what ncu profiles"
 
 @dataclass(frozen=True)
 class Profiled:
-    """A run, its folder, and the profiles that this command made."""
+    """What `abprof profile` or `abprof memory` made: the profiles, and the run and folder that they are in."""
 
     run: Run
     folder: Path
@@ -107,8 +107,8 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 def _profiles(
     place: RunContext, plan: Plan, record: Record, order: Profile, ncu: capture.Ncu, folder: Path, wanted: _Wanted
 ) -> Iterator[Profile]:
-    """Build the packages, and yield a profile of each (cell, arm) in `wanted`, controls excluded. A broken workload
-    gives one failed profile. `order`: the settings, in the form of a profile."""
+    """Build the packages, then yield a profile of each (cell, arm) in `wanted`, except of controls. A broken workload
+    yields one failed profile. `order`: a profile with only the settings, to be copied for each arm."""
     say = record.view.say
     for line in sandbox.foreground_notes(plan.factory.sandbox, _SUBJECT):
         say(line)

@@ -73,7 +73,7 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
 
 
 def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
-    """Measure one epoch, judge it, and return the run. `number`: of the result; `folder`: for temporary files."""
+    """Measure and judge one epoch, and return it as a run. `number`: the epoch's; `folder`: for temporary files."""
     quiet = View(quiet=True)
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = build_kernels(place, plan, view if view.verbose else quiet)
@@ -97,17 +97,17 @@ def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[f
             return saved, dataclasses.replace(place, sides=(place.sides[0], now))
 
 
-def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
+def _saves(root: Path, ignored: Sequence[Path]) -> Iterator[float]:
     """Yield the time (time.monotonic()) when watching begins, then after each save under `root`.
 
-    Ignores changes in the folders `beside`. Raises AbprofError if watchfiles is missing or `root` cannot be watched.
+    Leaves out saves in the folders `ignored`. Raises AbprofError if watchfiles is missing or `root` cannot be watched.
     """
     try:
         import watchfiles
     except ImportError:
         raise AbprofError("watchfiles is missing", where="--watch", advice="pip install 'abprof[watch]'") from None
     watching = False
-    aside = tuple(os.path.join(path, "") for path in beside)  # noqa: PTH118 - with a slash at its end
+    aside = tuple(os.path.join(path, "") for path in ignored)  # noqa: PTH118 - with a slash at its end
     try:
         for changes in watchfiles.watch(
             root,
@@ -129,7 +129,7 @@ def _saves(root: Path, beside: Sequence[Path]) -> Iterator[float]:
 
 
 def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
-    """Return lines: each cell's change in `run` and in the result `before`, and the `seconds` that the result took."""
+    """Return the lines to print: each cell's change in `run` and in the run `before`, and the `seconds` this took."""
     labels, was = names.short_labels(run.cells), _changes(before) if before else {}
     found = []
     for (cell, arm), change in _changes(run).items():
@@ -140,7 +140,7 @@ def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
 
 
 def _changes(run: Run) -> dict[tuple[str, str], str]:
-    """Return (cell, arm) -> text such as `3.2 % slower, one epoch: worth confirming`, or the reason of a failure."""
+    """Return (cell, arm) -> its change as text (`3.2 % slower, one epoch: worth confirming`), or why there is none."""
     whys = {(seen.cell, seen.arm): f": {clean(seen.reason)}" for seen in run.observations if seen.reason}
     found = {}
     for row in run.comparisons:

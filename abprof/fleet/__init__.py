@@ -1,6 +1,6 @@
 """Fleet: measures the cells of one run on several devices of this host, of a Ray cluster or of Slurm.
 
-`coordinate` sends cells to shard workers through an executor, and yields the blocks, proofs and kernels that come back.
+`coordinate` sends cells to shard workers through an executor, and yields the results that come back.
 """
 
 from abprof.fleet.coordinator import coordinate

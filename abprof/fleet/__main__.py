@@ -33,7 +33,7 @@ Tell = Callable[[News], None]
 
 
 class _NewsView(View):
-    """A view that sends its lines and warnings to the coordinator. The output of builds stays in the build's log."""
+    """A console view that sends lines and warnings to the coordinator. What builds print stays in their logs."""
 
     def __init__(self, tell: Tell) -> None:
         super().__init__(quiet=True)

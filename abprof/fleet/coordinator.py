@@ -1,11 +1,11 @@
 """The coordinator spreads a run over slots (places that run one shard at a time) and measures lost cells again.
 
-A shard ends when its cells are decided. But verdicts depend on all cells of the run: a cell may be undecided
-afterwards. It then goes back to the device that measured it, if that device has time left.
+A shard ends when its cells are decided. But verdicts depend on all cells of the run, so that a decided cell may become
+undecided later. It then goes back to the device that measured it, if that device has time left.
 
-A free slot gets, in this order: cells that its device measured before; one cell that another slot lost, alone, because
-it may break the shard again; cells that no slot has measured: the longest, and others that fit. A shard gets only a
-part of the slot's remaining time, so that later shards can make up for wrong estimates.
+A free slot gets the first of these that exists: cells that its device measured before; one cell of a lost shard of
+another slot, alone, because it may end this shard too; cells that no slot has measured, the longest and others that
+fit. A shard gets only a part of the slot's time, so that later shards can make up for wrong estimates.
 """
 
 from __future__ import annotations
@@ -86,9 +86,9 @@ class Queue:
 
 
 def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext) -> Iterator[Item]:
-    """Yield blocks, proofs and kernels as they arrive, until every cell is decided or every slot's budget is spent.
+    """Yield results as shards send them, until every cell is decided or every slot's budget is spent.
 
-    Adds machines, losses and changed files to `record`. Raises AbprofError if no shard could begin.
+    Adds machines, lost shards and changed files to `record`. Raises AbprofError if no shard could begin.
     """
     work = _Coordinator(plan, record, executor, place)
     while work.submit():
@@ -142,7 +142,7 @@ class _Coordinator:
         if not executor.lasting:  # cells are measured again whole: only interrupted follow-ups are owed
             owing &= {block.cell for block in record.blocks if block.metric == SUSTAINED}
         todo = (record.wanted() | owing) & self._tasks.keys()
-        self._void_foreign(todo)
+        self._drop_elsewhere(todo)
         homes = self._homes()
         for cell in todo:
             queue = self._queue.own.setdefault(homes[cell], []) if cell in homes else self._queue.fresh
@@ -155,7 +155,7 @@ class _Coordinator:
             least: dict[str, int] = {}
             taken = self._queue.take(slot)
             if not taken:
-                least = self._open_cells(slot)
+                least = self._undecided(slot)
                 taken = tuple(self._tasks[cell] for cell in sorted(least))
             if taken:
                 shard = self._shard(taken, slot, self._left[slot] * self._queue.share(taken, slot), least)
@@ -164,7 +164,7 @@ class _Coordinator:
         return bool(self._live)
 
     def receive(self, number: int, message: bytes | Lost) -> Iterator[Item]:
-        """Handle a message of shard `number`, or the end of its process. Yield the message's block, proof or kernel."""
+        """Handle a message of shard `number`, or the end of its process. Yield the result in the message, if any."""
         live, record = self._live[number], self._record
         if isinstance(message, Lost):
             del self._live[number]
@@ -205,13 +205,13 @@ class _Coordinator:
     # ---------------------------------------------------------------- what is measured again
 
     def _homes(self) -> dict[str, str]:
-        """Return cell -> slot whose device measured the cell before. Leaves out devices that this run does not have."""
+        """Return cell -> the slot whose device measured it before. Leaves out devices that are not in this run."""
         return {block.cell: block.device for block in self._record.blocks if block.device in self._left}
 
-    def _void_foreign(self, todo: set[str]) -> None:
-        """Drop blocks of the cells `todo` from devices that this run may not get again.
+    def _drop_elsewhere(self, todo: set[str]) -> None:
+        """Drop the blocks of cells in `todo` that were measured on a device which this run may not get again.
 
-        Raises AbprofError if such blocks are of an earlier invocation, because these must be kept.
+        Raises AbprofError if an earlier invocation measured them, because its blocks are kept.
         """
         record, here = self._record, self._left if self._executor.lasting else {}
         away = {block.cell: block.device for block in record.blocks if block.cell in todo and block.metric}
@@ -223,8 +223,8 @@ class _Coordinator:
         for device in sorted(set(away.values())):
             self._void(device, {cell for cell, home in away.items() if home == device}, "its device is another's now")
 
-    def _open_cells(self, slot: str) -> dict[str, int]:
-        """Return undecided cell -> epochs up to its next look, for the slot's device; {} if no time is left."""
+    def _undecided(self, slot: str) -> dict[str, int]:
+        """Return cell -> epochs to its next look, for undecided cells of the slot's device; {} if no time is left."""
         if not self._executor.lasting or self._looked[slot] == self._ended or self._left[slot] <= 0:
             return {}
         self._looked[slot] = self._ended
@@ -238,7 +238,7 @@ class _Coordinator:
         return {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in grown}
 
     def _owed(self) -> set[str]:
-        """Return the ids of measured cells without their follow-up measurements (profiled pass, slices)."""
+        """Return the ids of measured cells that still lack their profiled pass or their sustained measurement."""
         begun = {block.cell for block in self._record.blocks if block.metric}
         return begun & owed(self._plan, self._record.blocks) if begun else set()
 
@@ -307,7 +307,7 @@ class _Coordinator:
         )
 
     def _add_controls(self, tasks: Sequence[Task], slot: str) -> None:
-        """Add a control to the shortest cells of `tasks`, up to `_CONTROLS` cells a slot, if the run has controls."""
+        """Give the shortest of `tasks` a control until the slot has `_CONTROLS` of them; none if the run has none."""
         mine = self._controlled.setdefault(slot, set())
         mine |= {task.cell for task in tasks if _has_control(self._arms[task.cell])}
         if not _has_control(self._record.head.arms):

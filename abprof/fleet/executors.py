@@ -85,7 +85,7 @@ def executor_of(place: RunContext, plan: Plan, logs: Path, say: Callable[[str], 
 
 @dataclass(frozen=True)
 class Lost:
-    """The end of a shard's process, or its failure to start: the last message on every shard, also after `Ended`."""
+    """How a shard's process ended, or why it did not start: the last message on every shard, even after `Ended`."""
 
     reason: str
 
@@ -107,7 +107,7 @@ class Executor:
         self._not_started: dict[int, str] = {}
 
     def __enter__(self) -> Self:
-        """Make the folder of messages and open the executor. Raises AbprofError if the executor is not available."""
+        """Make the folder for shards and messages, and open the executor. Raises AbprofError if it is not available."""
         with refusals(self.folder):
             self.folder.mkdir(parents=True)
         try:
@@ -158,7 +158,7 @@ class Executor:
             time.sleep(_LOOKS_EVERY)
 
     def _new_lines(self, number: int) -> list[bytes]:
-        """Return a shard's new lines. Opens the file each time: only then do network disks show what others wrote."""
+        """Return a shard's new lines. Opens the file anew, because network disks may show old content until then."""
         with contextlib.suppress(FileNotFoundError), (self.folder / f"{number}.jsonl").open("rb") as file:
             file.seek(self._read[number])
             whole, newline, _ = file.read().rpartition(b"\n")
@@ -181,7 +181,7 @@ class Executor:
         raise NotImplementedError
 
     def placed(self, shard: Shard, slot: str) -> Shard:  # noqa: ARG002
-        """Return the shard with the fields set that depend on the slot, such as the device."""
+        """Return a copy of the shard with the fields filled in that depend on the slot, such as the device."""
         return shard
 
     def start(self, shard: Shard, slot: str, argv: Sequence[str], log: Path) -> None:
@@ -189,7 +189,7 @@ class Executor:
         raise NotImplementedError
 
     def gone(self) -> dict[int, str]:
-        """Return shard's number -> how its program ended, for the programs that ended since the last call."""
+        """Return shard's number -> how its program ended, of the programs that ended since the last call."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class LocalExecutor(Executor):
         self._programs[shard.number] = Program([*argv, "--with", str(os.getpid())], env=os.environ, log=log)
 
     def gone(self) -> dict[int, str]:
-        """Also end programs that send nothing for too long: a suspended program never exits by itself."""
+        """Return ended programs. First ends silent ones, because a suspended program would never exit by itself."""
         limit, found = self.place.options.build_timeout + 10 * self.place.options.timeout, {}
         for number, program in list(self._programs.items()):
             file, now = self.folder / f"{number}.jsonl", time.monotonic()
@@ -259,8 +259,8 @@ _OVER = {
 class SlurmExecutor(Executor):
     """Runs each shard in a Slurm job. Slots have only numbers, because Slurm chooses the node and the GPU.
 
-    Jobs' states come from squeue: sacct needs accounting, which some sites lack. A job ends by itself ten minutes after
-    the last sign of abprof, so that killing abprof leaves no job behind.
+    Asks squeue for the jobs' states, because sacct needs accounting, which some sites lack. If abprof is killed, its
+    jobs end by themselves after ten minutes.
     """
 
     def open(self) -> None:
@@ -343,7 +343,7 @@ class SlurmExecutor(Executor):
                 time.sleep(0.5)
 
     def _listed(self) -> dict[str, tuple[str, str, str]] | None:
-        """Return job id -> (state, node, reason to wait) of this run's jobs; None if Slurm's controller does not answer."""
+        """Return job id -> (state, node, reason to wait) of this run's jobs; None if Slurm does not answer."""
         argv = ["squeue", "--noheader", "--states=all", f"--name={self.name}", "--format=%i|%T|%N|%r"]
         text = proc.output(argv, timeout=_ANSWERS_WITHIN)
         if text is None:
@@ -359,8 +359,8 @@ _RESOURCE = "abprof"  # Ray resource of nodes without GPUs: its amount is how ma
 
 
 class RayExecutor(Executor):
-    """Runs each shard in a Ray task. A slot names a node, and Ray chooses the node's GPU. Ray must not repeat a task,
-    because two processes' measurements would mix."""
+    """Runs each shard in a Ray task. A slot names a node, and Ray chooses a GPU of that node. Ray must not retry a
+    task, because both attempts would write to the same file."""
 
     def open(self) -> None:
         """Connect to the cluster. Raises AbprofError if there is none, or if no node fits the options."""

@@ -2,7 +2,7 @@
 
 `look_around` finds the run context, `make_plan` lays out the cells, `build_kernels` builds kernel packages, and
 `assign_arms` chooses the arms of each cell. `epochs` yields blocks as long as `wanted()` names cells that need another
-epoch; `follow_up` then yields the profiled passes and slices. `commands` measures commands that time themselves.
+epoch; `follow_up` then makes profiles and sustained runs. `commands` measures commands that time themselves.
 """
 
 from abprof.measure import commands, continued, discovery, estimate, matrix, plan, run_context, turns

@@ -1,4 +1,4 @@
-"""Measure one cell in one epoch: `measure_cell` opens and checks every arm, lets all arms take turns, and returns the block.
+"""Measure one cell in one epoch: `measure_cell` opens and checks the arms, lets them take turns, and returns a block.
 
 A failure of a workload, a kernel or a worker becomes the outcome of its arm and is not raised.
 """
@@ -43,7 +43,7 @@ _Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process 
 
 @dataclass
 class Timeouts:
-    """The operations that gave no answer within --timeout, and in which epochs. A control shares base's entry."""
+    """Which operations gave no answer within --timeout, and in which epochs. A control counts as base's operation."""
 
     epochs: dict[tuple[str, str, str, str], set[int]] = field(default_factory=dict)
 
@@ -125,7 +125,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     beyond = max(0, len(rounds) - (pace.fewest if pace else 0))
     more = (time.monotonic() - begin) * beyond / max(1, len(rounds))
     rejected = turns.rejected(rounds, turn_taking.origin, device.bad_times())
-    _reject_by_proof(cell, len(rounds), proofs, rejected)
+    _check_loaded(cell, len(rounds), proofs, rejected)
     if not alone:
         cell.check_again(len(rounds) * (pace.calls if pace else 0))
     pool.close()
@@ -228,7 +228,7 @@ class CellSetup:
             self.pool.retire(state.arm.worker)
 
     def open_all(self) -> None:
-        """Open and check every arm. The order, which decides where inputs lie in memory, changes with the epoch."""
+        """Open and check every arm. The order changes with the epoch, because it decides where inputs lie in memory."""
         if self.alone:
             for state in self.states:
                 self.open(state)
@@ -308,11 +308,11 @@ class CellSetup:
             self.wrong(state, fault)
 
     def _fault_outside(self, state: ArmState) -> str:
-        """Return what is wrong with the arm's outputs, as checked in another process; "": nothing, or the arm failed.
+        """Check the arm's outputs in another process and return what is wrong; "": nothing, or the arm failed.
 
-        Checks outputs of fresh inputs, then of inputs that changed in place. If only the latter are wrong, `prepare` is
-        called again, since it may transform inputs; if they stay wrong, and base's do not, the package returns old
-        outputs. Raises WorkerFault and WorkerDied if the other process fails.
+        Calls the operation twice, and changes its inputs in place in between. If only the second outputs are wrong,
+        `prepare` is called again, since it may have transformed the inputs. If they are then still wrong, but not on
+        base, the package returns old outputs. Raises WorkerFault and WorkerDied if the other process fails.
         """
         first, second = self._seeds
         found = self._examined_outside(state, second)
@@ -338,19 +338,17 @@ class CellSetup:
 
 
 def _sample(name: str, arm: Arm) -> str:
-    """Return the path of the file with a sample of the arm's outputs, relative to the scratch folder."""
+    """Return the path, in the scratch folder, where the arm's worker stores a sample of its outputs."""
     return f"{arm.side}/{name}-{hashlib.sha256(arm.id.encode()).hexdigest()[:8]}.sample"
 
 
 class _Turns:
-    """Measures a cell: its open arms take turns."""
-
     def __init__(self, cell: CellSetup) -> None:
         self.cell, self.task = cell, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
 
     def all(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
-        """Measure with all arms in memory: in each round one turn of each arm, until the median is precise enough."""
+        """Measure with all arms in memory: each arm takes one turn in every round, until medians are precise enough."""
         ready = self.cell.ready
         if not ready:
             return None, []
@@ -434,7 +432,7 @@ class _Turns:
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the
-        old."""
+        inputs."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
         began = time.perf_counter_ns()
         read: wire.Turned | None = self.cell.ask(state, request)
@@ -451,8 +449,8 @@ def _uncaptured(states: Sequence[ArmState]) -> list[ArmState]:
     return [state for state in states if state.refused]
 
 
-def _reject_by_proof(cell: CellSetup, count: int, before: _Proofs, rejected: dict[int, str]) -> None:
-    """Check what each worker loaded. A failed check fails its arms; a kernel compiled during turns rejects rounds."""
+def _check_loaded(cell: CellSetup, count: int, before: _Proofs, rejected: dict[int, str]) -> None:
+    """Fail arms whose workers loaded wrong files; reject all rounds if a kernel was compiled while they were timed."""
     pool, proved = cell.pool, cell.pool.prove()
     for state in cell.states:
         if count and state.takes_turns and state.arm.worker not in proved:

@@ -71,7 +71,7 @@ class Bench:
 
 @dataclass(frozen=True)
 class _Side:
-    """How the command runs on one side, with every placeholder filled in."""
+    """How the command runs on one side, with {worktree} and other placeholders filled in."""
 
     id: str
     argv: Sequence[str]
@@ -91,7 +91,7 @@ class _Side:
 
 @dataclass(frozen=True)
 class _Ended:
-    """How one process ended. `began` and `ended`: ns of time.monotonic_ns()."""
+    """How one process of the command ended. `began` and `ended`: ns of time.monotonic_ns()."""
 
     status: Status  # ok, crash, timeout, build_failed
     reason: str
@@ -109,7 +109,7 @@ def prepare(
 ) -> Bench:
     """Build every side, run the command once on each without counting its times, and lay out the cells.
 
-    Raises AbprofError if the command fails on every side, or if no cell is left. `continued`: run that has the cells.
+    Raises AbprofError if the command fails on every side, or if no cell is left. `continued`: a run whose cells to use.
     """
     entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
     command = continued.run.command if continued else None
@@ -169,7 +169,7 @@ def _side(
     logs: Path,
     view: View,
 ) -> _Side:
-    """Run the build of abprof.toml, if any, in the side's worktree, and return the side."""
+    """Run the build of abprof.toml, if any, in the side's worktree, and return how to run the command there."""
     own = Path(tree.path).parent / NAME / tree.side.id  # removed with the worktree
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
     (own / "out").mkdir(parents=True)
@@ -269,7 +269,7 @@ def _order(bench: Bench, todo: set[str], number: int) -> list[Arm]:
 
 
 def _run(side: _Side, heading: str, timeout: float) -> _Ended:
-    """Run the command to its end and append its output to the log. Return how it ended, with the times or a reason."""
+    """Run the command once and append its output to the log. Return its times, or why it failed."""
     began = time.monotonic_ns()
     if side.unbuilt:
         return _Ended("build_failed", side.unbuilt, began, began)
@@ -317,7 +317,8 @@ def _block(
     bad: str,
     state: MachineState,
 ) -> Block:
-    """Make a cell's block. `ended`: arm id -> process; `span`: start, seconds; `bad`: why to reject the epoch."""
+    """Make a cell's block. `ended`: arm id -> its process; `span`: start and seconds; `bad`: why to reject all
+    rounds."""
     name = str(cell.params[AXIS])
     arms = [arm for arm in bench.arms[cell.id] if arm.id in ended]
     outcomes = {arm.id: _outcome(bench, arm, ended[arm.id], name) for arm in arms}
@@ -357,7 +358,7 @@ def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
 
 
 def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[tuple[Turn, ...], ...]:
-    """Make rounds of the times of `name`: one of the first that each process printed, one of the second, and so on."""
+    """Make rounds of the times of `name`: round i holds the i-th time that each process printed for it."""
     times = {place: ended.times[name] for place, ended in ran}
     ordered = sorted(ran, key=lambda one: one[1].began)
     return tuple(
@@ -374,7 +375,7 @@ def _rounds(ran: Sequence[tuple[int, _Ended]], name: str, origin: int) -> tuple[
 
 
 def read(text: str) -> tuple[dict[str, list[float]], float]:
-    """Read a command's `name,ms` lines; return name -> times in ns, and the resolution of the finest time in ns.
+    """Read a command's `name,ms` lines; return name -> times, and one unit of the finest printed digit, both in ns.
 
     Skips other lines. A name may be on several lines. Raises ValueError if there are no times or too many.
     """

@@ -38,9 +38,9 @@ def as_asked(run: Run, repo: str, budget: float) -> Options:
 
 
 def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *, all: bool = True) -> RunContext:
-    """Return the run context of an earlier run. Raises AbprofError if the code or the device has changed.
+    """Return the run context in which to continue `run`. Raises AbprofError if the code or the device has changed.
 
-    `all`: measure cells of identical code too. `budget`: seconds.
+    `all`: whether to measure cells of identical code too. `budget`: seconds.
     """
     options = msgspec.structs.replace(as_asked(run, repo, budget), runs_dir=str(runs_dir), all=all)
     if run.machines and not run.options.executor:
@@ -59,7 +59,7 @@ def same_place(run: Run, repo: str, runs_dir: Path, budget: float, view: View, *
 
 
 def of_workloads(run: Run, where: str) -> None:
-    """Raise AbprofError (naming `where`) if the run measured a command, and so has no workload to call."""
+    """Raise AbprofError (naming `where`) if the run measured a command, which has no workload to call."""
     if run.command:
         what = "this run is of a command, which has no operation to call"
         raise AbprofError(what, where=where, advice="run the command itself under the profiler")
@@ -68,7 +68,7 @@ def of_workloads(run: Run, where: str) -> None:
 def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
     """Return the cells that match `only`: verdicts (`slower`, `unclear`), AXIS=VALUE or parts of ids; (): all cells.
 
-    In a run of one side, these are the verdicts on its variants. Raises AbprofError if no cell matches.
+    In a run of one side, verdicts are those on its variants. Raises AbprofError if no cell matches.
     """
     words = set(get_args(Verdict))
     verdicts = {word for text in only for word in text.split(",") if word in words}
@@ -84,7 +84,7 @@ def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build, ...]:
-    """Return the run's builds, with those of `builds` in place of earlier ones.
+    """Return the run's builds, with `builds` added or put in place of earlier ones.
 
     Raises AbprofError if a new build differs from the earlier one in inputs or toolchain.
     """

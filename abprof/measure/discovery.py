@@ -38,7 +38,7 @@ class Survey:
 
 
 def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
-    """Return workload -> its file in `folder`, which may also be a file. `names`: workloads to find; (): all.
+    """Return workload -> its file. `folder`: the workloads' folder or one workload's file; `names`: workloads to find.
 
     Raises AbprofError if there is no workload, or if one of `names` (given by the option `by`) is missing.
     """
@@ -58,13 +58,13 @@ def copy_workloads(
 ) -> str:
     """Copy the workloads of `folder`, and the benchmark files that they wrap, to `place`; return the copy's SHA-256.
 
-    `wrapped`: path in the repository -> file or folder to copy, unless `folder` is itself a copy that has them. Raises
-    AbprofError, naming `where`, if a wrapped file is missing.
+    `wrapped`: path in the repository -> benchmark file or folder; not used if `folder` contains copies of them already.
+    Raises AbprofError, naming `where`, if a wrapped file is missing.
     """
     if folder.is_dir():
         shutil.copytree(folder, place, ignore=_IGNORED)
     else:
-        for name, file in _judging(folder):
+        for name, file in _workload_files(folder):
             (place / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(file, place / name)
     for name, source in {} if (place / wire.WRAPPED).exists() else wrapped.items():
@@ -82,13 +82,13 @@ def copy_workloads(
 def content(folder: Path) -> str:
     """Return the SHA-256 of a workloads folder, or of one workload's file with its helpers (files named `_*`)."""
     digest = hashlib.sha256()
-    for name, file in _judging(folder):
+    for name, file in _workload_files(folder):
         digest.update(os.fsencode(name) + b"\0" + file.read_bytes())
     return digest.hexdigest()
 
 
-def _judging(source: Path) -> list[tuple[str, Path]]:
-    """Return (relative path, file) of a folder's workload files, or of one workload's file and its helpers `_*`."""
+def _workload_files(source: Path) -> list[tuple[str, Path]]:
+    """Return (relative path, path) of all files in a workloads folder, or of one workload's file and its helpers."""
     home = source if source.is_dir() else source.parent
     starts = [source] if source.is_dir() else [source, *source.parent.glob("_*")]
     files = {file for start in starts for file in (start.rglob("*") if start.is_dir() else [start]) if file.is_file()}
@@ -96,10 +96,10 @@ def _judging(source: Path) -> list[tuple[str, Path]]:
 
 
 def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str = "") -> Path:
-    """Return the folder of the workloads, the same for all sides; a file if `--workloads` is the path of one.
+    """Return the folder of workloads that all sides use; a file if `--workloads` is the path of a file.
 
     By default the folder is the working tree's; if CI is set, base's, because a pull request must not change how it is
-    measured. --workloads-from overrides both. A continued run uses the folder `recorded` ("PATH sha256:HEX") or one
+    measured. --workloads-from overrides both. A continued run uses the folder in `recorded` ("PATH sha256:HEX") or one
     with the same content. Raises AbprofError if the folder is missing.
     """
     name = place.file.workloads or "workloads"
@@ -196,7 +196,7 @@ def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -
 
 
 def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Survey:
-    """Return the survey of a continued run with only `cells`. `digest`: SHA-256 of the workloads now.
+    """Return the survey of a continued run, with `cells` only. `digest`: SHA-256 of the workloads as they are now.
 
     Raises AbprofError if the workloads or the worker's `versions` have changed.
     """

@@ -25,9 +25,9 @@ _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, whic
 class Budget:
     """Seconds left for measuring, and seconds that an epoch takes.
 
-    No verdict comes before the first look. To reach it in time, epochs leave out rounds. An epoch's value is then
-    noisier, but false alarms are no more frequent: for values with unequal variances, Student's t exceeds its critical
-    values less often, not more, below a level of 0.083 (Bakirov & Szekely 2005).
+    If time is short, epochs measure fewer rounds, so that the first look, before which there is no verdict, fits in. An
+    epoch's value is then noisier, but false alarms are no more frequent: for values with unequal variances, Student's t
+    exceeds its critical values less often, not more, below a level of 0.083 (Bakirov & Szekely 2005).
     """
 
     left: float
@@ -36,7 +36,7 @@ class Budget:
     more: float  # seconds that all further rounds of an epoch add
 
     def share(self) -> float:
-        """Return the part (0 to 1) of the optional rounds (beyond the fewest) that fits before the first look."""
+        """Return which part (0 to 1) of the optional rounds (beyond the fewest) fits in before the first look."""
         needed = stats.LOOKS[0] - self.done
         if needed <= 0 or not self.more:
             return 1.0
@@ -47,7 +47,7 @@ class Budget:
         return self.fixed + share * self.more <= self.left
 
     def charge(self, seconds: float, once: float, more: float, share: float) -> None:
-        """Subtract an epoch's `seconds`: `once` were for work that does not recur, `more` for optional rounds."""
+        """Subtract an epoch's `seconds`. Of these, `once` do not recur, and `more` were for optional rounds."""
         self.left -= seconds
         self.done += 1
         self.fixed = max(0.0, seconds - once - more)
@@ -71,7 +71,7 @@ def epochs(
     done: int,
     budget: float,
 ) -> Iterator[Item]:
-    """Yield the block of each measured cell, and proofs and kernels: what the workers loaded and compiled.
+    """Yield the block of each measured cell, and records of what the workers loaded (Proof) and compiled (Kernel).
 
     `wanted()` returns the ids of cells that need one more epoch. `first`: number of the next epoch; `done`: number of
     earlier epochs. A further epoch begins only if it fits into `budget` seconds.
@@ -154,7 +154,7 @@ def _package(
 def _warm_up(pool: WorkerPool, task: CellTask, loaded: set[tuple[str, str, str]]) -> None:
     """Make the cell's first calls, which import and compile, on all workers at once before any timing.
 
-    Does nothing if earlier cells have `loaded` the same code (workload and values of text axes), or if calls are slow.
+    Does nothing if calls are slow, or if cells with the same workload and text values are `loaded` already.
     """
     cell = task.cell
     named = {(cell.workload, axis, value) for axis, value in cell.params.items() if isinstance(value, str)}

@@ -1,4 +1,4 @@
-"""Estimate a run's duration from each cell's work, an assumed rate of the device, and the pacing rules.
+"""Estimate a run's duration from each cell's work, an assumed rate of the device, and the number of calls to time.
 
 The estimate may be wrong by a factor of a few.
 """

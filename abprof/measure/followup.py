@@ -1,13 +1,12 @@
-"""Measure, after all epochs, each cell's profiled pass and slices: one-second stretches of calls without pauses
-(--sustained).
+"""Measure, after all epochs, each cell's profiled pass (launches, times of phases) and with --sustained its slices.
 
 The profiled pass has processes of its own: profilers take seconds to start, and after torch's profiler CUPTI reports
 wrong times in the same process.
 
-Sides that take turns call by call share the clock and the power, so a change that costs power slows both. In slices
-each side runs alone for a second; the first third is not timed, so that the clock can settle. Slices of the same code
-vary between epochs (0.5 % for half a second on an H200), so slices give no verdict: a verdict that they contradict
-becomes `unclear`.
+A slice is one second of calls of one side without pauses; its first third is not timed, so that the clock can settle.
+Sides that take turns call by call share the clock and the power, so a change that costs power slows both; in slices it
+slows only its own side. Slices of the same code vary between epochs (0.5 % for half a second on an H200), so slices
+give no verdict: a verdict that they contradict becomes `unclear`.
 """
 
 from __future__ import annotations
@@ -37,15 +36,15 @@ _Rounds = tuple[tuple[Turn, ...], ...]
 
 
 def owed(plan: Plan, before: Sequence[Block]) -> set[str]:
-    """Return the ids of the cells that need follow-up measurements. `before`: the run's blocks."""
+    """Return the ids of the cells that still need follow-up measurements. `before`: the run's blocks."""
     return {*_slices_due(plan, before), *_to_profile(plan, before)}
 
 
 def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = math.inf) -> Iterator[Block]:
-    """Measure the profiled pass of each cell, then with --sustained as many epochs of slices as the first look needs.
+    """Measure the profiled pass of each cell, then with --sustained slices in as many epochs as the first look needs.
 
-    Leaves out what the blocks `before` already have, and arms that failed. `first`: number of the next epoch. After
-    `until` (time.monotonic()) no further profiled pass begins.
+    Leaves out what the run's blocks `before` already have, and arms that failed. `first`: number of the next epoch.
+    After `until` (time.monotonic()) no further profiled pass begins.
     """
     profiled, usual = _to_profile(plan, before), dict[str, dict[str, float]]()  # with its time a long call is made once
     for block in before:
@@ -67,7 +66,7 @@ def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = ma
 
 
 def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> Iterator[tuple[WorkerPool, Cell]]:
-    """Yield each of the cells `ids` with the workers of its package, which end after the package's last cell."""
+    """Yield each of the cells `ids` with its package's workers. The workers end after the package's last cell."""
     cells = [cell for cell in plan.cells if cell.id in ids]
     for kernel in dict.fromkeys(cell.kernel for cell in cells):
         with WorkerPool(plan.factory, plan.specs(kernel, sides), epoch) as pool:
@@ -102,7 +101,7 @@ def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
 
 
 def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: int, usual: dict[str, float]) -> Block:
-    """Make a cell's profiled pass: a block without rounds, with launches and phases. `usual`: arm -> ns of a call."""
+    """Profile a cell: return a block with launches and phase times, without rounds. `usual`: arm -> ns of a call."""
     began, clock, load = time.time(), time.monotonic(), plan.workload(cell)
     present = set(pool.start_order)
     takers = tuple(arm for arm in arms if arm.side in present)
@@ -111,7 +110,7 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: 
     for state in setup.states:
         setup.open(state)
         if state.opened is not None:
-            request = _pass_of(state.arm.id, state.opened.call_ns, phases=bool(load.phases))
+            request = _profile_request(state.arm.id, state.opened.call_ns, phases=bool(load.phases))
             phased: wire.Phased | None = setup.ask(state, request)
             if phased is not None:
                 recorded, census = load.phases and (phased.phases or phased.total), phased.census
@@ -138,8 +137,7 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: 
     )
 
 
-def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
-    """Return the request for a profiled pass: ten calls, fewer if they take over 0.1 s; two without `phases`."""
+def _profile_request(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
     calls = max(1, min(10, math.ceil(1e8 / max(call_ns, 1.0))))
     if phases:
         return wire.Phases(arm, calls, min(2, calls - 1))
@@ -150,7 +148,7 @@ def _pass_of(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 
 
 def _slices_due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
-    """Return cell -> number of epochs of slices still to measure (--sustained). Failed slices are not tried again.
+    """Return cell -> epochs of slices that it still needs (--sustained). Failed slices are not tried again.
 
     Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms to time.
     """
@@ -200,7 +198,7 @@ def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
 
 
 def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> tuple[int, _Rounds]:
-    """Measure a slice of every arm, then again in reverse order; return the calls of a slice and the two rounds.
+    """Measure a slice of every arm, then again in reverse order; return the number of calls in a slice, and two rounds.
 
     All arms make the same number of calls. The first arm changes with the epoch. Raises WorkerFault, WorkerDied.
     """

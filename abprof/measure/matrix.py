@@ -20,7 +20,7 @@ _JUDGES: dict[Timer, Judge] = {"events": "gpu", "graph": "graph", "cupti": "kern
 
 
 def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
-    """Return the clock whose times are judged on a device of `kind`. `timer` overrides what a workload `declared`."""
+    """Return the clock whose times are judged on a device of `kind`: `timer`, or what the workload `declared`."""
     if kind == "cpu":
         return "wall"
     wanted = declared or ("gpu" if kind == "cuda" else "wall")
@@ -30,7 +30,7 @@ def judge(timer: Timer, kind: str, declared: str = "") -> Judge:
 def workload(
     described: wire.Described, sha256: str, kind: str, peers: Sequence[str] = (), timer: Timer = "auto"
 ) -> Workload:
-    """Return a workload's record for run.json. `peers`: chosen with --peer; (): the workload's default peers."""
+    """Return a workload's record for run.json. `peers`: those named with --peer; (): the workload's default peers."""
     default = described.peers if described.default_peers is None else described.default_peers
     chosen = tuple(peer for peer in described.peers if peer in (peers or default) or "all" in peers)
     clock = judge(timer, kind, described.declared_judge)
@@ -95,7 +95,7 @@ def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[
 
 
 def set_axes(matrices: Mapping[str, Axes], settings: Sequence[str], *, commas: bool = True) -> dict[str, Axes]:
-    """Return workload -> axes, with the values replaced that `settings` give (--set AXIS=V1,V2).
+    """Return workload -> axes, with the values of `settings` (--set AXIS=V1,V2) in place of the preset's.
 
     `commas`: whether commas separate values. Raises AbprofError for an axis that no workload has, and for an axis or a
     value that is given twice.
@@ -175,7 +175,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
     """Return the cells that match `filters` (--only): AXIS=VALUE,VALUE or globs of ids.
 
     A cell must have one of the values of each axis and match any glob. Raises AbprofError for an unknown axis or value,
-    and if no cell is left (`preset`: where the preset was chosen).
+    and if no cell is left (naming the option `preset` if there are no filters).
     """
     chosen = tuple(cells)
     by_axis: dict[str, set[str]] = {}
@@ -213,7 +213,7 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
 def arms(
     load: Workload, sides: Sequence[Side], builds: Sequence[Build], *, control: bool, peers: bool
 ) -> tuple[Arm, ...]:
-    """Return the arms that take turns in a cell: each side or each variant of each side, then the control and the peers."""
+    """Return the arms that take turns in a cell: each side, or each variant of it, then the control and the peers."""
     variants = variants_of(load, builds)
     rows = [
         Arm(id=arm_id(side.id, variant), side=side.id, variant=variant)
@@ -236,9 +236,9 @@ def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
 def controls(
     cells: Sequence[Cell], sides: Sequence[Side], identical: Collection[str] = (), *, quick: bool = False
 ) -> set[str]:
-    """Return the ids of the cells that get a control arm, with little to much work; none for one side or if `quick`.
+    """Return the ids of the cells that get a control arm; none for one side or if `quick`.
 
-    Cells of `identical` code come first.
+    Chooses cells of `identical` code first, and among them some with little and some with much work.
     """
     if len(sides) == 1 or quick:
         return set()

@@ -70,7 +70,7 @@ class Plan:
         return next(load for load in self.run.workloads if load.name == cell.workload)
 
     def labelled(self, block: Block) -> Block:
-        """Return the block; if all sides run the same code in its cell, its outcomes are `identical`, not `ok`."""
+        """Return the block with outcomes `identical` in place of `ok` if all sides run the same code in its cell."""
         if block.cell not in self.identical:
             return block
         own = {arm.id for arm in self.arms[block.cell] if not arm.peer}
@@ -83,7 +83,7 @@ class Plan:
         return msgspec.structs.replace(block, outcomes=outcomes)
 
     def specs(self, kernel: str, ids: Sequence[str]) -> list[WorkerSpec]:
-        """Return the workers `ids` (sides, "control", "peers") of a package. Leaves out those whose build failed."""
+        """Return how to start the package's workers `ids` (sides, "control", "peers") whose build succeeded."""
         found = []
         for id in ids:
             side = self.checkouts["base" if id in STANDING_IN else id]
@@ -115,7 +115,7 @@ def make_plan(
 
     Measures the device's peak rates once in a run, but not if `dry`.
     """
-    source, files, digest = _lay_out(place, trees, continued.run.workloads_from if continued else "")
+    source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
     factory = _factory(place, trees, files, logs)
     factory.forks.start(factory.argv("base"), at_once=not dry)
     found, chains, ceilings = _surveyed(place, factory, digest, continued, dry=dry)
@@ -148,8 +148,8 @@ def make_plan(
     )
 
 
-def _lay_out(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
-    """Copy the workloads and make an empty scratch folder, beside the worktrees. `recorded`: a continued run's folder.
+def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
+    """Copy the run's workloads, or the `recorded` ones, and make an empty scratch folder, both beside the worktrees.
 
     Returns the original folder, workload -> copied file, and the SHA-256 of all content.
     """
@@ -200,7 +200,7 @@ def _surveyed(
 def _contained(
     place: RunContext, factory: WorkerFactory, chains: Mapping[str, Toolchain], *, dry: bool
 ) -> tuple[WorkerFactory, tuple[str, ...]]:
-    """Return the factory with sandbox and toolchains, and notes on the sandbox. Raises AbprofError without cupti."""
+    """Return the factory with sandbox and toolchains, and notes to show. Raises AbprofError if CUPTI is missing."""
     options = place.options
     if options.by_timer == "cupti" and place.device.kind != "cpu":
         _require_cupti(options.asked_by("--timer"), factory.workers, chains)
@@ -273,7 +273,7 @@ def assign_arms(
 ) -> tuple[Plan, list[Block]]:
     """Return the plan with builds and every cell's arms, and a block for each cell that need not be measured.
 
-    `blocks`: earlier blocks; their cells get no such block. Raises AbprofError if a continued run's build differs.
+    Cells that have earlier `blocks` get no such block. Raises AbprofError if a continued run's build differs.
     """
     folders = {
         name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}
@@ -307,7 +307,7 @@ def assign_arms(
 
 
 def unmeasured(cell: Cell, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
-    """Make a block without rounds for a cell that is not measured (identical code, a broken workload)."""
+    """Make a block without rounds for a cell that is not measured, such as one of identical code."""
     return Block(
         epoch=0,
         cell=cell.id,
@@ -369,7 +369,7 @@ def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...
 
 
 def check_packages(place: RunContext, plan: Plan) -> None:
-    """Raise AbprofError if no side has the files of any package."""
+    """Raise AbprofError if every package is missing on every side."""
     jobs = _jobs(plan)
     reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
     if jobs and all(reasons):

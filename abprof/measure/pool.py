@@ -33,7 +33,7 @@ class WorkerSpec:
 
 
 class WorkerPool:
-    """The workers of one epoch. A `with` block starts them all, and ends them when the block ends."""
+    """The workers of one epoch. They start when a `with` block begins, and end when it ends."""
 
     def __init__(self, factory: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int) -> None:
         self.factory = factory
@@ -89,9 +89,9 @@ class WorkerPool:
         return True
 
     def warm(self, opens: Mapping[str, wire.Open]) -> list[str]:
-        """Open a cell on each worker and close it, so that all compile at once. Return the ids of workers that hung.
+        """Prepare a cell in several workers at once (`opens`: worker id -> request). Return ids of workers that hung.
 
-        Other errors are ignored here: they occur again, and are recorded, when the cell is measured.
+        The workers compile in parallel. Other errors are ignored: they will be recorded when the cell is measured.
         """
         hung = [id for id, reply in self._ask_all(opens).items() if isinstance(reply, WorkerHung)]
         self.close()
@@ -113,13 +113,13 @@ class WorkerPool:
         return self._workers[id]
 
     def retire(self, id: str) -> None:
-        """Kill the worker, whose state cannot be trusted. The next call of `worker` starts a new one."""
+        """Kill a worker that may be in a bad state. The next call of `worker` starts a new one."""
         worker = self._workers.get(id)
         if worker is not None:
             worker.kill()
 
     def judge(self) -> Worker:
-        """Return the worker that checks outputs and loads no code under test. Raises WorkerDied, WorkerFault."""
+        """Return the worker that checks outputs and loads no code under test. Raises WorkerDied or WorkerFault."""
         if self._judge is None or not self._judge.alive:
             if self._judge is not None:
                 self._judge.kill()
@@ -128,7 +128,7 @@ class WorkerPool:
         return self._judge
 
     def close(self) -> None:
-        """Close the open cell on every living worker. Kill each worker that fails to close the cell."""
+        """Free the current cell's inputs in every living worker. Kill each worker that fails to do so."""
         for id, reply in self._ask_all(wire.Close()).items():
             if isinstance(reply, Exception):
                 self._workers[id].kill()
@@ -139,7 +139,7 @@ class WorkerPool:
         return worker.pid if worker is not None and worker.alive else None
 
     def prove(self) -> dict[str, wire.Proved]:
-        """Check which files each living worker has loaded. A worker that does not answer fails the check."""
+        """Check that each living worker has loaded only allowed files. A worker without an answer counts as failed."""
         proofs: dict[str, wire.Proved] = {}
         for id, reply in self._ask_all(wire.Prove()).items():
             if isinstance(reply, WorkerDied | WorkerFault):
@@ -174,7 +174,7 @@ class WorkerPool:
         return replies
 
     def proofs(self) -> Iterator[Proof]:
-        """Check the loaded files, and yield the result for each living worker except the peers' worker."""
+        """Call `prove`, and yield a record of the result for each living worker except the peers' worker."""
         for id, proved in self.prove().items():
             if self._workers[id].alive and id != PEERS:
                 yield Proof(
@@ -199,7 +199,7 @@ class WorkerPool:
 
 @dataclass(frozen=True)
 class Foreground:
-    """The command by which a profiler starts a worker process. The process writes its outcome to the file `result`."""
+    """The command of a worker process that a profiler starts, and the file to which the process writes its outcome."""
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
@@ -207,7 +207,7 @@ class Foreground:
     result: Path
 
     def outcome(self, code: int) -> wire.Finished:
-        """Return the outcome that the process wrote; without one, a crash with the exit code `code`."""
+        """Return the outcome in the file `result`, or a crash with exit code `code` if the file cannot be read."""
         with contextlib.suppress(OSError, OverflowError, *UNREADABLE):
             return msgspec.convert(untrusted(self.result.read_bytes()), wire.Finished)
         return wire.Finished("crash", how_ended(code))
@@ -222,9 +222,9 @@ def foreground(
     warmup: int,
     runs: int,
     seed: int,
-    facts: bool = False,
+    facts: bool = False,  # whether the process also reports facts of the workload, such as tile sizes
 ) -> Foreground:
-    """Return the command for one call of `arm`, then `warmup + runs` calls. `facts`: report facts too."""
+    """Return the command of a process that calls `arm` once to compile, then `warmup + runs` times."""
     place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
     file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
     start = factory.start(spec.id, factory.mount(spec.checkout, spec.package, place))

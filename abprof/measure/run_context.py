@@ -1,6 +1,6 @@
 """Find options, repository, devices, sides and folders of a run, before anything is built or measured.
 
-Three context managers last as long as a run: `worktrees` (files of the sides), `alone` (devices) and `signals`.
+The context managers `worktrees`, `alone` (reserves the devices) and `signals` then enclose the run.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ class RunContext:
 
     @property
     def commits(self) -> repo.Repository:
-        """Return the git repository. Raises AbprofError for a folder without git."""
+        """Return the git repository, from which commits can be read. Raises AbprofError for a folder without git."""
         return self.repository.with_commits()
 
     @property
     def label(self) -> str:
-        """Return the name of this run that other runs show while they wait for its devices."""
+        """Return a name of this run, to be shown by other runs that wait for its devices."""
         return f"abprof {' '.join(side.label for side in self.sides)} in {self.repository.path}"
 
     @property
@@ -75,9 +75,9 @@ class RunContext:
 
 
 def look_around(options: Options, view: View, run: Run | None = None) -> RunContext:
-    """Find repository, devices and folders, and resolve the refs. Raises AbprofError for options that cannot work.
+    """Find repository, devices and folders, and resolve the refs. Raises AbprofError for unusable options.
 
-    `run`: for a shard, the whole run, whose id and sides are used; None: a new run.
+    `run`: if this process measures a shard, the run whose id and sides it takes over; None: a new run.
     """
     cache, state = paths.cache_dir(), paths.state_dir()
     for line in repo.sweep(cache):
@@ -117,7 +117,6 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
 def _sides(
     repository: _Repository, options: Options, file: File, view: View
 ) -> tuple[tuple[Side, ...], tuple[str, ...], File]:
-    """Return the sides that `options.specs` name, notes on these sides, and the configuration."""
     kernels = tuple(entry.path for entry in file.kernels.values() if entry.path) or ("kernels",)
     kernels = () if options.command else kernels  # a command may use any file
     timeout = options.under(file).build_timeout
@@ -149,7 +148,7 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
 
 
 def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
-    """Return the devices to use, and a note on each device left out. Raises AbprofError if options name too many."""
+    """Return the devices to use, and notes on unused devices. Raises AbprofError if options contradict each other."""
     reasons = {
         "a command is run on one device": bool(options.command),
         f"--probe {','.join(options.probe)} looks at one device": bool(options.probe),
@@ -173,7 +172,7 @@ def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
 
 
 def _repository(options: Options, cache: Path) -> _Repository:
-    """Return the repository, or a folder without git if all sides are releases. Raises AbprofError for neither."""
+    """Open the git repository. If there is none, but all sides are releases, a plain folder takes its place."""
     path = Path(options.repo).expanduser()
     try:
         return repo.open_repository(path, cache=cache)
@@ -184,7 +183,7 @@ def _repository(options: Options, cache: Path) -> _Repository:
 
 
 def _file(repository: _Repository, options: Options) -> File:
-    """Read the configuration: with $CI set that of base, so that a target cannot change it; else the working tree's."""
+    """Read the configuration from the working tree, or under CI from base's commit, which a target cannot change."""
     released = repo.is_release(options.specs[0]) if options.specs else False
     if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
@@ -214,16 +213,16 @@ def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
 
 
 def worktrees(place: RunContext, run_id: str) -> contextlib.AbstractContextManager[tuple[Checkout, ...]]:
-    """Return a context manager: while its block runs, each side has a folder with its files."""
+    """Return a context manager that gives each side a folder with its files while the block runs."""
     return repo.checkouts(place.repository, place.sides, run=run_id, submodules=place.submodules)
 
 
 @contextlib.contextmanager
 def alone(place: RunContext, view: View, *, wait: bool) -> Iterator[RunContext]:
-    """Reserve the devices while the block runs, and yield the context with the reserved devices.
+    """Reserve devices while the block runs. Yield `place` with only the devices that could be reserved.
 
     `wait`: wait for devices that other runs hold. Raises AbprofError if a named device, or every device, is in use.
-    Also wipes secrets from /proc/PID/environ, which code under test could read.
+    First erases secrets from this process's environment in /proc, where code under test could read them.
     """
     environment.scrub_secrets(place.file.environment.allow)
     if place.options.executor:  # each shard reserves its own device, which may be this one

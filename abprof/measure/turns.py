@@ -1,4 +1,4 @@
-"""Choose calls per turn, rounds per epoch and the order of arms, and reject rounds. All arms have the same rules."""
+"""Plan an epoch (calls per turn, number of rounds, order of the arms), and find the rounds to reject."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Pace:
 
 
 def timer_of(kind: str, judge: Judge) -> str:
-    """Return the name of the timer for the judged time `judge` on a device of `kind`."""
+    """Return the name of the timer to judge by (`judge`: gpu, graph, kernels or wall) on a device of `kind`."""
     if judge == "wall" and kind == "cuda":
         return WALL_CLOCK
     return {"graph": CUDA_GRAPH, "kernels": CUPTI}.get(judge, TIMER[kind])
@@ -82,8 +82,8 @@ def pace(
 ) -> Pace:
     """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make.
 
-    `timer`: its name; "": the default of `kind`. `share`: fraction (0 to 1) of the rounds beyond the fewest to measure.
-    `options.precision` adds rounds on a CPU only: on a GPU more rounds do not reduce differences between processes.
+    `share`: part of the optional rounds to measure, from 0 (none) to 1 (all). `timer`: "" for the default of `kind`.
+    `options.precision` adds rounds on a CPU only: on a GPU, fresh processes differ more than the rounds of one process.
     """
     narrowest = min(options.margin, options.precision or options.margin)
     scale = 1.0 if kind == "cuda" else max(1.0, min(4.0, options.margin / narrowest))
@@ -128,9 +128,9 @@ def pace(
 
 
 def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
-    """Return the fewest rounds of an epoch whose fastest arm takes `call_ns` per call.
+    """Return the least number of rounds in an epoch, given the time of a call of its fastest arm.
 
-    One round is enough only if the timer reads the device's clock: else the order of the calls could bias their times.
+    A single round needs a timer that reads the device's clock; else the order of the calls could bias their times.
     """
     if kind != "cuda" or call_ns < wire.MIDDLE_CALL:
         return FEWEST
@@ -140,7 +140,7 @@ def fewest_rounds(kind: str, call_ns: float, timer: str = "") -> int:
 
 
 def levelled(row: Sequence[Turn]) -> list[Turn]:
-    """Return the turns of a round with equal launch costs; unchanged if a reading is not positive.
+    """Correct the turns of a round for different launch costs. Change nothing if a reading is not positive.
 
     The cost of a launch differs between processes by some 0.1 us, 1 % of a 10 us kernel. Each turn therefore also times
     empty launches. Their time is subtracted from the turn's value, and their mean time over the round is added.
@@ -152,10 +152,10 @@ def levelled(row: Sequence[Turn]) -> list[Turn]:
 
 
 def settled(rounds: Sequence[Sequence[float]], wanted: float, fewest: int = FEWEST) -> bool:
-    """Whether an epoch has enough rounds: median log ratios to the first arm have standard errors up to `wanted`.
+    """Whether an epoch has enough rounds to know each arm's median log ratio to the first arm.
 
-    `rounds`: for each round, the times of all arms in ns. The size of the ratios plays no part, so that stopping early
-    cannot favour a verdict. The standard error of the median of n normal values is sqrt(pi / 2) sd / sqrt(n).
+    `rounds`: per round, the times of all arms in ns. `wanted`: the largest standard error of a median, which for n
+    normal values is sqrt(pi / 2) sd / sqrt(n). The ratios' size plays no part, so an early stop favours no verdict.
     """
     if len(rounds) < max(fewest, _FEWEST_MIDDLE) or len(rounds) % 2:
         return False
@@ -174,9 +174,9 @@ def spread(values: Sequence[float]) -> float:
 
 
 def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[int, int, str]]) -> dict[int, str]:
-    """Return round number -> reason, for rounds with an impossible reading or during a `bad` period of the device.
+    """Return round number -> why to reject the round: an impossible reading, or a bad period of the device.
 
-    `bad`: (from, to, reason), in ns on the clock of `origin`. Turns have their start and end in ns after `origin`.
+    `bad`: (from, to, reason) of each such period, in ns. `origin`: the time in ns from which turns count start and end.
     """
     found: dict[int, str] = {}
     for number, row in enumerate(rounds):
@@ -197,7 +197,7 @@ def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[
 def ranked(items: Sequence[T], number: int) -> list[T]:
     """Return the items in the order for epoch `number` (0 is the first).
 
-    Odd epochs exchange the first two items (base, target). Each of n items has every place twice in 2 n epochs.
+    Odd epochs exchange the first two items (base, target). In 2 n epochs, each of n items is twice at every place.
     """
     at = number // 2 % max(1, len(items))
     begun = [*range(at, len(items)), *range(at)]
@@ -226,6 +226,6 @@ def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]
 
 
 def epoch_cost(kind: str, arms: int) -> tuple[float, float]:
-    """Return rough seconds of an epoch: (to start workers and open `arms` arms, to time the turns of these arms)."""
+    """Return rough seconds of an epoch: (to start the workers and prepare the arms, to time the arms' turns)."""
     start = {"cuda": 6.0, "cpu": 5.0, "simulated": 0.2}[kind]
     return start + 0.1 * arms, _SECONDS[kind] * arms

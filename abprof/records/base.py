@@ -35,11 +35,11 @@ UNJUDGED_METRICS = (SUSTAINED, *_GONE)
 
 
 def untrusted(data: bytes) -> Any:
-    """Decode JSON from code under test. Raises one of UNREADABLE, or OverflowError for an integer above 64 bits."""
+    """Decode untrusted JSON. Raises an exception in UNREADABLE, or OverflowError for an integer above 64 bits."""
     loose = msgspec.json.decode(data)
     msgspec.msgpack.encode(loose)  # raises for values that run.json cannot store
     return loose
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base class of records: frozen, keyword-only (to be repeated in each subclass), and without unknown keys."""
+    """Base class of records: frozen, and without unknown keys. `kw_only` is not inherited: subclasses repeat it."""

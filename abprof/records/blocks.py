@@ -13,7 +13,7 @@ LONGEST_CALL = 1e18  # ns, thirty years: no working clock reads more, and sums o
 class Turn(msgspec.Struct, frozen=True, array_like=True):
     """One turn of one arm (a few timed calls), stored as an array of its fields.
 
-    If `empty` is timed, `value` is corrected for the cost of a launch (`levelled` in abprof/measure/turns.py).
+    If `empty` is not 0, `value` is already corrected for the cost of launches (`levelled` in abprof/measure/turns.py).
     """
 
     arm: int  # index into Block.arms
@@ -27,7 +27,7 @@ class Turn(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Outcome(Record, frozen=True, kw_only=True):
-    """Status and results, but not the times, of one arm in one block."""
+    """Status and results of one arm in one block. The arm's times are in the block's turns."""
 
     status: Status
     reason: str = ""  # why the status is not `ok`
@@ -87,7 +87,7 @@ class Block(Record, frozen=True, kw_only=True):
         return not self.beside and self.metric not in UNJUDGED_METRICS
 
     def coherent(self) -> None:
-        """Raise ValueError if a turn of this block has an arm index or a time out of range."""
+        """Check the turns of this block. Raises ValueError for an arm index or a time out of range."""
         dropped, timed = frozenset(self.rejected), self.judged or self.beside
         for number, row in enumerate(self.rounds):
             for turn in row:
@@ -96,4 +96,4 @@ class Block(Record, frozen=True, kw_only=True):
                 if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
                     raise ValueError("a turn has an integer of more than 64 bits")
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
-                    raise ValueError(f"round {number} is not rejected, but has a time out of range")
+                    raise ValueError(f"round {number} has a time out of range, but is not marked as rejected")

@@ -38,7 +38,7 @@ class Build(Record, frozen=True, kw_only=True):
 
 
 class Proof(Record, frozen=True, kw_only=True):
-    """A check of loaded files: whether a worker had loaded only files that its side may load."""
+    """Result of checking that a worker has loaded only files that its side may load."""
 
     epoch: int
     side: str
@@ -52,7 +52,7 @@ class Proof(Record, frozen=True, kw_only=True):
 
 
 class Function(Record, frozen=True, kw_only=True):
-    """A function of a shared object. `code`: hash of its instructions. `classes`: number of instructions by class."""
+    """A function of a shared object: a hash of its instructions, and how many there are of each class."""
 
     name: str
     code: str
@@ -61,9 +61,9 @@ class Function(Record, frozen=True, kw_only=True):
 
 
 class Kernel(Record, frozen=True, kw_only=True):
-    """A compiled kernel, or a shared object of the kernel package, that a worker of this side had loaded.
+    """A compiled kernel, or a shared object of the kernel package, that a worker of this side loaded.
 
-    None: not recorded. `missing`: why the machine code was not read; "": the code was read.
+    A field that was not recorded is None. `missing` says why the machine code was not read; "": it was read.
     """
 
     side: str

@@ -10,7 +10,7 @@ from abprof.records.messages import Value
 
 
 class Side(Record, frozen=True, kw_only=True):
-    """One side of the comparison: a commit (a ref, resolved once), the working tree (`.`), or an installed release."""
+    """One side of the comparison: the commit of a git ref, the working tree (`.`), or an installed release."""
 
     id: str  # base, target, target2, ...
     spec: str  # as the user typed it
@@ -22,7 +22,7 @@ class Side(Record, frozen=True, kw_only=True):
 
     @property
     def anew(self) -> str:
-        """Return the argument that names this side in a repeated run. Files of `.` may have changed by then."""
+        """Return the command-line argument that names this side when the run is repeated."""
         return {"commit": self.commit, "worktree": ".", "dist": self.spec}[self.kind]
 
 
@@ -50,7 +50,7 @@ class Package(PackageTable, frozen=True, kw_only=True):
     name: str
 
     def of(self, side: Side) -> Package:
-        """Return the package's settings on `side`. A release needs no settings about files or the build."""
+        """Return the package's settings for `side`: for a release, which is already built, only `module` and `env`."""
         if side.kind != "dist":
             return self
         return Package(name=self.name, module=self.module or self.name, env=self.env)
@@ -90,8 +90,8 @@ STANDING_IN = frozenset({"control", PEERS})  # names of further workers of base'
 class Arm(Record, frozen=True, kw_only=True):
     """What is timed in a cell: a side, a variant of a side, a library peer, or the control (a second copy of base).
 
-    The id is `SIDE`, `SIDE:VARIANT`, `peer:NAME`, `control` or `control:VARIANT`. A peer's `side` is `base`,
-    whose workload declares the peer.
+    The id is `SIDE`, `SIDE:VARIANT`, `peer:NAME`, `control` or `control:VARIANT`. A peer has the side `base`,
+    because base's workload declares the peer.
     """
 
     id: str
@@ -108,6 +108,6 @@ class Arm(Record, frozen=True, kw_only=True):
 
     @property
     def worker(self) -> str:
-        """Return the name of the worker that runs the arm. Peers have their own worker: in base's worker they would
-        shorten the turns of base that follow theirs (docs/MEASUREMENT.md)."""
+        """Return the name of the worker that runs the arm. Peers do not run in base's worker: there a peer's turn
+        would make the next turn of base faster (docs/MEASUREMENT.md)."""
         return PEERS if self.peer else self.side

@@ -20,7 +20,7 @@ class Exit(IntEnum):
 
 
 def place_of(key: str, file: str, lines: Mapping[str, int]) -> str:
-    """Return where `key` stands, like `abprof.toml:3, defaults.preset`. `lines`: the line of each key or its table."""
+    """Return the place of `key`, like `abprof.toml:3, defaults.preset`. `lines`: key or table -> line number."""
     above = key
     while above and above not in lines:
         above = above.rpartition(".")[0]

@@ -3,7 +3,7 @@
 This module imports only the standard library, because workers run in the interpreter under test. The parent sends
 a request, then reads its reply:
     {"id": 7, "do": "turn", "args": {...}}      ->  {"id": 7, "reply": {...}}  |  {"id": 7, "fault": {...}}
-VERBS has the classes of `args` and `reply` for each `do`; docs/schemas/wire.schema.json is generated from VERBS.
+VERBS maps each `do` to the classes of `args` and `reply`. docs/schemas/wire.schema.json is generated from VERBS.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Band:
 
 @dataclass(frozen=True)
 class Sweep:
-    """A workload's SWEEP: how to compare cases that differ only in density."""
+    """A workload's SWEEP: how to compare cases that differ only in density (the computed fraction)."""
 
     axes: tuple[str, ...]  # axes that determine the density; cases with equal values on all other axes form one curve
     bands: tuple[Band, ...] = ()
@@ -68,7 +68,7 @@ class Sweep:
 
 @dataclass(frozen=True)
 class Workload:
-    """Those declarations of a workload module that run.json stores."""
+    """The declarations of a workload module, as far as run.json stores them."""
 
     name: str
     kernel: str
@@ -113,7 +113,7 @@ class CheckResult:
 
 @dataclass(frozen=True)
 class Launch:
-    """The launches of one kernel with one grid in a call; on a CPU, of one torch operation. None or empty: unknown."""
+    """All launches of one kernel with one grid in a call (on a CPU: of one torch operation). None or empty: unknown."""
 
     name: str
     count: int
@@ -138,7 +138,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Census:
-    """The launches of one call of an arm, from a profiled pass in which all calls launched the same kernels."""
+    """The launches of one call of an arm, as profiled. All profiled calls launched the same kernels."""
 
     launches: tuple[Launch, ...] = ()
     hidden_ns: float | None = None  # part of the kernels' time that overlaps another kernel
@@ -199,7 +199,7 @@ class Describe:
 
 @dataclass(frozen=True)
 class Described(Workload):
-    """All declarations of a workload module. `presets`: preset name -> list of (axis names, rows of their values)."""
+    """All declarations of a workload module. `presets`: preset name -> list of (axis names, rows of values)."""
 
     presets: dict[str, list[tuple[list[str], list[Any]]]] = field(default_factory=dict)
     declared_judge: str = ""  # the module's JUDGE; "": chosen by device
@@ -214,7 +214,7 @@ class Screen:
 
 @dataclass(frozen=True)
 class Screened:
-    """Reply to `Screen`. For each case: why to skip it ("": measure), its FLOPs, its bytes."""
+    """Reply to `Screen`, with an entry per case. `skips`: why to skip the case; "": measure it."""
 
     skips: list[str]
     flops: list[float | None]
@@ -271,7 +271,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Open:
-    """Request: make the inputs and the operation of one cell and arm, and make untimed calls to warm up."""
+    """Request: prepare one arm of one cell: make its inputs and operation, and warm up with untimed calls."""
 
     workload: str
     case: dict[str, Value]
@@ -293,7 +293,7 @@ class Opened:
 
 @dataclass(frozen=True)
 class Capture:
-    """Request: capture a call of the open arm in a CUDA graph, which turns replay until the inputs are made again."""
+    """Request: capture a call of an arm in a CUDA graph. Turns replay the graph until the inputs are re-allocated."""
 
     arm: str
 
@@ -309,7 +309,7 @@ class Captured:
 
 @dataclass(frozen=True)
 class Check:
-    """Request: compare the open arm's outputs with the reference. The first check of a cell computes the reference."""
+    """Request: compare an arm's outputs with the reference. The first check of a cell computes the reference."""
 
     arm: str
     expected: str  # file in scratch that stores the reference
@@ -320,14 +320,14 @@ class Check:
 
 @dataclass(frozen=True)
 class Checked(CheckResult):
-    """Reply to `Check`: the result, and the facts that the workload and the operation report."""
+    """Reply to `Check`: the result, and what the workload reports about this cell and arm, such as its density."""
 
     facts: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Hand:
-    """Request: call the open arm on inputs of `seed` and write the outputs to a file, which another worker checks."""
+    """Request: call an arm on inputs made from `seed`, and write the outputs to a file for another worker to check."""
 
     arm: str
     seed: int
@@ -371,12 +371,12 @@ class Turned:
 
 @dataclass(frozen=True)
 class Close:
-    """Request: free every open arm of the cell."""
+    """Request: free the inputs and operations of all arms of the current cell."""
 
 
 @dataclass(frozen=True)
 class Phases:
-    """Request: profile `discarded + calls` calls, and report the last `calls`."""
+    """Request: profile `discarded + calls` calls, and report the last `calls` of them."""
 
     arm: str
     calls: int
@@ -387,7 +387,7 @@ class Phases:
 
 @dataclass(frozen=True)
 class Phased:
-    """Reply to `Phases`: median ns per call of each declared phase; None: the profile has no range of the phase."""
+    """Reply to `Phases`: median ns per call of each declared phase; None if the profile lacks the phase's range."""
 
     phases: dict[str, float | None]
     total: float
@@ -453,7 +453,7 @@ NAMES = {args: verb for verb, (args, _) in VERBS.items()}
 
 @dataclass(frozen=True)
 class Foreground:
-    """The job of a worker that a profiler starts. The worker reads this from a file and gets no requests."""
+    """The task of a worker that a profiler starts. The worker reads the task from a file and gets no requests."""
 
     start: Start
     open: Open
@@ -477,7 +477,7 @@ pack = asdict  # record -> plain JSON values
 
 
 def dump(message: dict[str, Any]) -> bytes:
-    """Encode a message as a line of JSON. Raises ValueError for NaN or infinity. Lone surrogates become `?`."""
+    """Encode a message as a line of JSON. Raises ValueError for NaN or infinity. Invalid Unicode becomes `?`."""
     return _ENCODER.encode(message).encode(errors="replace") + b"\n"
 
 

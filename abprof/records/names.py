@@ -28,7 +28,7 @@ def short_labels(cells: Sequence[Cell]) -> dict[str, str]:
 
 
 def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
-    """Return a label for file names for each (label, commit), all different."""
+    """Turn each (label, commit) into a label for file names. All results are different."""
     found: list[str] = []
     for label, commit in labels:
         found.append(safe_label(label, set(found), commit))
@@ -38,7 +38,7 @@ def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
 def safe_label(label: str, taken: Set[str], commit: str) -> str:
     """Make `label` safe for file names: at most 60 ASCII letters, digits, `.`, `_`, `-`, not starting with dot or dash.
 
-    If `taken` has the result (in upper or lower case), append digits of `commit`, and then a number if need be.
+    If `taken` has the result (ignoring case), append digits of `commit`, and then a number if need be.
     """
     letters = "".join(sign for sign in unicodedata.normalize("NFKD", label) if not unicodedata.combining(sign))
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip(".-")[:LONGEST].rstrip(".-") or commit[:10]
@@ -49,7 +49,7 @@ def safe_label(label: str, taken: Set[str], commit: str) -> str:
 
 
 def row_file(cell: str, variant: str) -> str:
-    """Return CELL-HASH, with which the names of a row's files begin. No two rows have the same."""
+    """Return CELL-HASH, a prefix for names of files about one cell and variant, which no other shares."""
     row = f"{cell} {variant}".strip()
     digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
     return f"{safe_label(row, set(), digest)}-{digest}"

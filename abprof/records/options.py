@@ -76,7 +76,7 @@ class File(Tables, frozen=True):
         return place_of(key, self.name, self.lines)
 
     def of(self, root: Path) -> Self:
-        """Return the tables with the interpreters' relative paths made absolute, from the working tree `root`."""
+        """Return the tables with absolute paths of interpreters. Relative paths start at the folder `root`."""
         whole = {
             side: str(root.absolute() / os.path.expanduser(name)) if "/" in name else name  # noqa: PTH111 - an unknown ~user stays as it is
             for side, name in self.python.items()
@@ -84,7 +84,7 @@ class File(Tables, frozen=True):
         return msgspec.structs.replace(self, python=whole)
 
     def package(self, name: str) -> Package:
-        """Return the settings of the package `name`, from its table, or the defaults if it has no table."""
+        """Return the settings of the package `name`: those of its table, or defaults if there is no table."""
         return Package(name=name, **msgspec.structs.asdict(self.kernels.get(name, PackageTable())))
 
 
@@ -155,7 +155,7 @@ class Options(Record, frozen=True):
     filled: tuple[str, ...] = ()  # options whose value comes from [defaults]
 
     def under(self, file: File) -> Options:
-        """Return the options, with values from `file` for those that are not given."""
+        """Return the options. Options that were not given take their values from abprof.toml (`file`)."""
         default, table = file.defaults, file.executor.get(self.executor.partition(":")[0], {})
         words = {name: str(v).lower() if isinstance(v, bool) else f"{v}" for name, v in table.items()}
         return msgspec.structs.replace(
@@ -169,7 +169,7 @@ class Options(Record, frozen=True):
         )
 
     def resolved(self, kind: str, judge: Judge) -> Options:
-        """Return the options for run.json, with values for the `kind` of device: cpu, cuda or simulated."""
+        """Return the options as run.json stores them, with defaults for the `kind` of device (cpu, cuda, simulated)."""
         threshold, margin = self.percents(kind)
         rules = (self.file or File()).threshold
         return msgspec.structs.replace(
@@ -190,11 +190,11 @@ class Options(Record, frozen=True):
 
     @property
     def by_timer(self) -> Timer:
-        """Return the requested timer, or `auto`. A command that prints its own times always has `auto`."""
+        """Return the value of --timer, or `auto`. It is always `auto` for a command that prints its own times."""
         return "auto" if self.command else self.timer or "auto"
 
     def threshold_of(self, cell: str) -> float:
-        """Return a cell's threshold in per cent: of the first matching `[[threshold]]` entry, else of the run."""
+        """Return a cell's threshold in per cent: that of the first matching `[[threshold]]` entry, else the run's."""
         return next((pct for pattern, pct in self.thresholds or () if fnmatchcase(cell, pattern)), self.threshold)
 
     def percents(self, kind: str) -> tuple[float, float]:
@@ -208,7 +208,7 @@ class Options(Record, frozen=True):
 
 
 def upgraded(run: dict[str, Any]) -> dict[str, Any]:
-    """Convert a decoded run.json of an older abprof to the present schema, without fields that no longer exist."""
+    """Convert a decoded run.json of an older abprof to the present schema, and drop fields that no longer exist."""
     for name in ("observations", "comparisons", "within", "controls"):
         for row in run.get(name, ()):
             for gone in ("uncaptured", "graph_pct", "graph_low_pct", "graph_high_pct"):
@@ -227,7 +227,7 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
 
 
 def worker_argv() -> tuple[str, ...]:
-    """Return the argv of the simulated worker that tests name in $ABPROF_WORKER, a JSON list; () if unset."""
+    """Return the command of a simulated worker, which tests set in $ABPROF_WORKER as a JSON list; () if unset."""
     try:
         return msgspec.json.decode(os.environ.get("ABPROF_WORKER") or "[]", type=tuple[str, ...])
     except UNREADABLE as error:

@@ -8,7 +8,7 @@ from abprof.records.errors import AbprofError
 
 
 def seconds(text: str, where: str) -> float:
-    """Return the seconds in `text`, like "90", "90s", "10m" or "1.5h". `where`: option or line, for the AbprofError."""
+    """Return the seconds in `text`, like "90", "90s", "10m" or "1.5h". Raises AbprofError (with `where`) if invalid."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(s|m|h|)", text.strip())
     if not match or float(match[1]) <= 0:
         raise AbprofError(f"{text!r} is not a duration", where=where, advice="write 90s, 10m or 1.5h")
@@ -16,7 +16,7 @@ def seconds(text: str, where: str) -> float:
 
 
 def percent(text: str, where: str) -> float:
-    """Return the number in `text`, like "1.5" or "1.5%". Raises AbprofError, with `where`, unless 0 < value < 1000."""
+    """Return the number in `text`, like "1.5" or "1.5%". Raises AbprofError (with `where`) unless 0 < value < 1000."""
     try:
         value = float(text.strip().removesuffix("%"))
     except ValueError:

@@ -53,7 +53,7 @@ class Toolchain(Record, frozen=True, kw_only=True):
 
 
 class Loss(Record, frozen=True, kw_only=True):
-    """A shard that ended before its `cells` were decided. Another shard measured these cells from the start."""
+    """A shard that ended before its `cells` had verdicts. Another shard measured these cells from the start."""
 
     shard: int
     device: str
@@ -207,7 +207,7 @@ class Placed(Record, frozen=True, kw_only=True):
 
 
 class Finding(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of evidence.jsonl, in which one field is set. The file's lines complete the run.json of a killed run."""
+    """A line of evidence.jsonl, in which one field is set. If a run is killed, these lines complete its run.json."""
 
     proof: Proof | None = None
     kernel: Kernel | None = None

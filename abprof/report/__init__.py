@@ -1,7 +1,7 @@
 """Report a judged run: as web page, Markdown, CSV and JSON files, and as text for the terminal and output.txt.
 
 `write_all` writes all reports of a run folder, `rendered` returns one format as bytes, and `print_run` prints the run.
-All three make a `Page` of the run first. Other packages render their pages with `environment` and `asset`.
+All three take their content from a `Page`. Other packages render their pages with `environment` and `asset`.
 
 The modules `sentences` (wording) and `text` (numbers and untrusted text) are public too. `legacy`, `probes`, `scripts`,
 `suite_csv` and `terminal` serve one command each.

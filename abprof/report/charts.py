@@ -30,7 +30,7 @@ class Strip:
         self.levels = [(pct, f"{pct:+.1f} %") for pct in (self.half, -self.half)] + [(0.0, f"±{self.limit:g} %")]
 
     def y(self, pct: float) -> float:
-        """Return the place of `pct` in the chart, from 0 (top) to 1 (bottom). Values beyond the axis lie at an end."""
+        """Return the height of `pct` in the chart, from 0 (top) to 1 (bottom). Values beyond the axis get 0 or 1."""
         return 0.5 - max(-1.0, min(1.0, pct / self.half)) / 2
 
     def svg(self) -> Markup:

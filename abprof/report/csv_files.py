@@ -1,4 +1,4 @@
-"""Make cells.csv; write and read all CSV files.
+"""Read and write CSV files, and make cells.csv.
 
 Untrusted text is made safe for spreadsheets. The numbers in cells.csv are not rounded: times in ms, memory in bytes,
 changes in per cent of time (negative is faster). An empty cell means "not recorded".
@@ -24,9 +24,9 @@ _JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectab
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: Callable[[float], str] = repr) -> str:
-    """Return a CSV file with the columns `header`. `number` formats floats. None, or no value, becomes an empty cell.
+    """Return a CSV file with the columns `header`. `number` formats floats. None and missing values leave empty cells.
 
-    Raises ValueError if `header` lacks a column of a line.
+    Raises ValueError if a line has a column that `header` lacks.
     """
 
     def cell(value: Any) -> str:
@@ -40,7 +40,7 @@ def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: 
 
 
 def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
-    """Return the columns and lines of a CSV file, every cell as text. Raises AbprofError for an incomplete table."""
+    """Return the columns and lines of a CSV file, every cell as text. Raises AbprofError for a malformed table."""
     import pandas as pd
 
     try:  # the Python engine tells a short row from one with empty cells, and says where a quote stays open

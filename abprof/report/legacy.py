@@ -1,8 +1,8 @@
-"""Make JSON files like those of the scripts that abprof replaces, with the same keys and abprof's numbers.
+"""Make the JSON files of the scripts that abprof has replaced, with the same keys and abprof's numbers.
 
 The files are `analysis_results.json` (warp-specialised attention), `bubble_reduction.json` (mask patterns) and
-`fmha_scaling_results.json` (the ladder: the variants from first to last optimisation step, by sequence length). Each
-branch has its own files. A number that was not recorded is null; a step that did not run is left out.
+`fmha_scaling_results.json` (attention by sequence length: one step for each variant, from the first optimisation to the
+last). Each side has its own files. A number that was not recorded is null; a step that did not run is left out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BASELINE = "sdpa"  # the peer that is the baseline of fmha_scaling_results
 
 
 def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
-    """Return file name -> JSON text. Raises AbprofError if no workload of the run has such a file."""
+    """Return file name -> JSON text. Raises AbprofError if no workload of the run has such files."""
     made: dict[str, str] = {}
     labels = dict(zip((s.id for s in run.sides), safe_labels((s.label, s.commit) for s in run.sides), strict=True))
     for group in groups(run):
@@ -34,7 +34,7 @@ def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
                 made[f"{name}_{labels[side]}.json"] = json.dumps(content, indent=2, allow_nan=False) + "\n"
     if not made:
         advice = f"only {', '.join(sorted(_WRITERS))} have such files"
-        raise AbprofError("this format has no files for the workloads of the run", where=run.id, advice=advice)
+        raise AbprofError("no workload of this run has files in this format", where=run.id, advice=advice)
     return made
 
 
@@ -48,16 +48,15 @@ def _analysis(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wr
 
 
 def _bubbles(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Written:
-    for fixed, rows in _fixed(run, group, ("pattern", "sparsity")).items():
+    for fixed, rows in _by_file(run, group, ("pattern", "sparsity")).items():
         found: dict[str, dict[str, Any]] = {}
         for row in rows:
             pattern, sparsity = str(row.cell.params["pattern"]), str(row.cell.params["sparsity"])
-            found.setdefault(pattern, {})[sparsity] = _pattern(row, arm(row), blocks)
+            found.setdefault(pattern, {})[sparsity] = _times(row, arm(row), blocks)
         yield f"bubble_reduction{fixed}", found
 
 
-def _pattern(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> dict[str, Any]:
-    """Return a row's times in ms, from rounds not rejected: the first ten, and statistics of all; or an `error`."""
+def _times(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> dict[str, Any]:
     times = [
         turn.value / 1e6
         for block in blocks
@@ -79,17 +78,17 @@ def _pattern(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> dic
 
 
 def _scaling(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Written:  # noqa: ARG001
-    for fixed, rows in _fixed(run, group, ("seq_len",)).items():
+    for fixed, rows in _by_file(run, group, ("seq_len",)).items():
         by_length: dict[Value, dict[str, Row]] = {}
         for row in rows:
             by_length.setdefault(row.cell.params["seq_len"], {})[row.variant] = row
         lengths = sorted(by_length, key=str if any(isinstance(n, str) for n in by_length) else float)
-        results = [one for length in lengths if (one := _length(group, length, by_length[length], arm))]
+        results = [one for length in lengths if (one := _at_length(group, length, by_length[length], arm))]
         yield f"fmha_scaling_results{fixed}", {"config": _config(run, rows, arm), "results": results}
 
 
-def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) -> dict[str, Any] | None:
-    """Return the steps of one sequence length, with speed-ups over the first timed step; None if no step has a time."""
+def _at_length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) -> dict[str, Any] | None:
+    """Return times and speed-ups of the steps at one sequence length, or None if no step was timed."""
     first = next(iter(rows.values()))
     timed = [(0, BASELINE, value(seen, first.metric)) for cell, peer, seen in group.peers
              if (cell.id, peer.peer) == (first.cell.id, BASELINE) and seen.status != "wrong"]  # fmt: skip
@@ -113,7 +112,7 @@ def _length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) ->
 
 
 def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:
-    """Return the shape of the inputs, and the tile sizes and occupancy that the last step reports."""
+    """Return the inputs' shape, and the tile sizes and occupancy of the last variant that reports them."""
     params = rows[0].cell.params
     said = next((str(seen.facts["configuration"]) for row in reversed(rows)
                  if (seen := arm(row)) and "configuration" in seen.facts), "")  # fmt: skip
@@ -124,8 +123,8 @@ def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:
     return {**shape, **numbers, "platform": clean(run.machine.device)}
 
 
-def _fixed(run: Run, group: Group, moving: tuple[str, ...]) -> dict[str, list[Row]]:
-    """Return ending of a file name -> rows for the file, which have equal values on all axes other than `moving`."""
+def _by_file(run: Run, group: Group, moving: tuple[str, ...]) -> dict[str, list[Row]]:
+    """Put rows that differ only on the axes `moving` into one file. Return file-name suffix -> rows."""
     order = {cell.id: place for place, cell in enumerate(run.cells)}
     found: dict[str, list[Row]] = {}
     axes = [axis for axis in group.axes if axis not in moving]

@@ -1,4 +1,4 @@
-"""The content of a report: headline, notes, tables and facts. Web page, Markdown and terminal show the same content."""
+"""The content of a report: headline, warnings, tables and details. It is the same in every format."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Detail:
 
 @dataclass(frozen=True)
 class Workload:
-    """The rows of one workload that compare base with one target. `lines`: the same rows as text."""
+    """One workload's rows, which compare base with one target. `lines`: the same rows as text."""
 
     run: Run
     group: Group
@@ -48,7 +48,7 @@ class Workload:
 
     @cached_property
     def blocks(self) -> list[Block]:
-        """Return the tables that a report shows below the rows."""
+        """Return the further tables of this workload, which a report shows below its rows."""
         return tables.blocks(self.run, self.group, self.lines)
 
     def details(self) -> Iterator[Detail]:
@@ -133,7 +133,7 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterato
 
 
 def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
-    """Yield everything that is recorded of one arm in one cell, as (label, text)."""
+    """Yield (label, text) for everything that was recorded of one arm in one cell."""
     ns, timed, check, parts = row.ns(seen), rows.metric(seen, row.metric), seen.check, rows.Breakdown(row.cell, seen)
     alike = run.ceilings and len({machine.device for machine in run.machines.values()}) < 2
     best_of = {"TFLOP/s": run.ceilings.tflops, "GB/s": run.ceilings.gbps} if alike and run.ceilings else {}
@@ -171,7 +171,7 @@ def _counts(run: Run) -> list[tuple[str, int]]:
 
 
 def _trusted(run: Run) -> str:
-    """Return a sentence on whether the run can be trusted, and why; "" for a run of one side without problems."""
+    """Say whether the run can be trusted, and why. Return "" for a run of one side that has no problem."""
     if any(one.falsifies for one in run.touched):
         return "not trusted: files that the run rests on changed while it ran (see the warnings)"
     counted = run.header.counts if run.header else {}
@@ -280,7 +280,7 @@ def _builds(run: Run) -> Facts:
 
 
 def _differences(run: Run) -> Facts:
-    """Return the versions that differ between the sides, of interpreters, compilers and packages."""
+    """Return the versions of interpreters, compilers and packages that differ between the sides."""
     of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
     found: Facts = []
     for name in dict.fromkeys(name for known in of.values() for name in known):

@@ -1,4 +1,4 @@
-"""Show profilers' records as tables and CSV: torch's profiler, proton, perf and Nsight Compute."""
+"""Show what torch's profiler, proton, perf and Nsight Compute recorded, as tables and CSV."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def sections(run: Run) -> Iterator[Section]:
 
 
 def _groups(run: Run, of: Iterable[_Seen]) -> list[list[_Seen]]:
-    """Group records by cell, profiler and variant, with base first. Each peer's records are a group of their own."""
+    """Group the records to compare: those of one cell, variant, profiler and peer. Base is first in a group."""
     order = {side.id: place for place, side in enumerate(run.sides)}
     found: dict[tuple[str, ...], list[_Seen]] = {}
     for one in of:
@@ -66,7 +66,6 @@ def _pairs(group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
 
 
 def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Block]:
-    """Yield a block for each pair of compared records: a table of launches or samples, and links to files."""
     for before, after in [pair for group in _groups(run, [*of]) for pair in _pairs(group)]:
         seen = [one for one in (before, after) if one]
         sides = [Arm.of(one.arm).side for one in seen]
@@ -89,7 +88,7 @@ def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Blo
 
 
 def _listed(one: Trace | Sampled | None) -> Listed | None:
-    """Return {name of a kernel or function: (count, ns of a call)}; None if the profiler recorded nothing."""
+    """Return how often each kernel or function ran, and its ns in one call of the cell; None without a recording."""
     found: Listed = {}
     if isinstance(one, Sampled):
         each = 1e9 / one.hz / one.calls if one.hz and one.calls else 0.0  # ns of a call that a sample stands for
@@ -104,7 +103,7 @@ def _listed(one: Trace | Sampled | None) -> Listed | None:
 
 
 def _table(before: Trace | Sampled, after: Trace | Sampled | None, sides: Sequence[str]) -> Table:
-    """Return a table of counts and times by kernel or function, the largest difference first."""
+    """Return a table of counts and times by kernel or function; the largest difference between the sides is first."""
     on_device = isinstance(before, Trace) and before.census and before.census.on_device
     names = ("function", "in", "own") if isinstance(before, Sampled) else ("kernel" if on_device else "operation",)
     listed, unit = [_listed(before), _listed(after)], "samples" if isinstance(before, Sampled) else "times"
@@ -127,7 +126,7 @@ def _table(before: Trace | Sampled, after: Trace | Sampled | None, sides: Sequen
 
 
 def counters(run: Run) -> Iterator[Block]:
-    """Yield a block of Nsight Compute's metrics for each cell and variant."""
+    """Yield a block of the report for each cell and variant, with Nsight Compute's metrics."""
     for row in _groups(run, run.profiles):
         compared = _pairs([one for one in row if one.status == "ok"])
         if all(one.purpose == "memory" for one in row):
@@ -141,7 +140,7 @@ def counters(run: Run) -> Iterator[Block]:
 
 
 def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
-    """Yield a table of metrics for each kernel. `named`: the titles of the tables name the arms."""
+    """Yield a table of metrics for each kernel. If `named`, the tables' titles name the arms."""
     arms = (before.arm, after.arm) if after else (before.arm,)
     one, two = traffic.table(before), traffic.table(after) if after else None
     for pair in (pair for pair in traffic.beside(one, two) if pair.either.kernel):
@@ -195,7 +194,7 @@ _MEMORY = (
 
 
 def memory_tables(run: Run) -> list[list[traffic.Table]]:
-    """Return groups of tables to compare, base first. The table of a failed arm is empty."""
+    """Return each arm's memory traffic as a table. Tables to compare share a list; a failed arm's table is empty."""
     return [tables for row in _groups(run, run.profiles) for tables in _of_row(row)]
 
 
@@ -206,7 +205,7 @@ def _of_row(row: Sequence[Profile]) -> list[list[traffic.Table]]:
 
 
 def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
-    """Yield a table that compares the first file with each other file, or one table for a single file."""
+    """Yield a table that compares the first profile with each other profile, or the table of a single profile."""
     levels = (f"{name} a call" for name in recording.LEVELS.values())
     header = ("kernel", "grid", "block", "kind", "launches a call", *levels)
     tables = [one for one in tables if one.of.status == "ok"]
@@ -231,7 +230,7 @@ def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
 
 
 def memory_notes(groups: Sequence[Sequence[traffic.Table]]) -> list[str]:
-    """Return notes on failed arms, on metrics not recorded, and on launches that belong to no call."""
+    """Return notes on failed arms, on metrics that are not recorded, and on kernel launches outside the calls."""
     tables = [table for group in groups for table in group]
     found = [f"{t.label}: {t.of.status}: {t.of.reason}" for t in tables if t.of.status != "ok"]
     for table in (table for table in tables if table.of.status == "ok"):
@@ -246,7 +245,7 @@ def memory_notes(groups: Sequence[Sequence[traffic.Table]]) -> list[str]:
 
 
 def memory_sentence(groups: Sequence[Sequence[traffic.Table]]) -> str:
-    """Say how many bytes a call moves, for each file or arm."""
+    """Return a sentence that says how many bytes one call moves, for each arm or file."""
     tables = [table for group in groups for table in group if table.of.status == "ok"]
     found = []
     for table in tables:
@@ -257,7 +256,6 @@ def memory_sentence(groups: Sequence[Sequence[traffic.Table]]) -> str:
 
 
 def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
-    """Yield a CSV line for each kernel, each sum, each launch that belongs to no call, and each failed arm."""
     for group in groups:
         for table in group:
             of = table.of

@@ -1,4 +1,4 @@
-"""Render the report of a run in each format: HTML and Markdown (from templates/), CSV, JSON, PNG, JUnit."""
+"""Render a run's report as HTML or Markdown (from templates/), CSV, JSON, PNG or JUnit XML."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def templates(finalize: Callable[[Any], Any]) -> Environment:
 
 
 def asset(name: str) -> str:
-    """Return a style sheet or script from templates/, without indentation."""
+    """Return the text of a style sheet or script in templates/, with its indentation removed."""
     content = (bundled("templates") / name).read_text(encoding="utf-8")
     return re.sub(r"^[ \t]+", "", content, flags=re.MULTILINE)
 
@@ -80,7 +80,7 @@ def markdown(page: Page) -> str:
 
 
 def _junit(page: Page) -> bytes:
-    """Return JUnit XML: a test suite for each workload and target, a test for each row."""
+    """Return the report as JUnit XML: a test suite for each workload and target, a test for each cell and variant."""
     root = ElementTree.Element("testsuites", name=text.clean(page.headline))
     for workload in page.workloads:
         target = workload.group.target
@@ -123,16 +123,13 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
 
 
 def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
-    """Return the report of a run in `format`, which is one of FORMATS."""
+    """Return the report of a run in `format`, a key of FORMATS."""
     made = FORMATS[format](Page(run, blocks))
     return made.encode(errors="replace") if isinstance(made, str) else made
 
 
 def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
-    """Write all reports of a run into `folder`, and return their paths. In output.txt only the end is replaced.
-
-    Raises AbprofError if a file cannot be read or written.
-    """
+    """Write all reports into `folder`. Return their paths. Raises AbprofError if a file cannot be read or written."""
     model, output = Page(run, blocks), folder / "output.txt"
     with disk.refusals(output):
         log = output.read_bytes().decode(errors="replace") if output.exists() else ""

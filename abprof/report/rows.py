@@ -1,6 +1,6 @@
-"""Lay out a run as rows. A row is a cell and variant with its two arms and their comparison.
+"""Lay out a run as rows: one for each cell and variant, with the base arm, the target arm and their comparison.
 
-All reports (terminal, log, Markdown, HTML and CSV) use these rows, so that no two reports disagree.
+All reports (terminal, output.txt, Markdown, HTML and CSV) use these rows, so that no two reports disagree.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Row:
 
     @property
     def apart(self) -> str:
-        """The status `unsupported` or `missing` if both arms have this status, else ""."""
+        """The status of both arms if both are `unsupported` or both are `missing`, else ""."""
         if self.comparison is None or self.comparison.verdict != "unclear":
             return ""
         return next((code for code in self.comparison.reasons[:1] if code in ("unsupported", "missing")), "")
@@ -59,17 +59,17 @@ class Row:
 
     @property
     def failing(self) -> list[Observation]:
-        """The arms that failed or had a wrong output. If one side supports the cell, an unsupported arm has failed."""
+        """The arms that failed or had a wrong output. `unsupported` is a failure if the other side works."""
         fine = ("ok", "identical") if self.comparison and not self.apart else ("ok", "identical", "unsupported")
         return [seen for seen in (self.base, self.target) if seen and not self.apart and seen.status not in fine]
 
     def ns(self, seen: Observation | None) -> float | None:
-        """Return an arm's time in ns a call, by the row's metric; None if not recorded."""
+        """Return an arm's time in ns per call, by the row's metric; None if not recorded."""
         return value(seen, self.metric)
 
 
 class Group:
-    """The rows of one workload against `target` (None in a run of one branch), sorted by verdict as in ORDER."""
+    """The rows of one workload against `target`, sorted by verdict as in ORDER. A run of one branch has no target."""
 
     def __init__(self, run: Run, workload: Workload, target: Side | None, cells: Sequence[Cell]) -> None:
         """Collect the rows of `cells`, which are all cells of this workload."""
@@ -102,12 +102,12 @@ class Group:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Headings of the columns that name a row: axes that differ between cells, and `variant` if rows have one."""
+        """Headings of the columns that name a row: axes that differ between cells, and `variant` if a row has one."""
         return (*map(text.clean, self.axes), *(["variant"] if self.variants else []))
 
     @property
     def sides(self) -> list[tuple[str, ArmOf]]:
-        """Pairs of a side's id and a function that returns the side's arm of a row; base is first."""
+        """For each side, base first: its id, and a function that returns this side's arm of a row."""
         found: list[tuple[str, ArmOf]] = [("base", lambda row: row.base)]
         return [*found, (self.target.id, lambda row: row.target)] if self.target else found
 
@@ -127,7 +127,7 @@ class Group:
 
 
 def groups(run: Run) -> tuple[Group, ...]:
-    """Return a group for each target and workload. In a run of one branch the group's target is None."""
+    """Return a group of rows for each target and workload; in a run of one branch, for each workload."""
     targets: list[Side | None] = [side for side in run.sides if side.id != "base"]
     return tuple(
         Group(run, workload, target, cells)
@@ -138,7 +138,7 @@ def groups(run: Run) -> tuple[Group, ...]:
 
 
 def _variants(run: Run, workload: Workload, cells: Sequence[Cell]) -> dict[str, list[str]]:
-    """Return the variants of each cell by the cell's id; "" stands for an arm without a variant."""
+    """Return {cell id: names of its variants}; "" stands for the arm without a variant."""
     sides = {side.id for side in run.sides}
     arms = {one: Arm.of(one) for one in {o.arm for o in run.observations}}
     ran: dict[str, list[Arm]] = {cell.id: [] for cell in cells}
@@ -153,7 +153,7 @@ def _variants(run: Run, workload: Workload, cells: Sequence[Cell]) -> dict[str, 
 
 
 def _axes(workload: Workload, cells: Sequence[Cell]) -> tuple[tuple[str, ...], dict[str, str]]:
-    """Return the axes that differ between cells, and the value of each other axis."""
+    """Return the axes whose values differ between cells, and the common value of each other axis."""
     varying: dict[tuple[str, ...], str] = {}
     constants: dict[str, str] = {}
     for axis in dict.fromkeys([*workload.axes, *(axis for cell in cells for axis in cell.params)]):
@@ -166,19 +166,19 @@ def _axes(workload: Workload, cells: Sequence[Cell]) -> tuple[tuple[str, ...], d
 
 
 def label(cell: Cell, axes: Iterable[str], variant: str = "") -> str:
-    """Name a cell by the values of `axes` and by `variant`; by the cell's id if both are empty."""
+    """Return a name such as `seqlen=4096 ws`, from `axes` and the variant; the cell's id if both are empty."""
     parts = [f"{axis}={cell.params[axis]}" for axis in axes if axis in cell.params]
     return text.clean(" ".join([*parts, *([variant] if variant else [])]) or cell.id)
 
 
 def workload_of(run: Run, cell: Cell) -> Workload:
-    """Return the cell's workload. If the run does not list the workload, return one without axes."""
+    """Return the cell's workload; if the run does not list the workload, a new one without axes."""
     bare = Workload(name=cell.workload, kernel=cell.kernel, suite="", axes=(), judge=run.options.judge)
     return next((load for load in run.workloads if load.name == cell.workload), bare)
 
 
 def judged_metric(run: Run, workload: Workload, seen: Observation | None = None) -> str:
-    """Return the name of the metric that decides the verdict; if `seen` lacks this metric, one that `seen` has."""
+    """Return the name of the metric that decides the verdict, or of another metric if `seen` lacks this one."""
     name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.options.judge != "gpu" else workload.judge]
     if seen and seen.metrics and name not in seen.metrics:
         others = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "gpu_busy", "wall")
@@ -187,7 +187,7 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
 
 
 def arm(run: Run, id: str) -> Arm:
-    """Return the run's arm with this id. If the run does not list the arm, parse the id."""
+    """Return the run's arm with this id; if the run does not list the arm, an arm made from the id."""
     return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
 
 
@@ -211,26 +211,26 @@ def metric(seen: Observation | None, name: str) -> Metric | None:
 
 
 def value(seen: Observation | None, name: str) -> float | None:
-    """Return the value of the metric `name`, in ns a call or in bytes; None if not recorded."""
+    """Return the value of the metric `name`, in ns per call or in bytes; None if not recorded."""
     found = metric(seen, name)
     return found.value if found else None
 
 
 def tflops(cell: Cell, ns: float | None) -> float | None:
-    """Return TFLOP/s by the cell's FLOP count; None if the count or the time is missing."""
+    """Return the rate in TFLOP/s; None if the cell's FLOP count or the time is missing."""
     return cell.flops / ns / 1e3 if cell.flops and ns else None
 
 
 def gbps(cell: Cell, ns: float | None) -> float | None:
-    """Return GB/s by the cell's count of bytes; None if the count or the time is missing."""
+    """Return the rate in GB/s; None if the cell's number of bytes or the time is missing."""
     return cell.bytes / ns if cell.bytes and ns else None
 
 
 class Breakdown:
-    """An arm's phases in ns a call, from the profiled pass. None: the phase was not recorded.
+    """The time in ns of each phase (part) of an arm's call, measured by profiling. None: the phase was not recorded.
 
-    `phases` are those of the cell's direction (`run` for `fwd_run`). `others` are those of the opposite direction, as a
-    backward call may compute the output again. `all` has both.
+    `phases` are those of the cell's direction, named without the direction: `run` for `fwd_run`. `others` are those of
+    the opposite direction, as a backward call may compute the output again. `all` has both.
     """
 
     def __init__(self, cell: Cell, seen: Observation | None) -> None:
@@ -258,7 +258,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Block:
-    """A titled part of a section. `folded`: closed until the reader clicks the title."""
+    """A titled part of a section. `folded`: collapsed until the reader clicks the title."""
 
     title: str = ""
     text: tuple[str, ...] = ()
@@ -278,7 +278,7 @@ class Section:
 
 
 class Line:
-    """The texts of one row. In a run of one branch `after` and `change` are ""."""
+    """The texts that reports show for one row. In a run of one branch, `after` and `change` are empty."""
 
     id = ""  # HTML id of the row's entry under "Cell by cell"; "" without an entry
 
@@ -301,7 +301,7 @@ class Line:
 
 
 def _arrow(texts: list[str], target: str) -> str:
-    """Join the rates of base and target: `613.2 → 653.7`. `target` is the target's id."""
+    """Join the rates of base and target: `613.2 → 653.7`. `target` is the target's side id."""
     known = list(dict.fromkeys(rate for rate in texts if rate != text.NOT_RECORDED))
     if text.NOT_RECORDED in texts and known:
         return f"{known[0]} ({'base' if texts[0] == known[0] else target} only)"
@@ -309,7 +309,7 @@ def _arrow(texts: list[str], target: str) -> str:
 
 
 def time_text(seen: Observation | None, name: str) -> str:
-    """Return the time by the metric `name` as text; if the time is missing, return the arm's status."""
+    """Return an arm's time as text, from the metric `name`; without a time, return the arm's status."""
     if seen is None:
         return "not measured"
     ns = value(seen, name)
@@ -319,7 +319,7 @@ def time_text(seen: Observation | None, name: str) -> str:
 
 
 def own_interval(seen: Observation | None, name: str) -> str:
-    """Return the interval of an arm's time as text; if the time is missing, return the reason."""
+    """Return the interval of an arm's time as text; without a time, return why there is none."""
     timed = metric(seen, name)
     if timed is None:  # a failed build has its own line below the tables
         return text.clean(seen.reason, 80) if seen and seen.status != "build_failed" else ""
@@ -333,7 +333,7 @@ def own_interval(seen: Observation | None, name: str) -> str:
 
 @dataclass(frozen=True)
 class Failed:
-    """A failure and the affected cells. A failed build affects all cells of its package."""
+    """A failure and the cells that it affects. A failed build affects all cells of its package."""
 
     arm: str  # in words, by `arm_name`
     status: str
@@ -344,18 +344,18 @@ class Failed:
 
     @property
     def what(self) -> str:
-        """Number of affected cells and the name of the first cell, or the name of a single cell."""
+        """The name of the affected cell; for several cells, their number and the name of the first."""
         several = len(self.cases) > 1
         return f"{plural(len(self.cases), 'cell')} (first: {self.cases[0]})" if several else self.cases[0]
 
     def line(self) -> str:
-        """Say the failure on one line: arm, cells, status, reason and log."""
+        """Describe the failure on one line: arm, cells, status, reason and log."""
         log = f" [{text.clean(self.log)}]" if self.log else ""
         return f"{self.arm}, {self.what}: {self.status}: {text.clean(self.reason, 160)}{log}"
 
 
 def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
-    """Return each failure once: those of sides, then those of peers. If no side supports any row, list all rows."""
+    """Return the failures of sides, then those of peers. Cells with the same failure share an entry."""
     every = list(every)
     nothing = all(row.apart for group in every for row in group.rows)
     found = [(seen, group.full_name(row.cell, row.variant)) for group in every for row in group.rows
@@ -380,5 +380,5 @@ def all_failures(run: Run, every: Iterable[Group]) -> list[Failed]:
 
 
 def log_path(name: str) -> str:
-    """Return a log's path in the run folder. A name without a folder is in logs/."""
+    """Return a log's path relative to the run folder: logs/NAME if `name` has no folder."""
     return f"logs/{name}" if name and "/" not in name else name

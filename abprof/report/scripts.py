@@ -1,6 +1,6 @@
-"""Make shell scripts that measure a run's cells again, alone or under Nsight's tools, from templates/scripts/.
+"""Make shell scripts from templates/scripts/ that call a run's cells again under Nsight's tools, or measure them again.
 
-Names of branches and cells may have any character, so each value that a template prints is quoted for the shell.
+Names of branches and cells may contain any character, so the templates quote each value for the shell.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _FIRST = ("broken", "slower", "faster", "slight", "unclear")
 
 
 def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
-    """Return the text of each script by file name. `run` may be a plan without results.
+    """Return {file name: text of the script}. `run` may be a plan without results.
 
-    Raises AbprofError if no cell can be called, or if a name has NUL or is not UTF-8.
+    Raises AbprofError if no cell can be called, or if a name contains NUL or is not UTF-8.
     """
     rows = _rows(run, cells)
     if not rows:
@@ -53,7 +53,7 @@ def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
 
 
 def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
-    """Return the arms of each cell and variant, and the CSV files to compare. Rows with a finding are first."""
+    """Return the arms of each cell and variant that can be called. Cells that need attention are first."""
     statuses = {(one.cell, one.arm): one.status for one in run.observations}
     sides = {side.id for side in run.sides}
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -63,7 +63,7 @@ def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
         for arm in run.arms or planned:
             callable_ = not run.arms or statuses.get((cell.id, arm.id)) in ("ok", "wrong", "identical")
             if callable_ and cell.kernel and not cell.skip and not arm.peer and arm.side in sides:
-                found.setdefault((cell.id, arm.variant), []).append(_look(run, cell, arm))
+                found.setdefault((cell.id, arm.variant), []).append(_call(run, cell, arm))
     flagged = [one for one in run.comparisons if one.verdict in _FIRST]
     flagged.sort(key=lambda one: (_FIRST.index(one.verdict), -abs(one.pct or 0.0)))
     keys = [(one.cell, Arm.of(one.to).variant) for one in flagged]
@@ -71,8 +71,8 @@ def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
     return [{"arms": arms, "csvs": [f"{a['file']}.csv" for a in arms] if len(arms) > 1 else []} for arms in ordered]
 
 
-def _look(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
-    """Return what a template needs to call one arm of a cell."""
+def _call(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
+    """Return the values that a template needs to call one arm of a cell."""
     options, source = ["--seed", str(run.options.seed)], run.options.workloads_from
     options += ["--variant", arm.variant] if arm.variant else []
     options += ["--python", run.options.python[arm.side]] if arm.side in run.options.python else []
@@ -84,7 +84,7 @@ def _look(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
 
 
 def _options(run: Run) -> list[str]:
-    """Return the options of `abprof run` on which verdicts depend."""
+    """Return the options with which `abprof run` judges as this run did, such as --threshold and --peer."""
     of = run.options
     words = [f"--threshold={of.threshold:g}", f"--margin={of.margin:g}", f"--seed={of.seed}"]
     words += [f"--python={side}={path}" for side, path in of.python.items()]
@@ -95,14 +95,14 @@ def _options(run: Run) -> list[str]:
 
 
 def _word(value: Any) -> Markup:
-    """Quote a value as one word of a shell. Raises AbprofError if the text has NUL or is not UTF-8."""
+    """Quote a value as one word for the shell. Raises AbprofError if the text contains NUL or is not UTF-8."""
     if isinstance(value, Markup):
         return value
     text = str(value)
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise AbprofError("not valid UTF-8", where=repr(text), advice="exclude its cell with --only") from None
+        raise AbprofError("not valid UTF-8", where=repr(text), advice="exclude the cell with --only") from None
     if "\0" in text:
-        raise AbprofError("this text has a NUL character", where=repr(text), advice="exclude its cell with --only")
+        raise AbprofError("this text has a NUL character", where=repr(text), advice="exclude the cell with --only")
     return Markup(shlex.quote(text))  # noqa: S704

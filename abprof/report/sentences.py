@@ -1,7 +1,7 @@
-"""Word every report: verdicts, reasons, statuses, causes, warnings and guarantees.
+"""Put verdicts, reasons, statuses, causes, warnings and guarantees into words, for all reports.
 
-A percentage is a change of time, names its direction ("2.1 % slower"), and stands beside its interval. abprof/verdict/
-writes the run's headline and warnings.
+A percentage is a change of time, says "slower" or "faster", and stands beside its interval. The run's headline and
+warnings are written in abprof/verdict/.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _reason(code: str) -> str:
 
 
 def reasons(row: Comparison) -> str:
-    """Return the reasons of a comparison in plain words, each reason once."""
+    """Return the reasons for a comparison's verdict in plain words, each reason once."""
     codes = [f"{c} on both" if row.verdict == "unclear" and c in ("unsupported", "missing") else c for c in row.reasons]
     return "; ".join(dict.fromkeys(map(_reason, codes)))
 
@@ -76,14 +76,14 @@ def status(name: str) -> str:
 
 
 def bounds(row: Comparison) -> str:
-    """Return the interval as text, or "no interval" after too few epochs; "" if no change was measured."""
+    """Return the interval as text; "no interval" if the epochs are too few; "" if no change was measured."""
     if row.low_pct is not None and row.high_pct is not None:
         return interval(row.low_pct, row.high_pct, _places(row))
     return "" if row.pct is None else f"{NO_INTERVAL} from {plural(row.epochs, 'epoch')}"
 
 
 def reach(row: Comparison) -> str:
-    """Return the interval; for `same`, `slight` and `unclear` also the smallest slow-down that would be detected."""
+    """Return the interval as text; for `same`, `slight` and `unclear`, also the smallest detectable slow-down."""
     least = row.detectable_pct if row.verdict in ("same", "slight", "unclear") else None
     found = "" if least is None else f"would detect a slow-down of {least:.{0 if least >= 10 else 1}f} %"
     return "; ".join(filter(None, (bounds(row), found)))
@@ -95,7 +95,7 @@ def _places(row: Comparison) -> int:
 
 
 def change_text(row: Comparison) -> str:
-    """Return the change as text: `2.1 % slower`; `~` if the change is not clear; reasons if nothing was measured."""
+    """Return the change as text: `2.1 % slower`; `~` if it may be zero; the reasons if nothing was measured."""
     if row.pct is None:
         return reasons(row) or NOT_RECORDED
     around_zero = row.low_pct is not None and row.high_pct is not None and row.low_pct <= 0 <= row.high_pct
@@ -103,7 +103,7 @@ def change_text(row: Comparison) -> str:
 
 
 def _qualifier(row: Comparison) -> str:
-    """Join the remarks on a verdict: the reasons, a warning of chance, and the number of epochs still needed."""
+    """Join the remarks on a verdict, such as its reasons, or the number of epochs that are still needed."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
     could = "" if margin is None else f"the data show only: within {margin:.1f} %"
@@ -113,7 +113,7 @@ def _qualifier(row: Comparison) -> str:
 
 
 def note(row: Comparison | None) -> str:
-    """Return remarks on the row's verdict; "" if `change_text` says the same."""
+    """Return the remarks on a row's verdict; "" if `change_text` returns the same text."""
     said = _qualifier(row) if row else ""
     return "" if row is None or said == change_text(row) else said
 
@@ -129,14 +129,14 @@ def verdict_and_change(row: Comparison) -> str:
 
 
 def because(row: Comparison | None) -> str:
-    """Return the causes of a change as text; "" if abprof did not look for causes."""
+    """Return the causes of a change as text; "" if abprof did not search for causes."""
     if row is None or row.causes is None:
         return ""
     return "; ".join(clean(cause.text) for cause in row.causes) or NO_CAUSE
 
 
 def fact(value: Value) -> str:
-    """Return the value of a workload's fact as text. A float has four significant digits."""
+    """Format a value that a workload reports about a case, such as a density. A float gets four significant digits."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.4g}" if isinstance(value, float) else clean(value)
@@ -148,7 +148,7 @@ def headline(run: Run) -> str:
 
 
 def unfinished(run: Run) -> tuple[str, ...]:
-    """Return a sentence that says that the run is incomplete; () for a complete run."""
+    """Return a tuple: one sentence if the run is incomplete, nothing if the run is complete."""
     return () if run.status == "complete" else (f"This run is {run.status}: what is missing was not measured.",)
 
 
@@ -168,7 +168,7 @@ GUARANTEES: dict[Lacking, str] = {  # the sentence after `Weaker guarantee: `; `
 
 
 def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
-    """Return what the run did not check (a key of GUARANTEES, "" for nothing), and the workloads concerned."""
+    """Return a key of GUARANTEES that says what the run did not check ("": nothing), and the affected workloads."""
     if run.command is not None:
         return "reported", ()
     alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
@@ -176,7 +176,7 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
-    """Return a sentence on what the run did not check, or (). `most`: number of workloads to name (0: all)."""
+    """Return a tuple: one sentence on what the run did not check, or nothing. `most`: workloads to name (0: all)."""
     lack, names = lacking(run)
     shown = ", ".join(name if name.isprintable() else ascii(name) for name in names[: most or None])
     shown += f" and {len(names) - most} more" if most and len(names) > most else ""

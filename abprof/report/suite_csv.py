@@ -1,10 +1,11 @@
-"""Write the files of MagiAttention's branch-profile scripts (exps/attn/profile_ffa): CSVs and the end of output.txt.
+"""Write the same files as MagiAttention's profiling scripts (exps/attn/profile_ffa): CSVs and the end of output.txt.
 
 The CSVs are profile_SUITE_BRANCH.csv and compare_BASE_TARGET_SUITE.csv. They have a row for each configuration,
-direction and variant. abprof's columns follow the scripts' columns, in which `-1.0000` means "not recorded".
+direction and variant. The scripts' own columns come first, then abprof's. `-1.0000` means "not recorded". The command
 `abprof compare-csv` compares two profile CSVs, written by the scripts or by abprof.
 
-output.txt ends with a block for each case, the cases that did not run, and a warning for each slower or faster case.
+The text at the end of output.txt has a block for each case, the cases that did not run, and a warning for each slower
+or faster case.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def decimal(number: float | None) -> str:
 
 
 def number(text: str | None) -> float | None:
-    """Read a CSV field as a number; None if the field has no finite number, or has -1 for "not recorded"."""
+    """Read a CSV field as a number. Return None for -1 ("not recorded"), for text, and for infinity or NaN."""
     try:
         found = float(text or "")
     except ValueError:
@@ -67,17 +68,17 @@ def compare_keys(columns: Sequence[str]) -> tuple[str, ...]:
 
 
 def value_columns(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of times and rates, with phases only if `keys` has `direction`."""
+    """Return the columns of times and rates. Phases have columns if `keys` contains `direction`."""
     return (*VALUES, *LATER) if "direction" in keys else VALUES[:2]
 
 
 def compared_columns(keys: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns of times and rates to compare; dense files compare no latency."""
+    """Return the columns of times and rates to compare. In the dense suite the latency is not compared."""
     return value_columns(keys)[1:] if set(keys) == set(DENSE_KEYS) else value_columns(keys)
 
 
 def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
-    """Return for each column the values of both sides and the change in per cent (None if a value is missing)."""
+    """Return for each column both sides' values, and the change in per cent (None if a value is missing)."""
     line: Line = {}
     for column in columns:
         left, right = base.get(column), target.get(column)
@@ -87,7 +88,7 @@ def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
 
 
 def alert(case: Mapping[str, object], baseline: float, target: float, column: str = "tflops_per_sec") -> list[str]:
-    """Return the lines that report a case whose change is over the threshold."""
+    """Return the warning lines of a case: the values of both sides in `column`, and the change."""
     return [
         f"  - Case: {dict(case)}",
         f"    {column} Baseline: {baseline:.4f}",
@@ -97,13 +98,13 @@ def alert(case: Mapping[str, object], baseline: float, target: float, column: st
 
 
 def limit(thresholds: Iterable[float]) -> str:
-    """Return the threshold as text: `1.5%`, or `1% to 5% (each case has its own)` if thresholds differ."""
+    """Return the threshold as text: `1.5%`, or `1% to 5% (each case has its own)` if the thresholds differ."""
     known = sorted(set(thresholds))
     return f"{known[0]:g}%" if len(known) == 1 else f"{known[0]:g}% to {known[-1]:g}% (each case has its own)"
 
 
 def warning_block(alerts: Iterable[Sequence[str]], thresholds: Iterable[float]) -> list[str]:
-    """Return lines that list the `alerts`, or a line that says that no change is over the threshold."""
+    """Return lines that list the `alerts`; without alerts, a line that says that no change is over the threshold."""
     found, most = [line for lines in alerts for line in lines], limit(thresholds)
     if not found:
         return ["", f"✅ TFLOPs performance fluctuation is within {most} for all test cases."]
@@ -120,7 +121,7 @@ Lines = dict[tuple[str, str], Line]  # by cell and variant, in the order of the 
 
 @dataclass(frozen=True)
 class Suite:
-    """Workloads that share a file, because they have the same suite name and the same columns."""
+    """Workloads that share CSV files, because they have the same suite name and the same columns."""
 
     name: str
     columns: tuple[str, ...]  # the axes, with `direction` last
@@ -128,7 +129,7 @@ class Suite:
 
 
 def files(run: Run) -> dict[str, str]:
-    """Return texts by file name: a profile for each suite and side, and a comparison for each suite and target."""
+    """Return {file name: CSV text}: a profile for each suite and side, a comparison for each suite and target."""
     labels = safe_labels((side.label, side.commit) for side in run.sides)
     sides = {side.id: label for side, label in zip(run.sides, labels, strict=True)}
     made = {}
@@ -148,7 +149,7 @@ def files(run: Run) -> dict[str, str]:
 
 
 def _suites(run: Run) -> list[Suite]:
-    """Group the workloads that have `seed_columns` into suites. Names of suites are distinct and safe as file names."""
+    """Group workloads with the same suite name and columns. The suites get distinct names, safe as file names."""
     merged: dict[tuple[str, tuple[str, ...]], list[Workload]] = {}
     for load in run.workloads:
         if load.seed_columns and any(cell.workload == load.name for cell in run.cells):
@@ -212,7 +213,7 @@ def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
 
 
 def _code(run: Run, side: Side, cell: Cell) -> Line:
-    """Return the build key, the result of the check of loaded files, and the digest of these files."""
+    """Return the CSV fields on a side's code: build key, whether the right files were loaded, and these files' hash."""
     build = next((b for b in run.builds if (b.side, b.kernel) == (side.id, cell.kernel)), None)
     proofs = [proof for proof in run.proofs if (proof.side, proof.kernel) == (side.id, cell.kernel)]
     bad = next((proof for proof in proofs if not proof.ok), None)
@@ -225,7 +226,7 @@ def _code(run: Run, side: Side, cell: Cell) -> Line:
 
 
 def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
-    """Return a line for each case: values of both sides, changes in per cent, and abprof's verdict."""
+    """Return a line for each case: both sides' values, the changes in per cent, and abprof's verdict."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     keys = compare_keys(suite.columns)
     lines = []
@@ -247,13 +248,13 @@ def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Li
 
 
 def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
-    """Return the suite's groups against `target`; all groups of the suite if `target` is None."""
+    """Return the groups of rows of the suite's workloads against `target`, or against every target if None."""
     found = [group for group in groups(run) if group.workload.name in suite.workloads]
     return [group for group in found if target is None or (group.target and group.target.id == target.id)]
 
 
 def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
-    """Yield each row with further columns of one side: megabytes, speed-ups, scaling efficiency and facts."""
+    """Yield each row with the columns that abprof adds for a side, such as speed-ups and scaling efficiency."""
     arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
     scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
     ladder = group.workload.ladder
@@ -363,7 +364,7 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
 
 
 def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]:
-    """Return the name of the suite, and the columns that identify a case in both files.
+    """Return the suite of both files (dense, block_sparse or abprof), and the columns that identify a case.
 
     Raises AbprofError if the columns of base fit no suite, or if the target lacks a column of this suite.
     """
@@ -384,7 +385,7 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
 
 
 def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
-    """Return the columns to compare. Raises AbprofError if a file lacks a necessary column."""
+    """Return the columns of values to compare. Raises AbprofError if one of the files lacks a necessary column."""
     found = []
     for name in compared_columns(keys):
         lacking = [of for of in (base, target) if name not in of.columns]
@@ -397,7 +398,7 @@ def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) 
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
-    """Return the lines of a file by case. The values of `keys` identify a case.
+    """Return {case: line} of a file; a case is a line's values in the columns `keys`.
 
     Raises AbprofError if two lines have the same case, or if a value in `columns` is neither empty nor a number.
     """
@@ -415,7 +416,7 @@ def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[
 
 
 def _key(text: str) -> object:
-    """Parse the value of a key, so that 64 and 64.0, or True and TRUE, are the same case."""
+    """Parse a CSV field that identifies a case, so that 64 equals 64.0, and True equals TRUE."""
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     try:
@@ -432,7 +433,7 @@ _WIDE = "=" * 80
 
 
 def with_footer(log: str, page: Page) -> str:
-    """Return the log with the run's results at the end, in place of earlier results of the same run."""
+    """Return the text of output.txt with the run's results at the end, in place of this run's earlier results."""
     run, of = page.run, [workload.group for workload in page.workloads]
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
@@ -478,7 +479,7 @@ def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[st
 
 
 def _case(group: Group, row: Row) -> dict[str, object]:
-    """Return the axes that identify the case in the log, and the variant."""
+    """Return {axis: value} for the axes that identify the row in output.txt, and its variant."""
     columns = group.workload.seed_columns
     names = compare_keys(columns) if columns else tuple(row.cell.params)
     shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}
@@ -494,7 +495,7 @@ def _findings(page: Page) -> Iterator[str]:
 
 
 def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
-    """Yield for each target the log's last lines, which report slower and faster cases."""
+    """Yield the last lines of output.txt: the slower and faster cases of each target."""
     for side in run.sides[1:]:
         found = [(group, row) for group in of if group.target == side for row in group.rows]
         changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
@@ -512,7 +513,7 @@ def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
 
 
 def _alert(group: Group, row: Row) -> list[str]:
-    """Return the lines that report a changed case, with TFLOP/s (or ms, without a FLOP count) and the verdict."""
+    """Return the warning lines of a slower or faster case: TFLOP/s (or ms, without a FLOP count) and the verdict."""
     last = f"    Verdict: {sentences.verdict_and_change(row.comparison) if row.comparison else 'not judged'}"
     times = [row.ns(seen) for seen in (row.base, row.target)]
     columns = {"tflops_per_sec": [tflops(row.cell, ns) for ns in times],

@@ -1,4 +1,4 @@
-"""Make the tables below a workload's rows: times, phases, peers, speed-ups, scaling, density and configurations.
+"""Make the tables that follow a workload's verdicts: times, phases, peers, speed-ups, scaling, density, configurations.
 
 A speed-up has an interval and a verdict if the run compared the two arms; else it is the ratio of their times.
 """
@@ -36,7 +36,7 @@ _PAIRS = "The second against the first, judged by the same rules as the sides"
 
 
 def blocks(run: Run, group: Group, lines: Sequence[Line]) -> list[Block]:
-    """Return the tables below a group's rows, as blocks. `lines` are the rows as texts."""
+    """Return the tables that follow a group's rows, as blocks of the report. `lines` are the rows as texts."""
     declared = [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
     alone = [_alone(group, lines)] if group.target is None else []
     return [*alone, *_phases(group, lines), *declared, *_peers(group), *_pairs(run, group)]
@@ -68,7 +68,7 @@ def _alone(group: Group, lines: Sequence[Line]) -> Block:
 
 
 def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
-    """Yield the table of phases in ms a call, with a row for each case and side."""
+    """Yield the table of phases (parts of a call), in ms per call, with a row for each case and side."""
     seen = [
         ((line.case, side) if group.target else line.values, Breakdown(line.row.cell, observed))
         for line in lines
@@ -100,7 +100,7 @@ def _peers(group: Group) -> Iterator[Block]:
 
 
 def _pairs(run: Run, group: Group) -> Iterator[Block]:
-    """Yield the table of comparisons of a peer with a side, or of two variants of a side."""
+    """Yield the table of other comparisons: a peer with a side, or two variants of a side."""
     cells = {cell.id: cell for cell in run.cells}
     failed = ("both", "unsupported", "missing")  # the arm's own row gives the reason
     rows = [
@@ -134,7 +134,7 @@ def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
 
 
 def _steps(group: Group) -> tuple[str, ...]:
-    """Return the variants to show: the steps of the ladder first, or all variants if the workload has no ladder."""
+    """Return the variants to show: first the workload's ladder (optimisation steps in order), then the others."""
     known = dict.fromkeys(row.variant for row in group.rows if row.variant)
     ladder = group.workload.ladder
     timed = {row.variant for row in group.rows for _, arm in group.sides if row.ns(arm(row))}
@@ -142,7 +142,7 @@ def _steps(group: Group) -> tuple[str, ...]:
 
 
 def _case(group: Group, row: Row, without: str = "") -> str:
-    """Name the row by the axes that differ between cells, but not by the axis `without`."""
+    """Name the row's cell by the axes that differ between cells, without the axis `without`."""
     axes = [axis for axis in group.axes if axis != without]
     return label(row.cell, axes) if axes else clean(group.workload.name)
 
@@ -151,9 +151,9 @@ def _case(group: Group, row: Row, without: str = "") -> str:
 
 
 class Gain:
-    """The speed-up of arm `after` over arm `before` of the same cell, by a metric.
+    """The speed-up of arm `after` over arm `before` in one cell, by a metric.
 
-    `ratio` 2 means half the time; None: a time is missing. If the run did not compare the arms, `verdict` is "".
+    `ratio` is 2 for half the time, None if a time is missing. `verdict` is "" if the run did not compare the arms.
     """
 
     def __init__(self, group: Group, before: Observation | None, after: Observation | None, metric: str) -> None:
@@ -174,7 +174,7 @@ class Gain:
 
 
 def peers(group: Group) -> dict[str, dict[str, Observation]]:
-    """Return the observations of each peer, by the peer's name and the cell's id."""
+    """Return {peer's name: {cell id: the peer's observation}}."""
     found: dict[str, dict[str, Observation]] = {}
     for cell, arm, seen in group.peers:
         found.setdefault(arm.peer, {})[cell.id] = seen
@@ -182,8 +182,10 @@ def peers(group: Group) -> dict[str, dict[str, Observation]]:
 
 
 def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
-    """Return by (cell id, variant) the growth of TFLOP/s divided by the growth of the scaled axis. Both growths start
-    at the smallest value of this axis, among cells whose other axes are equal."""
+    """Return {(cell id, variant): scaling efficiency}: the growth of TFLOP/s divided by the growth of the scaled axis.
+
+    Both growths are measured from the smallest value of this axis, with the other axes equal.
+    """
     axis = group.workload.scaled
     series: dict[tuple[str, ...], list[tuple[float, float, tuple[str, str]]]] = {}
     for row in group.rows if axis in group.axes else ():
@@ -202,7 +204,7 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
 
 
 def _ladder(group: Group) -> Iterator[Block]:
-    """Yield the table of the ladder (the variants from first to last optimisation step): times, rates and speed-ups."""
+    """Yield the table of times, rates and speed-ups along the ladder (a workload's optimisation steps in order)."""
     steps = group.workload.ladder
     if not steps:
         return
@@ -238,7 +240,7 @@ def _ladder(group: Group) -> Iterator[Block]:
 
 
 def _scaling(group: Group) -> Iterator[Block]:
-    """Yield the table of times and rates along the scaled axis, with the best variant at each value."""
+    """Yield the table of times and rates for each value of the scaled axis, with the fastest variant."""
     axis = group.workload.scaled
     if axis not in group.axes:
         return
@@ -264,7 +266,7 @@ def _scaling(group: Group) -> Iterator[Block]:
 
 
 def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
-    """Return (ns, variant) of the fastest arm with a right output; ns is None if there is no such arm."""
+    """Return (ns, variant) of the fastest arm whose output is right; ns is None if there is no such arm."""
     right = [(ns, name) for name, one in seen.items() if one and one.status != "wrong" and (ns := row.ns(one))]
     return min(right, default=(None, NOT_RECORDED))
 
@@ -273,7 +275,7 @@ def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
 
 
 def _sweep(group: Group) -> Iterator[Block]:
-    """Yield the table of speed-ups by density, with the range that the workload expects."""
+    """Yield the table of speed-ups by density, beside the speed-ups that the workload expects."""
     declared = group.workload.sweep
     if declared is None:
         return
@@ -296,7 +298,7 @@ def _sweep(group: Group) -> Iterator[Block]:
 
 
 def _densities(group: Group, declared: Sweep, arm: ArmOf) -> Iterator[tuple[Row, float, float | None]]:
-    """Yield (row, density, speed-up over the row of reference); the speed-up is None if a time is missing."""
+    """Yield (row, density, speed-up); the speed-up is over the densest row, or over the variant `declared.against`."""
 
     def series(row: Row) -> tuple[str, ...]:  # all axes but the sweep's, and the variant
         return (*(f"{k}={v}" for k, v in row.cell.params.items() if k not in declared.axes), row.variant)
@@ -330,7 +332,7 @@ _CONFIGURED = {
 
 
 def _configurations(group: Group) -> Iterator[Block]:
-    """Yield tables of the kernel configuration that each side ran with."""
+    """Yield tables of the kernel configurations with which the sides ran."""
     for fact, (title, text) in _CONFIGURED.items():
         rows = []
         for row in group.rows:

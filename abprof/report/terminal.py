@@ -89,7 +89,7 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
 
 
 def _table(of: rows.Table, console: Console, style: str = "dim", styles: Sequence[str] = ()) -> None:
-    """Print a table, or one line for each row if the table is too wide. `styles` apply to the first column."""
+    """Print a table, or one line for each row if the table is too wide. `styles`: one for each row's first text."""
     _say(console, of.caption, style)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for place, name in enumerate(of.header):

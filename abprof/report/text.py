@@ -25,7 +25,7 @@ def signed(pct: float, places: int = 1) -> str:
 
 
 def interval(low: float, high: float, places: int = 1) -> str:
-    """Return an interval as text: `1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower` if zero is inside."""
+    """Return an interval of changes as text: `1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower`."""
     if low >= 0:
         return f"{low:.{places}f} to {high:.{places}f} % slower"
     if high <= 0:
@@ -95,7 +95,7 @@ def code(text: object, limit: int = 120) -> Markup:
 
 
 def ticks(text: str) -> Markup:
-    """Return a sentence as HTML. Parts between backticks become code."""
+    """Return a sentence as HTML, in which text between backticks becomes <code>."""
     return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(clean(text, LONGEST)))))  # noqa: S704
 
 

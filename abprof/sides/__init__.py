@@ -1,8 +1,8 @@
 """Turn the user's specs (a ref, `.` for the working tree, or a release) into sides, each with a folder of files.
 
-In: specs, and a folder inside a git repository. Out: `Side` records (`resolve`), and the sides' files on disk during
-a `with` block (`checkouts`). The user's repository is only read; all writes go to abprof's bare clone in the cache
-folder. No other package runs git or pip.
+`resolve` returns the `Side` records for specs. `checkouts` puts the sides' files on disk for the time of a `with`
+block. The user's repository is only read; all writes go to abprof's bare clone in the cache folder. No other package
+runs git or pip.
 """
 
 from abprof.sides.releases import install as install_releases

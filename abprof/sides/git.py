@@ -53,7 +53,7 @@ _SETTINGS = {
 
 
 class GitError(AbprofError):
-    """A git command failed. The message is the first error line that git printed, without passwords."""
+    """A git command failed. The message has the first error that git printed, without passwords."""
 
     def __init__(self, verb: str, status: int, stderr: str) -> None:
         self.stderr = re.sub(r"://[^/@\s]+@", "://", stderr)

@@ -1,8 +1,7 @@
 """Install releases as sides: for `dist:NAME==VERSION` pip installs one wheel, without dependencies, into the cache.
 
-pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf). Only wheels are installed.
-
-The files of a wheel are in CACHE/dists/files/CONTENT/; CONTENT is a hash of the files.
+pip runs with the user's settings (PIP_INDEX_URL, PIP_FIND_LINKS, pip.conf). Only wheels are installed. The files of a
+wheel are in CACHE/dists/files/HASH/; HASH is the hash of these files.
 """
 
 from __future__ import annotations
@@ -47,16 +46,16 @@ _PIP = (
 
 
 def is_release(spec: str) -> bool:
-    """Whether `spec` begins with `dist:`. No git ref contains a colon."""
+    """Whether `spec` is written as a release: `dist:...`. No git ref contains a colon."""
     return spec.startswith(_PREFIX)
 
 
 def install(
     specs: Sequence[str], python: Callable[[str], str], cache: Path, timeout: float, say: Callable[[str], None]
 ) -> dict[str, tuple[Side, tuple[str, ...]]]:
-    """Install the releases among `specs` into the cache. Return (side, notes) by spec. `timeout` is in seconds.
+    """Install the releases among `specs` into the cache. Return {spec: (side, notes for the user)}.
 
-    `python` returns the path of the interpreter for a side id. Raises AbprofError if a release cannot be installed.
+    `python` returns the interpreter's path for a side id. `timeout` is in seconds. Raises AbprofError if pip fails.
     """
     return {
         spec: _resolve(spec, python(side_id(place)), cache / "dists", timeout, say)
@@ -77,7 +76,7 @@ def put(cache: Path, side: Side, path: Path) -> None:
 
 
 def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
-    """Remove folders of killed installations; with `everything` also all releases. Yield a line for each removal."""
+    """Remove what killed installations left; with `everything` also all releases. Yield a line for each removal."""
     home = cache / "dists"
     if not home.is_dir():
         return
@@ -126,7 +125,7 @@ def _content(folder: Path) -> str:
 
 
 def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[str, str]:
-    """Install a wheel into SCRATCH/files. Return its name with hash, and why the release was withdrawn (or "")."""
+    """Install a wheel into `scratch`. Return "FILE sha256:HASH", and why the authors withdrew the release (or "")."""
     report, target = scratch / "report.json", scratch / "files"
     code, log = _pip(python, ["--report", str(report), "--target", str(target), release], scratch, timeout)
     if code:
@@ -149,7 +148,7 @@ def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[
 
 
 def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> tuple[int, str]:
-    """Run `pip install` for the interpreter `python`. Return exit code and log. Raises AbprofError without pip."""
+    """Run `pip install` with the interpreter `python`. Return code and log. Raises AbprofError if pip is missing."""
     log = scratch / "log"
     # Override settings of the user that conflict with --target.
     env = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", "PIP_USER": "0", "LC_ALL": "C.UTF-8"}

@@ -1,8 +1,8 @@
 """Read the user's repository, and keep abprof's bare clone of it. All writes go to the clone.
 
 The clone is in CACHE/repos/HASH and shares the objects of the user's repository (`git clone --bare --shared`). It holds
-worktrees and snapshots, so the user's repository may be read-only. A process holds HASH.lock while it creates the
-clone or changes worktrees, and HASH.use (shared) while it uses the clone.
+worktrees and snapshots, so the user's repository may be read-only. A process locks HASH.lock while it creates the clone
+or changes worktrees, and HASH.use (with a shared lock) while it uses the clone.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Link:
-    """A commit, the hashes of its parents, and its subject."""
+    """A commit in the history: its hash, the hashes of its parents, and its subject."""
 
     commit: str
     parents: tuple[str, ...]
@@ -113,7 +113,7 @@ class Repository:
         return [name for name in dict.fromkeys(names) if not name.endswith("/HEAD")]
 
     def read_file(self, commit: str, path: str) -> bytes | None:
-        """Return the content of the file `path` in a commit or tree, or None. Symbolic links are followed.
+        """Return the content of the file `path` in a commit or tree; None if there is none. Follows symbolic links.
 
         Raises AbprofError if `path` is a folder.
         """
@@ -133,7 +133,7 @@ class Repository:
         return self.git.maybe("merge-base", a, b) or None
 
     def between(self, old: str, new: str) -> tuple[Link, ...]:
-        """Return the commits reachable from `new` but not from `old`, parents before children. Raises GitError."""
+        """Return the commits reachable from `new` but not from `old`, parents before children."""
         # rev-list rather than log, because the user's configuration changes log's output. NUL separates commits.
         form = "--format=%P%n%B%x00"
         text = self.git.text("rev-list", "--topo-order", "--reverse", form, f"{old}..{new}", "--")
@@ -146,7 +146,7 @@ class Repository:
         return tuple(links)
 
     def contents(self, commits: Sequence[str], folders: Sequence[str]) -> dict[str, str]:
-        """Return for each commit a text that is equal if the files under `folders` are equal. "" means all files."""
+        """Return {commit: key}. Commits with equal files in `folders` ("": all files) have equal keys."""
         names = [f"{commit}:{folder}" for commit in commits for folder in folders]
         out = self.git.raw("cat-file", "--batch-check=%(objectname)", stdin="\n".join([*names, ""]).encode())
         found = ["-" if line.endswith(b" missing") else line.split()[0].decode() for line in out.splitlines()]
@@ -229,7 +229,7 @@ def lock_of(store: Path) -> Path:
 
 
 class NewRepository:
-    """A new repository for a demo, in a new or empty folder. Raises AbprofError for any other folder."""
+    """A new repository for a demo. Raises AbprofError if the folder exists and is not empty."""
 
     def __init__(self, path: Path, branch: str) -> None:
         path.mkdir(parents=True, exist_ok=True)

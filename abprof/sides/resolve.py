@@ -38,9 +38,10 @@ def resolve(
     """Return the sides (base, target, target2, ...) that `specs` name, and notes for the user.
 
     A spec is a branch, tag, commit hash, an expression such as HEAD~2, or `.` for the working tree. The first spec may
-    be `base...target`: then the base is the merge base of both refs. `known` maps specs of releases to (side, notes);
-    if all specs are releases, `repository` may be a `Folder`. The notes say how far the base has moved on since the
-    merge base, and how many of these commits touch `kernel_paths`. Raises AbprofError for a spec that names no commit.
+    be `base...target`: then the base is the merge base of both refs. `known` has a side and notes for each spec that is
+    a release; if all specs are releases, `repository` may be a `Folder`. The notes say how many commits the base has
+    gained since the merge base, and how many of these change `kernel_paths`. Raises AbprofError for a spec that names
+    no commit.
     """
     if not specs:
         raise AbprofError("no ref given", advice="run abprof BASE TARGET, or abprof run REF")
@@ -108,7 +109,7 @@ def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Si
 
 
 def _snapshot(repository: Repository) -> tuple[str, list[str]]:
-    """Copy the working tree, without ignored files, to abprof's clone. Return the hash of the git tree, and notes.
+    """Copy the working tree, without ignored files, to abprof's clone. Return its tree's hash, and notes for the user.
 
     The user's index, refs, stash and objects do not change. Raises AbprofError if git cannot read a file.
     """
@@ -141,7 +142,7 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
 
 
 def _without_nested(git: Git) -> tuple[str, list[str]]:
-    """Remove nested repositories, but not submodules, from the index. Return the index's tree, and notes."""
+    """Remove nested repositories (not submodules) from the index. Return the git tree's hash, and notes."""
     links = {line.split("\t", 1)[1] for line in git.records("ls-files", "-z", "--stage") if line.startswith("160000 ")}
     listed = git.maybe("config", "-z", "--file", ".gitmodules", "--get-regexp", r"^submodule\..*\.path$") or ""
     nested = sorted(links - {entry.partition("\n")[2] for entry in listed.split("\0")})
@@ -170,7 +171,7 @@ def _same(sides: Sequence[Side]) -> list[str]:
 
 
 def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequence[str]) -> list[str]:
-    """Return a note with the number of commits on `base` since the merge base with `side`."""
+    """Return a note that says how many commits `base` has gained since the merge base with `side`."""
     common = repository.merge_base(base.commit, side.commit)
     if common is None:
         why = "in this shallow clone" if repository.shallow else "at all"

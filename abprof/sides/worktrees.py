@@ -1,4 +1,4 @@
-"""Check out the sides' files while a run lasts, and remove what killed runs left in the cache.
+"""Check out the files of each side for a run, and remove the leftovers of killed runs from the cache.
 
 Each side has a worktree CACHE/worktrees/ID/s0, s1, ...; ID is a hash of the run's id. All these paths have the same
 length, because compilers write paths into binaries. CACHE/worktrees/ID.lock is locked while the run lasts.
@@ -24,14 +24,14 @@ from abprof.system.trees import remove_tree
 def checkouts(
     repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False
 ) -> Iterator[tuple[Checkout, ...]]:
-    """Check out `sides`, yield the checkouts in the same order, and remove the checkouts after the block.
+    """Check out `sides`, yield the checkouts in the same order, and remove the checkouts when the block ends.
 
     `run`: the run's id. Raises AbprofError if a side cannot be checked out.
     """
     folder = repository.cache / "worktrees" / hashlib.sha256(run.encode()).hexdigest()[:12]
     lock = folder.with_name(f"{folder.name}.lock")
     if not locks.hold(lock):
-        raise AbprofError(f"another abprof process is using the worktrees of run {run}", where=str(folder))
+        raise AbprofError(f"in use by another abprof process of run {run}; wait until it ends", where=str(folder))
     width = len(str(len(sides) - 1))
     paths = [folder / f"s{place:0{width}}" for place in range(len(sides))]
     made = tuple(Checkout(side=side, path=str(path)) for side, path in zip(sides, paths, strict=True))
@@ -52,7 +52,7 @@ def checkouts(
 
 
 def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bool) -> None:
-    """Write a side's files to the folder of `checkout`, and check that these files have the side's git tree."""
+    """Check out a side to the folder `checkout.path`, and check that the result has the side's git tree."""
     side, path = checkout.side, Path(checkout.path)
     if side.kind == "dist":
         releases.put(place.cache, side, path)
@@ -69,7 +69,7 @@ def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bo
     except GitError as error:
         raise AbprofError(f"cannot check out {side.label}: {error.line_of_git}", where=str(path)) from error
     if found != side.tree:
-        raise AbprofError(f"checked out tree {found[:10]}, expected {side.tree[:10]} of {side.label}", where=str(path))
+        raise AbprofError(f"checked out tree {found[:10]} instead of {side.tree[:10]} of {side.label}", where=str(path))
     if submodules:
         _add_submodules(path, (repository.git_dir, repository.common_dir), repository.path, repository.cache)
 
@@ -78,7 +78,7 @@ def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bo
 
 
 def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, cache: Path) -> None:
-    """Check out every submodule of `worktree`, recursively, from the user's clones in `git_dirs` and `checkout`.
+    """Check out every submodule of `worktree`, recursively, from clones that the user already has.
 
     Fetches nothing. Raises AbprofError if no clone of a submodule has the required commit.
     """
@@ -116,8 +116,8 @@ def _holds(repository: Path, commit: str) -> bool:
 
 
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:
-    """Remove what killed runs left in the cache, and clones of deleted repositories. Return a line for each removal.
-    With `everything`, also remove all clones and releases that no process uses."""
+    """Remove from the cache what killed runs left there, and clones of repositories that no longer exist.
+    With `everything`, remove all clones and releases that no process uses. Return a message for each removal."""
     cache = cache.expanduser().absolute()
     lines = [line for name in ("worktrees", "index") for line in _abandoned(cache / name)]
     _prune(cache)
@@ -127,7 +127,7 @@ def sweep(cache: Path, *, everything: bool = False) -> list[str]:
 
 
 def _abandoned(parent: Path) -> Iterator[str]:
-    """Remove the folders in `parent` that no process uses, and yield a line for each."""
+    """Remove the folders in `parent` that no process uses, and yield a message for each."""
     for name in {path.stem for path in parent.glob("[!.]*")}:
         folder = parent / name
         with locks.abandoned(folder.with_name(f"{name}.lock")) as free:
@@ -156,10 +156,8 @@ def _removed(path: Path, what: str) -> str:
 
 
 def _prune(cache: Path) -> None:
-    """Remove git's records of deleted worktrees from all clones.
-
-    `git worktree prune` would keep the record of a worktree whose creation was interrupted.
-    """
+    """Remove git's records of worktrees whose folders no longer exist, from all clones in the cache."""
+    # `git worktree prune` would keep the record of a worktree if git was killed while making the worktree.
     for store in (cache / "repos").glob("*/worktrees"):
         with locks.locked(lock_of(store.parent)):  # no process is adding one
             for entry in list(store.iterdir()) if store.is_dir() else ():

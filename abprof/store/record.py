@@ -39,10 +39,10 @@ _REWRITE_SHARE = 20.0  # least time between rewrites, in durations of the last r
 
 
 class Record:
-    """Keeps a run's header (`head`: run.json without results) and results, and writes both to the run's folder.
+    """Collects the results of a run while the run is measured, and writes the results to the run's folder.
 
-    `judge(run, blocks)` returns the run with verdicts. `wanted(run, blocks, proofs)` returns the ids of cells that need
-    another epoch. The first `older` of `blocks` were measured by earlier invocations.
+    `head`: the run without results (the header). `judge` returns a run with verdicts. `wanted` returns the ids of cells
+    that need another epoch. `older`: how many of `blocks`, from the first on, earlier invocations of abprof measured.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Record:
 
     @property
     def own_blocks(self) -> list[Block]:
-        """Blocks of this invocation, without those of earlier invocations."""
+        """Blocks that this invocation of abprof measured."""
         return self.blocks[self.older :]
 
     @property
@@ -83,12 +83,12 @@ class Record:
         return len({b.epoch for b in self.own_blocks if b.metric and b.judged and not b.quick})
 
     def start(self, head: Run) -> None:
-        """Replace the header, and write run.json for the first time."""
+        """Set the header, and write run.json for the first time."""
         self.head = head
         self.folder.write_run(head)
 
     def placed(self, device: str, machine: Machine) -> None:
-        """Add a device that measures part of the run, or update what is known about the device."""
+        """Add a device and its machine to the header, or update the machine if the header has this device."""
         before = self.head.machines.get(device)
         if before:
             made = {(build.side, build.kernel): build for build in (*before.builds, *machine.builds)}
@@ -99,20 +99,20 @@ class Record:
             self.folder.append_finding(Finding(placed=Placed(device=device, machine=machine)))
 
     def knows(self, arm: Arm) -> None:
-        """Add `arm` to the header, unless the header has this arm."""
+        """Add `arm` to the header if the header lacks this arm."""
         if arm not in self.head.arms:
             self.head = msgspec.structs.replace(self.head, arms=(*self.head.arms, arm))
             self.folder.append_finding(Finding(arm=arm))
 
     def lost(self, losses: Sequence[Loss]) -> None:
-        """Record lost shards, and drop the blocks that other shards measured again."""
+        """Record lost shards, and drop their blocks of cells that other shards measured again."""
         if losses:
             self.head = msgspec.structs.replace(self.head, losses=(*self.head.losses, *losses))
             self.folder.write_run(self.judged("running"))
             self.blocks[:] = runfolder.standing(self.head, self.blocks)
 
     def note(self, found: Iterable[Touched]) -> None:
-        """Add changed files to the header, and warn: later verdicts take these changes into account."""
+        """Add files that were changed during the run to the header, and print a warning for each."""
         found = tuple(found)
         self.head = msgspec.structs.replace(self.head, touched=(*self.head.touched, *found))
         for touched in found:
@@ -120,7 +120,7 @@ class Record:
             self.view.warn(f"{touched.path} was {touched.how} {touched.moment}")
 
     def add(self, item: Block | Proof | Kernel | Trace | Profile | Sampled) -> None:
-        """Add a result. Blocks, proofs and kernels are written to disk at once."""
+        """Add a result. Blocks, proofs and kernels are also written to disk at once."""
         match item:
             case Trace():
                 self.traces[item.cell, item.arm, item.by] = item
@@ -155,7 +155,7 @@ class Record:
         return todo
 
     def known(self, status: Status) -> Run:
-        """Return the run with all proofs, kernels and profiles so far, but without verdicts."""
+        """Return the run with the proofs, kernels, traces and profiles so far, but without verdicts."""
         return msgspec.structs.replace(
             self.head,
             status=status,
@@ -171,7 +171,7 @@ class Record:
         return self._judge(self.known(status), self.blocks)
 
     def close(self, ended: str) -> None:
-        """Set the end time `ended` (ISO 8601), and check that rounds.jsonl still holds the blocks that abprof wrote."""
+        """Set the run's end time (ISO 8601), and warn if rounds.jsonl no longer holds the blocks that abprof wrote."""
         self.head = msgspec.structs.replace(self.head, ended=ended)
         self.blocks[:] = runfolder.standing(self.head, self.blocks)
         with contextlib.suppress(AbprofError):

@@ -1,7 +1,7 @@
 """Make, write, read and remove run folders (docs/RUN_FOLDER.md).
 
-run.json is replaced atomically, so readers always see a complete version. abprof only appends to rounds.jsonl and
-evidence.jsonl, and every line has a checksum: so a killed run keeps every finished block.
+run.json is replaced atomically, so readers always see a complete version. A killed run keeps every finished block,
+because abprof only appends lines to rounds.jsonl and evidence.jsonl, and every line has a checksum.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class RunFolder:
         return self.path / LOGS
 
     def write_run(self, run: Run) -> None:
-        """Replace run.json atomically, after reading the new file back.
+        """Replace run.json atomically, after checking that the new file can be read back.
 
         Raises ValueError for NaN or infinity (JSON has neither), AbprofError if writing fails.
         """
@@ -68,11 +68,11 @@ class RunFolder:
         _append(self.path / ROUNDS, checksummed.line(block))
 
     def append_finding(self, finding: Finding) -> None:
-        """Append a finding to evidence.jsonl, and flush the file to disk. run.json is written less often."""
+        """Append a finding to evidence.jsonl, and flush the file to disk."""
         _append(self.path / EVIDENCE, checksummed.line(finding))
 
     def sweep(self) -> None:
-        """Remove temporary files of a killed run. Call only while no other run uses the folder."""
+        """Remove temporary files that a killed run left in this folder. No other run may be using the folder."""
         for path in self.path.glob(".*.partial"):
             path.unlink(missing_ok=True)
 
@@ -97,7 +97,8 @@ def _append(target: Path, line: bytes) -> None:
 
 @contextlib.contextmanager
 def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
-    """Make the folder and log of a new run. After the block, remove the folder if it has no run.json."""
+    """Make the folder of a new run, and append what `view` prints to a log there while the block runs.
+    Afterwards, remove the folder if it has no run.json."""
     for line in sweep(paths.state_dir(), runs_dir):
         view.say(line)
     folder = create(runs_dir, id, _claim)
@@ -110,18 +111,17 @@ def new_folder(runs_dir: Path, id: str, view: View) -> Iterator[RunFolder]:
             if not (folder.path / RUN).exists():
                 _discard(folder.path)
     finally:
-        locks.drop(_note(folder.path))
+        locks.drop(_lock_of(folder.path))
 
 
-def _note(path: Path) -> Path:
-    """Return the path of the lock file for the run folder `path`; the lock file contains `path`."""
+def _lock_of(path: Path) -> Path:
     return paths.state_dir() / _NOTES / hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
 
 
 def _claim(path: Path) -> bool:
-    if not locks.hold(_note(path)):
+    if not locks.hold(_lock_of(path)):
         return False
-    _note(path).write_text(str(path), errors="surrogateescape")
+    _lock_of(path).write_text(str(path), errors="surrogateescape")
     return True
 
 
@@ -141,7 +141,7 @@ def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _
                     path.mkdir(parents=True)  # another run may just have removed the runs folder
                     break
                 except FileExistsError:
-                    locks.drop(_note(path))
+                    locks.drop(_lock_of(path))
         (path / LOGS).mkdir()
         if not (runs_dir / ".gitignore").exists():
             (path / ".gitignore").write_text(_IGNORE_ALL)
@@ -149,7 +149,7 @@ def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _
 
 
 def _discard(path: Path) -> None:
-    """Remove the run folder `path`, and the folder above if nothing else is left there."""
+    """Remove the run folder `path`, and also the runs folder if no other run is left there."""
     shutil.rmtree(path, ignore_errors=True)
     ignore = path.parent / ".gitignore"
     with suppress(OSError):
@@ -159,7 +159,7 @@ def _discard(path: Path) -> None:
 
 
 def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
-    """Remove folders without run.json that killed runs left in `runs_dir` (None: anywhere). Return a line for each."""
+    """Remove folders without run.json that killed runs left, in `runs_dir` or anywhere. Return a message for each."""
     lines = []
     for note in sorted((state / _NOTES).glob("*")):
         with suppress(FileNotFoundError):  # the run has just ended
@@ -179,7 +179,7 @@ def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
 def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     """Read a run. Return the run, its valid blocks in file order, and notes about lines and blocks left out.
 
-    `path` is the folder or its run.json. Raises AbprofError if run.json is missing, invalid or of a newer abprof.
+    `path`: the run folder or its run.json. Raises AbprofError if run.json is missing, invalid or from a newer abprof.
     """
     folder = path.parent if path.name == RUN else path
     file = folder / RUN
@@ -208,7 +208,7 @@ def blocks(folder: Path, notes: list[str]) -> Iterator[Block]:
 
 
 def standing(run: Run, blocks: Iterable[Block]) -> Iterator[Block]:
-    """Yield `blocks`, except blocks of a lost shard that another shard measured again."""
+    """Yield `blocks`, leaving out those of lost shards if other shards measured their cells again."""
     lost = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
     return (block for block in blocks if not block.shard or (block.shard, block.cell) not in lost)
 
@@ -249,7 +249,7 @@ def _read_run(data: bytes, file: Path) -> Run:
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:
-    """Return the run with `findings` (from evidence.jsonl), because the run.json of a killed run may lack findings."""
+    """Return the run, with those findings of evidence.jsonl added that run.json lacks."""
     if not findings:
         return run
 
@@ -270,7 +270,7 @@ def _completed(run: Run, findings: Sequence[Finding]) -> Run:
 
 
 def merged(proofs: Iterable[Proof], more: Iterable[Proof]) -> list[Proof]:
-    """Return all proofs. Proofs of one worker with the same result become one proof with the sum of their `looks`."""
+    """Return all proofs, merging those with equal side, kernel, epoch and result: `looks` counts their checks."""
     known = {_proof_key(proof): proof for proof in proofs}
     for proof in more:
         key = _proof_key(proof)

@@ -1,4 +1,4 @@
-"""Write and read JSON lines with a checksum, which detects lines that a crash truncated or a pipe changed."""
+"""Write and read JSON lines with a checksum, which detects truncated or changed lines."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def seal(payload: bytes) -> bytes:
 
 
 def unseal(line: bytes, kind: Any, what: str) -> Any:
-    """Return the record of type `kind` in `line`, after checking its checksum. `line` does not include the newline.
-    Raises ValueError for a wrong checksum or type; the message calls the expected record `what`."""
+    """Check the checksum of `line` (without its newline), and return the record of type `kind` in the line.
+    Raises ValueError if the checksum or the type is wrong. `what`: name of the expected record in the error message."""
     head, found, tail = line.rpartition(_SUM)
     payload = head + b"}"
     if not found or tail != _checksum(payload) + b'"}':

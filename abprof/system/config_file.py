@@ -1,4 +1,4 @@
-"""Read abprof.toml, or the table [tool.abprof] of pyproject.toml. Errors name key and line."""
+"""Read abprof.toml, or the table [tool.abprof] of pyproject.toml. Error messages name the key and the line."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ def read_file(root: Path) -> File | None:
     if not os.path.lexists(path):
         return None
     if not path.is_file():
-        raise AbprofError("not a file", where=str(path), advice="make this a file (docs/CONFIG.md)")
+        raise AbprofError("not a file", where=str(path), advice="remove this, or put a file here (docs/CONFIG.md)")
     return parse_file(toml.read(path), str(path), table).of(root)
 
 
 def place(root: Path) -> tuple[Path, tuple[str, ...]]:
-    """Return the path of the configuration file, which may not exist, and the keys of abprof's table in the file:
-    ("tool", "abprof") in pyproject.toml, () in abprof.toml. Raises AbprofError."""
+    """Return the path of the configuration file, which may not exist yet, and the keys that lead to abprof's table in
+    the file: ("tool", "abprof") in pyproject.toml, () in abprof.toml. Raises AbprofError."""
     path = root / "pyproject.toml"
     if not os.path.lexists(root / "abprof.toml") and path.is_file() and "[tool.abprof" in toml.read(path):
         return path, ("tool", "abprof")
@@ -39,7 +39,7 @@ def place(root: Path) -> tuple[Path, tuple[str, ...]]:
 
 
 def file_above(folder: Path) -> File | None:
-    """Return the configuration of the repository that contains `folder`; None if there is none. Does not run git."""
+    """Return the first configuration in `folder` or above, up to the repository's root; None if there is none."""
     for place in (folder.absolute(), *folder.absolute().parents):
         file = read_file(place)
         if file or (place / ".git").exists():
@@ -48,7 +48,7 @@ def file_above(folder: Path) -> File | None:
 
 
 def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
-    """Return the configuration in `text`, from the file `where`, below the keys `table`. Raises AbprofError."""
+    """Parse `text`, the content of the file `where`. `table`: keys that lead to abprof's table. Raises AbprofError."""
     loose: Any = toml.loads(text, where)
     for name in table:
         loose = loose.get(name, {}) if isinstance(loose, dict) else {}
@@ -70,7 +70,7 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
 
 
 def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
-    """Yield (bad, key, message) for each value that the types alone do not check; `bad`: the value is wrong."""
+    """Check rules that types cannot express. Yield for each: whether it is broken, the key, and the error message."""
     at = file.at
     yield file.schema != 1, "schema", f"schema = {file.schema}, this abprof reads schema = 1"
     default = file.defaults
@@ -106,7 +106,7 @@ def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
 
 
 def fill(extra: Mapping[str, str], where: str, **places: str) -> dict[str, str]:
-    """Replace {worktree}, {build_dir} and {side} in the values of `extra` by `places`. Others raise AbprofError."""
+    """Replace {worktree}, {build_dir} and {side} in the values of `extra`. Other placeholders raise AbprofError."""
     filled = {}
     for name, value in extra.items():
         try:

@@ -1,4 +1,4 @@
-"""Print the progress of a run on standard error and in the run's log. Results go to standard output."""
+"""Print the progress of a run on standard error, and write it to the run's log. Results go to standard output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OPEN_SHOWN = 3  # labels of undecided cells in the status line
 
 
 class View:
-    """Prints progress on standard error and to a log file. On a terminal also shows a status line."""
+    """Prints progress on standard error and to a log file, with a status line if standard error is a terminal."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, stream: IO[str] | None = None) -> None:
         self.console = Console(file=stream, stderr=stream is None, highlight=False, soft_wrap=True)
@@ -35,7 +35,7 @@ class View:
         self._end = 0.0  # end of the budget, by time.monotonic()
 
     def attach(self, path: Path) -> None:
-        """Append every further line also to the log file `path`."""
+        """From now on, append every printed line also to the log file `path`."""
         self._log = path.open("a", encoding="utf-8", errors="replace")
 
     def detach(self) -> None:
@@ -45,7 +45,7 @@ class View:
             self._log = None
 
     def say(self, line: str, style: str = "") -> None:
-        """Print a line of progress, with control characters made visible. `style`: a colour; "": none."""
+        """Print a line of progress, with control characters made visible. `style`: a colour, or "" for none."""
         self._print(visible_lines(line), style, shown=not self.quiet)
 
     def warn(self, line: str) -> None:
@@ -74,7 +74,7 @@ class View:
 
     @contextlib.contextmanager
     def working(self, text: str, budget: float = 0.0) -> Iterator[None]:
-        """Show `text` in the status line during the block, with a countdown of `budget` seconds (0: none)."""
+        """Show a status line, at first `text`, during the block. `budget`: seconds that measuring may take."""
         self._end = time.monotonic() + budget
         if not self.console.is_terminal or self.quiet:
             yield
@@ -87,7 +87,7 @@ class View:
                 self._status = None
 
     def progress(self, text: str, decided: int, cells: int, open: Sequence[str]) -> None:
-        """Show in the status line that `decided` of `cells` cells are decided. `open`: labels of the others."""
+        """Show in the status line how many cells are decided. `open`: labels of the undecided cells."""
         minutes, seconds = divmod(max(0, round(self._end - time.monotonic())), 60)
         more = f" and {len(open) - _OPEN_SHOWN} more" if len(open) > _OPEN_SHOWN else ""
         names = visible(", ".join(open[:_OPEN_SHOWN])) + more

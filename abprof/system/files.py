@@ -1,4 +1,4 @@
-"""Write files atomically. A failed write raises AbprofError with the path."""
+"""Write files atomically. If a write fails, raise AbprofError with the path."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from abprof.records.errors import AbprofError
 
 
 def put(target: Path, data: bytes) -> Path:
-    """Write a file atomically, and its folder if needed. Return the file's path. Raises AbprofError."""
+    """Write a file atomically, and make its folder if needed. Return the file's path. Raises AbprofError."""
     with refusals(target.parent):
         target.parent.mkdir(parents=True, exist_ok=True)
     return replace(target, data)
 
 
 def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda written: written) -> Path:
-    """Replace a file atomically, after `check` has accepted the new file, which is then still under a temporary name.
+    """Write `data` to a temporary file, pass its path to `check`, and then rename the file to `target`.
 
-    Raises AbprofError if a write fails, and whatever `check` raises.
+    Raises AbprofError if a write fails. If `check` raises, the error passes on and `target` stays unchanged.
     """
     # A random name: in a shared folder another user could plant a link under a predictable name.
     temporary = target.with_name(f".{token_hex(8)}.partial")
@@ -55,7 +55,7 @@ def pour(file: FileIO, data: bytes) -> None:
 
 @contextmanager
 def refusals(path: Path, advice: str = "") -> Iterator[None]:
-    """Raise AbprofError, with `path` and `advice`, in place of an OSError raised in the block."""
+    """Turn an OSError in the block into an AbprofError that names `path` and gives `advice`."""
     try:
         yield
     except OSError as error:

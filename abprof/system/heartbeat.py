@@ -30,13 +30,13 @@ class Heartbeat(msgspec.Struct, kw_only=True):
     exit_code: int | None = None
 
     def end(self, did: str, code: int) -> None:
-        """Record that the job ends now, with what the job did and its exit code. `beating` then writes the file."""
+        """Record that the job ends now, what the job did, and its exit code."""
         self.ended, self.did, self.exit_code = time.time(), did, int(code)
 
 
 @contextmanager
 def beating(state: Path, repo: str, series: str) -> Iterator[Heartbeat]:
-    """Write a heartbeat when the block begins and ends. The block reports its result by `end`. Raises AbprofError."""
+    """Write a heartbeat when the block (a nightly job) starts and ends. The block reports its result with `end`."""
     beat = Heartbeat(series=series, repo=repo, began=time.time())
     write(state, beat)
     try:
@@ -52,12 +52,12 @@ def beating(state: Path, repo: str, series: str) -> Iterator[Heartbeat]:
 
 
 def write(state: Path, beat: Heartbeat) -> None:
-    """Replace the heartbeat file of a series. Raises AbprofError if a write fails."""
+    """Write a heartbeat to the file of its series. Raises AbprofError if the write fails."""
     put(_file(state, beat.repo, beat.series), msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
 
 
 def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, str]]:
-    """Yield (healthy, finding, advice) for each nightly series. `now`: seconds since 1970; None: the present."""
+    """Yield (healthy, finding, advice) for each nightly series. `now`: seconds since 1970, or None for now."""
     now = time.time() if now is None else now
     for file in sorted((state / FOLDER).glob("*.json")):
         try:

@@ -15,7 +15,7 @@ _held: dict[Path, int] = {}  # lock file -> descriptor, for locks taken by `hold
 
 
 def hold(lock: Path, *, shared: bool = False) -> bool:
-    """Take `lock` until `drop` or the end of this process. Return False if the lock is already taken."""
+    """Try to take `lock`, and keep it until `drop` or the end of this process. Return False if the lock is taken."""
     if lock in _held:
         return shared
     descriptor = _lock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX, wait=False)
@@ -37,7 +37,7 @@ def drop(lock: Path) -> None:
 def locked(
     lock: Path, note: str = "", busy: Callable[[str], None] = lambda _: None, *, shared: bool = False
 ) -> Iterator[None]:
-    """Wait for `lock`, and hold the lock during the block. The lock file contains `note` and is not deleted.
+    """Wait for `lock`, and hold the lock during the block. `note`: text for the lock file, which is not deleted.
 
     If another process holds the lock, call `busy` with that process's note before waiting. `shared`: several processes
     may hold the lock at the same time.
@@ -60,7 +60,7 @@ def locked(
 
 @contextlib.contextmanager
 def abandoned(lock: Path) -> Iterator[bool]:
-    """Yield whether `lock` is free. If so, hold the lock during the block, and then delete the lock file."""
+    """Try to take `lock` without waiting, and yield whether that worked. If so, delete `lock` after the block."""
     descriptor = None if lock in _held else _lock(lock, fcntl.LOCK_EX, wait=False)
     try:
         yield descriptor is not None
@@ -71,7 +71,7 @@ def abandoned(lock: Path) -> Iterator[bool]:
 
 
 def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
-    """Return a descriptor that holds `lock`; None if another process holds the lock. Raises AbprofError."""
+    """Open and lock the file `lock`. Return its descriptor, or None if another process holds the lock."""
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
         while True:
@@ -89,4 +89,4 @@ def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
                 raise
             os.close(descriptor)  # the holder deleted the file, so this lock excludes nobody: lock the new file
     except OSError as error:
-        raise AbprofError(f"cannot use the cache folder: {error.strerror}", where=str(lock.parent)) from error
+        raise AbprofError(f"cannot make lock files here: {error.strerror}", where=str(lock.parent)) from error

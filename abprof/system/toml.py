@@ -1,4 +1,4 @@
-"""Read TOML files, and convert tables to structs. Errors name file and line."""
+"""Read TOML files, and convert tables to structs. Error messages name the file and the line."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def loads(text: str, where: str) -> dict[str, Any]:
 
 
 def lines(text: str) -> dict[str, int]:
-    """Return dotted key -> line number. Keys in arrays of tables contain an index (`threshold.0.cells`).
+    """Return the line number of each dotted key. Keys in arrays of tables contain an index (`threshold.0.cells`).
 
     Keys in inline tables are missing. A line of a multi-line string may be taken for a key.
     """
@@ -79,7 +79,8 @@ def _parts(key: str) -> list[str]:
 
 
 def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mapping[str, int], advice: str) -> _T:
-    """Return the table `loose` as a struct of type `kind`, which contains types `inner`. Raises AbprofError."""
+    """Return the TOML table `loose` as a struct of type `kind`. `inner`: the struct types of tables inside `kind`.
+    `lines`: key -> line number, for the AbprofError that is raised if the table does not fit."""
     values = dict(_values(loose))
     for key, value in values.items():
         if "\0" in f"{key}{value}":

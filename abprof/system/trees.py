@@ -22,7 +22,7 @@ def files_of(tree: Path) -> list[str]:
 
 
 def tree_hash(tree: Path, names: Iterable[str]) -> str:
-    """Return a SHA-256 of the files `names`: names, executable bits, bytes (of a link: its target). Raises OSError."""
+    """Return a SHA-256 of files: of their names, executable bits and bytes (of a link: its target). Raises OSError."""
     digest = hashlib.sha256()
     for name in names:
         path = tree / name

@@ -27,7 +27,7 @@ class _File(Record, frozen=True):
 
 
 def parse(text: str, where: str) -> tuple[Waiver, ...]:
-    """Return the waivers in `text`, the content of the file `where`. Raises AbprofError with line and key."""
+    """Return the waivers in `text`, the content of the file `where`. Raises an AbprofError that names line and key."""
     loose, lines = toml.loads(text, where), toml.lines(text)
     file = toml.converted(loose, _File, _Entry, where=where, lines=lines, advice=_KEYS)
     checks = [("schema", file.schema == 1, f"schema = {file.schema}, this abprof reads schema = 1")]
@@ -46,7 +46,7 @@ def parse(text: str, where: str) -> tuple[Waiver, ...]:
 
 
 def with_one_more(text: str, waiver: Waiver, where: str) -> str:
-    """Return the waiver file's `text` ("" for a new file) with `waiver` added. Raises AbprofError."""
+    """Return the waiver file's text ("" for a new file) with `waiver` added. Raises AbprofError."""
     for option, value in (("CELLS", waiver.cells), ("--reason", waiver.reason), ("--owner", waiver.owner)):
         if not value.strip() or not value.isprintable():
             what = "the value contains unprintable characters" if value.strip() else "the value is empty"

@@ -1,9 +1,9 @@
-"""Compute verdicts: pure functions of a run's header (run.json without results), blocks and proofs.
+"""Compute verdicts: pure functions of a run's header (run.json without results), blocks (the rounds of a cell in an
+epoch) and proofs (whether workers loaded only files of their own side).
 
-`judge` returns the run with comparisons, warnings, a summary and an exit code. `undecided` returns the cells to measure
-further. `aggregate` returns the data of each cell; a CellCache keeps the data between calls. The modules `stats`,
-`headline` and `waivers` are public too. The package imports only records.
-"""
+`judge` returns the run with comparisons, warnings, a summary and an exit code. `undecided` returns the cells that need
+more epochs. `aggregate` returns the data of each cell; a CellCache keeps the data between calls. The modules `stats`,
+`headline` and `waivers` are public too. The package imports only records."""
 
 from __future__ import annotations
 

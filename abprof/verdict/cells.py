@@ -1,4 +1,4 @@
-"""Aggregate a run's blocks into one `CellData` per cell, with the state and the times of each arm."""
+"""Aggregate a run's blocks (rounds of a cell in an epoch) into one `CellData` per cell."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ _CLOCK_MISSING = 0.1  # largest share of turns that may lack a reading of the cl
 
 @dataclass(frozen=True)
 class Rounds:
-    """A block's rounds without rejected ones. `arms`: arm -> rows TIME and HOST_TIME (ns per call), CLOCK (MHz) and
-    WAIT (ns per call, by the parent's clock), with a column per round. NaN: unknown, or no turn."""
+    """The rounds of a block without rejected ones. `arms`: arm -> array with a column per round and the rows TIME and
+    HOST_TIME (ns per call), CLOCK (MHz) and WAIT (ns per call by the parent process's clock). NaN: not measured."""
 
     epoch: int
     protocol: str
@@ -76,11 +76,11 @@ def kept_rounds(block: Block) -> Rounds:
 
 
 def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
-    """Return the rounds with times rescaled to the mean clock of all turns; None if rescaling does not help.
+    """Return the rounds with times rescaled to the mean clock of all turns; None if that does not reduce the scatter.
 
-    Rescaling helps if the scatter of ratios between arms shrinks by at least a fifth. With one round per epoch, the
-    drift of all arms takes the place of this scatter. The choice depends on scatter, not on means, so the choice cannot
-    favour a verdict. None also if more than a tenth of the turns lack a clock.
+    The scatter of ratios between arms (with one round per epoch: the drift of all arms) must shrink by at least a
+    fifth. Only scatter decides, not means, so that the choice cannot favour a verdict. Also None if more than a tenth
+    of the turns lack a reading of the clock.
     """
     clocks = [rows[CLOCK, ~np.isnan(rows[TIME])] for block in blocks for rows in block.judged_arms().values()]
     every = np.concatenate([np.empty(0), *clocks])
@@ -106,8 +106,7 @@ def at_one_clock(blocks: tuple[Rounds, ...]) -> tuple[Rounds, ...] | None:
 
 
 def _ratio_scatter(blocks: Sequence[dict[str, Array]]) -> float | None:
-    """Return the scatter of log ratios between arms within epochs (median absolute deviation); None with fewer than six
-    ratios. `blocks`: arm -> log times."""
+    """Return the median absolute deviation of log ratios between arms, within blocks; None with too few ratios."""
     deviations = [np.empty(0)]
     for block in blocks:
         first, *others = block.values() or [np.empty(0)]
@@ -122,8 +121,8 @@ def _ratio_scatter(blocks: Sequence[dict[str, Array]]) -> float | None:
 def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
     """Return the standard deviation over rounds of the mean log time of all arms; None with too few arms or rounds.
 
-    A choice by drift does not bias ratios if all arms scatter equally. If an arm scatters three times as far, 7 % of
-    the 95 % intervals miss instead of 5 % (tests/simulations/test_error_rates.py).
+    A choice by drift does not bias ratios if all arms scatter equally. If one arm scatters three times as far as the
+    others, 7 % of the 95 % intervals miss instead of 5 % (tests/simulations/test_error_rates.py).
     """
     several = [block for block in blocks if len(block) > 1]
     common = sorted(set.intersection(*map(set, several))) if several else []
@@ -196,7 +195,7 @@ class CellData:
         return next((block.device for block in self.blocks if block.device), "")
 
     def shows_times(self, arm: str) -> bool:
-        """Whether reports may show the arm's times: if the arm runs, or is wrong under --allow-wrong."""
+        """Whether reports may show the arm's times: if it runs, or if its outputs are wrong with --allow-wrong."""
         state = self.state(arm)
         return state.runs or (state.status == "wrong" and self.allow_wrong)
 
@@ -221,8 +220,9 @@ class CellData:
     def epochs(self, of: Quantity, *arms: str) -> list[Array]:
         """Return an array for each epoch in which all `arms` ran, with a row per arm and a column per round.
 
-        `of`: `judged` times, times as `read`, `wall` (host's clock), `clock` (device's), `cycles` (time x clock),
-        `sustained` (times without pauses), or `waits` (two rows per arm: the time as read, and the parent's wait).
+        `of` selects the values: `judged` (times that verdicts use), `read` (times as measured), `wall` (times by the
+        host's clock), `clock` (the device's clock rate), `cycles` (time x clock rate), `sustained` (times of calls
+        without pauses) or `waits` (two rows per arm: times as measured, and times by the parent process's clock).
         """
         if not all(map(self.shows_times, arms)):
             return []
@@ -238,23 +238,23 @@ class CellData:
         return [each for each in whole if each.size]
 
     def epoch_values(self, before: str, after: str, of: Quantity = "judged") -> list[float]:
-        """Return for each epoch the median over rounds of log(after / before)."""
+        """Return the median over rounds of log(after / before), for each epoch."""
         return self.once(
             ("values", before, after, of),
             lambda: [float(np.median(np.log(b) - np.log(a))) for a, b in self.epochs(of, before, after)],
         )
 
     def rounding(self, before: str, after: str) -> float:
-        """Return how far rounding of printed times can change the log ratio; 0 for times that a worker measured."""
+        """Return how far rounding in a command's printed times can change the log ratio; 0 if a worker measured."""
         step = max((block.last_digit_ns for block in self.blocks), default=0.0)
         medians = [*map(self.epoch_medians, (before, after))]
         return sum(step / 2 / float(np.median(each)) for each in medians) if step and all(medians) else 0.0
 
     def tail(self, before: str, after: str, pct: float) -> float | None:
-        """Return the change of the 90th percentile of calls in per cent; None unless `after` has more slow calls.
+        """Return the change of the 90th percentile of call times in per cent; None unless `after` has more slow calls.
 
-        A call is slow if its time, relative to its arm's median, is `pct` per cent above the 90th percentile of
-        `before`. A one-sided sign test decides whether there are more (p <= 0.001).
+        A call is slow if its time, divided by its arm's median, is more than `pct` per cent above the 90th percentile
+        of `before`. A one-sided sign test decides whether `after` has more slow calls (p <= 0.001).
         """
         pairs = self.epochs("judged", before, after)
         if not pairs:
@@ -280,8 +280,8 @@ def _values(rows: Array, of: Quantity) -> Array:
 
 @dataclass
 class CellCache:
-    """The data of cells, kept between calls of `aggregate` until a cell gets new blocks or `head` changes. `head`: the
-    fields of the run on which the data depend."""
+    """Keeps the data of cells between calls of `aggregate`, until a cell gets new blocks or `head` changes.
+    `head`: those fields of the run on which the data depend."""
 
     head: tuple[object, ...] = ()
     cells: dict[str, tuple[list[Block], CellData]] = field(default_factory=dict)
@@ -290,8 +290,8 @@ class CellCache:
 def aggregate(
     run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None
 ) -> dict[str, CellData]:
-    """Return cell id -> data for every cell of the run, measured or not. Cells in `cache` without new blocks are
-    reused. Raises ValueError for blocks of unknown cells or with mixed devices, timers or metrics."""
+    """Return cell id -> data for every cell of the run, measured or not. `cache` saves computing the data of cells
+    without new blocks again. Raises ValueError for blocks of unknown cells or with mixed devices, timers or metrics."""
     cache = cache or CellCache()
     owned: dict[str, list[Block]] = {cell.id: [] for cell in run.cells}
     for block in blocks:
@@ -344,7 +344,7 @@ def same_code(run: Run) -> bool:
 
 
 def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
-    """Return the ids of this cell's arms in the run's order. A control is included only if measured."""
+    """Return the ids of this cell's arms in the run's order. The control is included only if it was measured."""
     workload = next((load for load in run.workloads if load.name == cell.workload), None)
     built = [variant for build in run.builds if build.kernel == cell.kernel for variant in build.variants]
     variants = (workload.variants if workload else ()) or built or ("",)
@@ -361,7 +361,7 @@ def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
 def _state(
     run: Run, cell: Cell, arm: str, blocks: Sequence[Block], broken: Sequence[Proof], *, checked: bool
 ) -> ArmState:
-    """Return an arm's state, from the first that applies: skipped, wrong code loaded, build failed, outcomes."""
+    """Return the arm's state: skipped, wrong code loaded, build failed, or else merged from its outcomes."""
     if cell.skip:
         return ArmState("unsupported", cell.skip)
     side, peer = Arm.of(arm).side, Arm.of(arm).peer
@@ -388,9 +388,9 @@ def _state(
 
 
 def _over_epochs(tried: Sequence[tuple[int, Outcome]], *, last: bool) -> ArmState:
-    """Merge an arm's outcomes, given as (epoch, outcome), into a state: the worst status counts, with one exception.
+    """Merge an arm's outcomes, given as (epoch, outcome), into one state: the worst status counts.
 
-    A crash, timeout or exhausted memory in a single epoch is only a warning if two or more other epochs succeeded.
+    But a crash, timeout or exhausted memory in only one epoch is a warning if two or more other epochs succeeded.
     `last`: no further epoch follows.
     """
     failed = {epoch for epoch, outcome in tried if outcome.status in TRANSIENT}

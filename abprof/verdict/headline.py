@@ -1,4 +1,4 @@
-"""Summarise a run in counts, an exit code and a sentence, and write its warnings with advice."""
+"""Summarise a run in counts, an exit code and a sentence, and write the run's warnings with advice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _VERDICTS = ("slower", "faster", "slight", "same", "unclear", "broken", "unsuppo
 
 
 def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) -> Header:
-    """Return the summary of a run. `rows` compare base with targets, `controls` base with itself, `within` variants."""
+    """Return a run's summary. `rows` compare base with targets, `controls` base with itself, `within` variants."""
     tested = self_comparisons(rows, controls)
     outside, inside = len(beyond_margin(run, cells, tested)), sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows) | {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
@@ -49,7 +49,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
 
 
 def untimed(run: Run) -> Header:
-    """Return the summary of a run that timed nothing: cells profiled by Nsight Compute, and arms that failed."""
+    """Return the summary of a run that timed nothing: how many cells were profiled, and how many arms failed."""
     failed = [one for one in run.profiles if one.status not in ("ok", "unsupported")]
     cells = {one.cell for one in run.profiles if one.status == "ok"}
     sentence = f"{plural(len(cells), 'cell')} under Nsight Compute, nothing was timed"
@@ -74,7 +74,7 @@ def inside_margin(run: Run, row: Comparison) -> bool:
 
 
 def beyond_margin(run: Run, cells: Cells, rows: Rows) -> Rows:
-    """Return the rows of `self_comparisons` whose whole interval lies outside the margin: these are false alarms.
+    """Return those of `rows` (code against itself) whose whole interval lies outside the margin: false alarms.
 
     The error level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have a false alarm.
     """
@@ -99,11 +99,11 @@ def base_not_ok(row: Comparison) -> bool:
 
 
 def count(run: Run, rows: Rows) -> dict[str, int]:
-    """Count rows by verdict; each of the `comparisons` rows has one verdict.
+    """Return the number of rows with each verdict, and further counts of the same rows.
 
-    Other counts overlap: `undecided` (further epochs could decide), `base_not_ok` (the base does not run), `identical`
-    (`same` because the code is identical), `waived` (`slower` with a waiver), `suspect_slower` and `suspect_faster`
-    (may be chance: rejected by false-discovery control).
+    The further counts include `undecided` (further epochs could decide), `base_not_ok` (the base does not run),
+    `identical` (`same` because the code is identical), `waived` (`slower` with a waiver), `suspect_slower` and
+    `suspect_faster` (may be chance: rejected by false-discovery control).
     """
     counts = {"cells": len(run.cells), "comparisons": len(rows)} | dict.fromkeys(_VERDICTS, 0)
     for row in rows:
@@ -123,7 +123,7 @@ def count(run: Run, rows: Rows) -> dict[str, int]:
 
 
 def certain(counts: Counts, verdict: str) -> int:
-    """Return the number of rows of this verdict that survive false-discovery control and have no waiver."""
+    """Return how many rows have this verdict, survive false-discovery control and have no waiver."""
     waived = counts.get("waived", 0) if verdict == "slower" else 0
     return counts.get(verdict, 0) - counts.get(f"suspect_{verdict}", 0) - waived
 
@@ -135,7 +135,7 @@ def _mostly_undecided(of: Counts) -> bool:
 
 
 def answer(counts: Counts, *, measured: bool) -> Answer:
-    """Return what the user should do: `act`, `confirm` first, nothing (`fine`); `unjudged`: no answer yet."""
+    """Return what the user should do: `act`, `confirm` first, or nothing (`fine`); `unjudged`: no answer yet."""
     if not measured or counts.get("controls_outside") or counts.get("tampered"):
         return "unjudged"
     if counts.get("broken") or certain(counts, "slower"):
@@ -146,7 +146,7 @@ def answer(counts: Counts, *, measured: bool) -> Answer:
 
 
 def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
-    """Return the geometric mean of the first target's changes, per cent, over rows that have an interval."""
+    """Return the geometric mean, in per cent, of the first target's changes in rows that have an interval."""
     first = next((side.id for side in run.sides if side.id != "base"), None)
     thetas = [
         math.log1p(max(row.pct, _FASTEST) / 100)
@@ -160,11 +160,7 @@ def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
 
 
 def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
-    """Return the exit code (docs/DESIGN.md, "Exit codes, everywhere").
-
-    With `--fail-on never` only "nothing measured" fails. With `--fail-on unclear` one unclear row gives exit code 4,
-    else more than a tenth of the judged rows.
-    """
+    """Return the exit code (docs/DESIGN.md, "Exit codes, everywhere")."""
     fail_on = run.options.fail_on
     if not measured:
         return Exit.CANNOT_RUN
@@ -189,7 +185,7 @@ def _one_branch(run: Run, counts: Counts, within: Rows) -> str:
 
 
 def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, action: bool = False) -> str:
-    """Return the sentence of a comparison, like `3 slower, 1 faster, 2 unchanged (6 cells).`
+    """Return the sentence that sums up a comparison, like `3 slower, 1 faster, 2 unchanged (6 cells).`
 
     Changes that may be chance are counted apart. With `action`, or if the run gives no answer, the sentence begins with
     what the user should do. `margin` is in per cent; `same_code`: all sides have the same tree.

@@ -10,12 +10,13 @@ The verdict on a pair is the first rule that holds for the intervals (`stats`) o
     unclear    otherwise, when measuring ends; until then the cell gets more epochs
 The intervals allow for several looks at the data, so stopping at the first look that decides adds no errors.
 
-A verdict becomes `unclear` if one of these measurements contradicts the verdict with 95 % confidence: times as read
-against times rescaled to one clock (reason `clock`), slices, which are one-second stretches of calls without pauses
-(`power`), or the parent's clock (`timer`).
+A verdict becomes `unclear` if another measurement contradicts it with 95 % confidence. The reason says which: `clock`
+(times as measured and times rescaled to one clock disagree), `power` (calls without pauses, timed in slices of one
+second) or `timer` (the parent process's clock).
 
-Targets, peers and variants are three families, each with its own false-discovery control. Peers and variants do not
-affect the summary, the exit code or the number of epochs, except variants in a run with one side.
+Comparisons with targets, with peers and between variants are three families, each with its own false-discovery control.
+Peers and variants do not affect the summary, the exit code or the number of epochs, except variants in a run with one
+side.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class Pair(NamedTuple):
 
 
 def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache: CellCache | None = None) -> Run:
-    """Return the run with results computed from `blocks` and `proofs`; older results in `run` are replaced.
+    """Return the run with results computed from `blocks` and `proofs`, in place of results that `run` has.
 
     `cache` keeps cells' data between calls. Raises ValueError for an impossible time, and for blocks of a cell that the
     run does not have.
@@ -96,7 +97,7 @@ def _compared(run: Run, data: CellData) -> list[tuple[Role, Comparison]]:
 
 
 def provisional(run: Run, blocks: Sequence[Block]) -> list[tuple[Pair, list[float]]]:
-    """Return the pairs that decide when measuring ends, each with its epoch values so far (log ratios)."""
+    """Return the pairs on which the end of measuring depends, each with its log ratios so far, one per epoch."""
     cells = aggregate(run, blocks).values()
     found = [(pair, data.epoch_values(pair.before, pair.after)) for data in cells for pair in pairs(run, data)]
     return [(pair, values) for pair, values in found if values and pursued(run, pair.role)]
@@ -107,10 +108,10 @@ def undecided(
 ) -> set[str]:
     """Return the ids of the cells that need another epoch. Before the first epoch: all cells that can run.
 
-    A cell is done at the first planned look at which every comparison with a target (in a run with one side: of
-    variants) is decided and as precise as --precision requires; with --epochs N, after N epochs. A change that may be
-    chance is measured up to the last look. A failure that the machine may have caused gets two more epochs. Peers never
-    prolong a cell. After `abprof rerun`, pass only the rerun's blocks.
+    With --epochs N, a cell gets N epochs. Else a cell is done at the first planned look at which every comparison with
+    a target is decided, and is as precise as --precision requires; in a run with one side, variants take the place of
+    targets. A change that may be chance is measured up to the last look. A failure that the machine may have caused
+    gets two more epochs. After `abprof rerun`, pass only the rerun's blocks.
     """
     cells = aggregate(run, blocks, proofs, cache)
     more = {cell for cell, data in cells.items() if data.once("open", partial(_wants_more, run, data))}
@@ -132,16 +133,15 @@ def _wants_more(run: Run, data: CellData) -> bool:
         return data.attempts < run.options.epochs and runs
     every = pairs(run, data)
     if any(pair.role == "target" for pair in every):
-        return any(_open(run, data, pair) for pair in every if pair.role in {"target", "control"})
+        return any(_needs_epoch(run, data, pair) for pair in every if pair.role in {"target", "control"})
     for arm, state in data.states.items():  # a run with one side: each arm up to the first look
         if not state.settled or (not state.failed and len(data.epoch_medians(arm)) < stats.LOOKS[0]):
             return True
     variants = [pair for pair in every if pursued(run, pair.role) and data.epoch_values(pair.before, pair.after)]
-    return any(_open(run, data, pair) for pair in variants)
+    return any(_needs_epoch(run, data, pair) for pair in variants)
 
 
-def _open(run: Run, data: CellData, pair: Pair) -> bool:
-    """Whether `pair` needs another epoch."""
+def _needs_epoch(run: Run, data: CellData, pair: Pair) -> bool:
     states = data.state(pair.before), data.state(pair.after)
     values = data.epoch_values(pair.before, pair.after)
     if pair.role == "control":
@@ -162,7 +162,7 @@ def _open(run: Run, data: CellData, pair: Pair) -> bool:
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:
-    """Return cell id -> number of epochs that the cell's verdicts use (fewest of all targets); 0 with --quick."""
+    """Return cell id -> number of epochs that the cell's verdicts use (the fewest of all targets); 0 with --quick."""
     found = {}
     for cell, data in aggregate(run, blocks, proofs).items():
         targets = [pair for pair in pairs(run, data) if pair.role == "target"]
@@ -176,11 +176,10 @@ def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = 
 
 
 def pairs(run: Run, data: CellData) -> list[Pair]:
-    """Return the pairs of arms to compare: base with each target, base with its control, and each peer with every side;
-    of a side's variants, the baseline with every other variant, and each step of LADDER with the next.
+    """Return the pairs of a cell's arms to compare: base with each target, base with its control, each peer with every
+    side, and within a side the baseline with every other variant, and each step of LADDER with the next.
 
-    The baseline is the first step of LADDER, or `against` of SWEEP; without a baseline variants are not compared.
-    """
+    The baseline is the first step of LADDER, or `against` of SWEEP; without a baseline variants are not compared."""
     variants = {arm.id: arm.variant for arm in run.arms}
     sides = [side.id for side in run.sides]
     arms = [Arm.of(arm) for arm in data.states]
@@ -211,7 +210,7 @@ def precise(values: Sequence[float], options: Options) -> bool:
 
 
 def decide(values: Sequence[float], threshold: float, margin: float, rounding: float = 0.0) -> Verdict | None:
-    """Return the verdict on epoch values (log ratios) at the last planned look reached; None if undecided.
+    """Return the verdict at the last planned look that `values` (log ratios, one per epoch) reach; None if undecided.
 
     `threshold` and `margin` are in per cent; a margin above the threshold counts as the threshold. `rounding`: how far
     rounding of times can change a log ratio.
@@ -232,7 +231,7 @@ def _by_intervals(strict: stats.Interval, wide: stats.Interval, threshold: float
 
 
 def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
-    """Return the number of epochs that would decide if mean and scatter stay the same; None: no number would."""
+    """Return how many epochs would decide the pair if mean and scatter stay the same; None if no planned look would."""
     values, rounding = data.epoch_values(pair.before, pair.after), data.rounding(pair.before, pair.after)
     threshold, margin = run.options.threshold_of(data.cell.id), run.options.margin
     for look in stats.LOOKS if len(values) > 1 else ():
@@ -243,8 +242,11 @@ def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
 
 
 def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
-    """Return the verdict of `decide`. For times at one clock, return None instead of `same` unless times as read, or
-    times without pauses, lie within the threshold: code that lowers the clock is slower, too."""
+    """Return the verdict of `decide`, but None instead of `same` if only rescaling to one clock makes times the same.
+
+    Code that lowers the clock is slower: times as measured, or times without pauses, must lie within the threshold,
+    too.
+    """
     before, after, threshold = pair.before, pair.after, run.options.threshold_of(data.cell.id)
     values = data.epoch_values(before, after)
     verdict = decide(values, threshold, run.options.margin, data.rounding(before, after))
@@ -337,7 +339,7 @@ def _without_times(data: CellData, pair: Pair) -> tuple[Verdict, tuple[str, ...]
 
 
 def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tuple[Verdict, tuple[str, ...]]:
-    """Return verdict and reasons of a pair whose arms both run. `values`: the pair's epoch values."""
+    """Return verdict and reasons of a pair whose arms both run. `values`: the pair's log ratios, one per epoch."""
     options, threshold = run.options, run.options.threshold_of(data.cell.id)
     interrupted = run.status == "interrupted"
     if not values:
@@ -359,22 +361,22 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
     slices = stats.repeated_interval(data.epoch_values(pair.before, pair.after, "sustained"))
     if slices and _sustained_contradicts(verdict, slices, fmean(values), min(options.margin, threshold)):
         return "unclear", ("power",)
-    if pair.role == "target" and _contradicted(data, pair, verdict, threshold):
+    if pair.role == "target" and _parent_contradicts(data, pair, verdict, threshold):
         return "unclear", ("timer",)
     return verdict, () if precise(values, options) else ("precision",)
 
 
 def _sustained_contradicts(verdict: Verdict, slices: stats.Interval, theta: float, margin: float) -> bool:
-    """Whether `slices`, the interval of calls without pauses, contradicts the verdict on the change `theta`: lies
-    outside the margin (per cent) for `same`, or for another verdict shows a change in the opposite direction."""
+    """Whether the interval `slices`, of calls without pauses, lies outside the margin (if the verdict is `same`) or
+    shows a change opposite to the change `theta` (if the verdict is another)."""
     low, high = stats.band(margin) if verdict == "same" else (0.0, 0.0)
     up, down = slices.low > high, slices.high < low
     return (up or down) if verdict == "same" else (down if theta > 0 else up)
 
 
 def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin: float) -> bool:
-    """Whether times at one clock and times as read contradict each other: their intervals are disjoint and do not show
-    the same direction, and the sides' clocks differ by more than a quarter of the margin (per cent)."""
+    """Whether times at one clock and times as measured contradict each other: the sides' clocks differ by more than a
+    quarter of the margin (per cent), and the two intervals neither overlap nor show the same direction."""
     other = data.epoch_values(pair.before, pair.after, "read" if data.at_one_clock else "cycles")
     judged, second = stats.repeated_interval(values), stats.repeated_interval(other)
     if judged is None or second is None or len(other) < len(values):
@@ -386,12 +388,12 @@ def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin
     return (judged.high < second.low or second.high < judged.low) and not one_sign
 
 
-def _contradicted(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
-    """Whether the parent's clock contradicts the verdict with 95 % confidence; False if its readings are missing.
+def _parent_contradicts(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
+    """Whether the parent process's clock contradicts the verdict with 95 % confidence; False if it was not read.
 
-    Code under test can patch the worker's timer, but not the parent's clock, which measures whole turns. The parent's
-    clock contradicts `faster` if it shows less than half of the saving. If host time is judged, a slow-down of more
-    than `threshold` per cent that only the parent's clock shows contradicts every verdict but `slower`.
+    Code under test can patch the timer in the worker, but not the parent's clock, which measures whole turns. `faster`
+    is contradicted if the parent's clock shows less than half of the saving. If host time is judged, every verdict but
+    `slower` is contradicted if only the parent's clock shows a slow-down of more than `threshold` per cent.
     """
     if verdict == "slower":
         return False
@@ -466,7 +468,7 @@ def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str,
 
 
 def _phases(recorded: Sequence[dict[str, float | None]]) -> dict[str, float | None] | None:
-    """Return the mean ns per call of each phase, and `residual`: the total minus all phases. None if empty."""
+    """Return the mean time of each phase of a call (ns), and as `residual` the rest of the total; None if empty."""
     means: dict[str, float | None] = {}
     for name in dict.fromkeys(name for each in recorded for name in each):
         known = [value for each in recorded if (value := each.get(name)) is not None]

@@ -34,7 +34,7 @@ _LARGEST = 700.0  # log ratio: exp() of more overflows
 
 @dataclass(frozen=True)
 class Interval:
-    """Confidence interval of the mean log ratio `theta`, from the values of `epochs` epochs."""
+    """Confidence interval of an effect, which is the mean log ratio `theta`, from the values of `epochs` epochs."""
 
     theta: float
     low: float
@@ -51,10 +51,10 @@ def last_look(epochs: int) -> int:
 
 
 def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: float = 0.0) -> Interval | None:
-    """Return the confidence interval of the mean at the last look reached; None before the first look.
+    """Return the confidence interval of the mean log ratio at the last look reached; None before the first look.
 
-    With probability 1 - `alpha` the intervals of all looks contain the true mean. `alpha` must be in the table JOINT.
-    `rounding` (log ratio) is added on both sides, for times that were printed with few digits.
+    The intervals of all looks together contain the true mean with probability 1 - `alpha`, a value listed in the table
+    JOINT. `rounding` (log ratio) widens the interval on both sides, for times printed with few digits.
     """
     look = last_look(len(values))
     if not look:
@@ -64,7 +64,7 @@ def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: fl
 
 
 def expected_interval(values: Sequence[float], look: int, alpha: float = 0.05, rounding: float = 0.0) -> Interval:
-    """Return the interval to expect after `look` epochs, if mean and scatter stay those of `values` (two or more)."""
+    """Return the interval to expect after `look` epochs, if mean and scatter stay as in `values` (at least two)."""
     from scipy.special import stdtrit
 
     mean, error = _mean_and_error(values)
@@ -73,12 +73,12 @@ def expected_interval(values: Sequence[float], look: int, alpha: float = 0.05, r
 
 
 def tabled(alpha: float) -> float:
-    """Return the largest alpha in the table JOINT that is at most `alpha`, or else the table's smallest."""
+    """Return the largest alpha listed in this module's table JOINT that is not above `alpha`, or else the smallest."""
     return max((row for row, _ in JOINT if row <= alpha), default=JOINT[0][0])
 
 
 def student_interval(values: Sequence[float], alpha: float) -> Interval:
-    """Return Student's two-sided confidence interval of the mean of two or more values, at level 1 - `alpha`."""
+    """Return Student's two-sided confidence interval, at level 1 - `alpha`, of the mean of two or more values."""
     from scipy.special import stdtrit
 
     mean, error = _mean_and_error(values)
@@ -87,7 +87,7 @@ def student_interval(values: Sequence[float], alpha: float) -> Interval:
 
 
 def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
-    """Return the p-value of the hypothesis that theta lies in [low, high]; None before the first look.
+    """Return the p-value for the hypothesis that the true mean lies in [low, high]; None before the first look.
 
     The p-value allows for repeated looks: p <= 0.05 exactly if the 95 % `repeated_interval` lies outside [low, high].
     """
@@ -104,7 +104,7 @@ def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
 
 
 def joint_p(smallest: float) -> float:
-    """Return the probability, without an effect, that any look has a two-sided p-value of at most `smallest`."""
+    """Correct a two-sided p-value, the smallest of all looks, for having looked several times."""
     bound = min(1.0, len(LOOKS) * smallest)
     if smallest < JOINT[0][1]:
         return min(bound, JOINT[0][0])
@@ -125,7 +125,7 @@ def percent(theta: float) -> float:
 
 
 def band(pct: float) -> tuple[float, float]:
-    """Return the log ratios of -`pct` and +`pct` per cent of time; the first is -inf if `pct` is 100 or more."""
+    """Convert -`pct` and +`pct` per cent of time to log ratios; the first is -inf if `pct` is 100 or more."""
     return (math.log1p(-pct / 100) if pct < 100 else -math.inf, math.log1p(pct / 100))
 
 
@@ -135,9 +135,9 @@ def half_width_pct(interval: Interval) -> float:
 
 
 def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> float | None:
-    """Return the smallest effect (log ratio) whose 95 % interval would lie above `bound` with probability `power`.
+    """Return the smallest effect (log ratio) whose 95 % interval lies above `bound` with probability `power`.
 
-    Assumes as many epochs as in `values`, with the same scatter. Returns None before the first look.
+    Assumes as many epochs as `values` holds, with the same scatter. Returns None before the first look.
     """
     from scipy.special import stdtrit
 
@@ -149,7 +149,7 @@ def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> flo
 
 
 def more_often(after: int, before: int) -> float:
-    """Return the one-sided p-value of a sign test: are `after` events more than `before` events by more than chance?"""
+    """Return the p-value of a one-sided sign test that events became more frequent, from `before` to `after` events."""
     from scipy.special import bdtrc
 
     return float(bdtrc(after - 1, after + before, 0.5)) if after else 1.0
@@ -158,8 +158,8 @@ def more_often(after: int, before: int) -> float:
 def lag_one(series: Sequence[Sequence[float]], p: float = 0.002) -> float | None:
     """Return the lag-one autocorrelation of epoch values, averaged over comparisons; None if it is not significant.
 
-    `series` holds the epoch values of each comparison. Significance, at level `p`, is tested by permuting the epochs of
-    all comparisons alike. Returns None with fewer than six epochs.
+    `series` holds the epoch values of each comparison. A permutation test at level `p` decides what is significant.
+    Returns None with fewer than six epochs.
     """
     most = max(map(len, series), default=0)
     used = [np.asarray(each) - np.mean(each) for each in series if len(each) == most and len(set(each)) > 1][:200]
@@ -198,9 +198,9 @@ def false_alarm_bound(alarms: int, controls: int) -> float | None:
 
 
 def discoveries(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
-    """Return for each p-value whether Benjamini and Hochberg's method (1995) rejects at false-discovery rate `q`.
+    """Return for each p-value whether it is significant by Benjamini and Hochberg's method (1995).
 
-    A p-value of None (not tested) gives False. scipy.stats has this method, but takes a second to import.
+    `q` is the false-discovery rate. A p-value of None (not tested) gives False.
     """
     known = sorted(p for p in p_values if p is not None)
     limit = max((p for k, p in enumerate(known, 1) if p * (len(known) / k) <= q), default=-1.0)

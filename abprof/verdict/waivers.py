@@ -1,4 +1,4 @@
-"""Waivers: accepted slow-downs. A `slower` row that a waiver covers gets the reason `waived`; the run does not fail.
+"""Waivers: accepted slow-downs. A comparison that a waiver covers gets the reason `waived`, and does not fail the run.
 
 A waiver accepts slow-downs of its cells up to a limit, until its last day. Waivers are read from base's commit
 (abprof/system/waiver_file.py), so a pull request cannot waive its own slow-down.
@@ -22,13 +22,13 @@ def in_force(run: Run) -> tuple[Waiver, ...]:
 
 
 def _accepted(run: Run, row: Comparison) -> float | None:
-    """Return the largest slow-down (per cent) that waivers accept for a `slower` row; None if no waiver applies."""
+    """Return the largest slow-down (per cent) that waivers accept; None if no waiver applies or `row` is not slower."""
     most = (one.most_pct for one in in_force(run) if fnmatchcase(row.cell, one.cells) and row.verdict == "slower")
     return max(most, default=None)
 
 
 def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
-    """Return all rows; those that a waiver covers get the reason `waived`."""
+    """Return the comparisons, with the reason `waived` added to those that a waiver covers."""
     accepted = [(row, _accepted(run, row)) for row in rows]
     return tuple(
         msgspec.structs.replace(row, reasons=(*row.reasons, "waived")) if most and (row.pct or 0.0) <= most else row
@@ -44,7 +44,7 @@ def describe(waiver: Waiver) -> str:
 
 
 def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
-    """Yield warnings about expired waivers for this run's cells, and about cells slower than their waivers allow."""
+    """Yield warnings about expired waivers of this run's cells, and about cells slower than their waivers allow."""
     names, valid = [cell.id for cell in run.cells], in_force(run)
     old = [one for one in run.waivers if one not in valid and any(fnmatchcase(name, one.cells) for name in names)]
     if old:

@@ -39,11 +39,11 @@ _NAMESPACE = f"abprof_workloads.{WRAPPED}"
 
 
 class Caught(BaseException):
-    """Ends a benchmark where it would time a call. The exception's argument is the call, as an Op."""
+    """Raised to end a benchmark at the call that it would time. The exception's argument is this call, as an Op."""
 
 
 class Wrapped:
-    """A workload (docs/WRITING.md) whose cases and calls come from a benchmark's file, without a reference."""
+    """A workload (docs/WRITING.md) made from a benchmark's file, which defines cases and calls, but no reference."""
 
     API = 1
 
@@ -67,14 +67,14 @@ class Wrapped:
         raise FileNotFoundError(f'no file {self.file}: add benchmarks = ["{first}"] to abprof.toml')
 
     def described(self) -> types.ModuleType:
-        """Import the benchmark's file with a stand-in for the package under test, and return the module."""
+        """Import and return the benchmark's module, with a stand-in for the package under test."""
         with self.without_package():
             return _load(self.path)
 
     @contextlib.contextmanager
     def without_package(self) -> Iterator[None]:
-        """Replace the package under test by a stand-in within the block, unless the package is already imported.
-        Afterwards unload the modules of the package and the benchmark that the block imported."""
+        """Replace the package under test by a stand-in within the block, unless the package is already imported. At the
+        end, unload the modules of the package and of the benchmark that were imported in the block."""
         package, folder = self.KERNEL.partition(".")[0], str(self.path if self.path.is_dir() else self.path.parent)
         before, finder = set(sys.modules), _StandIns(package)
         if package not in sys.modules:
@@ -94,7 +94,7 @@ class Wrapped:
         return {"seed": number, "device": str(device)}
 
     def prepare(self, kernel: object, variant: str | None, case: Mapping[str, Any], inputs: Mapping[str, Any]) -> Op:  # noqa: ARG002
-        """Return the operation that the benchmark times in this case. Raises ValueError if no call is timed."""
+        """Return the operation that the benchmark times in this case. Raises ValueError if it times no call."""
         _seed(inputs["seed"])
         try:
             return self.operation(case, inputs["device"])
@@ -102,7 +102,7 @@ class Wrapped:
             return cast("Op", caught.args[0])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Return the call that the benchmark would time. An implementation may instead raise Caught with the call."""
+        """Run the benchmark up to the call that it would time. Return this call, or raise Caught with it."""
         raise NotImplementedError
 
 
@@ -114,7 +114,7 @@ def _seed(number: int) -> None:
 
 
 def _plain(value: object) -> Any:
-    """Return an axis's value if it is a str, int, float or bool, else its name, like "float16"."""
+    """Return `value` if it is a str, int, float or bool, else its name, like "float16"."""
     if isinstance(value, _StandIn):
         value.no_value()
     if isinstance(value, str | int | float | bool):
@@ -123,7 +123,7 @@ def _plain(value: object) -> Any:
 
 
 def _as_now(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Return `call`, wrapped in torch.no_grad() if gradients are disabled now."""
+    """Make `call` run without gradients if gradients are disabled now."""
     return call if torch.is_grad_enabled() else torch.no_grad()(call)
 
 
@@ -151,7 +151,7 @@ def _load(file: Path) -> types.ModuleType:
 
 
 class _StandIns(MetaPathFinder, Loader):
-    """Import hook that supplies stand-ins for a package and its submodules."""
+    """Import hook by which a package and its submodules can be imported as stand-ins."""
 
     def __init__(self, package: str) -> None:
         self.package = package
@@ -168,8 +168,8 @@ class _StandIns(MetaPathFinder, Loader):
 
 
 class _StandIn(types.ModuleType):
-    """Replaces a package that cannot be imported, and its attributes. Iteration, len() and truth tests raise
-    TypeError."""
+    """A module in place of one that cannot be imported; its attributes are stand-ins too. Iteration, len() and truth
+    tests raise TypeError, because a stand-in has no value."""
 
     def no_value(self, *_: object) -> NoReturn:
         package = self.__name__.partition(".")[0]
@@ -204,7 +204,7 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Return the presets: `default` and `full` with all x values, `smoke` with the first; each with all lines."""
+        """Return the presets: `smoke` (first x value), `default` and `full` (all of them), each with all lines."""
         _, one = self._marked(self.described())
         points = [tuple(map(_plain, point)) for point in _points(one)]
         lines = {one.line_arg: [_plain(line) for line in one.line_vals]}
@@ -229,19 +229,19 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         marks = marks if isinstance(marks, list | tuple) else [marks]
         if mark is None or len(marks) != 1:
             what = f"{self.name or '(FILE:NAME without a name)'} has {len(marks)} Benchmarks"
-            raise ValueError(f"{self.file}: function {what} in triton.testing.perf_report, expected one")
+            raise ValueError(f"{self.file}: function {what} in triton.testing.perf_report, but needs one")
         return mark.fn, marks[0]
 
 
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
-    """Return the x values as tuples with a value per name; an x that is a single value is the value of every name."""
+    """Return the x values as tuples with a value for each x name; a single value is repeated for every name."""
     count = len(list(benchmark.x_names))
     return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
 
 @contextlib.contextmanager
 def _intercepted() -> Iterator[None]:
-    """Make triton's do_bench functions raise Caught within the block, unless triton or torch calls them."""
+    """Make triton's do_bench functions raise Caught within the block, except when triton or torch itself calls them."""
     import triton.testing
 
     def catching(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -279,7 +279,7 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Return the presets: each has all tests that use the fixture `benchmark`. Raises ValueError without tests."""
+        """Return the presets, each with all tests that use the fixture `benchmark`. Raises ValueError if none does."""
         tests = list[str]()
 
         def collected(items: list[Any]) -> None:
@@ -313,8 +313,8 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
         raise ValueError(f"{case[_AXIS]} did not call the fixture `benchmark`{why}")
 
     def _run(self, *argv: str, **hooks: object) -> tuple[int, str]:
-        """Run pytest with `hooks` as a plug-in. Return the exit code and the last error line; without errors the last
-        line."""
+        """Run pytest with `hooks` as a plug-in. Return the exit code, and the last error line that pytest printed
+        (without errors, the last line)."""
         plugin = types.ModuleType("abprof_plugin")
         vars(plugin).update(hooks)
         out, root = io.StringIO(), self.path if self.path.is_dir() else self.path.parent
@@ -379,7 +379,7 @@ class Mode(enum.Enum):
 
 
 class tritonbench(Wrapped):  # noqa: N801 - used like a function
-    """Wrap an operator: tritonbench("operators/softmax/operator.py:Operator", kernel="mylib").
+    """Wrap an operator of tritonbench: tritonbench("operators/softmax/operator.py:Operator", kernel="mylib").
 
     The operator's inputs and its registered methods become axes. `mode` is the part to time: fwd, bwd or fwd_bwd.
     """
@@ -387,16 +387,16 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
     def __init__(self, where: str, *, kernel: str, mode: str = "fwd") -> None:
         super().__init__(where, kernel=kernel)
         self.name, self._mode = self.name or "Operator", Mode(mode)
-        _provide_style()
+        _provide_triton_op()
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Return the presets: `default` and `full` with all inputs, `smoke` with the first; each with all methods."""
+        """Return the presets `smoke` (first input), `default` and `full` (all inputs), each with all methods."""
         every = functools.cache(self._axes)
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
     def _axes(self, kind: str, *, first: bool = False) -> dict[Any, Any]:
-        """Return inputs and registered methods as axes. Raises ValueError if the operator lacks either."""
+        """Return the operator's inputs and registered methods as axes. Raises ValueError if either is missing."""
         made = self._made(self.described(), kind)
         # Methods in source order, those of base classes first.
         methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}
@@ -404,7 +404,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         _seed(0)
         inputs = [(number, str(made.get_x_val(given))) for number, given in enumerate(made.get_input_iter())]
         if not names or not inputs:
-            raise ValueError(f"{self.name} of {self.file} has no registered benchmark or no inputs")
+            raise ValueError(f"{self.name} of {self.file} has no inputs, or no method with @register_benchmark")
         return {("input", "x"): inputs[:1] if first else inputs, "backend": names}
 
     def _made(self, module: types.ModuleType, device: str) -> Any:
@@ -414,8 +414,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return kind(_Options(device=device, mode=self._mode.value), [])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Return the forward pass, the backward pass or both, as `mode` says, of the case's method on the case's
-        input."""
+        """Return the call that runs this case's method: forward, backward or both."""
         made = self._made(_load(self.path), device)
         inputs = next(itertools.islice(made.get_input_iter(), int(case["input"]), None))
         method = getattr(made, str(case["backend"]))
@@ -430,7 +429,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
 
 
 class _Options(argparse.Namespace):
-    """Options as tritonbench passes them: an option that was not given is None."""
+    """Command-line options in the form that tritonbench's operators expect: an option that was not given is None."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -439,7 +438,7 @@ class _Options(argparse.Namespace):
 
 
 class BenchmarkOperator:
-    """Base class for operators, which replaces tritonbench's class of this name."""
+    """Base class for operators, in place of tritonbench's class of this name."""
 
     DEFAULT_PRECISION = "bypass"
 
@@ -452,7 +451,7 @@ class BenchmarkOperator:
         return [list(one.shape) for one in inputs if isinstance(one, torch.Tensor)]
 
     def get_grad_to_none(self, args: Any) -> Any:
-        """Return the tensors whose gradients are cleared before each call, or None."""
+        """Return the tensors whose gradients are cleared before each call; by default None."""
 
 
 def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any], Any]:
@@ -464,8 +463,8 @@ def _register_benchmark(enabled: bool = True, **_options: Any) -> Callable[[Any]
     return mark
 
 
-def _provide_style() -> None:
-    """Provide the module `tritonbench.utils.triton_op`, with classes and functions of this module."""
+def _provide_triton_op() -> None:
+    """Make `tritonbench.utils.triton_op` importable, with this module's classes and functions."""
     if _STYLE in sys.modules:
         return
     if importlib.util.find_spec("tritonbench") is None:

@@ -21,7 +21,7 @@ class Unsupported(Exception):
 @dataclass(frozen=True)
 class Op:
     """An operation to measure. `call()` is timed. `reset()` runs before each call, untimed, to restore gradients and
-    inputs that the call changes. `facts()` runs once after a call, and returns values for the report."""
+    inputs that the call changes. `facts()` runs once after a call, and returns named values for the report."""
 
     call: Callable[[], Any]
     reset: Callable[[], None] | None = None
@@ -35,7 +35,7 @@ class Op:
 
 @dataclass(frozen=True)
 class Check:
-    """Result of a check of outputs. `max_rel`: largest error relative to the reference's largest magnitude."""
+    """Result of a check of outputs. `max_rel`: largest error, divided by the reference's largest magnitude."""
 
     ok: bool
     reason: str = ""
@@ -45,7 +45,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Work:
-    """Work of one call: floating-point operations, bytes moved, and the name of the convention for counting."""
+    """Work of one call: floating-point operations, bytes moved, and the name of the convention for counting them."""
 
     flops: float | None = None
     bytes: float | None = None
@@ -89,7 +89,7 @@ _AGREE_NARROW = 0.1  # for types of eight bits or less
 
 
 def agree(outputs: Any, expected: Any) -> Check:
-    """Compare outputs with those of another side, for workloads without a reference.
+    """Compare outputs with those of the other side, for workloads without a reference.
 
     The tolerance depends on the dtype: 1e-3 of the largest magnitude for float32, because tensor cores round to TF32;
     integers must be equal. NaN agrees with NaN at the same index, unless every value is NaN.
@@ -115,8 +115,8 @@ def agree(outputs: Any, expected: Any) -> Check:
 
 
 def accepts(function: Callable[..., Any], *names: str) -> bool:
-    """Whether `function` takes arguments with these names; False if Python does not know the signature (compiled
-    functions). Lets a workload's `prepare` serve sides with different signatures."""
+    """Return whether `function` takes arguments with these names; False if Python does not know them (compiled
+    functions). A workload's `prepare` can then serve sides whose functions differ in arguments."""
     try:
         inspect.signature(function).bind_partial(**dict.fromkeys(names))
     except (TypeError, ValueError):
@@ -125,7 +125,7 @@ def accepts(function: Callable[..., Any], *names: str) -> bool:
 
 
 def tensors(values: Any) -> list[torch.Tensor]:
-    """Return the tensors in a nested sequence or mapping, in order, without None. Raises TypeError for other values."""
+    """Return the tensors in a nested sequence or mapping, in order. Skips None; other values raise TypeError."""
     if values is None:
         return []
     if isinstance(values, torch.Tensor):

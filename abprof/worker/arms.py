@@ -23,24 +23,24 @@ _LOADED = 1.5  # a first call that takes more usual times than this has loaded o
 
 @dataclass
 class Arm:
-    """An open arm. `pad`: a buffer that shifts the inputs' addresses. `wall`: host ns of the last untimed call."""
+    """An arm that is ready to be called, with its inputs and operation."""
 
     request: wire.Open
     module: types.ModuleType
     op: Op
     inputs: Any
-    pad: object
-    wall: float = 0.0
+    pad: object  # a buffer that shifts the inputs' addresses
+    wall: float = 0.0  # ns of the last untimed call, by the host's clock
     graph: Any = None  # a clocks.Graph, once captured
     outputs: tuple[str, ...] = ()  # digests of the outputs in the first check
 
     def facts(self) -> dict[str, wire.Value]:
-        """Return facts of the case and of this arm's operation, for the report."""
+        """Return what facts() of the workload and of this arm's operation return for the report."""
         return workload.facts(self.module, types.MappingProxyType(self.request.case), self.inputs, self.op)
 
 
 class Arms:
-    """The open arms of a worker by id, with its workloads, kernel package and clock."""
+    """The arms of a worker that are ready to be called, with the worker's workloads, kernel package and clock."""
 
     def __init__(self, start: wire.Start) -> None:
         self.start, self.clock, self.compiles = start, clock(start.device), Watch()
@@ -49,7 +49,7 @@ class Arms:
         self._package: types.ModuleType | None = None
 
     def module(self, name: str) -> types.ModuleType:
-        """Return the workload `name`: the imported module, or if the module wraps a benchmark its object WORKLOAD."""
+        """Return the workload `name`: the imported module or, if it wraps a benchmark, its object WORKLOAD."""
         module = workload.load(name, self.start.workloads[name])
         wrapped: types.ModuleType = getattr(module, "WORKLOAD", module)  # an adapter, used like a module
         return wrapped
@@ -73,7 +73,7 @@ class Arms:
             return module.inputs(types.MappingProxyType(request.case), self.clock.device, request.seed)
 
     def prepared(self, request: wire.Open, inputs: Any) -> Op:
-        """Return the arm's operation on `inputs`. Raises MissingPackage if the side lacks package or variant."""
+        """Return the arm's operation on `inputs`. Raises MissingPackage if the side has no such package or variant."""
         module, case = self.module(request.workload), types.MappingProxyType(request.case)
         op: Op
         if request.peer:
@@ -87,13 +87,13 @@ class Arms:
         return op
 
     def make(self, request: wire.Open, placement: int) -> Arm:
-        """Make an arm without calling its operation. `placement`: seed of the inputs' addresses."""
+        """Make an arm without calling its operation. The seed `placement` determines the addresses of the inputs."""
         pad = self.clock.pad(placement)
         inputs = self.inputs(request)
         return Arm(request, self.module(request.workload), self.prepared(request, inputs), inputs, pad)
 
     def open(self, request: wire.Open) -> wire.Opened:
-        """Make an arm and warm it up. Exceptions of workload and package propagate."""
+        """Make an arm and warm it up. Does not catch exceptions of the workload and the package."""
         if self.opened.pop(request.arm, None):
             gc.collect()
         self.clock.reset_peak()
@@ -109,9 +109,9 @@ class Arms:
         return wire.Opened(call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
-        """Warm up. Return ns of a warm call, and host ns to enqueue a call (0: unknown). `first`: ns of the first call.
+        """Warm up an arm, whose first call took `first` ns. Repeat long calls (wire.LONG_CALL) at most once.
 
-        Long calls (wire.LONG_CALL) are made at most once more.
+        Return the ns of a warm call, and the ns that the host needs to enqueue a call (0: unknown).
         """
         clock, usual = self.clock, arm.request.usual_ns
         if usual >= wire.LONG_CALL:
@@ -127,13 +127,13 @@ class Arms:
         return shortest([clock.turn(arm.op, 1, cold=False, arm=arm.request.arm) for _ in range(2)]), host
 
     def reopen(self, request: wire.Open, wall: float, arm: Arm | None = None) -> None:
-        """Reopen `arm` (None: make an arm) after a check. Make an untimed call unless `wall`, a call's ns, is long."""
+        """Store `arm`, or if None a new arm, after a check. Call it once, unless its last call (`wall` ns) was long."""
         arm = arm or self.make(request, request.placement)
         arm.wall = wall if wall >= wire.LONG_CALL else self.clock.wall(arm.op)
         self.opened[request.arm] = arm
 
     def capture(self, request: wire.Capture) -> wire.Captured:
-        """Capture the arm's call in a CUDA graph, and time a replay."""
+        """Capture the arm's call in a CUDA graph, and time the graph's replay."""
         arm, clock, began = self.opened[request.arm], self.gpu("a CUDA graph"), time.perf_counter_ns()
         try:
             arm.graph = clock.graph(arm.op, lambda: self.compiles.count)
@@ -144,13 +144,13 @@ class Arms:
         return wire.Captured("", "", replay, took)
 
     def gpu(self, what: str) -> CudaClock:
-        """Return the CUDA clock. On a CPU raise Unsupported: `what` needs a GPU."""
+        """Return the GPU's clock. On a CPU raise Unsupported: "{what} needs a GPU"."""
         if not isinstance(self.clock, CudaClock):
             raise Unsupported(f"{what} needs a GPU")
         return self.clock
 
     def turn(self, request: wire.Turn) -> wire.Turned:
-        """Time a turn: calls of one arm. The device is idle before and after the turn."""
+        """Time a turn: a number of calls of one arm. The device is idle before and after the turn."""
         arm, clock, timer = self.opened[request.arm], self.clock, request.timer
         if request.placement is not None:
             self._replace(arm, request.placement)
@@ -173,7 +173,7 @@ class Arms:
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
     def _replace(self, arm: Arm, placement: int) -> None:
-        """Move the arm's inputs to other addresses, with equal values, and call the operation once."""
+        """Make the arm's inputs anew at other addresses, given by the seed `placement`, and call the operation once."""
         arm.inputs = arm.pad = arm.graph = None
         arm.op = Op(lambda: None)
         fresh = self.make(arm.request, placement)

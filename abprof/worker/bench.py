@@ -1,4 +1,4 @@
-"""Answer a worker's requests: a method per request in messages.VERBS, except `start` and `stop`."""
+"""Answer a worker's requests: a method for each kind of request in messages.VERBS, except `start` and `stop`."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from abprof.worker.package import Prover
 
 
 class Bench(Arms):
-    """Answers a worker's requests. Exceptions propagate to main.py, which turns them into faults."""
+    """Answers a worker's requests. main.py catches the exceptions of these methods, and replies with a reason."""
 
     check, hand, examine = checks.check, checks.hand, checks.examine
 
@@ -42,7 +42,7 @@ class Bench(Arms):
         self._prover = Prover(start.mount, benchmarks) if start.mount else None
 
     def ready(self) -> wire.Ready:
-        """Return versions, and other facts on which a build depends."""
+        """Return the versions, folders and compute capability on which a build of the package depends."""
         facts = {
             "capability": self.clock.capability(),
             "prefix": os.path.realpath(sys.prefix),
@@ -52,7 +52,7 @@ class Bench(Arms):
         return wire.Ready(self._versions, facts)
 
     def usable(self) -> bool:
-        """Whether the device still works in this process."""
+        """Return whether the device still works in this process."""
         try:
             self.clock.sync()
         except Exception:  # noqa: BLE001 - CUDA's errors have many classes
@@ -60,11 +60,11 @@ class Bench(Arms):
         return True
 
     def describe(self, request: wire.Describe) -> wire.Described:
-        """Return a workload's declarations. Raises ValueError if a declaration is invalid."""
+        """Return a workload's declarations, like axes and presets. Raises ValueError if a declaration is invalid."""
         return workload.described(self.module(request.workload), request.workload, self.clock.kind)
 
     def screen(self, request: wire.Screen) -> wire.Screened:
-        """Return the work of each case, and why the case is skipped on this device ("": not skipped)."""
+        """Return the work of each case (FLOPs, bytes), and why a case is skipped on this device ("": not skipped)."""
         module = self.module(request.workload)
         skips, works = [], []
         for loose in request.cases:
@@ -74,18 +74,18 @@ class Bench(Arms):
         return wire.Screened(skips, [w.flops for w in works], [w.bytes for w in works], [w.convention for w in works])
 
     def inventory(self, _request: wire.Inventory) -> wire.Listed:
-        """Return name -> version of the installed distributions; of equal names, the first on the import path."""
+        """Return name -> version of the installed distributions; if a name repeats, of the first on the import path."""
         found: dict[str, str] = {}
         for one in metadata.distributions():
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
-        """Measure the device's peak rates with torch."""
+        """Measure the device's peak rates of matrix products and copies, with torch."""
         return ceilings(self.clock)
 
     def build(self, request: wire.Build) -> wire.Built:
-        """Run abprof.toml's build command and the package's function build(), where defined. Output goes to the log."""
+        """Run the build command (abprof.toml) and the package's build(), if defined; they print to the worker's log."""
         began = time.monotonic()
         if request.recipe:
             print("$", *request.recipe, flush=True)
@@ -97,21 +97,21 @@ class Bench(Arms):
         return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
-        """Return the files that this process has loaded, and whether the side may load all of them."""
+        """Return the files that this process has loaded, and whether this side may load all of them."""
         assert self._prover is not None, "this worker has no kernel package"
         kernels = self.compiles.kernels
         reason, artefacts = self._prover.prove({key: kernel.sha256 for key, kernel in kernels.items()})
         return wire.Proved(not reason, reason, artefacts, self.compiles.count, list(kernels.values()))
 
     def marked(self, of: wire.Open) -> contextlib.AbstractContextManager[None]:
-        """Return a context that marks calls with NVTX ranges: cell id, arm id, and names from the workload."""
+        """Return a context that marks calls by NVTX ranges, named by the cell, the arm and the workload."""
         if self.clock.kind != "cuda":
             return contextlib.nullcontext()
         names = workload.nvtx_names(self.module(of.workload), types.MappingProxyType(of.case), of.variant or of.peer)
         return profile.nvtx([wire.cell_id(of.workload, of.case), of.arm], names)
 
     def phases(self, request: wire.Phases) -> wire.Phased:
-        """Profile calls, and return phases and launches. `request.keep`, unless "", names a file for the profile."""
+        """Profile calls; return the times of phases, and the launches. Write a trace if `request.keep` names a file."""
         arm, target = self.opened[request.arm], Path(self.start.scratch) / request.keep if request.keep else None
         ranges = {name: spec[0] for name, spec in getattr(arm.module, "PHASES", {}).items()}
         with self.marked(arm.request):
@@ -122,7 +122,7 @@ class Bench(Arms):
         return dataclasses.replace(phased, census=dataclasses.replace(phased.census, launches=launches))
 
     def close(self, _request: wire.Close) -> wire.Done:
-        """Free the cell's open arms."""
+        """Free the arms of the current cell, with their inputs."""
         self.opened.clear()
         gc.collect()
         gc.freeze()  # objects that outlive a cell are permanent: collecting torch's objects took 70 ms per cell
@@ -132,7 +132,7 @@ class Bench(Arms):
 
 @functools.cache
 def versions() -> dict[str, str]:
-    """Return the versions on which a build depends. Imports Triton, but uses no device."""
+    """Return the versions on which a build depends, such as torch's and Triton's, without using a device."""
     found = {
         "python": platform.python_version(),
         "torch": torch.__version__,
@@ -160,7 +160,7 @@ READINGS = 3
 def ceilings(clock: Clock) -> wire.Ceilings:
     """Measure peak rates of matrix products and copies; a rate is None if memory does not suffice.
 
-    Kernels may exceed the rate of copies, because caches are faster.
+    A kernel whose data fit in a cache may exceed the rate of copies.
     """
     gpu = clock if isinstance(clock, CudaClock) else None
     size, mib, device = SIZE[clock.kind], MIB[clock.kind], clock.device

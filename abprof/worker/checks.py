@@ -1,4 +1,4 @@
-"""Check an arm's outputs against the reference or base's outputs, in the arm's process or another."""
+"""Check an arm's outputs against the workload's reference or base's outputs, in the arm's process or another one."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ SAMPLE = 1 << 16  # elements sampled from each output tensor
 
 
 def check(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check a call on fresh inputs against the reference, or without a reference against base's outputs.
+    """Check a call on fresh inputs against the reference or, without a reference, against base's outputs.
 
-    Write a sample of the outputs. The check fails if the kernel overwrites its inputs and the workload has no reset(),
-    because later calls would get other inputs.
+    Also save a sample of the outputs. The check fails if the kernel overwrites its inputs and the workload has no
+    reset(), because later calls would get other inputs.
     """
     if request.again:
         return _again(arms, request)
@@ -63,8 +63,8 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
 
 
 def _again(arms: Arms, request: wire.Check) -> wire.Checked:
-    """Check a call after the timed calls, on the same inputs. Outputs equal to those of the first check pass at
-    once."""
+    """Check a call after the timed calls, on the same inputs. The check passes at once if the outputs equal those of
+    the first check."""
     arm, path = arms.opened[request.arm], Path(arms.start.scratch) / request.expected
     arm.op.restore()
     results = arm.op.call()
@@ -78,7 +78,7 @@ def _again(arms: Arms, request: wire.Check) -> wire.Checked:
 
 
 def hand(arms: Arms, request: wire.Hand) -> wire.Done:
-    """Call the arm on inputs of seed `request.seed`, and write the outputs, which another worker examines."""
+    """Call the arm on inputs made with `request.seed`, and write the outputs to a file, which another worker checks."""
     wall, opened = _taken(arms, request.arm)
     arm = arms.make(dataclasses.replace(opened, seed=request.seed), opened.placement)
     if request.again is not None:
@@ -95,8 +95,8 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
 
 
 def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
-    """Check another worker's outputs against a reference computed here. Raises ValueError if the file holds anything
-    but tensors in lists, tuples and mappings, because unpickling could run the other process's code."""
+    """Check the outputs that another worker wrote to a file, against a reference computed here. Raises ValueError
+    unless the file holds only tensors in lists, tuples and mappings: other objects could run code when loaded."""
     wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
     again = None if request.again is None else dataclasses.replace(wanted, seed=request.again)
     path = Path(arms.start.scratch) / request.outputs
@@ -111,7 +111,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
 
 
 def _taken(arms: Arms, id: str) -> tuple[float, wire.Open]:
-    """Close the arm and free its memory. Return the host ns of the arm's last untimed call, and the arm's request."""
+    """Remove an arm, to free its memory. Return the ns of its last untimed call, and the request that made the arm."""
     arm = arms.opened.pop(id)
     kept = arm.wall, arm.request
     del arm
@@ -138,10 +138,10 @@ def _finite(value: float | None) -> float | None:
 
 
 def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any:
-    """Return a case's reference: read the file `path`, or if missing call `make` and write the file if allowed.
+    """Return a case's reference from the file `path`; if there is none, call `make`, and save the result if allowed.
 
-    If the file holds objects other than tensors, call `make`; with `host` (the first side's outputs are the reference)
-    raise ValueError.
+    If the file holds anything but tensors, call `make` too. With `host` the file holds the first side's outputs; then
+    raise ValueError instead.
     """
     if path.exists():
         try:
@@ -157,7 +157,7 @@ def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any
 
 
 def _portable(values: Any, *, host: bool = False) -> Any:
-    """Return `values` ready to save: views of larger memory are copied. `host`: on the CPU, in plain containers."""
+    """Prepare values for a file: copy views of larger memory; with `host` move all to the CPU, in plain containers."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu() if host else values
         view = values.layout == torch.strided and values.untyped_storage().nbytes() > values.nbytes
@@ -179,7 +179,7 @@ def _save(values: Any, path: Path) -> None:
 
 def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None]:
     """Write a sample of the outputs to `path`. Return the digest of all outputs ("": no outputs), and the largest
-    difference from base's sample in the file `against` (None: not compared)."""
+    difference from base's sample, which is in the file `against` (None: not compared)."""
     digest = hashlib.sha256()
     kept: list[torch.Tensor] = []
     for tensor in results:
@@ -205,14 +205,14 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
 
 
 def sampled_digests(values: Any) -> list[str]:
-    """Return a digest per dense tensor in `values`, of about SAMPLE elements at equal distances."""
+    """Return a digest of each dense tensor in `values`, computed from about SAMPLE evenly spaced elements."""
     flat = (tensor.detach().reshape(-1) for tensor in _held(values))
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
 
 
 def _overwrite(inputs: Any, fresh: Any) -> None:
-    """Copy floating-point tensors of `fresh` into those of `inputs` that have the same shape and dtype."""
+    """Copy the floating-point tensors of `fresh` over those of `inputs`, where shape and dtype agree."""
     with torch.no_grad():
         for old, new in zip(_held(inputs), _held(fresh), strict=False):
             if old.is_floating_point() and (old.shape, old.dtype) == (new.shape, new.dtype):
@@ -235,10 +235,10 @@ _OPAQUE = (torch.Tensor, types.ModuleType, types.FunctionType, types.MethodType,
 
 
 def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], list[str]]:
-    """Return the tensors in a call's results, which are compared, and the kinds of values that are not compared.
+    """Return the tensors in a call's results, and the names of types and attributes that cannot be compared.
 
-    Tensors, and arrays with DLPack, are found in sequences, mappings, dataclasses and public attributes of other
-    objects. `whole`: raise Unsupported if the result is a sparse tensor or an iterator.
+    Tensors, and arrays with DLPack, are looked for in sequences, mappings, dataclasses and public attributes of other
+    objects. With `whole`, a result that is a sparse tensor or an iterator raises Unsupported.
     """
     tensors, beside, seen = list[torch.Tensor](), list[str](), set[int]()
 
@@ -271,7 +271,7 @@ def returned(results: Any, *, whole: bool = False) -> tuple[list[torch.Tensor], 
 
 
 def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
-    """Return for the report how many tensors are compared, and which values are not; "" if all are compared."""
+    """Say for the report how many tensors are compared, and what is not compared; "" if everything is."""
     more = f" and {len(beside) - _NAMED} more" if len(beside) > _NAMED else ""
     kinds = ", ".join(beside[:_NAMED]) + more
     if not tensors:
@@ -281,7 +281,7 @@ def not_compared(tensors: list[torch.Tensor], beside: list[str]) -> str:
 
 
 def _parts(value: Any) -> Iterator[tuple[Any, str]]:
-    """Yield (value, "") for each element of a container, (value, "TYPE.ATTRIBUTE") for each attribute of an object."""
+    """Yield each part of a value and its name: "" in a container, "TYPE.ATTRIBUTE" in any other object."""
     if isinstance(value, Mapping | list | tuple):
         yield from ((part, "") for part in (value.values() if isinstance(value, Mapping) else value))
     elif dataclasses.is_dataclass(value):

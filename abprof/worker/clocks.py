@@ -23,8 +23,8 @@ from abprof.worker.api import Op, Unsupported
 
 
 class NotCaptured(Unsupported):
-    """Raised if a call cannot be captured in a CUDA graph. `why`: the cause in one word. `spoiled`: the capture failed
-    halfway and may have broken torch's state, so this process must not measure again."""
+    """Raised if a call cannot be captured in a CUDA graph. `why`: the kind of cause, like "host_sync". `spoiled`: the
+    capture failed halfway and may have broken torch's state, so this process must not measure again."""
 
     def __init__(self, why: str, reason: str, *, spoiled: bool = False) -> None:
         super().__init__(reason)
@@ -52,7 +52,7 @@ class Clock:
         """Wait until the device is idle."""
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the GPU's cache first."""
+        """Return the mean ns of `calls` calls, each after `op.reset()`. `cold`: flush the GPU's cache before each."""
         readings = []
         for _ in range(calls):
             op.restore()
@@ -62,7 +62,7 @@ class Clock:
         return mean(readings)
 
     def wall(self, op: Op) -> float:
-        """Return the ns of a call by the host's clock, until the device has finished."""
+        """Return the ns of a call by the host's clock, including the wait until the device has finished."""
         return self.turn(op, 1, cold=False)
 
     def empty(self, times: int, *, cold: bool) -> float:
@@ -74,20 +74,20 @@ class Clock:
         return 0.0
 
     def pad(self, placement: int) -> object:
-        """Return a buffer of random size, at most 64 MiB (GPU) or 4 MiB (CPU), which shifts later allocations."""
+        """Return a buffer of random size (seed `placement`), which shifts the addresses of later buffers."""
         step, most = (512, 1 << 17) if self.kind == "cuda" else (64, 1 << 16)
         size = step * random.Random(placement).randrange(1, most)
         return torch.empty(size, dtype=torch.uint8, device=self.device)
 
     def peak_bytes(self) -> int | None:
-        """Return the peak memory (bytes) since the last `reset_peak`; None if unknown."""
+        """Return the peak memory in bytes since the last `reset_peak`; None if unknown."""
         return None
 
     def reset_peak(self) -> None:
         """Release cached memory, and measure peak memory from now on."""
 
     def capability(self) -> str:
-        """Return the device's instruction set, or compute capability like "9.0"."""
+        """Return a GPU's compute capability, like "9.0", or a CPU's instruction set."""
         return str(torch.backends.cpu.get_cpu_capability())
 
 
@@ -97,7 +97,7 @@ def clock(device: str) -> Clock:
 
 
 def mean(readings: Sequence[float]) -> float:
-    """Return the mean of a turn's readings, or the least one if it is not positive (the round is then dropped)."""
+    """Return the mean of a turn's readings; if one is not positive, the smallest, so that the round is dropped."""
     least = min(readings)
     return sum(readings) / len(readings) if least > 0 else float(least)
 
@@ -140,7 +140,7 @@ class CudaClock(Clock):
         torch.cuda.synchronize(self.device)
 
     def turn(self, op: Op, calls: int, *, cold: bool, arm: str = "") -> float:
-        """Return the mean ns of `calls` calls, between an event before and an event after each call.
+        """Return the mean ns of `calls` calls, measured by CUDA events before and after each call.
 
         Before each call, `cold` flushes the L2 cache, and a spin kernel keeps the device busy while the host enqueues
         the call, so that launch cost is not timed. If the spin was too short, the call is repeated with a longer spin.
@@ -208,7 +208,7 @@ class CudaClock(Clock):
         return self.turn(Op(lambda: graph.replay(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Return the mean ns that the kernels, copies and fills of a call take together, by CUPTI.
+        """Return the mean ns of `calls` calls, each the sum over its kernels, copies and fills, by CUPTI.
 
         Raises Unsupported without cupti-python, or if CUPTI's times are not nanoseconds.
         """
@@ -239,8 +239,7 @@ class CudaClock(Clock):
         return mean(readings)
 
     def sustained(self, op: Op, calls: int) -> float:
-        """Make `calls` calls without pauses. Return the mean ns per call, with resets; the first third is not
-        counted."""
+        """Make `calls` calls and resets without pauses. Return their mean ns (the first third is not counted)."""
         first, last = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         lead = calls // 3
         for number in range(calls):
@@ -260,7 +259,7 @@ class CudaClock(Clock):
             self._flush.zero_()
 
     def peak_bytes(self) -> int | None:
-        """Return the peak memory (bytes) of torch's allocator, less the memory in use at `reset_peak`."""
+        """Return the peak memory of torch's allocator since `reset_peak`, in bytes beyond those in use then."""
         return int(torch.cuda.max_memory_allocated(self.device)) - self._held
 
     def reset_peak(self) -> None:
@@ -279,8 +278,8 @@ class CudaClock(Clock):
 class Records:
     """Adds up the durations of kernels, copies and fills in a `with` block. Raises Unsupported if CUPTI does not work.
 
-    The first block must come before any use of torch's profiler, after which CUPTI's times are not nanoseconds. Each
-    block registers with CUPTI again, because the profiler does so too and only the last to register gets records.
+    The first block must come before any use of torch's profiler: afterwards CUPTI no longer counts in nanoseconds. Each
+    block registers with CUPTI anew, because CUPTI serves only the last to register, which may be torch's profiler.
     """
 
     def __init__(self) -> None:
@@ -309,7 +308,7 @@ class Records:
         self.drained()
 
     def _completed(self, activities: Sequence[Any]) -> None:
-        """Add the durations of these records to the sum. CUPTI calls this method."""
+        """Called by CUPTI: add the durations of these records to the sum."""
         known = [int(kind) for kind in self._kinds]
         self._ns += sum(int(one.end) - int(one.start) for one in activities if int(one.kind) in known)
 
@@ -324,7 +323,7 @@ class Records:
 
 
 class Graph:
-    """A call captured in a CUDA graph. `compiled()` returns the number of compilations so far. Raises NotCaptured."""
+    """A call captured in a CUDA graph. `compiled` returns the number of compilations so far. Raises NotCaptured."""
 
     def __init__(self, op: Op, compiled: Callable[[], int]) -> None:
         stream = torch.cuda.Stream()
@@ -347,7 +346,7 @@ class Graph:
 
 def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> None:
     """Call the operation twice on `stream`, before the capture. Raises NotCaptured if the second call waits for the
-    device or compiles."""
+    device or compiles a kernel."""
     mode = torch.cuda.get_sync_debug_mode()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -370,7 +369,7 @@ def _warm(op: Op, stream: torch.cuda.Stream, compiled: Callable[[], int]) -> Non
 
 
 def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) -> Any:
-    """Capture a call in `graph`, and return the call's result. Raises NotCaptured."""
+    """Capture a call in `graph`, and return what the call returned. Raises NotCaptured."""
     current, collecting, stopped = torch.cuda.current_stream(), gc.isenabled(), list[Exception]()
     gc.disable()  # freeing another graph's memory would break the capture
     try:
@@ -427,8 +426,8 @@ _PTX = b"""
 
 
 class Stamps:
-    """Measures the GPU's mean clock rate between two stamps: kernels that read the clock counters. Raises OSError or
-    RuntimeError if the driver refuses the kernel."""
+    """Measures the GPU's mean clock rate between two stamps, which are kernels that read the clock counters. Raises
+    OSError or RuntimeError if the driver refuses the kernel."""
 
     def __init__(self, device: torch.device) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
@@ -446,7 +445,7 @@ class Stamps:
             raise RuntimeError(f"{name} failed with CUDA error {code}")
 
     def stamp(self, which: int) -> None:
-        """Enqueue the stamp at a turn's start (`which` is 0) or end (1), in the current stream."""
+        """Enqueue the stamp that starts (`which` is 0) or ends (1) a turn, in the current stream."""
         self._turn += not which
         values = (
             ctypes.c_uint64(self._written[which].data_ptr()),

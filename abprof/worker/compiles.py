@@ -1,4 +1,4 @@
-"""Record Triton's compilations, hashes of compiled kernels, and launches."""
+"""Record what Triton compiles and launches, with a hash of each compiled kernel."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class Watch:
 
     @contextlib.contextmanager
     def launches(self) -> Iterator[list[tuple[str, str]]]:
-        """Collect (name, key) of the kernels that Triton launches within the block, in order; key "" if unknown."""
+        """List the kernels that Triton launches within the block, as (name, key in `kernels`, or "" if unknown)."""
         seen: list[tuple[str, str]] = []
 
         def launched(metadata: Any) -> None:
@@ -76,8 +76,8 @@ class Watch:
 
 
 def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, ...]:
-    """Return the launches, each with the configuration that the kernel's autotuner chose last, and a hash of the
-    configurations offered. Autotuners are looked for in the modules of `package`."""
+    """Return the launches, each with the configuration that the kernel's autotuner chose last, and a hash of all its
+    configurations. Only autotuners in the modules of `package` are found."""
     known: dict[str, tuple[str, str]] = {}
     modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
     for tuner in (_autotuner(value) for module in modules for value in list(vars(module).values())):
@@ -90,7 +90,7 @@ def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, 
 
 
 def _autotuner(value: Any) -> Any:
-    """Return the autotuner among a kernel's decorators; None if there is none or it has a single configuration."""
+    """Return the autotuner that decorates a kernel; None without one, or if it has a single configuration."""
     for _ in range(4):
         if type(value).__module__.partition(".")[0] != "triton":
             return None
@@ -105,7 +105,7 @@ def _key(name: str, code_hash: str) -> str:
 
 
 def _constants(src: Any) -> dict[str, wire.Value]:
-    """Return name -> value of a kernel's `constexpr` arguments."""
+    """Return a kernel's `constexpr` arguments, as name -> value."""
     names, params = (list(getattr(getattr(src, "fn", None), name, ())) for name in ("arg_names", "params"))
     found: dict[str, wire.Value] = {}
     for place, value in (getattr(src, "constants", None) or {}).items():

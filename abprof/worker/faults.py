@@ -1,4 +1,4 @@
-"""Turn exceptions of workloads and kernels into faults: status, line for the report, and function that raised."""
+"""Turn an exception of a workload or kernel into a status, a line for the report, and the function that raised it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LONGEST_NAME = 120  # characters of a file name in a reason
 
 
 class MissingPackage(ImportError):
-    """Raised if a side lacks the kernel package or the variant."""
+    """Raised if a side has no such kernel package or variant."""
 
 
 # The last exception from a function of the workload, with module and function name. Not stored in the exception, whose
@@ -36,7 +36,7 @@ def running(module: types.ModuleType, function: str) -> Iterator[None]:
 
 
 def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fault:
-    """Return the fault for an exception. `package`: the kernel package; None if not imported."""
+    """Return an exception's status, reason and origin. `package`: the kernel package; None if not imported."""
     block = next(((module, function) for raised, module, function in _left if raised is error), None)
     _left.clear()
     status: wire.Failed = "crash"
@@ -74,7 +74,6 @@ def _status(error: BaseException, package: types.ModuleType | None) -> wire.Fail
 
 
 def _text(show: Callable[[object], str], what: object) -> str:
-    """Return `show(what)`, where `show` is str or repr; a substitute if the object's own method fails."""
     try:
         return show(what)
     except Exception:  # noqa: BLE001 - its own __str__ or __repr__
@@ -82,6 +81,6 @@ def _text(show: Callable[[object], str], what: object) -> str:
 
 
 def _one_line(text: str, longest: int = _LONGEST) -> str:
-    """Return the text as one printable line. Of a text over `longest` characters, the middle is left out."""
+    """Return the text as one printable line, without its middle if it is longer than `longest` characters."""
     text = "".join(each if each.isprintable() else "?" for each in " ".join(text.split()))
     return text if len(text) <= longest else f"{text[: longest // 2]} ... {text[-longest // 2 :]}"

@@ -31,7 +31,7 @@ UNUSABLE = 70  # exit code: the device no longer answers this process
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve a parent (--in, --out: descriptors), fork workers (--fork: a socket), or run the job in the file --cell."""
+    """Answer a parent process (--in, --out), fork workers (--fork), or run one job under a profiler (--cell)."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--in", dest="source", type=int)
     parser.add_argument("--out", dest="sink", type=int)
@@ -106,7 +106,7 @@ def serve(source: int, sink: int) -> int:
 
 
 def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
-    """Print an exception, with a traceback unless Unsupported. Return the fault for the exception."""
+    """Print an exception, with a traceback unless it is Unsupported, and return it as a wire.Fault."""
     fault = classify(error, bench.imported if bench else None)
     if fault.status == "unsupported":
         print(f"unsupported: {fault.reason}", flush=True)
@@ -119,7 +119,7 @@ def foreground(file: Path) -> int:
     """Run the job in `file` (a wire.Foreground), in a process that a profiler started. Return the exit code.
 
     Call the arm once, to compile and tune, then `warmup + runs` times in NVTX ranges. The device is idle before and
-    after each call. Write the outcome, a wire.Finished, to the file that the job names.
+    after each call. Write the result, a wire.Finished, to the file that the job names.
     """
     job: wire.Foreground = wire.unpack(wire.Foreground, wire.load(file.read_bytes()))
     bench = Bench(job.start)
@@ -166,9 +166,9 @@ def _die_with_parent() -> None:
 def fork_workers(fd: int) -> int:
     """Fork a worker for each request on the socket `fd`, until the parent closes the socket.
 
-    A request is {"env", "cwd"} with three descriptors: requests, replies, output. Replies: {"pid": N} for a new worker,
-    {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when a worker has ended. Returns 1 at once if a fork
-    would be unsafe, because an import started CUDA or a thread; else 0.
+    A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. Replies: {"pid": N}
+    for a new worker, {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when a worker has ended. Returns 1 at
+    once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
     """
     if not (pid := os.fork()):
         os._exit(int(torch.cuda._is_in_bad_fork()))
@@ -201,7 +201,7 @@ def fork_workers(fd: int) -> int:
 
 
 def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
-    """Fork a worker and return its process id. `own`: the fork server's descriptors, to close in the worker."""
+    """Fork a worker, which closes the fork server's descriptors (`own`). Return the worker's process id."""
     begun, begin = os.pipe()
     pid = os.fork()
     if pid:

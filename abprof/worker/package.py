@@ -1,4 +1,4 @@
-"""Import the side's package, not another installed copy, and check the files that are loaded."""
+"""Import the package under test from the side's folder, not an installed copy, and check which files are loaded."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ PRIVATE = "abprof_side."
 class SideFinder(MetaPathFinder):
     """Finds the side's package in a root folder, before other finders, such as those of editable installs.
 
-    Also finds extension modules in the root, the metadata of distributions there, and with `whole` (the root is an
-    installed release) all modules there.
+    Also finds the root's extension modules and the metadata of its distributions. With `whole`, for a root that is an
+    installed release, finds all its modules.
     """
 
     def __init__(self, top: str, root: str, *, whole: bool = False) -> None:
@@ -55,7 +55,7 @@ class SideFinder(MetaPathFinder):
         return spec if fullname == self.top or self.whole or extension else None
 
     def find_distributions(self, context: metadata.DistributionFinder.Context) -> Iterable[metadata.Distribution]:
-        """Return the distributions in the root; () if the caller names other folders."""
+        """Return the distributions in the root; none if the caller names other folders."""
         if "path" in vars(context):
             return ()
         here = metadata.DistributionFinder.Context(name=context.name, path=[self.root])
@@ -63,7 +63,7 @@ class SideFinder(MetaPathFinder):
 
 
 def kernel_package(mount: wire.Mount) -> types.ModuleType:
-    """Import this side's package. Raises MissingPackage if the side lacks the package."""
+    """Import the package under test. Raises MissingPackage if this side does not have it."""
     if mount.module.startswith(PRIVATE):
         namespace(PRIVATE[:-1], mount.root)
     else:
@@ -112,7 +112,7 @@ def _listed(variable: str) -> list[str]:
 
 
 def _both_names(places: list[str]) -> tuple[str, ...]:
-    """Return the absolute and the real path of each folder, with a final slash, without the interpreter's folders."""
+    """Return each folder's absolute path and real path, with a final slash; leave out the interpreter's folders."""
     both = (name for place in places for name in (os.path.join(os.path.abspath(place), ""), _folder(place)))  # noqa: PTH100, PTH118
     return tuple(dict.fromkeys(name for name in both if not name.startswith(INTERPRETER)))
 
@@ -136,11 +136,11 @@ def mapped_objects() -> list[str]:
 class Prover:
     """Lists the files that this process has loaded, and checks whether the side may load them.
 
-    `benchmarks`: folders of wrapped benchmarks, whose modules may be loaded too, unless named like the package.
+    Modules of wrapped benchmarks (in the folders `benchmarks`) may be loaded, unless they are named like the package.
     """
 
     def __init__(self, mount: wire.Mount, benchmarks: Iterable[str] = ()) -> None:
-        """Record what may be loaded besides the side's files, before code of a side or workload runs."""
+        """Record what may be loaded besides the side's files. Call this before code of a side or workload runs."""
         self._mount = mount
         self._own, self._forbidden, self._sources, self._benchmarks = (
             tuple(map(_folder, folders)) for folders in (mount.allowed, mount.forbidden, mount.sources, benchmarks)
@@ -170,10 +170,10 @@ class Prover:
         self.loaded = frozenset(file for file in (*files, *objects) if file and not file.startswith(named))
 
     def prove(self, kernels: dict[str, str]) -> tuple[str, list[wire.Artefact]]:
-        """Return why a loaded file is not allowed ("": all are allowed), and the loaded files and kernels.
+        """Return why a loaded file is not allowed ("" if all are allowed), and a list of the loaded files and kernels.
 
-        Files of the environment (interpreter, system libraries, packages loaded at the start) are left out, unless they
-        may be another copy of the side's code. `kernels`: compiled kernel -> SHA-256.
+        The list omits files of the environment (interpreter, system libraries, packages loaded at the start), unless
+        they may be another copy of the side's code. `kernels`: name of a compiled kernel -> SHA-256.
         """
         module, root = self._mount.module, Path(self._mount.root)
         private = module.startswith(PRIVATE)
@@ -207,8 +207,8 @@ class Prover:
         return next(iter(reasons), ""), found
 
     def standing(self, file: str, path: str, *, library: bool = False) -> str:
-        """Return where a file comes from: `own` (the side), `environment` (interpreter, system, loaded at the start),
-        `given` (other folders known at the start) or `outside`. `file`: name as loaded; `path`: real path."""
+        """Return whose a loaded file is: `own` (the side's), `environment` (interpreter, system, loaded at the start),
+        `given` (in other folders known at the start) or `outside`. `file`: name as loaded; `path`: real path."""
         if path.startswith(self._own):
             return "own"
         if path.startswith((*INTERPRETER, HARNESS)):  # even in a forbidden folder
@@ -225,7 +225,7 @@ class Prover:
         return "given" if library and path.startswith(self.linkable) else "outside"
 
     def _modules(self) -> Iterator[tuple[str, str, str]]:
-        """Yield (name, real path, origin) of the imported modules, except workloads and abprof's start script."""
+        """Yield name, real path and `standing` of the imported modules, except workloads and abprof's start script."""
         for name, module in sorted(sys.modules.items()):
             file = getattr(module, "__file__", None)
             # Ignore invented relative names: torch.ops has "_ops.py".
@@ -236,9 +236,9 @@ class Prover:
                 yield name, *self._known[file]
 
     def _installed_from(self, path: tuple[str, ...]) -> dict[str, str]:
-        """Return file -> "DISTRIBUTION, which WHY" for files that belong to another copy of the side's code.
+        """Return file -> reason, for installed files that belong to another copy of the side's code.
 
-        Such a distribution was installed from a folder or archive below `mount.sources` (PEP 610), or contains the
+        Their distribution was installed from a folder or archive below `mount.sources` (PEP 610), or contains the
         package. `path`: the import path, then the package's name ("": do not look for the package).
         """
         if self._installed[0] == path:
@@ -276,7 +276,7 @@ class Prover:
 
 
 def _origin(distribution: metadata.Distribution) -> str:
-    """Return the local folder or archive from which a distribution was installed, with a final slash; "" if none."""
+    """Return the local folder or archive that a distribution was installed from, with a final slash; "" if none."""
     try:
         url = urlsplit(json.loads(distribution.read_text("direct_url.json") or "{}")["url"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -1,4 +1,4 @@
-"""Profile calls with torch's profiler to find phases and launches, and mark calls with NVTX ranges."""
+"""Profile calls with torch's profiler, to time phases and list launches, and mark calls with NVTX ranges."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DIFFER = "calls of one pass did not launch the same"
 
 @dataclass(frozen=True)
 class Ran:
-    """An event in a profile: a range on the host, torch's operation on a CPU, or a GPU's kernel, copy or fill."""
+    """An event in a profile: a range on the host, an operation of torch on a CPU, or a GPU's kernel, copy or fill."""
 
     name: str
     at: int  # when the host entered the range, or launched the kernel
@@ -52,8 +52,8 @@ def phases(
 ) -> wire.Phased:
     """Profile calls of `op`. Return the median ns of each phase and of the whole call, and the launches of a call.
 
-    `ranges`: phase -> name of its `record_function` range. `target`: file for a Chrome trace, or None. A profile that
-    cannot be read raises if there is a `target`; otherwise the result says why no launches are known.
+    `ranges`: phase -> name of its `record_function` range. `target`: file for a Chrome trace, or None. If the profile
+    cannot be read, raise an exception if there is a `target`; otherwise return the reason.
     """
     on_device = clock.kind == "cuda"
     # torch.profiler.profile uses this class too, but imports torch's compiler first, 2 s.
@@ -93,7 +93,7 @@ def phases(
 def _device_events(
     events: Sequence[Any], launched: Sequence[tuple[str, str]], ranges: Mapping[str, str], trace: Mapping[str, Any]
 ) -> tuple[list[Ran], list[Ran]]:
-    """Return the ranges on the host, and the kernels, copies and fills on the device. `trace`: the Chrome trace."""
+    """Split a GPU's profile into the host's ranges and the device's kernels, copies and fills."""
     known = {_CALL, _SHOWN, *ranges.values()}  # the device's timeline repeats host ranges
     host = [e for e in events if e.device_type() == torch.autograd.DeviceType.CPU]
     launches = {e.correlation_id(): e.start_ns() for e in host if e.name().startswith("cu")}
@@ -111,7 +111,7 @@ def _device_events(
 
 
 def _host_events(events: Iterable[Any], ranges: Mapping[str, str]) -> tuple[list[Ran], list[Ran]]:
-    """Return the ranges, and torch's outermost operations, of a profile on a CPU."""
+    """Split a CPU's profile into ranges and torch's outermost operations."""
     known = {_CALL, *ranges.values()}
     marked, ran = list[Ran](), list[Ran]()
     for event in events:
@@ -130,10 +130,10 @@ def _is_range(event: Any, name: str, known: Iterable[str]) -> bool:
 
 
 def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[Ran]:
-    """Return `ran` with the keys of compiled kernels. `launched`: (name, key) of Triton's launches, in order.
+    """Return the events, each compiled kernel with its key. `launched`: (name, key) of Triton's launches, in order.
 
-    If a name has several keys, its kernels get the keys in order of launch, or none if kernels and launches differ in
-    number, as in a replayed graph.
+    If a name has several keys, its kernels get the keys in order of launch. They get none if kernels and launches
+    differ in number, as in a replayed graph.
     """
     keys: dict[str, list[str]] = {}
     for name, key in launched:
@@ -150,10 +150,10 @@ def identified(ran: Sequence[Ran], launched: Sequence[tuple[str, str]]) -> list[
 def read(
     marked: Sequence[Ran], ran: Sequence[Ran], ranges: Mapping[str, str], discarded: int, *, on_device: bool = False
 ) -> wire.Phased:
-    """Return phases and launches of a profiled pass, without its first `discarded` calls.
+    """Return the times of phases and the launches in a profile, without its first `discarded` calls.
 
-    `marked`: ranges on the host; `ran`: other events. On a CPU the time of a range is host time, on a GPU that of the
-    kernels launched in the range.
+    `marked`: ranges on the host; `ran`: all other events. The time of a range is host time on a CPU; on a GPU it is the
+    time of the kernels launched in the range.
     """
 
     def timed(label: str) -> list[tuple[int, int]]:
@@ -176,14 +176,14 @@ def read(
 
 
 def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -> list[list[T]]:
-    """Return for each call the items of `timed`, pairs (start, item). `spans`: (start, end) of each call."""
+    """Group `timed`, pairs (start, item), by call: return a list of items for each call's (start, end) in `spans`."""
     ordered = sorted(timed, key=lambda pair: pair[0])
     starts = [start for start, _ in ordered]
     return [[thing for _, thing in ordered[bisect_left(starts, a) : bisect_right(starts, b)]] for a, b in spans]
 
 
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
-    """Return the launches of a call. If calls differ, the result says only that. `spans`: (start, end) of each call."""
+    """Return the launches of a call, or a note that calls differ. `spans`: (start, end) of each call."""
     calls = _by_call(((one.at, one) for one in ran), spans)
     counts = [Counter((one.name, one.key, *one.details) for one in call) for call in calls]
     if not calls or any(count != counts[0] for count in counts):
@@ -197,7 +197,7 @@ def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
 
 
 def hidden(call: Sequence[Ran]) -> float:
-    """Return the ns by which a call's kernels overlap: the sum of their times minus the time with any kernel."""
+    """Return how long a call's kernels overlap, in ns: the sum of their times minus the time when any of them runs."""
     end = union = 0
     for one in sorted(call, key=lambda one: one.start):
         union += max(0, one.start + one.ns - max(one.start, end))
@@ -208,9 +208,9 @@ def hidden(call: Sequence[Ran]) -> float:
 def ranges_of(
     marked: Sequence[Ran], spans: Sequence[tuple[int, int]], kernels: Sequence[Ran] | None = None
 ) -> tuple[wire.Range, ...] | None:
-    """Return for each range its number per call, and its ns without inner ranges; None if calls differ.
+    """Return how often each range occurs in a call, and its ns without the ranges inside it; None if calls differ.
 
-    The time is that of the `kernels` launched in the range, or host time if `kernels` is None.
+    The ns are those of the `kernels` launched in the range, or host time if `kernels` is None.
     """
     ordered = sorted(marked, key=lambda one: (one.start, -one.ns))
     starts, ends = [one.start for one in ordered], [one.start + one.ns for one in ordered]
@@ -238,8 +238,8 @@ _FOLDERS = re.compile(r"(?<![\w.:/])/(?:[^/\s\"':]+/)+")
 
 
 def write_chrome(trace: Mapping[str, Any], target: Path, most_bytes: int) -> int:
-    """Write torch's trace to `target`, without this machine's folders, cut after `most_bytes`. Return the number of
-    events left out."""
+    """Write torch's trace to `target`, without this machine's folders, up to `most_bytes`. Return the number of events
+    left out."""
     events = sorted(trace["traceEvents"], key=lambda e: (e.get("ph") != "M", float(e.get("ts") or 0)))
     head = json.dumps(_plain({key: trace[key] for key in _KEPT if key in trace}))
     head = (head[:-1] + ", " if len(head) > 2 else "{") + '"traceEvents": [\n'
@@ -255,7 +255,7 @@ def write_chrome(trace: Mapping[str, Any], target: Path, most_bytes: int) -> int
 
 
 def _plain(value: Any) -> Any:
-    """Remove folders of absolute paths from a JSON value: `/home/somebody/x/kernel.py` becomes `kernel.py`."""
+    """Remove the folders from absolute paths in a JSON value: `/home/somebody/x/kernel.py` becomes `kernel.py`."""
     if isinstance(value, str):
         return _FOLDERS.sub("", value)
     if isinstance(value, dict):
@@ -270,8 +270,8 @@ def _plain(value: Any) -> Any:
 def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
     """Run the block in nested NVTX ranges of these names, and mark its `record_function` ranges in NVTX too.
 
-    `calls`: further names for the range around each call. Does nothing without NVTX. Each range is marked as a push/pop
-    range (`NAME/` in ncu's filter) and as a start/end range (`NAME`), which covers autograd's threads too. torch's
+    `calls`: more names for the range around each call. Without NVTX, nothing is marked. Each range is opened twice: as
+    push/pop (`NAME/` in ncu's filter) and as start/end (`NAME`), which covers autograd's threads too. torch's
     `emit_nvtx` would rename ranges, and does nothing under torch's profiler.
     """
     try:
@@ -306,7 +306,7 @@ def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
 
 
 def _nvtx_spans(names: Sequence[str]) -> contextlib.ExitStack:
-    """Open NVTX ranges, which end when the returned stack is closed."""
+    """Open nested NVTX ranges; closing the returned stack ends them."""
     stack = contextlib.ExitStack()
     for name in names:
         text = name.encode("ascii", "backslashreplace").decode()

@@ -21,7 +21,7 @@ Presets = Mapping[str, list[tuple[list[str], list[Any]]]]
 
 
 def load(name: str, file: str) -> types.ModuleType:
-    """Import a workload file as abprof_workloads.NAME, so that relative imports find the files beside it."""
+    """Import a workload file as the module abprof_workloads.NAME, so that relative imports find files beside it."""
     namespace("abprof_workloads", str(Path(file).parent))
     return importlib.import_module(f"abprof_workloads.{name}")
 
@@ -35,7 +35,7 @@ def namespace(name: str, root: str) -> None:
 
 
 def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
-    """Return a workload's declarations on a device of `kind` (cpu, cuda). Raises ValueError if any is invalid."""
+    """Return what a workload declares on a device of `kind` (cpu, cuda). Raises ValueError if anything is invalid."""
     api = getattr(module, "API", None)
     if api != 1:
         raise ValueError(f"API is {api!r}; this abprof reads API = 1")
@@ -46,7 +46,7 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
         raise ValueError(f"DEFAULT_PEERS: {lacking[0]!r} is not in PEERS")
     ladder = tuple(getattr(module, "LADDER", ()))
     if ladder and (len(ladder) < 2 or len(set(ladder)) < len(ladder)):
-        raise ValueError(f"LADDER: {[*ladder]} must be two different variants or more")
+        raise ValueError(f"LADDER: {[*ladder]} must list two or more different variants")
     if lacking := [step for step in ladder if step not in getattr(module, "VARIANTS", ladder)]:
         raise ValueError(f"LADDER: {lacking[0]!r} is not in VARIANTS")
     scaled = getattr(module, "SCALED", "")
@@ -72,13 +72,13 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
 
 
 def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
-    """Return a preset's axes as (names, points). Axes under one key vary together; callable `axes` depend on `kind`."""
+    """Return a preset as pairs of axis names and their values. A callable preset is called with `kind` first."""
     rows = []
     for key, values in (axes(kind) if callable(axes) else axes).items():
         single = isinstance(key, str)
         names, points = [key] if single else list(key), [[value] if single else list(value) for value in values]
         if odd := [point for point in points if len(point) != len(names)]:
-            raise ValueError(f"PRESETS: {names} needs {len(names)} values per entry, but has {odd[0]}")
+            raise ValueError(f"PRESETS: an entry of {names} needs {len(names)} values, but one is {odd[0]}")
         rows.append((names, points))
     return rows
 
@@ -105,7 +105,8 @@ def _known(what: str, axes: Any, presets: Presets) -> None:
 
 
 def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op) -> dict[str, wire.Value]:
-    """Return facts of the case and the operation. Raises ValueError unless each is a str, int, finite float or bool."""
+    """Return what facts() of workload and operation give; ValueError unless each is a str, bool, int or finite
+    float."""
     found = dict(module.facts(case, inputs)) if hasattr(module, "facts") else {}
     found |= dict(op.facts()) if op.facts else {}
     for name, value in found.items():
@@ -115,7 +116,7 @@ def facts(module: types.ModuleType, case: Mapping[str, Any], inputs: Any, op: Op
 
 
 def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expected: Any) -> Check:
-    """Run the workload's check, or without a check compare with the other side's outputs (`expected`)."""
+    """Run the workload's check; if it has none, compare `results` with the other side's outputs (`expected`)."""
     with running(module, "check"):
         if hasattr(module, "check"):
             return returned("check", module.check(types.MappingProxyType(case), results, expected), Check)
@@ -125,14 +126,14 @@ def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expec
 
 
 def returned(function: str, value: Any, kind: type[Record]) -> Record:
-    """Return `value`, the result of a workload's `function`. Raises TypeError if `value` is not a `kind`."""
+    """Return `value`, which the workload's `function` returned. Raises TypeError if `value` is not a `kind`."""
     if not isinstance(value, kind):
         raise TypeError(f"{function} returned {type(value).__name__}, not {kind.__name__} of abprof.kit")
     return value
 
 
 def nvtx_names(module: types.ModuleType, case: Mapping[str, Any], arm: str) -> list[str]:
-    """Return the names that the workload's `nvtx` gives to calls of `arm` (variant or peer); [] if `nvtx` fails."""
+    """Return the workload's own NVTX names for calls of `arm` (a variant or peer); [] if its `nvtx` fails."""
     try:
         return [str(name) for name in module.nvtx(case, arm or None)] if hasattr(module, "nvtx") else []
     except Exception:  # noqa: BLE001 - the workload's own code

@@ -229,7 +229,7 @@ def test_ends_that_are_none(tmp_path: Path) -> None:
 def test_ends_that_cannot_be_measured(tmp_path: Path) -> None:
     story = Story(tmp_path)
     good, bad = story.commit(factor=1.0), story.commit(1, build="no such header")
-    refused(story.told().bisect(good, bad), "no cell can be measured at both ends", "build_failed")
+    refused(story.told().bisect(good, bad), "no cell can be measured on both GOOD and BAD", "build_failed")
 
 
 def test_the_plan_is_shown_and_nothing_is_measured(tmp_path: Path) -> None:

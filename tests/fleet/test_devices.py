@@ -114,8 +114,8 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     [
         (("main", "fast", "--probe", "torch", *TWO), "--probe torch looks at one device"),
         (("main", "fast", "--devices", "1", *TWO), "--device was given 2 times, and this measures on one device"),
-        (("main", "fast", "--devices", "0"), "--devices: '0' is not a number of devices or all"),
-        (("main", "fast", "--devices", "few"), "--devices: 'few' is not a number of devices or all"),
+        (("main", "fast", "--devices", "0"), "--devices: '0' is neither a number of devices nor all"),
+        (("main", "fast", "--devices", "few"), "--devices: 'few' is neither a number of devices nor all"),
         (("main", ".", "--watch", *TWO), "--device was given 2 times, and this measures on one device"),
         (("main", ".", "--watch", "--devices", "2"), "has no effect with --watch"),
         (("bisect", "main", "fast", *TWO), "--device was given 2 times, and this measures on one device"),

@@ -167,10 +167,10 @@ def test_a_workload_describes_itself(worker: Side) -> None:
 @pytest.mark.parametrize(
     ("name", "reason"),
     [
-        ("zip", "ValueError: PRESETS: ['a', 'b'] needs 2 values per entry, but has [3]"),
+        ("zip", "ValueError: PRESETS: an entry of ['a', 'b'] needs 2 values, but one is [3]"),
         ("future", "ValueError: API is 2; this abprof reads API = 1"),
         ("scaled", "ValueError: SCALED: no preset has an axis 'm'"),
-        ("ladder", "ValueError: LADDER: ['a', 'a'] must be two different variants or more"),
+        ("ladder", "ValueError: LADDER: ['a', 'a'] must list two or more different variants"),
         ("rung", "ValueError: LADDER: 'b' is not in VARIANTS"),
         ("peer", "ValueError: DEFAULT_PEERS: 'a' is not in PEERS"),
         ("band", "ValueError: SWEEP: invalid band: density 0.0 to 2.0 (within 0 to 1), speed-up 1.0 to 2.0 (above 0)"),

@@ -1,7 +1,7 @@
-"""Find the likeliest causes of a row's change of time, from the records of both sides. The functions are pure.
+"""Find the likeliest causes of a change of time, from the records of both sides. No function has side effects.
 
-A rule applies only to a row that changed, only if both sides have the records that the rule reads, and only in the
-direction of the change, because a wrong cause is worse than none.
+A cause is reported only if both sides have the records that its rule compares, and only if it acts in the direction of
+the change, because a wrong cause is worse than none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST = 3  # causes per row
 
 
 def explained(run: Run) -> Run:
-    """Return the judged run with `causes` on each changed row; `causes` is None if records of a side are missing."""
+    """Return the judged run with the causes of each change; `causes` is None if a side lacks records."""
     seen = {(one.cell, one.arm): one for one in run.observations}
     packages, rows = {cell.id: cell.kernel for cell in run.cells}, list(run.comparisons)
     for place, row in enumerate(rows):
@@ -30,7 +30,7 @@ def explained(run: Run) -> Run:
 
 
 def _causes(run: Run, sides: Sides) -> tuple[Cause, ...] | None:
-    """Return the causes of a changed row, the surest first; None if records of a side are missing."""
+    """Return the causes of a change, the surest first; None if a side lacks records."""
     row, named = sides.row, _passes(sides)
     if sides.on_gpu and not sides.counted:
         return tuple(named or _phase(sides)) or None
@@ -77,7 +77,7 @@ _APART = 3.0  # factor by which the phase's change in per cent must exceed the r
 
 
 def _phase(sides: Sides) -> list[Cause]:
-    """Return a cause if exactly one phase changed, and this phase explains the row's change; else []."""
+    """Return a cause if exactly one phase of a call changed, and explains the change of the whole call; else []."""
     before, after = (side or {} for side in sides.phases)
     whole, whole_after = before.get("total"), after.get("total")
     if not whole or not whole_after:
@@ -105,8 +105,7 @@ _LOST = 0.5  # share of the ranges' time by which unmarked time may shrink; abov
 
 
 def _passes(sides: Sides) -> list[Cause]:
-    """Return a cause if the slower side runs some ranges more often and this explains the row's change; [] if the
-    ranges may just be renamed, replaced or newly marked."""
+    """Return a cause if the slower side enters profiler ranges more often, and this explains the change; else []."""
     few, many = (side.get("total") if side else None for side in (sides.phases if sides.slower else sides.phases[::-1]))
     if not few or not many or (sides.on_gpu and sides.same_launches):
         return []
@@ -131,7 +130,7 @@ def _passes(sides: Sides) -> list[Cause]:
 
 
 def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
-    """Yield (faster side's range, slower side's range) of each range that the sides run unequally often."""
+    """Yield each profiler range that the sides enter unequally often, as (faster side's range, slower side's range)."""
     fast, slow = _ranges(sides)
     if fast is None or slow is None:
         return
@@ -143,11 +142,11 @@ def _moved(sides: Sides) -> Iterator[tuple[Range, Range]]:
 
 
 def _ranges(sides: Sides) -> list[tuple[Range, ...] | None]:
-    """Return the ranges of the faster side and of the slower side; None for a side whose ranges are not recorded."""
+    """Return the profiler ranges of both sides, the faster side first; None for a side without recorded ranges."""
     both = [census.ranges if census else None for census in sides.census]
     return both if sides.slower else both[::-1]
 
 
 def _extra_ns(few: Range, many: Range) -> float:
-    """Return the time of a range's additional passes, in ns a call. `few`, `many`: the range on each side."""
+    """Return how much of the time of range `many`, in ns a call, is due to its being entered more often than `few`."""
     return many.ns * (many.count - few.count) / many.count

@@ -1,6 +1,6 @@
 """Find causes in a CPU's machine code, in perf's samples of this code, and in the torch operations of a call.
 
-A function that only one side has counts only if perf's samples or the calls in the machine code show that it runs.
+A function that exists on one side only counts if perf's samples or the calls in the machine code show that it runs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def same_code(sides: Sides) -> list[Cause]:
 
 
 def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """Return a cause if functions of a slower row use narrower vectors than before, or of a faster row wider ones."""
+    """Return a cause if functions of the slower side use narrower vectors."""
     moved = {key: _width(before[key]) - _width(after[key]) for key in before.keys() & after.keys()}
     if any(narrower and not sides.along(narrower) for narrower in moved.values()):
         return []
@@ -62,8 +62,7 @@ def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """Return a cause if the slower side's functions have more loops over memory. Functions of equal vector width are
-    compared; a function of one side counts if it runs and was not just renamed."""
+    """Return a cause if functions of the slower side have more loops over memory."""
     few, many = (before, after) if sides.slower else (after, before)
     codes, names = {function.code for function in few.values()}, ("loops", "loads", "stores")
     lone = {key: f for key, f in many.items() if key not in few and f.code not in codes}
@@ -81,7 +80,7 @@ def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str]) -> list[Cause]:
-    """Return a cause with those functions in `found` whose change perf confirms; without perf, with all of them."""
+    """Return a cause that names the functions in `found`, with perf's samples only those that perf confirms."""
     seen = _sampled(sides, found)
     samples = {key: (seen or {}).get(key, "") for key in found if seen is None or key in seen}
     if not samples:
@@ -108,7 +107,8 @@ def _accesses(function: Function) -> int:
 
 
 def _reached(functions: Functions, other: Functions) -> set[Key]:
-    """Return the functions that `other` lacks and that a function of both sides calls, directly or indirectly."""
+    """Return the functions missing in `other` that are called, directly or indirectly, by a function that both sides
+    have."""
     found: set[Key] = set()
     todo = [key for key in functions if key in other]
     while todo:
@@ -121,8 +121,8 @@ def _reached(functions: Functions, other: Functions) -> set[Key]:
 
 
 def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
-    """Return function -> text on the change of its time, by perf, for functions that can explain the row. The text is
-    "" for overloads, which perf cannot tell apart. Return None if perf's samples are missing or unnamed."""
+    """Return function -> how its time changed, as text, for the functions in `keys` that can explain the change by
+    perf's samples. The text is "" for overloads, which perf cannot tell apart. Return None without enough samples."""
     many = 1 if sides.slower else 0
     slow, fast = sides.sampled[many], sides.sampled[1 - many]
     if slow is None or fast is None or slow.samples < _ENOUGH:

@@ -29,8 +29,8 @@ def causes(sides: Sides) -> list[Cause]:
 
 
 def same_code(sides: Sides) -> list[Cause]:
-    """Return the cause "same code" if machine code and launches are equal, unless kernels of unknown code (mostly a
-    library's) changed enough to explain the row."""
+    """Return the cause "same code" if machine code and launches are equal, and no kernel of unknown code explains the
+    change; else []."""
     unread = [pair for pair in sides.pairs if pair.same_code is None]
     known = len(sides.pairs) > len(unread) and all(pair.same_code is not False for pair in sides.pairs)
     if not (sides.same_launches and known and sides.same_objects) or sides.carries(
@@ -47,7 +47,7 @@ def same_code(sides: Sides) -> list[Cause]:
 
 
 def clocked(sides: Sides) -> bool:
-    """Whether the clock explains at least a quarter of the row's change: lower on a slower row, higher on a faster."""
+    """Whether the change of the GPU's clock explains at least a quarter of the change of time."""
     clock, pct = sides.row.clock_pct, sides.row.pct or 0.0
     return clock is not None and abs(clock) >= SHARE * abs(pct) and clock * pct < 0
 
@@ -71,7 +71,7 @@ def _launches(sides: Sides) -> Iterator[Cause]:
 
 
 def _overlap(sides: Sides) -> Iterator[Cause]:
-    """Yield a cause if kernels overlap on one side, and much less on the other."""
+    """Yield a cause if kernels overlap much less on one side."""
     before, after = (census.hidden_ns if census else None for census in sides.census)
     total = sum(part.ns for part in sides.parts[0])
     if before is None or after is None or not sides.same_launches or not total:
@@ -84,7 +84,7 @@ def _overlap(sides: Sides) -> Iterator[Cause]:
 
 
 def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
-    """Return the change of the grid or block, `8192 -> 16384`; "" if equal, unknown, or different within a side."""
+    """Return the change of a kernel's grid or block, `8192 -> 16384`; "" if none, unknown, or mixed on a side."""
     one, two = ({getattr(launch, what) for launch in part.launches} for part in (pair.before, pair.after))
     known = len(one) == len(two) == 1 and all(map(any, (*one, *two)))
     return f"{dims(*one)} -> {dims(*two)}" if known and one != two else ""
@@ -94,8 +94,7 @@ def _launched(pair: Pair, what: Literal["grid", "block"]) -> str:
 
 
 def _code(sides: Sides, pair: Pair) -> list[Cause]:
-    """Return why a kernel's own time changed: the first rule that holds, or just the kernel's name. Changed constants
-    count only if the kernel's time changed in the profiled call."""
+    """Return the surest cause of one kernel's change of time; [] if it cannot explain the change of the call."""
     shown, name = sides.shown(pair), pair.after.name
     kind, text = next(_rules(sides, pair), ("", "")) if shown or sides.is_all(pair) else ("", "")
     if kind and (shown or kind != "constants"):
@@ -109,7 +108,7 @@ def _code(sides: Sides, pair: Pair) -> list[Cause]:
 
 
 def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
-    """Yield (kind, text) of each cause that a rule finds, the surest first."""
+    """Yield each cause that a rule finds in a kernel's code or settings, as (kind, text), the surest first."""
     settings, grids, blocks = _settings(pair), _launched(pair, "grid"), _launched(pair, "block")
     if pair.same_code:
         if moved := [f"{what} ({change})" for what, change in (("grid", grids), ("block", blocks)) if change]:
@@ -146,7 +145,7 @@ def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
 
 
 def _memory(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
-    """Yield a cause if global memory accesses grew (or shrank) more than the whole code: unrolling changes both."""
+    """Yield a cause if global memory accesses grew (or shrank) by a larger factor than all instructions."""
     each = {name: pair.classes(name) or (0, 0) for name in _ACCESSES}
     loops, accesses, whole = (pair.classes(*names) or (0, 0) for names in (("loops",), _ACCESSES, ()))
     if not sides.along(accesses[1] - accesses[0]) or max(accesses) < _GROWN * min(accesses):
@@ -181,7 +180,7 @@ Kernels = tuple[KernelProfile, KernelProfile]
 
 
 def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
-    """Return the causes found in the counters of the row's arms, the kernel that changed most first."""
+    """Return the causes found in Nsight Compute's counters, the kernel that changed most first."""
     found = []
     for pair in sorted(_profiled(*profiles), key=lambda pair: -abs(_longer(pair))):
         # The kernel's time under ncu must also have changed in the row's direction, by enough to be the cause.
@@ -193,7 +192,7 @@ def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
 
 
 def refutes(cause: Cause, profiles: tuple[Profile, Profile]) -> bool:
-    """Whether counters refute a `memory` cause: the bytes through L2 and L1 are about equal on both sides."""
+    """Whether counters refute a `memory` cause: both sides move about equally many bytes through L2 and L1."""
     for pair in (pair for pair in _profiled(*profiles) if cause.kind == "memory" and pair[1].name in cause.kernels):
         moved = [both for names in (recording.L2_BYTES, recording.L1_BYTES) if (both := _both(pair, names)) is not None]
         return bool(moved) and all(max(both) < _GREW * min(both) for both in moved)
@@ -214,7 +213,7 @@ def _longer(pair: Kernels) -> float:
 
 
 def _counters(sides: Sides, pair: Kernels) -> Iterator[tuple[str, str]]:
-    """Yield (kind, text) of each cause that a rule finds, the surest first."""
+    """Yield each cause that a rule finds in a kernel's counters, as (kind, text), the surest first."""
     moved, way = _both(pair, recording.L2_BYTES), "more" if sides.slower else "less"
     for name, what in ((recording.LOAD_EFFICIENCY, "load"), (recording.STORE_EFFICIENCY, "store")):
         used = [kernel.metrics[name] for kernel in pair if name in kernel.metrics]

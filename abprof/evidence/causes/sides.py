@@ -1,4 +1,4 @@
-"""Model both sides of a changed row: their launched kernels, in pairs. Format numbers as text."""
+"""Compare the kernels that both sides launch in a cell whose time changed, and format numbers as text."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LISTED = 4  # most items that a sentence lists
 
 @dataclass(frozen=True)
 class Part:
-    """A kernel that a call launches. `kernel` is None if the code is unknown, as for a library's kernel."""
+    """A kernel that a call launches. `kernel` is None if its code is unknown, as for a library's kernel."""
 
     name: str
     launches: tuple[Launch, ...]
@@ -40,27 +40,27 @@ class Part:
 
     @property
     def choice(self) -> str:
-        """Return the autotuner's choice; "" if launches have no choice or different choices."""
+        """Return the autotuner's choice; "" if there was none, or not the same one for all launches."""
         seen = {launch.choice for launch in self.launches}
         return seen.pop() if len(seen) == 1 else ""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A kernel on both sides, paired by name, or by equal code if it was renamed."""
+    """One kernel as each side launches it. A renamed kernel is recognised by its equal code."""
 
     before: Part
     after: Part
 
     @property
     def same_code(self) -> bool | None:
-        """Whether both sides run the same code; None if a side's code is unknown."""
+        """Whether the kernel's code is equal on both sides; None if the code of a side is unknown."""
         one, two = self.before.kernel, self.after.kernel
         return one.code == two.code if one and two and one.code and two.code else None
 
     @property
     def moved(self) -> bool:
-        """Whether grids, blocks or numbers of launches differ."""
+        """Whether the grids, blocks or numbers of launches differ between the sides."""
         return self.before.shape != self.after.shape
 
     @property
@@ -68,7 +68,7 @@ class Pair:
         return self.after.ns - self.before.ns
 
     def classes(self, *names: str) -> tuple[int, int] | None:
-        """Return how many instructions of the classes `names` (none: all) each side has; None if not read."""
+        """Return each side's number of instructions in the classes `names`, or in all classes; None if unknown."""
         both = [part.kernel.classes if part.kernel else None for part in (self.before, self.after)]
         counts = [sum(n for name, n in of.items() if (name in names if names else name != "loops"))
                   for of in both if of]  # fmt: skip
@@ -77,7 +77,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class Sides:
-    """A changed row, with the records of both sides as (before, after)."""
+    """Both sides of a cell whose time changed. Each pair of values is (before, after)."""
 
     row: Comparison
     on_gpu: bool
@@ -102,22 +102,21 @@ class Sides:
         return all(census is not None and not census.missing for census in self.census)
 
     def along(self, change: float) -> bool:
-        """Whether `change` has the row's direction: an increase on a slower row, a decrease on a faster one."""
+        """Whether `change` has the same sign as the change of the cell's time."""
         return change > 0 if self.slower else change < 0
 
     def carries(self, ns: float) -> bool:
-        """Whether a change of `ns` has the row's direction and is large enough to be the cause."""
+        """Whether `ns` has the same sign as the change of the cell's time, and at least a quarter of its size."""
         return ns * self.change_ns > 0 and abs(ns) >= SHARE * abs(self.change_ns)
 
     def shown(self, pair: Pair) -> bool:
-        """Whether this kernel's change in the profiled call is more than scatter and can explain the row's change: in
-        the same direction, and of a quarter to twice the size."""
+        """Whether the kernel's own change explains the cell's: same sign, a quarter to twice the size, above noise."""
         least, most = _FLOOR * pair.before.ns, _MOST * abs(self.change_ns)
         return self.carries(pair.change_ns) and least <= abs(pair.change_ns) <= most
 
     def is_all(self, pair: Pair) -> bool:
-        """Whether the row's change must be this kernel's: the kernel takes nearly all of the call, no other kernel
-        differs, and the change is too small to show in one profiled call."""
+        """Whether only this kernel can explain the cell's change: it takes nearly all of the time, no other kernel
+        differs, and the change is too small to see in a single profiled call."""
         others = all(one.same_code and not one.moved for one in self.pairs if one is not pair)
         scatter = _FLOOR * pair.before.ns
         back = -pair.change_ns if self.slower else pair.change_ns  # against the row's direction
@@ -126,13 +125,13 @@ class Sides:
 
     @cached_property
     def parts(self) -> tuple[list[Part], list[Part]]:
-        """Return the kernels of a call on each side."""
+        """Return the kernels that a call launches, as (before, after)."""
         before, after = (_parts(c, kernels) if c else [] for c, kernels in zip(self.census, self.kernels, strict=True))
         return before, after
 
     @cached_property
     def pairs(self) -> list[Pair]:
-        """Return the kernels that both sides launch, paired by name, or by equal code if renamed."""
+        """Return the kernels that both sides launch. A renamed kernel is recognised by its equal code."""
         before, after = self.parts
         found = []
         for name in dict.fromkeys(part.name for part in before):
@@ -156,7 +155,7 @@ class Sides:
 
     @property
     def recounted(self) -> list[tuple[str, int, int, float]]:
-        """Return (name, launches before, launches after, change in ns) of each kernel launched more or less often."""
+        """Return (name, launches before, launches after, change in ns) of kernels whose number of launches changed."""
         gone, new = self.alone
         found = [(part.name, 0, part.count, part.ns) for part in new]
         found += [(part.name, part.count, 0, -part.ns) for part in gone]
@@ -170,7 +169,7 @@ class Sides:
 
     @cached_property
     def objects(self) -> list[tuple[Kernel, Kernel]]:
-        """Return the shared objects of both sides, paired by name; if each side has only one object, these two."""
+        """Return (before, after) for shared objects of equal name, or for the only object of each side."""
         before, after = ([k for k in kernels if k.kind == "object"] for kernels in self.kernels)
         named = {kernel.key: kernel for kernel in after}
         found = [(kernel, named[kernel.key]) for kernel in before if kernel.key in named]
@@ -188,7 +187,7 @@ class Sides:
 
 
 def _parts(census: Census, kernels: Sequence[Kernel]) -> list[Part]:
-    """Return the kernels of a call: the launches grouped by name and compiled kernel."""
+    """Group a call's launches into kernels, by name and compiled code."""
     compiled = {kernel.key: kernel for kernel in kernels if kernel.kind == "triton"}
     native = {kernel.name: kernel for kernel in kernels if kernel.kind == "cuda"}
     found: dict[tuple[str, str], list[Launch]] = {}
@@ -223,15 +222,15 @@ def listed(items: Sequence[str]) -> str:
 
 
 def dims(values: Sequence[int]) -> str:
-    """Return a grid or block as text, without trailing ones: `128`, `16x16`."""
+    """Return a grid or block as text without trailing sizes of 1: `128`, `16x16`."""
     return re.sub(r"(x1)+$", "", "x".join(map(str, values)))
 
 
 def recounts(moved: Sequence[tuple[str, int, int, float]]) -> str:
-    """Return a list of kernels whose launches per call changed: `clamp 0 -> 1 times a call (650 µs)`."""
+    """Return changed numbers of launches as text: `clamp 0 -> 1 times a call (650 µs)`."""
     return listed([f"{name} {one} -> {two} times a call ({ns(abs(spent))})" for name, one, two, spent in moved])
 
 
 def changes(both: Mapping[str, tuple[Value, Value]]) -> str:
-    """Return a list of the settings that differ: `BLOCK 64 -> 128, warps 4 -> 8`."""
+    """Return the settings that differ as text: `BLOCK 64 -> 128, warps 4 -> 8`."""
     return listed([f"{name} {one} -> {two}" for name, (one, two) in both.items() if one != two])

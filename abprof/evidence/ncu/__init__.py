@@ -1,6 +1,6 @@
-"""Nsight Compute: `capture` runs ncu on arms, `recording` reads ncu's CSV files, `traffic` counts bytes.
+"""Nsight Compute: `capture` runs ncu on arms, `recording` reads ncu's CSV files, `traffic` sums the bytes of kernels.
 
-Import `capture` only to run ncu, because that module imports the code that starts processes.
+Import `capture` only where ncu is run: it loads the code that starts processes.
 """
 
 from abprof.evidence.ncu import recording, traffic

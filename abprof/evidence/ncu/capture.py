@@ -1,4 +1,4 @@
-"""Run arms under Nsight Compute (ncu): each arm alone in a worker, while ncu records counters of the arm's calls."""
+"""Run each arm alone in a worker under Nsight Compute (ncu), which records hardware counters of the arm's calls."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ PROFILE = Profile(cell="", arm="", purpose="profile", warmup=2, runs=3)  # what 
 def captured(
     plan: Plan, rows: Rows, order: Profile, folder: Path, ncu: Ncu, say: Callable[[str], None]
 ) -> Iterator[Profile]:
-    """Record each arm in `rows` with ncu, and yield its profile. If ncu fails, the profile's `reason` says why.
+    """Run each arm in `rows` under ncu, and yield its profile. If ncu fails, the profile's `reason` says why.
 
-    `order`: a Profile with purpose and number of calls. Raises Refused if this machine permits no recording.
+    `order`: a Profile with purpose and numbers of calls. Raises Refused if ncu cannot record on this machine.
     """
     sides = [side.id for side in plan.run.sides]
     for cell, arms in rows:
@@ -98,7 +98,7 @@ _PERMISSION = (
 
 
 class Refused(AbprofError):
-    """Raised if ncu cannot record on this machine: Nsight Compute is missing, or may not read the GPU's counters."""
+    """Raised if ncu cannot record on this machine: it is not installed, or the GPU's counters are not accessible."""
 
 
 @dataclass
@@ -110,10 +110,10 @@ class Ncu:
     def record(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, metrics: Sequence[str], to: Path, log: Path
     ) -> tuple[int, str]:
-        """Run `argv` under ncu, which records only the arm's calls. `to`: the report (.ncu-rep). `log`: all output.
+        """Run `argv` under ncu, save the report of the arm's calls to `to`, and append all output to `log`.
 
-        Returns the exit code, and the first error in ncu itself, or "". Metrics that ncu does not know are left out.
-        Raises Refused if ncu may not read counters, WorkerDied if ncu cannot run.
+        Returns the exit code and ncu's first error message, or "". Leaves out metrics that this ncu does not know.
+        Raises Refused if the GPU's counters are not accessible, WorkerDied if ncu cannot run.
         """
         wanted = [name for name in metrics if name not in self.unknown]
         options = ["--target-processes", "all", "--clock-control", "none", "--nvtx", "--nvtx-include", wire.CALL_RANGE]
@@ -134,7 +134,7 @@ class Ncu:
 
 
 def find() -> Ncu:
-    """Return the ncu on PATH or in the CUDA toolkit. Raises Refused if Nsight Compute is not installed."""
+    """Find ncu on PATH or in the CUDA toolkit. Raises Refused if Nsight Compute is not installed."""
     path = proc.cuda_tool("ncu")
     text = proc.output([path, "--version"], timeout=60.0, env={**os.environ, **_LOCALE}) or "" if path else ""
     version = re.search(r"Nsight Compute(?s:.*)[Vv]ersion\s+(\S+)", text)  # other tools have this name

@@ -29,7 +29,7 @@ STALLS = (
 
 @dataclass(frozen=True)
 class Shown:
-    """One row of the reports' table of metrics."""
+    """A line of the table of metrics in reports."""
 
     label: str
     names: tuple[str, ...]  # of ncu's metrics, whose sum is shown
@@ -38,7 +38,7 @@ class Shown:
 
 
 def stall(reason: str) -> str:
-    """Return the name of ncu's metric that counts warps waiting for `reason`."""
+    """Return the name of ncu's metric for warps that wait for `reason`."""
     return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
 
 
@@ -71,7 +71,7 @@ PROFILE = tuple(dict.fromkeys((*MEMORY, *(name for row in TABLE for name in row.
 
 
 def moved(values: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
-    """Yield (level, metric, bytes) per memory level. If the DRAM total was not recorded, DRAM is reads plus writes."""
+    """Yield (level, metric, bytes) for each memory level. Without a total, DRAM bytes are reads plus writes."""
     for level, name in METRICS.items():
         if name in values:
             yield level, name, values[name]
@@ -90,7 +90,7 @@ _NO_NUMBER = ("", "n/a", "nan", "(!) nan", "no data", "-")
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel launch and its metrics in base units. Metrics without a number are left out."""
+    """A kernel launch and its metrics in ncu's base units. Metrics without a number are left out."""
 
     name: Name
     metrics: Mapping[str, float]
@@ -99,8 +99,8 @@ class Launch:
 def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
     """Return the launches in a CSV file of ncu: its raw page (a row per launch) or details page (a row per metric).
 
-    Skips lines outside the table. Raises AbprofError for an incomplete row, and for numbers not in the format of the C
-    locale.
+    Skips lines outside the table. Raises AbprofError for an incomplete row, and for a number that is not in the format
+    of the C locale.
     """
     try:
         lines = path.read_bytes().decode("utf-8-sig", "replace").splitlines()
@@ -133,7 +133,7 @@ def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
 
 
 def _rows(lines: Sequence[str], header: int) -> Iterator[tuple[dict[str, str], dict[str, str] | None]]:
-    """Yield each row's cells by column, and the units by column (None if the row itself names its unit)."""
+    """Yield the cells and the units of each row, both by column; units are None on a details page."""
     columns = _cells(lines[header])
     details = {"Metric Name", "Metric Unit", "Metric Value"} <= set(columns)
     # Most rows of the details page lack the last columns, those of rules.

@@ -1,8 +1,8 @@
-"""Assign kernel launches to calls, leave out the warm-up calls, and sum the bytes of each kernel and call.
+"""Assign kernel launches to calls, and sum the bytes that each kernel moves per call, without the warm-up calls.
 
-A file records N = warm-up + runs calls, which must all launch the same kernels: a kernel (name, grid, block) with k*N
-launches has k launches per call. Any other number within the calls is an error, and so are several shapes recorded one
-after another, which the bytes show. Launches before the first and after the last call are listed separately.
+All calls of a recording must launch the same kernels: with N calls (warm-up calls included), a kernel of k*N launches
+has k launches per call. Other numbers are an error, except for launches before the first or after the last call. It is
+also an error if a kernel's bytes show that the calls had different shapes.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _MOVES = re.compile(
 
 @dataclass(frozen=True)
 class Row:
-    """A kernel, or a sum over kernels. A sum has "" as `kernel`, `grid` and `block`, and no `metrics`."""
+    """A row of the table: a kernel, or a sum over kernels, which has no name, grid, block or metrics."""
 
     kernel: str
     grid: str
@@ -52,7 +52,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The memory traffic of a file or of a profiled arm. `rows`: one per kernel. `sums`: compute, other and all."""
+    """The memory traffic in a file or of a profiled arm: one row per kernel, and sums over groups of kernels."""
 
     of: Profile  # for a file `csv` is its path, and `cell` and `arm` are ""
     rows: tuple[Row, ...]
@@ -68,7 +68,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Pair:
-    """The row of one kernel (or sum) in two tables. `base` or `target` is None if that table has no such row."""
+    """A row of one table and the matching row of another. `base` or `target` is None if that table has no such row."""
 
     base: Row | None
     target: Row | None
@@ -86,10 +86,10 @@ class Pair:
 
 
 def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ()) -> Table:
-    """Return the memory traffic of each kernel of a CSV file, per launch and per call, without warm-ups.
+    """Return the memory traffic of each kernel in a CSV file of ncu, per launch and per call, without warm-up calls.
 
-    The file has `warmup + runs` calls. `kernels`: names or globs of the kernels to count; () counts all kernels. Raises
-    AbprofError if the file cannot be read, a glob matches no kernel, or launches are not a whole number of calls.
+    The file must hold `warmup + runs` calls. `kernels`: names or globs of the kernels to count, by default all. Raises
+    AbprofError if the file cannot be read, a glob matches no kernel, or launches do not divide evenly among the calls.
     """
     launches = read(path)
     for glob in kernels:
@@ -102,7 +102,7 @@ def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ())
 
 
 def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
-    """Return the memory traffic of the profile `of`. `outside`: launches that belong to no call, by kernel."""
+    """Return the memory traffic of a profile. `outside`: kernel -> number of its launches that belong to no call."""
     rows, sums = [], []
     sources = {level: name for kernel in of.kernels for level, name, _ in moved(kernel.metrics)}
     for kernel in of.kernels:
@@ -128,9 +128,9 @@ def _matches(kernel: str, globs: Sequence[str]) -> bool:
 def count(
     launches: Sequence[Launch], of: Profile, where: Path, *, whole: bool = False
 ) -> tuple[Profile, dict[Name, int]]:
-    """Return the profile `of` with its kernels added, and the number of launches outside the calls, by kernel.
+    """Return the profile with the kernels of `launches`, and how many launches of each kernel belong to no call.
 
-    `whole`: every launch must belong to a call. Raises AbprofError for launches that are not a whole number of calls.
+    `whole`: such launches are an error. Raises AbprofError if launches do not divide evenly among the calls.
     """
     calls, groups = of.warmup + of.runs, dict[Name, list[int]]()
     for place, launch in enumerate(launches):
@@ -161,7 +161,7 @@ def count(
 
 
 def _uneven(launches: Sequence[Launch], calls: int) -> bool:
-    """Whether the bytes of a kernel's launches show that the calls had different shapes."""
+    """Whether a kernel's bytes show that the calls had different shapes."""
     name = next((n for n in reversed(METRICS.values()) if all(n in launch.metrics for launch in launches)), "")
     values, times = [launch.metrics.get(name, 0.0) for launch in launches], len(launches) // calls
     misfits = []
@@ -174,7 +174,7 @@ def _uneven(launches: Sequence[Launch], calls: int) -> bool:
 
 
 def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) -> KernelProfile:
-    """Return the averages of a kernel's metrics; averages of rates and ratios are weighted by the launches' times."""
+    """Average a kernel's metrics over its launches; rates and ratios are weighted by the launches' times."""
     (name, grid, block), a_call = named, len(launches) // calls
     kept = [launch.metrics for launch in launches[a_call * of.warmup :]]
     found = {}
@@ -201,7 +201,7 @@ def _short(name: Name) -> str:
 
 
 def beside(base: Table, target: Table | None = None) -> list[Pair]:
-    """Return pairs of the tables' rows: equal name, grid and block; then equal name alone; then the sums."""
+    """Return the rows of both tables in pairs of equal name, and of equal grid and block if possible; the sums last."""
     partner: dict[int, Row] = {}  # index in base -> target's row
     left, right = [*base.rows, *base.sums], [*target.rows, *target.sums] if target else []
     for names in (("kernel", "grid", "block", "kind"), ("kernel", "kind")):

@@ -1,4 +1,4 @@
-"""Run a bisection step by step: each step is one run, which answers the questions about one or more rows.
+"""Run a bisection: each step measures one commit in a run of its own, for one or more cells.
 
 bisect.json is rewritten after each step; `--resume` continues from that file.
 """
@@ -43,7 +43,7 @@ _WORKLOADS = "workloads"  # folder in the bisection's folder: every step uses th
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """A cell in one variant, with its own search. `variant` is None before the first run, which finds the variants."""
+    """A cell in one variant, searched on its own. `variant` is None until the first run has found the variants."""
 
     cell: str
     variant: str | None = None
@@ -58,7 +58,7 @@ class Row(Record, frozen=True, kw_only=True):
 
 
 class RowAnswer(Record, frozen=True, kw_only=True):
-    """One step's answer for a row: whether the row is slower by more than `cut`, a log ratio of times."""
+    """One step's answer for a row: is the commit slower than the base by more than `cut`, a log ratio of times?"""
 
     row: Row
     cut: float
@@ -85,7 +85,7 @@ class Step(Record, frozen=True, kw_only=True):
 
 
 class Found(Record, frozen=True, kw_only=True):
-    """The findings of one row."""
+    """What the search found for one row."""
 
     row: Row
     findings: tuple[Finding, ...]
@@ -113,26 +113,26 @@ class Bisection(Record, frozen=True, kw_only=True):
 
     @property
     def planned(self) -> int:
-        """Return the largest number of steps that the search for one culprit needs, over all kernel packages."""
+        """Return the largest number of steps that the search for one culprit may take."""
         return max((halvings(count) + 3 for count in self.changes().values()), default=0)
 
     def changes(self) -> dict[str, int]:
-        """Return for each kernel package the number of first-parent commits that change the package."""
+        """Return, for each kernel package, how many first-parent commits change it."""
         histories = {kernel: self.history(kernel) for kernel in self.holds}
         return {kernel: len(it.turns(it.path(self.good, self.bad))) - 1 for kernel, it in histories.items()}
 
     def history(self, kernel: str) -> History:
-        """Return this bisection's commits and, for each, the hash of the kernel package `kernel`."""
+        """Return this bisection's commits as a History of the kernel package `kernel`."""
         return History(self.good, {link.commit: link for link in self.links}, self.holds[kernel])
 
     def name(self, commit: str) -> str:
-        """Return the first 10 digits of `commit`, followed by its subject or the ref that the user typed."""
+        """Return the first 10 digits of `commit`, and its subject or the ref that the user typed."""
         known = next((link.subject for link in self.links if link.commit == commit), "") or self.labels.get(commit, "")
         return f"{commit[:10]} ({known})" if known and known != commit[:10] else commit[:10]
 
     @property
     def decided(self) -> bool:
-        """Whether every finding names a culprit; true without findings."""
+        """Whether every finding names a culprit; true if there are no findings."""
         return all(finding.kind == "culprit" for found in self.found for finding in found.findings)
 
 
@@ -169,8 +169,8 @@ def read(folder: Path) -> Bisection:
 
 
 def _searches(of: Bisection) -> dict[Row, Ask | tuple[Finding, ...]]:
-    """Return each row's next question, or its findings if its search has ended. Raises ValueError if a recorded
-    answer does not fit the row's question."""
+    """Return each row's next question, or its findings if its search has ended. Raises ValueError if the recorded
+    answers belong to other questions."""
     answers: dict[Row, list[tuple[Step, Answer]]] = {}
     for step in of.steps:
         for one in step.rows:
@@ -198,7 +198,7 @@ def _searched(of: Bisection, row: Row, given: Iterable[tuple[Step, Answer]]) -> 
 
 
 def finish(of: Bisection, folder: Path, view: View) -> Bisection:
-    """Run all remaining steps, write bisect.json and the reports after each step, and return the finished bisection."""
+    """Run all remaining steps, and return the finished bisection. Each step updates bisect.json and the reports."""
     while True:
         searches = _searches(of)
         asks = {row: each for row, each in searches.items() if isinstance(each, Ask)}
@@ -223,8 +223,8 @@ def finish(of: Bisection, folder: Path, view: View) -> Bisection:
 
 
 def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
-    """Measure the commits that most rows ask about next, and return the step. Raises KeyboardInterrupt if the run
-    was interrupted, AbprofError if no cell runs at both ends."""
+    """Measure the pair of commits that most rows need next. Raises KeyboardInterrupt if the run was interrupted, and
+    AbprofError if no cell can be measured on GOOD and BAD."""
     places = [ask.place for ask in asks.values()]
     question, base, commit = chosen = max(places, key=places.count)
     asks = {row: ask for row, ask in asks.items() if ask.place == chosen}
@@ -246,7 +246,7 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
         view.say(f"  {one.text}")
     if number == 1 and all(one.answer.result == "cannot" for one in answers):
         reasons = ", ".join(dict.fromkeys(one.answer.reason for one in answers)) or "no cell"
-        raise AbprofError(f"no cell can be measured at both ends: {reasons}", where=str(made))
+        raise AbprofError(f"no cell can be measured on both GOOD and BAD: {reasons}", where=str(made))
     where, took = str(made.relative_to(folder)), time.monotonic() - began
     return Step(question=question, base=base, commit=commit, run=where, seconds=took, rows=answers)
 
@@ -255,8 +255,8 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
 
 
 def measure(options: Options, asks: Mapping[Row, Ask], view: View) -> tuple[Run, Path, tuple[RowAnswer, ...]]:
-    """Run a step until all questions `asks` are answered or the budget is spent; return the run, its folder and the
-    answers. Continues a run found in `options.runs_dir`. Raises AbprofError if no run can start or continue."""
+    """Measure until the questions `asks` are answered or the budget is spent; return the run, its folder and the
+    answers. An earlier run in `options.runs_dir` is continued. Raises AbprofError if no run can start or continue."""
 
     def unanswered(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> set[str]:
         cells = aggregate(run, blocks, proofs).values()
@@ -366,7 +366,7 @@ def _sentence(of: Bisection, finding: Finding) -> str:
 
 
 def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
-    """Return a new bisection and its folder. With `--dry-run` no folder is made and the second value is None.
+    """Return a new bisection and its folder (None with `--dry-run`, which writes nothing).
 
     Raises AbprofError if GOOD is not an ancestor of BAD or if no run can start.
     """

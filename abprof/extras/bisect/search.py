@@ -1,10 +1,10 @@
-"""Search for the commits that made one row slower. This module only computes; docs/BISECT.md has the method.
+"""Search for the commits that made one cell slower. This module only computes; docs/BISECT.md has the method.
 
 `search` is a generator: it yields an Ask (a comparison to measure), receives the Answer, and returns the Findings. Its
 questions depend only on earlier answers, so a resumed bisection repeats the recorded answers.
 
 An answer is final when the confidence interval of the log ratio of times (commit over base) lies entirely above or
-below the question's `cut`. All answers between one pair of ends are wrong with probability ERROR at most (Bonferroni).
+below `cut`. In a search between two commits, any answer is wrong with probability ERROR at most (Bonferroni).
 """
 
 from __future__ import annotations
@@ -38,12 +38,12 @@ class Ask:
 
     @property
     def place(self) -> tuple[Question, str, str]:
-        """Return a key. Questions with equal keys are answered by the same run."""
+        """Return a key that is equal for questions that one run can answer."""
         return self.question, self.base, self.commit
 
 
 class Answer(Record, frozen=True, kw_only=True):
-    """The answer for one row. `theta`: log ratio of times, commit over base. `low` and `high`: its interval."""
+    """The answer to a question. `theta`: log ratio of times, commit over base. `low`, `high`: its confidence limits."""
 
     result: Literal["below", "above", "unclear", "cannot"]
     reason: str = ""  # of `unclear` and `cannot`
@@ -54,7 +54,7 @@ class Answer(Record, frozen=True, kw_only=True):
 
     @property
     def change(self) -> str:
-        """Return the change of time and its interval in per cent, as text."""
+        """Return the change of time and its confidence interval in per cent, as text."""
         if self.theta is None or self.low is None or self.high is None:
             return self.reason or "no interval yet"
         theta, low, high = map(stats.percent, (self.theta, self.low, self.high))
@@ -62,11 +62,11 @@ class Answer(Record, frozen=True, kw_only=True):
 
 
 class Finding(Record, frozen=True, kw_only=True):
-    """Commits that made a row slower. `answer` compares the last of `commits` with `parent`.
+    """Commits that made a cell slower. `answer` compares the last of `commits` with `parent`.
 
-    `culprit`: one commit, confirmed by a run against its parent. `range`: one of `commits` made the row slower, unknown
-    which. `doubtful`: the search led to `commits`, but the run against `parent` did not confirm them. `open`: undecided
-    whether any of `commits` made the row slower.
+    `kind`: "culprit", one commit, confirmed against its parent; "range", one of `commits`, unknown which; "doubtful",
+    the search led to `commits`, but the comparison with `parent` did not confirm them; "open", undecided whether any of
+    `commits` made the cell slower.
     """
 
     kind: Literal["culprit", "range", "doubtful", "open"]
@@ -79,12 +79,12 @@ Steps = Generator[Ask, Answer, tuple[Finding, ...]]
 
 
 def halvings(commits: int) -> int:
-    """Return the number of steps in which halving finds one commit among `commits`."""
+    """Return how many steps it takes to find one of `commits` commits by halving."""
     return math.ceil(math.log2(commits)) if commits > 1 else 0
 
 
 def side(values: Sequence[float], ask: Ask) -> Literal["below", "above"] | None:
-    """Return on which side of the question's cut the interval of `values` (log ratios) lies; None if undecided."""
+    """Return "below" or "above" if the interval of `values` (log ratios) lies on that side of `ask.cut`, else None."""
     interval = stats.repeated_interval(values, 2 * ask.error)
     if interval and interval.low > ask.cut:
         return "above"
@@ -93,10 +93,10 @@ def side(values: Sequence[float], ask: Ask) -> Literal["below", "above"] | None:
 
 @dataclass(frozen=True)
 class History:
-    """The commits reachable from the bad end but not from the good end.
+    """The commits reachable from the bad commit but not from the good one.
 
-    `good`: the commit of the good end. `links`: commit -> its Link, parents before children. `holds`: commit -> hash of
-    the kernel package; commits with equal hashes build and run the same code.
+    `good`: the good commit. `links`: commit -> its Link, parents before children. `holds`: commit -> hash of the kernel
+    package; commits with equal hashes build and run the same code.
     """
 
     good: str
@@ -107,7 +107,7 @@ class History:
         return one == other or self.holds.get(one, one) == self.holds.get(other, other)
 
     def until(self, commit: str) -> set[str]:
-        """Return the set of `commit` and its ancestors within this history, the good end included."""
+        """Return `commit` and its ancestors in this history, the good commit included."""
         found, todo = {commit}, [commit]
         while todo:
             link = self.links.get(todo.pop())
@@ -117,8 +117,8 @@ class History:
         return found
 
     def path(self, old: str, new: str, without: Set[str] = frozenset()) -> tuple[str, ...]:
-        """Return the first-parent chain of `new`, oldest first. The chain starts with `old`, or where it meets an
-        ancestor of `old` or a commit of `without`. If `new` descends from `old`, so do all commits of the chain."""
+        """Return the first-parent chain up to `new`, oldest first. It begins with `old` if `new` descends from `old`,
+        else with an ancestor of `old`. A chain that reaches a commit of `without` begins there."""
         known, later = self.until(old) | without, {old}
         for link in self.links.values():
             if not later.isdisjoint(link.parents):
@@ -131,11 +131,11 @@ class History:
         return (old if new in later and commit not in without else commit, *reversed(found))
 
     def turns(self, path: Sequence[str]) -> tuple[str, ...]:
-        """Return the first commit of `path` and every later commit that changes the package."""
+        """Return the first commit of `path` and every later commit that changes the kernel package."""
         return (path[0], *(now for before, now in pairwise(path) if not self.same(before, now)))
 
     def inside(self, before: str, last: str, also: Iterable[str] = ()) -> tuple[str, ...]:
-        """Return the commits after `before` up to `last` that change the package, and always `last` and `also`."""
+        """Return the commits after `before` up to `last` that change the package, together with `last` and `also`."""
         new = (self.until(last) - self.until(before)) & self.links.keys()
         changed = {c for c in new if not any(self.same(c, parent) for parent in self.links[c].parents)}
         wanted = changed | {last, *also}
@@ -143,8 +143,8 @@ class History:
 
 
 def search(history: History, bad: str, threshold: float) -> Steps:
-    """Search for the commits up to `bad` that made the row slower, and return the findings, oldest first. There is a
-    finding if `bad` is slower than the good end by more than `threshold`, a log ratio of times."""
+    """Search for the commits up to `bad` that made the cell slower, and return the findings, oldest first. There are
+    none unless `bad` is slower than the good commit by more than `threshold`, a log ratio of times."""
     findings = yield from _Between(history, history.good, bad, threshold).run()
     # The search visits a branch twice if two merges bring it in: drop duplicates.
     found = {finding.commits: finding for finding in reversed(findings)}
@@ -165,7 +165,7 @@ class _Between:
     known: dict[str, Answer] = field(default_factory=dict)  # commit -> answer of the comparison with `old`
 
     def run(self) -> Steps:
-        """Return the findings; () if `new` is not slower than `old`."""
+        """Search, and return the findings; () if `new` is not slower than `old`."""
         path = self.history.path(self.old, self.new)
         turns = self.history.turns(path)
         if len(turns) < 2:
@@ -192,7 +192,7 @@ class _Between:
         return found
 
     def _halve(self, turns: Sequence[str]) -> Generator[Ask, Answer, tuple[str, tuple[str, ...]]]:
-        """Return the last commit that is not slower, and the commits after it up to the first slower commit."""
+        """Return the last commit found not slower, and the commits after it up to the first commit found slower."""
         last = len(turns) - 1
         while True:
             low = max((i for i in range(1, last) if self._result(turns[i]) == "below"), default=0)
@@ -205,7 +205,7 @@ class _Between:
             self.known[commit] = yield self._ask("step", self.old, commit, halvings(len(todo) + 1) + 1)
 
     def _confirm(self, culprit: str, parent: str) -> Steps:
-        """Return the findings for `culprit`: if it is a merge, the search continues in the branches that it merged."""
+        """Compare `culprit` with its parent, and return the findings; for a merge, first search the merged branches."""
         has = self.history.until(parent)
         tips = [tip for tip in self.history.links[culprit].parents if tip not in has]
         brought: tuple[Finding, ...] = ()
@@ -226,7 +226,7 @@ class _Between:
         return (Finding(kind="doubtful", commits=commits, parent=parent, answer=answer),)
 
     def _result(self, commit: str) -> str:
-        """Return the result of `commit` or of a commit with equal content; "" if neither was measured."""
+        """Return "below", "above" etc. for `commit` or a commit of equal content; "" if neither was measured."""
         if self.history.same(commit, self.old):
             return "below"
         return next((answer.result for other, answer in self.known.items() if self.history.same(commit, other)), "")

@@ -1,4 +1,4 @@
-"""The GitHub bot: post a run's answer as a comment on a pull request, and check the command that starts a run.
+"""The GitHub bot: post a run's answer as a comment on a pull request, and check comments that ask for a run.
 
 Two CI jobs share the work: the measuring job runs the branch's code without a token and writes a `Notice` file; the
 posting job, which has the token, posts the notice.

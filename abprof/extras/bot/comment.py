@@ -1,4 +1,4 @@
-"""Render a notice as a GitHub comment within a size limit; templates/comment.md has the layout.
+"""Render a notice (the part of a run that is posted) as a short GitHub comment; the layout is templates/comment.md.
 
 The texts of a notice are untrusted, so the comment shows them as code or escaped.
 """
@@ -30,7 +30,7 @@ _NAMED = 5  # workloads named in the sentence about a weaker guarantee
 
 @dataclass(frozen=True)
 class _Room:
-    """How many rows, failures and characters of a notice a comment shows."""
+    """How much of a notice a comment shows."""
 
     rows: int
     details: int  # number of failures and warnings; 0 leaves out the environment, too
@@ -42,10 +42,10 @@ _ROOMS = (_Room(200, 30, 300), _Room(60, 10, 160), _Room(25, 5, 120), _Room(5, 0
 
 
 def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = "", most: int = MOST_BYTES) -> str:
-    """Return the comment in at most `most` bytes of UTF-8. The last line says how much is left out.
+    """Return the comment in at most `most` bytes of UTF-8. If it is shortened, the last line says how much is left out.
 
     `link`: address of the full report. `head`: the pull request's current head commit, "" if unknown. `replaces`: the
-    commit whose result this comment replaces. Raises AbprofError if `link` is not an http or https address.
+    commit of an older comment that this one replaces. Raises AbprofError if `link` is not an http or https address.
     """
     if link and not re.fullmatch(r"https?://[A-Za-z0-9._~:/?#&+,;=%@-]{1,500}", link):
         raise AbprofError("not an http or https address", where="--url")
@@ -57,7 +57,7 @@ def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = ""
 
 
 def title(notice: Notice) -> str:
-    """Return the notice's answer in one line, which ends with "Weaker guarantee." if the run lacks a guarantee."""
+    """Return the answer in one line, with "Weaker guarantee." at the end if the run left something unchecked."""
     return _sentence(notice) + (" Weaker guarantee." if notice.lacking else "")
 
 
@@ -69,7 +69,6 @@ def _sentence(notice: Notice) -> str:
 
 
 def _weaker(notice: Notice, limit: int) -> Markup:
-    """Return the sentence on the guarantee that the run lacks, with the affected workloads; "" if none is lacking."""
     if not notice.lacking:
         return Markup("")
     names = Markup(", ").join(_span(name, limit) for name in notice.lacking_in[:_NAMED])
@@ -128,8 +127,8 @@ def _span(text: str, limit: int = 120) -> Markup:
 
 
 def _fenced(text: str) -> Markup:
-    """Return `text` as a code block that `text` cannot end. The text starts after a blank, because other bots read
-    `/close` at the start of a line as a command."""
+    """Return `text` as a code block that it cannot break out of. The block's line begins with a blank, because other
+    bots read `/close` at the start of a line as a command."""
     line = " " + clean(text, 2000)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", line)), default=0))
     return Markup(f"{fence}\n{line}\n{fence}")  # noqa: S704 - only the fence ends the block

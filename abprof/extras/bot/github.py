@@ -1,8 +1,8 @@
 """Talk to GitHub: read events, check the command `/abprof COMMIT key=value ...`, and post a notice as one comment.
 
-Each post leaves one comment with the newest result, and minimises older comments. The comment's hidden last line names
-the run: `<!-- abprof:v1 key=... answer=act head=... began=... run=... text=... -->`. Anyone can write such a line, so
-abprof checks the comment's author. Only this module imports PyGithub.
+Each post leaves one comment with the newest result, and minimises older ones. Later posts recognise the comment by its
+hidden last line, `<!-- abprof:v1 key=... -->`. Anyone can write such a line, so abprof also checks the comment's
+author. Only this module imports PyGithub.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def refusals(where: str) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Event:
-    """A `workflow_run` or `pull_request` event, or a new comment on a pull request; written by GitHub, so trusted."""
+    """GitHub's event on a workflow run, a pull request, or a new comment on a pull request. Its fields are trusted."""
 
     repo: str  # OWNER/NAME
     head: str  # commit that the event is about
@@ -113,8 +113,8 @@ class Event:
 
 
 def read_event(path: Path) -> Event:
-    """Return the event in the file `path` ($GITHUB_EVENT_PATH). Raises AbprofError for other events, for a comment
-    that is not a command, and for a comment by a bot."""
+    """Return the event in the file `path` ($GITHUB_EVENT_PATH). Raises AbprofError if it is of another type, or a
+    comment that is by a bot or not a command."""
     where = f"--event {path}"
     try:
         with path.open("rb") as file:
@@ -164,9 +164,9 @@ _VALUES = {
 
 
 def parse(text: str) -> tuple[str, dict[str, str]]:
-    """Return the commit and the options of the command in a comment. Raises AbprofError if `text` is no valid command.
+    """Return the commit and the options of the command in a comment. Raises AbprofError if `text` is not a command.
 
-    The command names a commit, so that the run measures the code that the comment's author has read.
+    The command names the commit that its author has read, so that no commit pushed since then is run.
     """
     found = _COMMAND.fullmatch(text.strip(" \r\n"))
     pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
@@ -178,7 +178,7 @@ def parse(text: str) -> tuple[str, dict[str, str]]:
 
 
 class BotConfig(Record, frozen=True):
-    """The content of .github/abprof-bot.toml on the default branch."""
+    """The content of .github/abprof-bot.toml on the default branch: who may start runs, and how long."""
 
     schema: Literal[1] = 1
     users: tuple[str, ...] = ()
@@ -186,15 +186,15 @@ class BotConfig(Record, frozen=True):
 
 
 def admit(event: Path, allow: Path) -> dict[str, str]:
-    """Check the command in a comment, and return the measuring job's inputs: base, target, number of the pull request,
-    options.
+    """Check the command in a comment, and return the inputs of the measuring job: base, target, number of the pull
+    request, and options.
 
     `event`: file with GitHub's event. `allow`: file with the BotConfig. Raises AbprofError if the comment is not a
     command, its author may not start runs, or its commit is not the pull request's head.
     """
     found = read_event(event)
     if found.options is None:
-        raise AbprofError("the event has no comment", where=f"--event {event}")
+        raise AbprofError("not an event of a comment on a pull request", where=f"--event {event}")
     names = ", ".join(BotConfig.__struct_fields__)
     text = toml.read(allow)
     loose = toml.loads(text, str(allow))
@@ -203,7 +203,7 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
         raise AbprofError("this user may not start a run", where=WORD, advice=f"add the name to `users` in {allow}")
     longest = seconds(config.longest_budget, "longest_budget")
     if "budget" in found.options and seconds(found.options["budget"], "budget") > longest:
-        raise AbprofError(f"the budget is longer than {config.longest_budget}", where=WORD)
+        raise AbprofError(f"the budget is longer than {config.longest_budget}, the limit in {allow}", where=WORD)
     repo, where = connect(found.repo), f"pull request {found.number} of {found.repo}"
     with refusals(where):
         pull = repo.get_pull(found.number)
@@ -225,10 +225,10 @@ _MARK = re.compile(r"<!-- abprof:v1(?P<fields>(?: [a-z]+=[A-Za-z0-9:+-]+)+) -->"
 
 
 def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untrusted: bool, key: str, link: str) -> str:
-    """Post the notice on pull request `pr`, and return what was done. Raises AbprofError if posting is refused.
+    """Post the notice on pull request `pr`, and return what was done. Raises AbprofError if it cannot be posted.
 
     If `repo` is "" or `pr` is 0, the file `event` names them. `untrusted`: the notice may be forged, so `event` is
-    required. `key`: each key has its own comment, e.g. one per device. `link`: address of the full report.
+    needed to check it. `key`: each key has its own comment, e.g. one per device. `link`: address of the full report.
     """
     if untrusted and not event:
         raise AbprofError("an artifact needs GitHub's event", where="--artifact", advice="add --event FILE")
@@ -269,8 +269,8 @@ def _pull_of(repo: Repository, event: Event) -> int:
 
 
 def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
-    """Post a notice on pull request `number`, and return what was done. If the answer is the same, edit the comment;
-    else post a new comment and minimise the old one. An older result never replaces a newer one."""
+    """Post a notice on pull request `number`, and return what was done. If the last comment has the same answer, edit
+    it; else post a new one and minimise the old one. An older result never replaces a newer one."""
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
     mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}
@@ -302,7 +302,7 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
 
 
 def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
-    """Return (fields of the hidden line, comment) for each comment that abprof posted and that is not minimised."""
+    """Return abprof's own comments that are not minimised, each as (fields of its hidden line, comment)."""
     lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in comments]
     marked = [(dict(field.split("=", 1) for field in line["fields"].split()), one) for line, one in lines if line]
     mine: set[str] = set()
@@ -315,7 +315,7 @@ def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict
 
 
 def _rank(fields: dict[str, str], head: str) -> tuple[bool, str, bool, str]:
-    """Return a sort key for comments: results for `head` last, and among these later and finished runs last."""
+    """Return a sort key of a comment: comments on `head` come last, and among these later and finished runs."""
     began = fields.get("began", "").replace("+00:00", "Z")
     return fields.get("head") == head, began, fields.get("answer") != "running", fields.get("run", "")
 

@@ -45,7 +45,7 @@ class Ref(Record, frozen=True, kw_only=True):
 
 
 class Row(Record, frozen=True, kw_only=True):
-    """A compared row whose verdict is not `same`, with both times and the causes of the change."""
+    """A compared cell whose verdict is not `same`, with both times and the causes of the change."""
 
     case: Name
     verdict: Verdict
@@ -62,7 +62,7 @@ class Row(Record, frozen=True, kw_only=True):
     causes: Annotated[tuple[Text, ...], Meta(max_length=8)] | None = None  # None: no search for causes
 
     def judged(self) -> Comparison:
-        """Return this row as a Comparison, which the functions of abprof/report expect."""
+        """Return this row as a Comparison, the type that functions of abprof/report take."""
         names = set(self.__struct_fields__) & set(Comparison.__struct_fields__) - {"causes"}
         shared = {name: getattr(self, name) for name in names}
         return Comparison(cell=self.case, from_="base", to="target", metric="", **shared)
@@ -81,7 +81,7 @@ class Trouble(Record, frozen=True, kw_only=True):
 
 
 class Notice(Record, frozen=True, kw_only=True):
-    """The part of a run that is posted. Any field of a notice that was read from a file may be forged."""
+    """The part of a run that is posted. If it was read from a file, any field may be forged."""
 
     schema: Literal[3]
     abprof: Name  # version
@@ -109,19 +109,19 @@ class Notice(Record, frozen=True, kw_only=True):
 
     @property
     def head(self) -> str:
-        """Return the commit of the first target, which the answer is about."""
+        """Return the commit of the first target, which `answer` is about."""
         return self.targets[0].commit
 
     @property
     def answer(self) -> headline.Answer | Literal["running"]:
-        """Return the answer: whether the reader must act; "running" while the run has not ended."""
+        """Return "act", "confirm", "unjudged" or "fine"; "running" while the run has not ended."""
         if self.status == "running":
             return "running"
         return headline.answer(self.counts, measured=self.measured)
 
     @property
     def unchanged(self) -> bool:
-        """Whether one line is enough for this notice: no row changed, and there are no warnings or failures."""
+        """Whether one line is enough for this notice: nothing changed, and there are no warnings or failures."""
         counts = self.counts
         moved = any(counts.get(name) for name in ("slower", "faster", "slight", "unclear", "broken", "quick"))
         quiet = not (self.warnings or self.troubles or moved) and self.status == "complete"
@@ -162,7 +162,7 @@ _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs",
 
 
 def make_notice(run: Run) -> Notice:
-    """Return the notice of `run`. Raises AbprofError for a run with one side or without times, which has no verdict."""
+    """Return the notice of `run`. Raises AbprofError if the run has one side or no times, and so no verdict."""
     if not run.options.timed:
         raise AbprofError("a run without timings has no verdict", where=run.id, advice="report.md has the counters")
     if len(run.sides) < 2:
@@ -205,7 +205,7 @@ def _ref(side: Side) -> Ref:
 
 
 def _rows(run: Run, shown: Page) -> Iterator[Row]:
-    """Yield the rows whose verdict is not `same`, without rows that both sides skip."""
+    """Yield the rows to post: all but those whose verdict is `same` and those that both sides skip."""
     for group in (workload.group for workload in shown.workloads):
         several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
         for row in group.rows:
@@ -243,7 +243,7 @@ def _troubles(shown: Page) -> Iterator[Trouble]:
 
 
 def _command(run: Run) -> tuple[str, ...]:
-    """Return the command line that repeats the run, with commits for refs and with the seed; () if it is too long."""
+    """Return the command line that repeats the run on the same commits with the same seed; () if it is too long."""
     words = run.options.arguments
     words = words[1:] if words[:1] == ("abprof",) else words
     end = words.index("--") if "--" in words else len(words)  # the words after `--` belong to the command

@@ -1,7 +1,7 @@
 """`abprof init`: propose abprof.toml and a first workload for a repository. The repository's files are read, never run.
 
 `look` reads the tracked files, `candidates` lists the functions that can be measured, and `adopted` proposes the files
-for a chosen function. The comment GUESSED marks each uncertain value.
+for a chosen function. In these files a comment with the word GUESSED marks each uncertain value.
 """
 
 from abprof.extras.init.propose import Made, adopted, begun, within

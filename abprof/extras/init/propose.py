@@ -1,4 +1,4 @@
-"""Write the files that `abprof init` proposes: a table in abprof.toml, and a workload that calls a function with
+"""Compose the files that `abprof init` proposes: a table in abprof.toml, and a workload that calls a function with
 guessed arguments. Their templates are in templates/adopt/."""
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from abprof.system.bundled import bundled
 
 @dataclass(frozen=True)
 class Made:
-    """A proposal of `abprof init`. `files`: path relative to the repository's root -> content."""
+    """A proposal of `abprof init`. `files`: path in the repository -> content."""
 
     function: Function  # function that the workload calls
     files: dict[str, str]
@@ -32,7 +32,7 @@ def adopted(
 ) -> Made:
     """Propose a workload that calls `one`, and a table for its package if the configuration `file` has none.
 
-    `folder`: the folder of workloads. `under`: keys above abprof's tables: ("tool", "abprof") in pyproject.toml.
+    `folder`: the folder of workloads. `under`: the keys before a table's name, ("tool", "abprof") in pyproject.toml.
     """
     kernel, access, entry = _package_of(found, one)
     for known, there in (file.kernels if file else {}).items():
@@ -49,7 +49,7 @@ def adopted(
 
 
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
-    """Propose a new kernel package `name` and its workload `workload`, which run without changes."""
+    """Propose a new kernel package `name` and its workload `workload`, both ready to run."""
     path = f"kernels/{name}/__init__.py"
     text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
     found = look([path], {path: text}.__getitem__)
@@ -91,7 +91,7 @@ _GENERIC = ("batch", "heads", "rows", "width")
 
 @dataclass(frozen=True)
 class _Known:
-    """A common operation, recognised by name. `text`: the operation in plain torch; {0}, {1}, ... are its tensors."""
+    """A common operation, recognised by name. `text`: the operation in plain torch, with {0}, {1}, ... as tensors."""
 
     names: str
     text: str
@@ -135,8 +135,8 @@ _KNOWN = (
 
 
 def _known(called: str) -> tuple[_Known | None, str]:
-    """Return the operation that a function's name suggests (None if unknown), and the name without prefixes and
-    suffixes such as `triton_` and `_kernel`."""
+    """Return the operation that a function's name suggests, or None, and the name without prefixes and suffixes such as
+    `triton_` and `_kernel`."""
     plain = re.sub(r"function$", "", called.lower().removesuffix(".apply"))
     bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", plain)
     word = bare[1] if bare else plain
@@ -169,7 +169,7 @@ class _Call:
 
 
 def _call_of(one: Function) -> _Call:
-    """Guess a call of `one`: all parameters without a default, and the optional tensors of a known operation."""
+    """Guess the arguments for a call of `one`: parameters without a default, and the tensors of a known operation."""
     meaning, word = _known(one.name)
     required = [p for p in one.parameters if p.default is None]
     tensors = [p for p in required if _is_tensor(one, p, first=p is required[0])]
@@ -207,7 +207,7 @@ def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
 
 
 def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_Argument]) -> str:
-    """Return an expression in plain torch that computes the same as a call with `arguments`."""
+    """Return an expression in plain torch that should have the same result as the call with `arguments`."""
     passed = {a.name: a.value for a in arguments if not a.shape}
     passed = {p.name: passed.get(p.name) or p.default or "" for p in one.parameters}
     scalars = {}
@@ -261,8 +261,8 @@ _WHY = {  # key of a proposed table -> comment on the guessed value of this key
 
 
 def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | None]:
-    """Guess the kernel package of the function `one`. Return the package's name, the submodule with the function (""
-    if the package itself has it), and the package's table (None if the package is in kernels/)."""
+    """Guess the kernel package of the function `one`. Return the package's name, the path of the function's submodule
+    in it, such as `.norm` (may be ""), and the package's table (None if the package is in kernels/)."""
     path = PurePosixPath(one.path)
     home = path
     for folder in path.parents:
@@ -362,7 +362,7 @@ def _workload(one: Function, kernel: str, access: str) -> str:
 
 
 def _presets(call: _Call, *, triton: bool) -> list[str]:
-    """Return the source lines of the presets: each axis's sizes, and a dtype that the kernel probably accepts."""
+    """Return the source lines of the presets: sizes for each axis, and a dtype that the kernel probably accepts."""
     heads = any(len(a.shape) == 4 for a in call.arguments)
     small = "float16" if heads and triton else "float32"
     large = "float32" if not triton else "float16" if heads else "bfloat16"
@@ -398,7 +398,7 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
 
 
 def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool) -> str:
-    """Return the source of `reference` (in float64) and `check`; on a GPU the tolerances allow for TF32."""
+    """Return the source of the workload's functions `reference` and `check`."""
     wide = "".join(f'    {a.local} = inputs["{a.name}"]{"" if a.index else ".double()"}\n' for a in tensors)
     tolerance = f'rtol={"2e-3" if triton else "1e-5"} if case["dtype"] == "float32" else 2e-2, atol=0'
     return (

@@ -48,7 +48,7 @@ class Parameter:
 
 @dataclass(eq=False)
 class Function:
-    """A top-level function, or the `forward` of an autograd function, which is then named `Class.apply`."""
+    """A top-level function, or the `forward` of a torch autograd function, under the name `Class.apply`."""
 
     name: str
     path: str
@@ -73,7 +73,7 @@ class Found:
     setup: str = ""  # text of setup.py
 
     def callees(self, function: Function) -> Iterator[tuple[Function, dict[int | str, str]]]:
-        """Yield (called function, passed parameters) for each call in `function`."""
+        """For each call in `function`, yield the called function and {position or keyword: parameter passed there}."""
         for name, places in function.calls:
             there = self.functions.get(name, [])
             if there and function not in there:
@@ -81,7 +81,7 @@ class Found:
 
 
 def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
-    """Return the functions of the Python files in `files`. `text`: path -> content; may raise OSError or ValueError."""
+    """Find the functions in the Python files. `text` returns a file's content, or raises OSError or ValueError."""
     found = Found(files)
     for path in (path for path in files if path.endswith(".py") and path.isprintable()):
         try:
@@ -97,7 +97,7 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
 
 
 def candidates(found: Found) -> tuple[Function, ...]:
-    """Return the functions that can be measured: those that launch kernels first, then by likelihood."""
+    """Return the functions that can be measured, the most likely first: above all those that launch kernels."""
     every = [one for one in chain(*found.functions.values()) if _measurable(one)]
     inner = {callee.name for one in every for callee, _ in found.callees(one)}
     exported = {name for names in found.fronts.values() for name in names}
@@ -119,7 +119,7 @@ def _measurable(one: Function) -> bool:
 
 
 def _learn(found: Found, function: Function, depth: int) -> None:
-    """Add to `function` what its callees show: the kernels that they launch, and the shapes of its parameters."""
+    """Add to `function` what the functions that it calls show: launched kernels, and the shapes of its parameters."""
     function.kernels |= function.names & found.kernels
     for callee, places in found.callees(function) if depth else ():
         _learn(found, callee, depth - 1)
@@ -208,7 +208,7 @@ def _calls(nodes: Sequence[ast.AST], mine: set[str]) -> Iterator[tuple[str, dict
 
 
 def _handed(value: ast.expr) -> str:
-    """Return the variable in an argument such as `x` or `x.contiguous()`; "" for other expressions."""
+    """Return the name of the variable in an argument like `x` or `x.contiguous()`; "" for other expressions."""
     if isinstance(value, ast.Call) and isinstance(value.func, ast.Attribute) and value.func.attr in _SAME_SHAPE:
         value = value.func.value
     return value.id if isinstance(value, ast.Name) else ""
@@ -225,7 +225,7 @@ def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
 
 
 def _unpacked(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield (parameter, shape) for each statement such as `M, K = a.shape`."""
+    """Yield (parameter, names of its dimensions) for each statement like `M, K = a.shape`."""
     for node in nodes:
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
             owner, _, attribute = _dotted(node.value).partition(".")

@@ -1,4 +1,4 @@
-"""Find changes over many nights: turn trends into confirmed changes of cells and shifts of the whole machine.
+"""Find lasting changes of times over many nights, and tell changes of the code from those of the whole machine.
 
 The search is a moving-sum test (Bauer and Hackl, 1978; Eichinger and Kirch, 2018; docs/NIGHTLY.md) on the logarithm of
 the head's times, corrected for machine shifts. The ratios of head to base tell whether the code or the machine changed.
@@ -41,9 +41,8 @@ Floats = np.ndarray[Any, np.dtype[np.float64]]
 class Trend:
     """The times of one cell in one variant over many nights. `numbers`: the numbers of the nights that have a value.
 
-    `base` and `head`: times in ns, nan if not measured. `ratio`: ln(head / base) as the night's run judged it; 0 for
-    identical code, nan if not judged. `machine`: a text that is equal for nights whose times are comparable (same
-    machine and workloads).
+    `base` and `head`: times in ns, nan if not measured. `ratio`: measured ln(head / base); 0 for identical code, nan if
+    unknown. `machine`: a text that is equal for nights on the same machine with the same workloads.
     """
 
     name: str
@@ -76,7 +75,7 @@ class Shift:
 
 @dataclass(frozen=True)
 class _Series:
-    """Values of a trend. `places`: index of each value's night in the trend. `sigma`: standard deviation, per night."""
+    """Values of a trend. `places`: indexes of their nights in the trend. `sigma`: standard deviation on each night."""
 
     places: list[int]
     values: Floats
@@ -100,7 +99,7 @@ def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
 
 
 def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
-    """Return all confirmed changes in order of confirmation, and all machine shifts."""
+    """Return all confirmed changes, earliest confirmation first, and all machine shifts."""
     drift, shifts = _machine(found)
     changes = [change for trend in found for change in _changes_of(_without(trend, shifts), drift)]
     return sorted(changes, key=lambda change: (change.found, change.trend)), shifts
@@ -109,8 +108,8 @@ def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
 def history_changes(
     history: History, series: str, cells: Sequence[str] = (), since: str = ""
 ) -> tuple[list[Change], list[Shift]]:
-    """Return the changes and machine shifts in a series since the date `since`; changes only of cells that match
-    `cells`. The search itself uses all cells and nights."""
+    """Return the changes and machine shifts found in a series since the date `since`. `cells`: globs of the cells whose
+    changes are returned; the search itself uses all cells and nights."""
     changes, shifts = find_changes(list(trends(history.values(series))))
     names = {trend.name for trend in trends(history.values(series, cells))}
     late = {night.number for night in history.nights(series) if night.began >= since}
@@ -122,8 +121,8 @@ def history_changes(
 
 
 def _machine(found: Sequence[Trend]) -> tuple[dict[int, float], list[Shift]]:
-    """Return for each night how much the same commit's times changed since the night before (median log ratio over
-    cells), and the machine shifts: nights on which three or more cells changed together by 1 % or more."""
+    """Return how much the times of the same commit moved from night to night (median log ratio over cells), and the
+    machine shifts: nights on which three or more cells moved together by 1 % or more."""
     moves: dict[int, list[float]] = {}
     for trend in found:
         for i in range(1, len(trend.numbers)):
@@ -170,8 +169,8 @@ def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
 
 
 def _levels_of(trend: Trend) -> list[_Series]:
-    """Return the logs of the head's times, one series per machine. From the second machine on, a series starts with
-    the base's time on the machine's first night."""
+    """Return the logs of the head's times, one series per machine. A later machine's series begins with the time of the
+    base on the machine's first night."""
     made: list[_Series] = []
     first = 0
     for i in range(1, len(trend.numbers) + 1):
@@ -187,14 +186,14 @@ def _levels_of(trend: Trend) -> list[_Series]:
 
 
 def _chain_of(trend: Trend) -> _Series:
-    """Return the trend's measured log ratios as one series over all machines."""
+    """Return the trend's log ratios of head to base, as one series over all machines."""
     places = [i for i in range(len(trend.numbers)) if not np.isnan(trend.head[i]) and math.isfinite(trend.ratio[i])]
     values = trend.ratio[places] if places else np.empty(0)
     return _Series(places, values, _sigma(values, len(values)))
 
 
 def _sigma(scatter: Floats, length: int) -> Floats:
-    """Return the standard deviation known at each of `length` nights, from `scatter` until then and a prior."""
+    """Estimate the standard deviation on each of `length` nights, from a prior and the values of `scatter` so far."""
     sizes, late = np.abs(scatter), length - len(scatter)
     ends = [*range(1, 9), *range(12, _WINDOW, 4), *range(_WINDOW, len(sizes) + 1, 32)]
     ends = [end for end in ends if end <= len(sizes)]
@@ -213,8 +212,8 @@ def _spread(sizes: Floats) -> float:
 
 
 def _hit(series: _Series, start: int) -> Iterator[tuple[int, int]]:
-    """Yield the first night, from index `start`, on which the latest nights differ from earlier nights, if any:
-    (index of the first value searched, index of the night)."""
+    """Find the first night from index `start` on which the latest nights differ from earlier ones. If there is one,
+    yield (index of the first value searched, index of the night)."""
     first = bisect_left(series.places, start)
     x, sigma = series.values[first:], series.sigma[first:]
     total = np.concatenate([[0.0], np.cumsum(x)])
@@ -251,8 +250,8 @@ def _step(level: Floats) -> tuple[int, float]:
 def _because(
     trend: Trend, chain: _Series, drift: Mapping[int, float], nights: tuple[int, int], size: float
 ) -> Literal["code", "machine", "open"]:
-    """Return the cause of a change by `size` (a log ratio): "code" if the ratios of head and base show the change,
-    "machine" if unchanged commits show the change or the ratios clearly do not, else "open"."""
+    """Return the cause of a change by `size` (a log ratio). It is "code" if the ratios of head to base show the change,
+    "machine" if unchanged commits show it or the ratios rule it out, else "open"."""
     place, found = nights
     inside = [i for i, at in enumerate(chain.places) if place <= at <= found]
     ratios = float(chain.values[inside].sum()) if inside else 0.0

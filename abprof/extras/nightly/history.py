@@ -62,7 +62,7 @@ class Value(NamedTuple):
 
 @dataclass(frozen=True)
 class History:
-    """All nights of a runs folder and their values, ordered by series and number. `notes`: why folders were skipped."""
+    """All nights of a runs folder with their values, by series and number. `notes`: why some folders were skipped."""
 
     found: Sequence[tuple[NightRow, Sequence[Value]]]
     notes: tuple[str, ...]
@@ -74,10 +74,10 @@ class History:
     def values(
         self, series: str = "", cells: Sequence[str] = (), metric: str = "", since: str = ""
     ) -> list[tuple[NightRow, Value]]:
-        """Return (night, value) pairs, grouped by cell and ordered by night. Without arguments: all judged values.
+        """Return (night, value) pairs, grouped by cell and ordered by night.
 
-        `cells`: globs. `since`: ISO 8601, UTC. `metric`: "" for the judged metric. Raises AbprofError if `metric` is
-        unknown.
+        `cells`: globs, by default all. `metric`: by default that of the verdict. `since`: ISO 8601, UTC. Raises
+        AbprofError if `metric` is unknown.
         """
         if metric not in ("", *METRICS):
             raise AbprofError(f"unknown metric {metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
@@ -88,7 +88,7 @@ class History:
         return sorted(chosen, key=lambda pair: pair[1][:3])
 
     def table(self, *selected: Any) -> Iterator[tuple[str | float | None, ...]]:
-        """Yield a row of COLUMNS per value; None: not recorded. `selected`: arguments of `values`."""
+        """Yield a row of COLUMNS for each value that `values(*selected)` returns; None where nothing was recorded."""
         for night, it in self.values(*selected):
             unit = "bytes" if it.metric == "peak_mem_bytes" else "ns"
             about = (night.series, night.number, night.kind, night.began, night.base, night.head, night.subject)
@@ -151,7 +151,7 @@ class _Row(msgspec.Struct, rename={"from_": "from"}):
 
 
 class _Run(msgspec.Struct):
-    """The fields of run.json that trends need; others are not decoded, which keeps a long history fast to read."""
+    """The fields of run.json that trends need. Only these are decoded, so that a long history is fast to read."""
 
     status: str
     began: str
@@ -168,12 +168,12 @@ _DECODER = msgspec.json.Decoder(_Run)
 
 
 def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
-    """Read the night in a run.json; None if the run is unfinished or not nightly. Raises if the file is invalid."""
+    """Return the night in a run.json; None if the run is unfinished or not nightly. Raises if the file is invalid."""
     run = _DECODER.decode(file.read_bytes())
     if run.night is None or run.header is None or run.status != "complete" or run.night.kind == "against":
         return None
     if not run.sides:
-        raise ValueError("the run of a night has no side")
+        raise ValueError("the run has no commit")
     about, header, head = run.night, run.header, run.sides[-1]
     tampered = header.counts.get("tampered", 0) > 0
     values = [] if tampered else list(_values(run))
@@ -200,7 +200,7 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
 
 
 def _values(run: _Run) -> Iterator[Value]:
-    """Yield the values of each row of a run: of the judged metric, and of the other recorded metrics."""
+    """Yield the values of each row of a run: of the metric that the verdict is about, and of other recorded metrics."""
     seen = {(item.cell, item.arm): item for item in run.observations}
     if len(run.sides) == 1:
         for (cell, arm), item in seen.items():

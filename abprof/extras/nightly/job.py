@@ -68,9 +68,9 @@ class NightReport:
 
 
 def run_night(options: Options, series: str, view: View, report: Callable[[NightReport], None]) -> NightReport:
-    """Measure a new head of the branch in `options.specs`, pass the result to `report`, and return it. `series`: name
-    of the series of nights; "": the branch's name. Raises AbprofError if the night cannot be measured, or if another
-    nightly job runs on the same device and repository."""
+    """Measure the branch in `options.specs` if its head is new, pass the result to `report`, and return it. `series`:
+    name of the series of nights, by default the branch's name. Raises AbprofError if the night cannot be measured, or
+    if another nightly job runs on the same device and repository."""
     place = look_around(options, view)
     if place.sides[0].kind == "dist":
         raise AbprofError("a nightly job needs a branch, not a release", where=place.sides[0].spec)
@@ -125,8 +125,8 @@ def _measure(place: RunContext, series: str, view: View) -> NightReport:
 def commits_of(
     nights: Sequence[NightRow], head: str, matrix: str, machine: str, exists: Callable[[str], bool]
 ) -> tuple[str, ...]:
-    """Return the commits to measure: (base, head) or (head,); () if there is nothing new. `nights`: one series, in
-    order.
+    """Return the commits to measure: (base, head) or (head,); () if there is nothing new. `nights`: those of one
+    series, in order.
 
     The base is the latest head of `nights` for which `exists` is true. Only the head is measured if there is no base,
     or if the base is the head and `matrix` or `machine` is new.
@@ -144,7 +144,7 @@ def commits_of(
 
 
 def _matrix_hash(place: RunContext) -> str:
-    """Return a hash of the options that select cells, and of the workloads unless a commit under test has them."""
+    """Return a hash of the options that select cells, and of the workload files unless a measured commit has them."""
     options = place.options
     parts = [msgspec.json.encode({name: getattr(options, name) for name in _MATRIX}, order="sorted")]
     source = options.workloads_from
@@ -160,7 +160,7 @@ def _matrix_hash(place: RunContext) -> str:
 
 
 def _machine(place: RunContext) -> dict[str, str]:
-    """Return the machine's fingerprint, name -> value: device, its settings, driver, system, the workers' packages."""
+    """Return what identifies the machine, name -> value: device, its settings, driver, system, Python packages."""
     found = place.device.machine()
     facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}
     python = interpreter(place.options, "base")

@@ -22,7 +22,7 @@ _LEAST = 3.0  # smallest half-height of a trend's axis, in per cent; a smaller a
 
 
 def history_page(history: History, series: str) -> str:
-    """Return the page of the nights of `series` as HTML. Cells with the latest changes come first."""
+    """Return the nights of `series` as an HTML page, with the cells that changed last at the top."""
     nights, found = history.nights(series), list(trends(history.values(series)))
     changes, shifts = find_changes(found)
     step = (_WIDTH - 2 * _PAD) / max(len(nights) - 1, 1)
@@ -57,7 +57,7 @@ def _difference(before: str, after: str) -> str:
 def _line(
     trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], machines: dict[int, str], at: dict[int, float]
 ) -> dict[str, Any]:
-    """Return one cell's values for the page's template: name, latest time, and the trend as an SVG picture."""
+    """Return what the page's template shows of one cell: name, latest time, and the trend as an SVG picture."""
     level = _level(trend)
     reach = max(_LEAST, float(np.nanmax(np.abs(level))) if np.isfinite(level).any() else 0.0) * 1.1
     words = "; ".join(f"{change.pct:+.1f} % since night {change.night}" for change in changes) or "no change"
@@ -87,8 +87,8 @@ def _line(
 
 
 def _level(trend: Trend) -> Floats:
-    """Return each night's change since the first night in per cent; nan for a night without a time. A change of machine
-    counts as no change: both machines measured the same commit, which joins their curves."""
+    """Return each night's change in time since the first night, in per cent; nan for a night without a time. On a new
+    machine the curve continues at its old level, because the new machine measured the old commit too."""
     log = np.full(len(trend.numbers), np.nan)
     offset, before = None, math.nan
     for i, head in enumerate(trend.head):
@@ -103,7 +103,7 @@ def _level(trend: Trend) -> Floats:
 
 
 def _path(trend: Trend, level: Floats, reach: float, machines: dict[int, str], at: dict[int, float]) -> str:
-    """Return the trend's SVG path, with gaps at missing values and new machines. The axis ends at `reach` per cent."""
+    """Return the trend as an SVG path with gaps at missing values and new machines. The axis ends at `reach` %."""
     text, pen = list[str](), False
     for number, value in zip(trend.numbers, level, strict=True):
         known = math.isfinite(value) and number in at

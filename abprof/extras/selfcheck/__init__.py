@@ -1,8 +1,7 @@
-"""`abprof selfcheck`: measure abprof's false alarms, detection of known changes, and coverage of intervals on this
-machine.
+"""`abprof selfcheck`: measure abprof's false alarms, its detection of known changes, and how often intervals are right.
 
-Compares two branches of a small repository, made from tree/: on one branch some cells do extra work of known size. The
-measured blocks are then judged at several thresholds.
+Compares, on this machine, two branches of a small repository made from tree/: on one branch some cells do extra work of
+known size. Then judges the measured times at several thresholds.
 """
 
 from __future__ import annotations
@@ -33,8 +32,8 @@ _SHARED = "kernels/meter/__init__.py"
 
 
 def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
-    """Measure and judge the selfcheck, and return the result and the run's folder. `config`: options; refs and
-    repository in it are replaced. Raises AbprofError if the run cannot be measured."""
+    """Measure and judge the selfcheck; return the result and the run's folder. Uses the options `config`, but with refs
+    and repository of the selfcheck. Raises AbprofError if the run cannot be measured."""
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
         repo = Path(place) / "repository"
@@ -86,9 +85,9 @@ GROUP = stats.LOOKS[0]  # epochs of one plain interval
 
 
 class Tally(Record, frozen=True, kw_only=True):
-    """Verdicts on cells of one duration class with the same extra work, at one threshold.
+    """Counts of verdicts, at one threshold, on cells of one duration class with the same extra work.
 
-    Without extra work, each `slower` and `faster` is a false alarm. A cell counts once for each pair of its sides.
+    Without extra work, each `slower` or `faster` is a false alarm. A cell counts once for each pair of sides compared.
     """
 
     inject: float  # per cent more work on the branch
@@ -167,7 +166,7 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
-    """Yield each measured pair of sides. Only `target` does the extra work: `target2` is the same commit as base."""
+    """Yield each measured pair of sides. Only `target` does extra work: `target2` is base's commit, measured again."""
     inject = float(item.cell.params["inject"])
     times = item.epoch_medians("base")
     for before, after in (("base", "target"), ("target2", "target"), ("base", "target2")):
@@ -177,7 +176,7 @@ def _pairs(item: CellData) -> Iterable[_Pair]:
 
 
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
-    """Return (verdict, epochs) of the first look that decides; without one, `unclear` and the number of all epochs."""
+    """Return (verdict, epochs) of the first look with a verdict; without one, `unclear` and the number of epochs."""
     for look in (look for look in stats.LOOKS if look <= len(values)):
         verdict = decide(values[:look], threshold, margin)
         if verdict is not None:

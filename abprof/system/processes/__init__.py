@@ -1,7 +1,7 @@
 """Start and end child processes. Apart from `sides.git`, no other package starts processes.
 
-Every child has a mark: a unique value of an environment variable, which the child's own children inherit. By the mark
-abprof kills every process that the child started. A worker ends when its parent is gone, also after kill -9.
+Every child has a mark: a unique value of an environment variable, which the child's own children inherit. abprof uses
+the mark to kill every process that the child started. A worker ends when its parent is gone, also after kill -9.
 """
 
 from abprof.system.processes.children import (

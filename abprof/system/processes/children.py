@@ -1,4 +1,4 @@
-"""Start child processes, kill children with all processes that they started, and log their output."""
+"""Start child processes, kill them with all processes that they started, and log their output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LOG_LIMIT = 16 << 20  # bytes of a child's output to keep; further output is rea
 
 
 class WorkerDied(Exception):
-    """The child ended, or its answer could not be read. `reason`: one line for the user."""
+    """The child ended, or its answer could not be read. `reason`: the cause in one line, for the user."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -55,7 +55,7 @@ def how_ended(code: int) -> str:
 
 
 def new_mark() -> str:
-    """Return a new unique mark, which begins with the mark of this process."""
+    """Return a unique mark for a child: the mark of this process with a random part appended."""
     outer = os.environ.get(MARK, "")
     return f"{outer}/{os.getpid()}.{secrets.token_hex(8)}".lstrip("/")
 
@@ -63,9 +63,9 @@ def new_mark() -> str:
 def start(
     argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, log: Path | None = None, **how: Any
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a child with a new mark and empty standard input, in its own session. Return the child and the mark.
+    """Start a child in its own session, with a new mark and empty standard input. Return the child and its mark.
 
-    Appends the child's output to `log`, unless None. `how`: arguments of Popen. Raises WorkerDied on failure.
+    The child's output is appended to `log`, if given. `how`: more arguments of Popen. Raises WorkerDied on failure.
     """
     mark = new_mark()
     how = {"stdin": subprocess.DEVNULL, "start_new_session": True, **how}
@@ -123,7 +123,7 @@ def _kill(processes: list[psutil.Process]) -> None:
 
 
 def dies_with(parent: int) -> None:
-    """End this process when its parent process `parent` is gone: by SIGTERM, then SIGKILL after `_ORDERLY` seconds."""
+    """Watch the parent process in a thread: once it is gone, end this process by SIGTERM, and then by SIGKILL."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGCONT)  # a stopped process must continue to end
 
@@ -160,7 +160,7 @@ class Log:
         self._size = 0
 
     def drain(self, fd: int) -> None:
-        """Copy all output from the descriptor `fd` to the log, until the writer closes its end. Ignores a full disk."""
+        """Copy all output from the descriptor `fd` to the log, until end of file. Ignores a full disk."""
         rest = b""
         with self._open() as out:
             self._size = out.tell()
@@ -197,8 +197,8 @@ class Log:
 
 
 def inside(outer: int) -> tuple[int, ...]:
-    """Return the process ids of a sandbox's first process and of its command, as far as bubblewrap (process `outer`)
-    has started them. All processes of a sandbox end with its first process."""
+    """Return the process ids of a sandbox's first process and of the command in it, or fewer if they have not started.
+    `outer`: process id of bubblewrap, which starts both."""
     found = [outer]
     with contextlib.suppress(OSError, IndexError):
         for _ in range(2):
@@ -207,7 +207,7 @@ def inside(outer: int) -> tuple[int, ...]:
 
 
 def await_end(pid: int, seconds: float) -> None:
-    """Wait up to `seconds` for the end of a process, which need not be a child of this process."""
+    """Wait up to `seconds` for a process to end. The process need not be a child of this one."""
     deadline = time.monotonic() + seconds
     with contextlib.suppress(psutil.NoSuchProcess):
         while time.monotonic() < deadline and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:

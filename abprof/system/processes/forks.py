@@ -59,7 +59,7 @@ class ForkServer:
         return self._socket.fileno() >= 0 and self._process.poll() is None
 
     def fork(self, *, env: Mapping[str, str], cwd: Path, source: int, sink: int, output: int) -> Forked:
-        """Fork a worker that reads from `source`, replies to `sink` and prints to `output`. Raises WorkerDied."""
+        """Fork a worker that reads requests from `source`, replies to `sink` and prints to `output` (descriptors)."""
         request = json.dumps({"env": dict(env), "cwd": str(cwd)}).encode()
         try:
             socket.send_fds(self._socket, [request], [source, sink, output])

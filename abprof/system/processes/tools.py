@@ -35,7 +35,7 @@ def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str]
 
 
 def cuda_tool(name: str, env: Mapping[str, str] = os.environ) -> str:
-    """Return the path of a CUDA toolkit program on PATH, in $CUDA_HOME or /usr/local/cuda; "": not installed."""
+    """Find a CUDA toolkit program on PATH, in $CUDA_HOME or /usr/local/cuda. Return its path, or "" if not found."""
     folders = env.get("PATH", os.defpath), f"{env.get('CUDA_HOME') or '/usr/local/cuda'}/bin"
     return shutil.which(name, path=os.pathsep.join(folders)) or ""
 
@@ -72,9 +72,10 @@ def logged(
 def watching(
     argv: Sequence[str], *, env: Mapping[str, str], log: Path, ready: Callable[[], bool], why: Callable[[str], str]
 ) -> Iterator[None]:
-    """Run a tool, such as a sampling profiler, during the block, and stop the tool by SIGINT.
+    """Run a tool, such as a sampling profiler, during the block, and stop the tool by SIGINT when the block ends.
 
-    The block begins when `ready()` is true. Raises WorkerDied with `why(log text)` if the tool does not get ready.
+    The block begins when `ready()` is true. If the tool never gets ready, raises WorkerDied with `why(text of the
+    log)`.
     """
     log.unlink(missing_ok=True)
     child, mark = start(argv, env, log=log)
@@ -93,7 +94,7 @@ def watching(
 
 
 class Program:
-    """A background program, which appends its output to `log`. `end` kills the program and its processes."""
+    """A background program, whose output is appended to `log`. `end` kills the program and its processes."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
         """Start the program. Raises WorkerDied if the program cannot be started."""

@@ -39,7 +39,7 @@ REPLY_LIMIT = 64 << 20
 
 
 class Worker:
-    """A child process that answers one request at a time (abprof/records/messages.py). `call` waits for the reply."""
+    """A child process that answers one request at a time. `call` sends a request and waits for the reply."""
 
     def __init__(
         self,
@@ -55,7 +55,7 @@ class Worker:
         server: ForkServer | None = None,
     ) -> None:
         """Start the child by `argv`, or by a fork of `server` while the server is alive. `walled`: `argv` starts the
-        child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of each new process."""
+        child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started."""
         self.name = name
         self._server = server
         self._started = started or (lambda _: None)
@@ -69,7 +69,7 @@ class Worker:
         return "" if self._walled else self._argv[0]
 
     def restart(self) -> None:
-        """Kill the child if it lives, and start a new child. Raises WorkerDied if the new child cannot be started."""
+        """Kill the child if it still runs, and start a new child. Raises WorkerDied if that fails."""
         self.kill()
         self._launch()
 
@@ -115,7 +115,7 @@ class Worker:
 
     @property
     def pid(self) -> int:
-        """Process id of the child; in a sandbox, of bubblewrap until the child's id is known."""
+        """Process id of the child; while the child's sandbox is starting, the process id of bubblewrap."""
         return self._behind()[1] if len(self._behind()) > 1 else self._child.pid
 
     def _behind(self) -> tuple[int, ...]:
@@ -133,7 +133,7 @@ class Worker:
     def call(self, request: Any, timeout: float) -> Any:
         """Send a request, and return the reply.
 
-        Raises WorkerFault if the worker keeps running, WorkerHung or WorkerDied if the worker is gone.
+        Raises WorkerFault for a failure that the child reports, WorkerHung after `timeout`, WorkerDied if it ends.
         """
         self.send(request)
         return self.receive(request, timeout)
@@ -155,7 +155,7 @@ class Worker:
             raise self._died() from error
 
     def receive(self, request: Any, timeout: float) -> Any:
-        """Return the reply to `request`, the last request sent. Wait up to `timeout` seconds, or longer for a start."""
+        """Return the reply to `request`, the last request sent. Waits up to `timeout` seconds. Raises like `call`."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
             message = msgspec.convert(untrusted(line), dict[str, Any])
@@ -236,11 +236,10 @@ class Worker:
                 os.killpg(self._child.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """Kill the child's process group and all its processes that left the group. Safe to call twice."""
+        """Kill the child and every process that it started. Safe to call twice."""
         end_all([self])
 
     def _await_end(self, seconds: float) -> None:
-        """Wait up to `seconds` for the child's end. Raises subprocess.TimeoutExpired, but not for a forked child."""
         if isinstance(self._child, Forked):
             await_end(self._child.pid, seconds)  # a busy fork server may reap the child later
         else:
@@ -258,7 +257,7 @@ class Worker:
 
 
 def end_all(workers: Iterable[Worker]) -> None:
-    """Kill `workers` and their processes in parallel, because destroying a CUDA context takes time."""
+    """Kill several workers and their processes in parallel, because destroying a CUDA context takes time."""
     living = [worker for worker in workers if worker._in >= 0]
     for worker in living:
         worker.end()

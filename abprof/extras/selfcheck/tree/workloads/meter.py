@@ -19,7 +19,7 @@ INJECTED = {"cpu": (1.0, 2.0, 5.0, 10.0, 20.0), "cuda": (0.5, 1.0, 1.5, 2.0, 5.0
 
 
 def _matrix(kind: str, unchanged: int, changed: int) -> dict:
-    """Return the cases: each size `unchanged` times, and the longest `changed` times with each amount of extra work."""
+    """Return `unchanged` cases of each size and, of the longest, `changed` cases for each amount of extra work."""
     rows = [(op, n, 0.0, i) for op, sizes in SIZES[kind].items() for n in sizes for i in range(unchanged)]
     rows += [(op, n[-1], p, i) for op, n in SIZES[kind].items() for p in INJECTED[kind] for i in range(changed)]
     return {("op", "steps", "inject", "copy"): rows}

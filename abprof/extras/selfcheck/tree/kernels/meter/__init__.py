@@ -1,7 +1,7 @@
 """Kernels of known duration: a chain of multiplications and a copy.
 
-SHARE turns a case's extra work off (0) or on (1). It changes only a loop bound at run time, so both branches have the
-same machine code.
+With SHARE = 1 kernels do a case's extra work, with SHARE = 0 they do not. SHARE only changes how often a loop runs, so
+the machine code is the same.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ def build(*, verbose: bool) -> None:
 
 
 def call(op: str, *tensors: torch.Tensor, wanted: int, percent: float) -> torch.Tensor:
-    """Run `op` and return its result, the last of `tensors` (float32). `chain`: set x to x / 2 + 1 / 2 `wanted` times.
-    `copy`: copy `wanted` elements of the first tensor. With SHARE 1, do `percent` per cent more."""
+    """Run `op` and return its result, which is in the last of `tensors` (float32). `chain` sets x to x / 2 + 1 / 2
+    `wanted` times; `copy` copies `wanted` elements of the first tensor. If SHARE is 1, both do `percent` % more."""
     steps = wanted + math.ceil(wanted * percent / 100 * SHARE)
     getattr(_backend(tensors[-1].is_cuda), op)(*tensors, steps)
     return tensors[-1]
