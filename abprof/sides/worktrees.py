@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -63,8 +64,7 @@ def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bo
         commit = side.commit
         if side.kind == "worktree":  # the snapshot is a tree; a worktree needs a commit
             commit = git.text("commit-tree", side.tree, "-p", side.commit, "-m", "abprof: the working tree as it was")
-        with locks.locked(lock_of(repository.store)):
-            git.text("worktree", "add", "--detach", str(path), commit)
+        _add(repository.store, path, commit)
         found = Git(str(path)).text("rev-parse", "HEAD^{tree}")
     except GitError as error:
         raise AbprofError(f"cannot check out {side.label}: {error.line_of_git}", where=str(path)) from error
@@ -72,6 +72,16 @@ def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bo
         raise AbprofError(f"checked out tree {found[:10]} instead of {side.tree[:10]} of {side.label}", where=str(path))
     if submodules:
         _add_submodules(path, (repository.git_dir, repository.common_dir), repository.path, repository.cache)
+
+
+def _add(store: Path, path: Path, commit: str) -> None:
+    # A git command may outlive a killed abprof, and may fail when the same run, resumed, has files at the same path: then
+    # `git worktree add` removes its path and its record in the clone. So both have new names, and another command writes files.
+    new = path.with_name(f"{path.name}-{secrets.token_hex(8)}")
+    with locks.locked(lock_of(store)):
+        Git(str(store)).text("worktree", "add", "--detach", "--no-checkout", str(new), commit)
+        Git(str(store)).text("worktree", "move", str(new), str(path))
+    Git(str(path)).text("reset", "--hard", "--no-recurse-submodules")
 
 
 # ---------------------------------------------------------------- submodules
@@ -100,8 +110,8 @@ def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, ca
             raise AbprofError("your checkout lacks this commit", where=where, advice=advice)
         store = open_store(cache, copy / "objects")
         try:
-            with locks.locked(lock_of(store)):
-                Git(str(store)).text("worktree", "add", "--detach", "--force", str(worktree / path), commit)
+            (worktree / path).rmdir()  # git made an empty folder
+            _add(store, worktree / path, commit)
         except GitError as error:
             raise AbprofError(error.line_of_git, where=where) from error
         _add_submodules(worktree / path, (copy,), checkout / path, cache)

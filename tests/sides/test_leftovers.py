@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from abprof.sides import Repository, checkouts, resolve, sweep
+from abprof.sides.git import Git
 from tests.gitrepo import GitRepo
 from tests.sides.conftest import fingerprint
 from tests.sides.test_worktrees import leftovers
@@ -72,11 +74,11 @@ def test_a_living_run_is_left_alone_and_a_killed_one_removed(run: subprocess.Pop
 
 @pytest.fixture
 def slow_checkout(repo: GitRepo, tmp_path: Path) -> Iterator[Path]:
-    """Checking out stops half way (in a smudge filter) until the folder's file `go` is there."""
+    """The first to check out stops half way (in a smudge filter) until the folder's file `go` is there."""
     signs = tmp_path / "signs"
     signs.mkdir()
     repo.commit("slow", {".gitattributes": "*.slow filter=slow\n", "a": "1", "b.slow": "1", "c": "1"})
-    script = f"touch {signs}/started; while [ ! -e {signs}/go ]; do sleep 0.02; done; cat"
+    script = f"if mkdir {signs}/started; then while [ ! -e {signs}/go ]; do sleep 0.02; done; fi; cat"
     subprocess.run(["git", "config", "--global", "filter.slow.smudge", f"sh -c '{script}'"], check=True)
     subprocess.run(["git", "config", "--global", "filter.slow.clean", "cat"], check=True)
     subprocess.run(["git", "config", "--global", "filter.slow.required", "true"], check=True)
@@ -98,11 +100,15 @@ def test_killed_in_the_middle_of_a_checkout(
     lines = sweep(cache)
     assert [line.endswith("(left by a run that ended)") for line in lines] == [True]
     assert leftovers(cache) == []
-    (slow_checkout / "go").touch()
     repository = opened(repo)
     sides, _ = resolve(repository, ["main"])
     with checkouts(repository, sides, run="doomed") as (made,):  # the same run, resumed
+        (slow_checkout / "go").touch()
+        with contextlib.suppress(ProcessLookupError):
+            while not os.killpg(run.pid, 0):  # until the old git has failed, and removed what it takes for its own
+                time.sleep(0.02)
         assert Path(made.path, "c").read_text() == "1"
+        assert Git(made.path).text("status", "--porcelain") == ""
     sweep(cache)
     assert leftovers(cache) == []
     assert fingerprint(repo.path) == before
