@@ -17,6 +17,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.names import safe_label, safe_labels
 from abprof.report import sentences
 from abprof.report.rows import ArmOf, Group, Row, gbps, groups, tflops, value
+from abprof.report.tables import order
 from abprof.report.text import clean
 
 Written = Iterator[tuple[str, Any]]
@@ -29,12 +30,13 @@ def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
     labels = dict(zip((s.id for s in run.sides), safe_labels((s.label, s.commit) for s in run.sides), strict=True))
     for group in groups(run):
         write = _WRITERS.get(group.workload.suite)
-        for side, arm in group.sides if write else ():
+        whole = all(axis in row.cell.params for row in group.rows for axis in _AXES.get(group.workload.suite, ()))
+        for side, arm in group.sides if whole else ():
             for name, content in write(run, group, arm, blocks) if write else ():
                 made[f"{name}_{labels[side]}.json"] = json.dumps(content, indent=2, allow_nan=False) + "\n"
     if not made:
-        advice = f"only {', '.join(sorted(_WRITERS))} have such files"
-        raise AbprofError("no workload of this run has files in this format", where=run.id, advice=advice)
+        advice = f"only the suites {', '.join(sorted(_WRITERS))} have such files"
+        raise AbprofError("no workload of this run has files for --format legacy", where=run.id, advice=advice)
     return made
 
 
@@ -44,7 +46,7 @@ def _analysis(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wr
          "bandwidth_gb_s": gbps(row.cell, ns), "memory_mb": row.cell.bytes / 1e6 if row.cell.bytes else None}
         for row in group.rows if (ns := row.ns(arm(row)))
     ]  # fmt: skip
-    yield "analysis_results", sorted(found, key=lambda one: (one["n_ctx"], one["provider"]))
+    yield "analysis_results", sorted(found, key=lambda one: (order(one["n_ctx"]), one["provider"]))
 
 
 def _bubbles(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Written:
@@ -82,7 +84,7 @@ def _scaling(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wri
         by_length: dict[Value, dict[str, Row]] = {}
         for row in rows:
             by_length.setdefault(row.cell.params["seq_len"], {})[row.variant] = row
-        lengths = sorted(by_length, key=str if any(isinstance(n, str) for n in by_length) else float)
+        lengths = sorted(by_length, key=order)
         results = [one for length in lengths if (one := _at_length(group, length, by_length[length], arm))]
         yield f"fmha_scaling_results{fixed}", {"config": _config(run, rows, arm), "results": results}
 
@@ -134,4 +136,6 @@ def _by_file(run: Run, group: Group, moving: tuple[str, ...]) -> dict[str, list[
     return found
 
 
+# Axes that the writers need in each cell; a run.json that another program wrote may lack them.
+_AXES = {"hopper_ws": ("N_CTX",), "dynamic_mask": ("pattern", "sparsity"), "fmha_scaling": ("seq_len",)}
 _WRITERS = {"hopper_ws": _analysis, "dynamic_mask": _bubbles, "fmha_scaling": _scaling}

@@ -49,7 +49,7 @@ def _block(
     if rows:
         text += f" The first {ROWS_UP_TO} of {len(rows)} rows." if len(rows) > ROWS_UP_TO else ""
         shown = tuple(tuple(row.values()) for row in rows[:ROWS_UP_TO])
-        table = Table(tuple(rows[0]), shown, left, caption)
+        table = Table(tuple(map(clean, rows[0])), shown, left, caption)
         yield Block(title, (text.strip(),) if text else (), tables=(table,), folded=folded)
 
 
@@ -80,7 +80,7 @@ def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
         times = [(*map(parts.all.get, names), parts.residual, parts.total) for _, parts in seen]
         texts = [["–" if ns is None else f"{ns / 1e6:.4f}" for ns in of] for of in times]
         first = ("case", "side") if group.target else group.columns
-        header = (*first, *map(clean, names), "residual", "total")
+        header = (*first, *names, "residual", "total")
         rows = [dict(zip(header, (*which, *of), strict=True)) for (which, _), of in zip(seen, texts, strict=True)]
         title = "Phases of a call" if group.target else ""
         yield from _block(title, rows, len(first), caption=_PHASES, folded=bool(group.target))
@@ -115,10 +115,10 @@ def _pairs(run: Run, group: Group) -> Iterator[Block]:
 
 def number(given: Value | None) -> float | None:
     """Return a value as a float if the value is a number, else None."""
-    return None if given is None or isinstance(given, bool | str) else float(given)
+    return None if given is None or isinstance(given, bool | str) else float(str(given))  # inf for 10**400
 
 
-def _order(given: Value) -> tuple[int, float, str]:
+def order(given: Value) -> tuple[int, float, str]:
     known = number(given)
     return (1, 0.0, str(given)) if known is None else (0, known, "")
 
@@ -126,7 +126,7 @@ def _order(given: Value) -> tuple[int, float, str]:
 def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
     """Yield for each cell and side: the cell's first row, the side's id, and the side's arms by variant."""
     cells: dict[str, list[Row]] = {}
-    for row in sorted(group.rows, key=lambda row: tuple(map(_order, row.cell.params.values()))):
+    for row in sorted(group.rows, key=lambda row: tuple(map(order, row.cell.params.values()))):
         cells.setdefault(row.cell.id, []).append(row)
     for rows in cells.values():
         for side, arm in group.sides:
@@ -230,7 +230,7 @@ def _ladder(group: Group) -> Iterator[Block]:
             if len(steps) > 2:  # of two steps the baseline is the one before
                 line["of the step before"] = str(Gain(group, before, now, row.metric))
             for peer, by_cell in over.items():
-                line[f"of {clean(peer)}"] = str(Gain(group, by_cell.get(row.cell.id), now, row.metric))
+                line[f"of {peer}"] = str(Gain(group, by_cell.get(row.cell.id), now, row.metric))
             rows.append(line)
     text = f"Steps in order; the baseline is {clean(steps[0])}. A speed-up with an interval is of neighbouring turns and has "
     text += "a verdict by the rules for sides; one without is a ratio of the times shown."
@@ -247,16 +247,17 @@ def _scaling(group: Group) -> Iterator[Block]:
     names = _steps(group)
     series: dict[tuple[str, str], list[tuple[Row, Steps, float | None]]] = {}  # rows with the ns of the fastest arm
     for row, side, seen in _by_cell(group):
-        series.setdefault((_case(group, row, axis), side), []).append((row, seen, _best(row, seen)[0]))
+        if axis in row.cell.params:  # not in every cell of a foreign run.json
+            series.setdefault((_case(group, row, axis), side), []).append((row, seen, _best(row, seen)[0]))
     rated = any(tflops(row.cell, best) for points in series.values() for row, _, best in points)
     rows = []
     for (case, side), points in series.items():
-        points.sort(key=lambda point: _order(point[0].cell.params[axis]))
+        points.sort(key=lambda point: order(point[0].cell.params[axis]))
         most = max((speed for row, _, best in points if (speed := tflops(row.cell, best))), default=None)
         for row, seen, best in points:
             speed = tflops(row.cell, best)
-            texts = {"case": case, "side": side, clean(axis): clean(row.cell.params[axis])}
-            texts |= {clean(name) or "time": time_text(seen.get(name), row.metric) for name in names or ("",)}
+            texts = {"case": case, "side": side, axis: clean(row.cell.params[axis])}
+            texts |= {name or "time": time_text(seen.get(name), row.metric) for name in names or ("",)}
             texts |= {"best": clean(_best(row, seen)[1])} if names else {}
             share = f"{100 * speed / most:.0f} %" if speed and most else NOT_RECORDED
             rows.append(texts | {"TFLOP/s": rate(speed), "efficiency": share})

@@ -139,7 +139,7 @@ class Elements(HTMLParser):
         self.seen: list[object] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag != "a":  # a log that is called like a file is a link to it
+        if tag not in ("a", "code"):  # a log called like a file is a link; what a warning has between backticks is code
             self.seen.append(
                 (tag, *(name for name, _ in attrs if name != "class"))
             )  # which says how long a text is, too
@@ -151,7 +151,7 @@ class Elements(HTMLParser):
             assert not name.startswith("on"), (tag, name)
 
     def handle_endtag(self, tag: str) -> None:
-        self.seen += [tag] if tag != "a" else []
+        self.seen += [tag] if tag not in ("a", "code") else []
 
     def handle_comment(self, data: str) -> None:
         self.seen.append("a comment")
