@@ -122,6 +122,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     needed_seconds: float | None = None  # seconds to measure the epochs that are still needed
     detectable_pct: float | None = None  # smallest slow-down that these epochs show with 90 % probability
     tail_pct: float | None = None  # change of the 90th percentile of calls, if more calls of `to` are slow
+    host_pct: float | None = None  # change of the host's time to enqueue a call, if the row is host-bound
     epochs: int = 0
     look: int = 0  # number of the last planned look; 0: none yet
     p: float | None = None  # p-value of "the change is within the threshold"

@@ -19,7 +19,7 @@ from abprof.report import rows
 from abprof.report.text import clean
 
 Line = dict[str, Any]  # column -> text, number, or None
-_JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectable_pct", "tail_pct", "read_pct",
+_JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectable_pct", "tail_pct", "host_pct", "read_pct",
            "clock_pct", "sustained_pct", "p", "discovery")  # fmt: skip
 
 

@@ -19,7 +19,8 @@ from abprof.verdict import waivers
 DETAILS_UP_TO = 300  # rows with an entry under "Cell by cell", those that need a person first
 Facts = list[tuple[str, str]]
 _CHANGES = {"device clock in the target's turns": "clock_pct", "change as the clocks read it": "read_pct",
-            "change without a pause": "sustained_pct", "change of the slowest tenth of calls": "tail_pct"}  # fmt: skip
+            "change without a pause": "sustained_pct", "change of the slowest tenth of calls": "tail_pct",
+            "change of the host's time to enqueue a call": "host_pct"}  # fmt: skip
 _TIMES = {"host, to enqueue": HOST, "without a pause": SUSTAINED, "wall clock": "wall"}
 Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 
@@ -126,10 +127,12 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterato
     for label, name in _CHANGES.items():
         if (pct := getattr(judged, name, None)) is not None:
             yield label, f"{pct:+.2f} %"
+    if judged and judged.verdict == "same" and judged.epochs:  # of E processes none shows a mode with 0.05^(1/E)
+        yield "processes that may differ unseen", f"at most {100 * (1 - 0.05 ** (1 / judged.epochs)):.0f} % (95 %)"
     known = [dict(_of_arm(run, row, seen)) if seen else {} for seen in sides]
     for label in dict.fromkeys(label for of in known for label in of):
         texts = [of.get(label) or NOT_RECORDED for of in known]
-        yield (label, texts[0]) if len(set(texts)) == 1 else (label, *texts)
+        yield (clean(label, 42), *(texts[:1] if len(set(texts)) == 1 else texts))
 
 
 def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
@@ -148,7 +151,7 @@ def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
             share = f", {100 * reached / best:.3g} %" if best else ""
             yield f"{unit} of {rate(best)}" if best else unit, f"{rate(reached)}{share}"
     times = {label: rows.value(seen, name) for label, name in _TIMES.items() if name != row.metric}
-    times |= {f"– {clean(name, 40)}": time for name, time in parts.all.items()}
+    times |= {f"– {name}": time for name, time in parts.all.items()}
     times |= {"– residual": parts.residual, "profiled": parts.total}
     yield from ((label, duration(time)) for label, time in times.items() if time is not None)
     if memory := rows.value(seen, "peak_mem_bytes"):
@@ -158,7 +161,7 @@ def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
         yield "error", f"{check.max_abs:.2g}{other}"
     elif check and not check.compared:
         yield "error", "not known: nothing was compared"
-    yield from ((clean(name, 40), sentences.fact(known)) for name, known in seen.facts.items())
+    yield from ((name, sentences.fact(known)) for name, known in seen.facts.items())
 
 
 # ---------------------------------------------------------------- facts: trust, method, machine, builds
@@ -243,7 +246,7 @@ def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
 
 
 def _where(run: Run) -> str:
-    """Return the names of the measured devices: `NVIDIA H200`, `NVIDIA A100, 2 x NVIDIA H200`."""
+    """Return the names and numbers of the measured devices, like `NVIDIA A100, 2 x NVIDIA H200`."""
     counted = Counter(machine.device for machine in run.machines.values()) or Counter([run.machine.device])
     return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counted.items())
 

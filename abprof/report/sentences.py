@@ -106,10 +106,11 @@ def _qualifier(row: Comparison) -> str:
     """Join the remarks on a verdict, such as its reasons, or the number of epochs that are still needed."""
     chance = row.verdict in ("slower", "faster") and not row.discovery
     margin = row.certifiable_pct
+    host = "" if row.host_pct is None else f"host-bound: the host takes {signed(row.host_pct, 0)}"
     could = "" if margin is None else f"the data show only: within {margin:.1f} %"
     more = "" if row.needed_epochs is None else f"may need {row.needed_epochs} epochs"
     more += "" if row.needed_seconds is None else f" ({row.needed_seconds:.0f} s more)"
-    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", could, more)))
+    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", host, could, more)))
 
 
 def note(row: Comparison | None) -> str:

@@ -33,6 +33,7 @@ TIME, HOST_TIME, CLOCK, WAIT = range(4)  # indexes of an arm's rows in Rounds.ar
 _FASTEST_CLOCK = 1e6  # MHz: readings above are errors
 _QUIETER = 0.8  # rescaled rounds are judged if their scatter is below this share of the scatter of rounds as measured
 _FEWEST_RATIOS = 6  # ratios at the first look, with two rounds an epoch and one round rejected
+_HOST_BOUND = 2.0  # host time over device time from which a row is host-bound
 _FEWEST_ROUNDS = 4  # rounds at the first look, with one round an epoch
 _MORE_SLOW_CALLS = 0.001  # largest p-value at which an arm has more slow calls (`CellData.tail`)
 _CLOCK_MISSING = 0.1  # largest share of turns that may lack a reading of the clock
@@ -265,6 +266,24 @@ class CellData:
             return None
         a, b = (np.concatenate([each[i] / np.median(each[0]) for each in pairs]) for i in (0, 1))
         return stats.percent(float(np.log(np.quantile(b, 0.9) / np.quantile(a, 0.9))))
+
+    def host_change(self, before: str, after: str, pct: float) -> float | None:
+        """Return the change of the host's time to enqueue a call, in per cent; None unless callers see the change.
+
+        Callers see the host if it takes twice as long as the device on one side. The 95 % interval of the change must
+        lie beyond `pct` per cent.
+        """
+        known = [[(block.outcomes[arm].host_ns if arm in block.outcomes else None) or 0.0 for arm in (before, after)]
+                 for block in self.blocks if block.rounds]  # fmt: skip
+        times = np.array([pair for pair in known if min(pair) > 0]).reshape(-1, 2)
+        device = [self.epoch_medians(before), self.epoch_medians(after)]
+        if self.metric == "wall" or len(times) < stats.LOOKS[0] or not all(device):
+            return None
+        if not any(np.median(times[:, i]) >= _HOST_BOUND * np.median(device[i]) for i in (0, 1)):
+            return None
+        change = stats.student_interval(np.log(times[:, 1] / times[:, 0]).tolist(), 0.05)
+        low, high = stats.band(pct)
+        return stats.percent(change.theta) if change.low > high or change.high < low else None
 
     def epoch_medians(self, arm: str, of: Quantity = "judged") -> list[float]:
         """Return the arm's median time in each epoch, ns per call."""

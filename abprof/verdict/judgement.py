@@ -244,8 +244,8 @@ def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
 def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
     """Return the verdict of `decide`, but None instead of `same` if only rescaling to one clock makes times the same.
 
-    Code that lowers the clock is slower: times as measured, or times without pauses, must lie within the threshold,
-    too.
+    Code that makes the GPU lower its clock is slower. So the change of times as measured, or of times without pauses,
+    must lie within the threshold, too.
     """
     before, after, threshold = pair.before, pair.after, run.options.threshold_of(data.cell.id)
     values = data.epoch_values(before, after)
@@ -301,6 +301,7 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         needed_seconds=(needed - len(values)) * fmean(seconds) if needed and seconds else None,
         detectable_pct=percent(could) if could is not None else None,
         tail_pct=tail,
+        host_pct=data.host_change(before, after, threshold) if settled is None else None,
         certifiable_pct=max(abs(percent(wide.low)), abs(percent(wide.high))) if certifiable and wide else None,
         clock_pct=percent(fmean(clocks)) if clocks else None,
         read_pct=percent(fmean(read)) if read else None,
@@ -367,8 +368,8 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
 
 
 def _sustained_contradicts(verdict: Verdict, slices: stats.Interval, theta: float, margin: float) -> bool:
-    """Whether the interval `slices`, of calls without pauses, lies outside the margin (if the verdict is `same`) or
-    shows a change opposite to the change `theta` (if the verdict is another)."""
+    """Whether `slices`, the interval of calls without pauses, contradicts the verdict. It contradicts `same` if it lies
+    outside the margin. It contradicts another verdict if it shows a change in the direction opposite to `theta`."""
     low, high = stats.band(margin) if verdict == "same" else (0.0, 0.0)
     up, down = slices.low > high, slices.high < low
     return (up or down) if verdict == "same" else (down if theta > 0 else up)

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from abprof.records import REPORTED, Block, Comparison, Turn
+from abprof.records import REPORTED, Block, Comparison, Outcome, Turn
 from abprof.verdict import decide, judge, stats
 from tests.blocks import block, epochs, head
 from tests.simulations.test_error_rates import upper
@@ -98,6 +98,25 @@ def test_slices_that_certainly_differ_contradict_same() -> None:
     assert row_of(turns).verdict == "same"
     row = row_of([*turns, *slices])
     assert (row.verdict, row.reasons[0]) == ("unclear", "power")
+
+
+# ---------------------------------------------------------------- the host takes longer than the device
+
+
+@pytest.mark.parametrize(("device_ms", "after", "seen"), [(0.02, 0.06, -62.5), (0.02, 0.16, None), (1.0, 0.06, None)])
+def test_a_host_bound_row_says_how_the_host_time_changed(device_ms: float, after: float, seen: float | None) -> None:
+    """By the device the target takes 23 % longer; a caller that waits for each call sees it take 62 % less."""
+    chance, made = random.Random(6), []
+    for epoch in range(1, 5):
+        each = block(epoch, {"base": device_ms, "target": 1.23 * device_ms}, metric="gpu_span")
+        hosts = [ms * 1e6 * chance.lognormvariate(0, 0.02) for ms in (0.16, after)]
+        outcomes = {arm: Outcome(status="ok", host_ns=ns) for arm, ns in zip(each.arms, hosts, strict=True)}
+        made.append(msgspec.structs.replace(each, outcomes=outcomes))
+    run = judge(head(), made)
+    row = only(run)
+    assert (row.verdict, round(row.pct)) == ("slower", 23)
+    assert row.host_pct == (seen and pytest.approx(seen, abs=3))
+    assert [one.kind for one in run.warnings].count("host_bound") == (seen is not None)
 
 
 # ---------------------------------------------------------------- some calls are slow
