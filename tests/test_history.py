@@ -96,7 +96,7 @@ def test_identical_code_is_a_change_of_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoil", "note"),
     [
-        (lambda run: '{"status": "complete"', "not a run of this abprof"),
+        (lambda run: '{"status": "complete"', "cannot be read"),
         (lambda run: json.dumps({**run, "sides": []}), "the run has no commit"),
         (lambda run: json.dumps(run)[:-1] + ', "more": ' + "[" * 3000 + "]" * 3000 + "}", "recursion"),
     ],

@@ -35,7 +35,7 @@ def test_cells_csv_is_no_profile(tmp_path, out):
     """Its commits and epochs would be keys: two runs had rows in common by chance alone."""
     cells = write(tmp_path / "cells.csv", "cell,workload,arm,side,variant,commit,epochs,latency_ms,tflops_per_sec",
                   "w/n=1,w,base,base,,abc,4,1.0,2.0")  # fmt: skip
-    with pytest.raises(AbprofError, match=r"cells\.csv: neither a dense nor .* abprof report RUN1 RUN2"):
+    with pytest.raises(AbprofError, match=r"cells\.csv: not a table of profiled cases.* abprof report RUN1 RUN2"):
         compare(cells, cells, out)
     assert not out.exists()
 
@@ -162,7 +162,7 @@ def test_our_own_profiles(tmp_path, out):
 @pytest.mark.parametrize(
     ("base", "target", "says"),
     [
-        ("a,b\n1,2\n", None, "neither a dense nor a block_sparse profile: its columns are a, b"),
+        ("a,b\n1,2\n", None, "not a table of profiled cases: its columns are a, b"),
         ("", None, "no rows"),
         (DENSE + "\n", None, "no rows"),
         (DENSE + "\n8192,full\n", None, "row 2 has fewer cells than the header"),

@@ -105,7 +105,7 @@ def test_a_picture_without_numbers_says_so_and_still_is_one():
         (("--format", "pdf"), "'pdf' is not one of html, md, csv, json, png, junit, legacy, artifact"),
         (("--format", "md", "--json"), "--format md with --json"),
         (("--format", "md", "--open"), "--format md with --open"),
-        (("--format", "legacy"), "no workload of this run has files in this format"),
+        (("--format", "legacy"), "no workload of this run has files for --format legacy"),
     ],
 )
 def test_what_does_not_go_together_is_refused(abprof, folder, args, says):
@@ -217,7 +217,7 @@ def test_two_runs_on_the_command_line(abprof, tmp_path):
     assert json.loads(abprof("report", *paths, "--json")[1])["rows"][0]["second"] == "not in this run"
     code, _, err = abprof("report", *paths, "--format", "html")
     assert code == 2
-    assert "two runs are compared in a table (--json prints the table as JSON)" in err
+    assert "--format html shows one run, but two are given (leave it out for a table, or give --json)" in err
     assert abprof("report", *paths, paths[0])[0] == 2
 
 
@@ -279,7 +279,7 @@ def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
     ("data", "says"),
     [
         ('{"schema": 3, "header": {"sentence": "Act."}}', "by a newer abprof (schema 3, this one reads 2)"),
-        ('{"schema": 1, "id": "cut he', "not JSON: Input data was truncated (the file was damaged after abprof wrote it"),
+        ('{"schema": 1, "id": "cut he', "damaged after abprof wrote it: not JSON: Input data was truncated (copy the run folder"),
         ('{"schema": 1, "settings": {"threshold": NaN}}', "invalid character"),
         ("", "not JSON: Input data was truncated"),
         (None, "no run here (a run folder holds run.json)"),

@@ -142,9 +142,9 @@ def test_a_changed_byte_costs_one_block_and_says_which(folder):
     ("data", "says"),
     [
         (b'{"schema": 3, "anything": []}', "newer abprof (schema 3, this one reads 2)"),
-        (b'{"schema": 1}', "not a run of this abprof"),
+        (b'{"schema": 1}', "damaged after abprof wrote it"),
         (b'{"schema": 1', "not JSON"),
-        (b"[]", "not a run of this abprof"),
+        (b"[]", "damaged after abprof wrote it"),
         (b"\xff\xfe", "not JSON"),
     ],
 )

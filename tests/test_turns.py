@@ -29,10 +29,8 @@ def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
     assert turns.pace("cpu", [3e9] * 2, [1.0] * 2, SETTINGS).rounds == turns.FEWEST
     assert turns.pace("cuda", [3e9] * 2, [1.0] * 2, QUICK).rounds == 4, "a single epoch shows its own scatter"
     assert many % 2 == 0
-    assert (
-        turns.pace("cuda", [3.6e6] * 2, [1.0] * 2, QUICK).rounds
-        < turns.pace("cuda", [3.6e6] * 2, [1.0] * 2, SETTINGS).rounds
-    )
+    quick, usual = (turns.pace("cuda", [3.6e6] * 2, [1.0] * 2, how).rounds for how in (QUICK, SETTINGS))
+    assert quick < usual
 
 
 def test_a_gpus_epoch_ends_when_its_time_on_the_wall_is_over() -> None:
@@ -41,8 +39,8 @@ def test_a_gpus_epoch_ends_when_its_time_on_the_wall_is_over() -> None:
     assert pace.rounds * 45e-6 * pace.calls * 3 < pace.seconds, "by the calls' own time all rounds fit in"
     assert [pace.over(rounds, pace.seconds) for rounds in (6, 7, 8, 9, 10)] == [False, False, True, False, True]
     assert not pace.over(100, 0.99 * pace.seconds)
-    assert turns.pace("simulated", [45_000.0] * 3, [1e6] * 3, SETTINGS).seconds == math.inf
-    assert turns.pace("cpu", [45_000.0] * 3, [1e6] * 3, SETTINGS).seconds == math.inf
+    others = [turns.pace(kind, [45_000.0] * 3, [1e6] * 3, SETTINGS) for kind in ("simulated", "cpu")]
+    assert [pace.seconds for pace in others] == [math.inf] * 2
 
 
 @pytest.mark.parametrize("arms", [2, 3, 4])

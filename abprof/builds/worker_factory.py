@@ -201,8 +201,8 @@ class WorkerFactory:
         network: bool = False,
         epoch: int | None = None,
     ) -> Worker:
-        """Start a worker for the build at `place` in `epoch`, or a builder if `epoch` is None. Raises WorkerDied.
-        `network`: allow network access in a sandbox."""
+        """Start a process for the build in the folder `place`: a worker for `epoch`, or a builder if `epoch` is None.
+        `network`: allow network access in a sandbox. Raises WorkerDied if the process cannot be started."""
         room = self.scratch / side
         room.mkdir(exist_ok=True)
         return self._started(

@@ -200,7 +200,8 @@ def _pythons(texts: Sequence[str], option: str) -> dict[str, str]:
 _BEYOND = f"Larger changes are slower or faster; default: {GPU_THRESHOLD:g} % on a GPU, {CPU_THRESHOLD:g} % on a CPU."
 _WITHIN = f"Changes of time within PCT are `same`; default: {GPU_MARGIN:g} % on a GPU, {CPU_MARGIN:g} % on a CPU."
 _FOR = f"Longest time for measuring, e.g. 90s, 1.5h; default: abprof.toml's, or {DEFAULT_BUDGET}."
-_OUTSIDE = "Check outputs in each side's process (default), or outside: also in a process without code under test."
+_OUTSIDE = "Check outputs inside each side's process (default), or outside: also in a process without any side's code."
+_FAILS = "Verdicts that fail a run: slower,broken (exit code 1; default), unclear (exit code 4); never: exit code 0."
 _PROBE = "After timing, profile changed cells: with torch.profiler, Nsight Compute or perf."
 _SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean, if bubblewrap starts."
 _VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
@@ -214,11 +215,11 @@ _PANELS = {
         many("--workloads", "NAME|PATH", "Only these workloads, or the workloads of a file or folder."),
         text("--workloads-from", "base|target|PATH", "Side or folder to take workloads from; default: working tree."),
         text("--preset", "NAME", "Matrix of cells: smoke, default, full, ..."),
-        many("--only", "AXIS=VALUE|GLOB", "Only these cells; verdict=... chooses among cells of a finished run."),
+        many("--only", "AXIS=VALUE|GLOB", "Only these cells; of a finished run also by verdict: slower,unclear."),
         many("--set", "AXIS=V1,V2", "Replace the values of an axis."),
-        many("--cell", "ID", "Exactly these cells, in any preset or none."),
+        many("--cell", "ID", "Exactly these cells, even if the preset lacks them."),
         flag("--peers", "Also measure peers (library functions); default: yes.", "--peers/--no-peers", default=True),
-        many("--peer", "NAME|all", "Only these peers; all: also slow peers.", _names),
+        many("--peer", "NAME|all", "Only these peers, not a workload's DEFAULT_PEERS; all: every peer.", _names),
         flag("--all", "Also measure and show cells whose code is unchanged."),
     ),
     "Measuring": (
@@ -253,7 +254,7 @@ _PANELS = {
     ),
     "Output": (
         text("--runs-dir", "PATH", "Parent of run folders; default: runs/ of the repository."),
-        text("--fail-on", "WHAT", "Exit with 1 for: slower,broken (default), unclear; or never.", _fail_on),
+        text("--fail-on", "VERDICT,...|never", _FAILS, _fail_on),
         flag("--dry-run", "Show what would be done; change nothing."),
         flag("--json", "Print JSON."),
         flag("--quiet", "Print only warnings and the result.", "--quiet", "-q"),

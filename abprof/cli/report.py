@@ -43,8 +43,8 @@ def report(
         raise AbprofError(f"--format {format} with {other}", advice="leave one of them out")
     if len(runs) == 2:
         if values["open"] or format not in (None, "json"):
-            advice = "--json prints the table as JSON"
-            raise AbprofError("two runs are compared in a table", where="abprof report", advice=advice)
+            what = f"{'--open' if values['open'] else f'--format {format}'} shows one run, but two are given"
+            raise AbprofError(what, where="abprof report", advice="leave it out for a table, or give --json")
         _compare(runs, json=bool(values["json"] or format))
     elif format:
         _print(format, Path(runs[0]))
@@ -111,7 +111,7 @@ def compare_csv(
 
 @app.command("scripts", short_help="Write scripts for nsys, ncu and abprof.")
 @takes(
-    text("--out", "DIR", "Folder for the scripts; default: RUN/scripts, or abprof-scripts."),
+    text("--out", "DIR", "Folder for the scripts; default: RUN/scripts; without a run ./abprof-scripts."),
     *("repo", *(name for name in MATRIX if name != "kernels"), "device", "python", "quiet"),
 )
 def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:

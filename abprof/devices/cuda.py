@@ -154,7 +154,6 @@ class CudaDevice(Device):
         return None
 
     def _processes(self) -> list[tuple[int, str]]:
-        """Return (id, name) of each process on the GPU."""
         return [(p.pid, _process_name(p.pid)) for p in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:

@@ -189,7 +189,7 @@ class Executor:
         raise NotImplementedError
 
     def gone(self) -> dict[int, str]:
-        """Return shard's number -> how its program ended, of the programs that ended since the last call."""
+        """Return how programs ended since the last call, as {number of the shard: how its program ended}."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -223,7 +223,7 @@ class LocalExecutor(Executor):
         self._programs[shard.number] = Program([*argv, "--with", str(os.getpid())], env=os.environ, log=log)
 
     def gone(self) -> dict[int, str]:
-        """Return ended programs. First ends silent ones, because a suspended program would never exit by itself."""
+        """Return how programs ended. First end programs that were silent for long: a suspended program never exits."""
         limit, found = self.place.options.build_timeout + 10 * self.place.options.timeout, {}
         for number, program in list(self._programs.items()):
             file, now = self.folder / f"{number}.jsonl", time.monotonic()

@@ -43,7 +43,7 @@ _Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process 
 
 @dataclass
 class Timeouts:
-    """Which operations gave no answer within --timeout, and in which epochs. A control counts as base's operation."""
+    """Operations that timed out (--timeout), and their epochs. A time-out of the control is counted as one of base."""
 
     epochs: dict[tuple[str, str, str, str], set[int]] = field(default_factory=dict)
 

@@ -203,7 +203,7 @@ def _first(side: _Side, timeout: float, view: View) -> _Ended:
     """Run the command once to fill the side's caches and to learn the cells' names. The times are not used."""
     ended = _run(side, "at first, not counted", timeout)
     ok = ended.status == "ok"
-    result = plural(len(ended.times), "name") if ok else f"{ended.status}, {ended.reason}"
+    result = f"times of {plural(len(ended.times), 'name')}" if ok else f"{ended.status}, {ended.reason}"
     seconds = (ended.ended - ended.began) / 1e9
     view.say(f"{side.id}: the command took {seconds:.1f} s: {result}", style="" if ok else "red")
     return ended
@@ -244,7 +244,7 @@ def epochs(
         new = [name for each in ended.values() for name in each.times if name not in bench.names]
         if new and not warned:
             warned = True
-            warn(f"{len(set(new))} names are left out: the command's first run did not print them ({new[0][:80]!r})")
+            warn(f"left out the times of {plural(len({*new}), 'name')} that no first run printed, like {new[0][:80]!r}")
         start, end = min(each.began for each in ended.values()), max(each.ended for each in ended.values())
         bad = dict.fromkeys(why for begin, stop, why in device.bad_times() if begin <= end and stop >= start)
         state = device.state()
@@ -350,7 +350,7 @@ def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
     if ended.status != "ok":
         return Outcome(status=ended.status, reason=ended.reason, log=log)
     if name not in ended.times:
-        return Outcome(status="missing", reason="the command did not print this name", log=log)
+        return Outcome(status="missing", reason="the command printed no time with this cell's name", log=log)
     bad = next((ns for ns in ended.times[name] if not 0 < ns <= LONGEST_CALL), None)
     if bad is not None:
         return Outcome(status="crash", reason=f"the command printed {bad / 1e6:g} ms, which is no valid time", log=log)
@@ -399,7 +399,7 @@ def read(text: str) -> tuple[dict[str, list[float]], float]:
     if count > MOST_TIMES:
         raise ValueError(f"the command printed more than {MOST_TIMES} timings: print a median for each name")
     if len(times) > MOST:
-        raise ValueError(f"the command printed {len(times)} names; at most {MOST} are allowed")
+        raise ValueError(f"the command printed times for {len(times)} names; at most {MOST} names are allowed")
     return times, last_digit if math.isfinite(last_digit) else 0.0
 
 

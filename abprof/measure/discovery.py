@@ -217,9 +217,9 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
 
 
 def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str) -> Toolchain:
-    """Return the versions of compilers and libraries that builds depend on, and the worker's installed packages.
+    """Return a Toolchain: `versions` of compilers and libraries that builds depend on, and the worker's `packages`.
 
-    `packages` is empty if the worker fails to list them.
+    `packages` is empty if the worker fails to list what is installed. `kind`: the device's kind, `cuda` or `cpu`.
     """
     facts, env = ready.facts, factory.env
     chain = {**ready.versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}

@@ -47,7 +47,8 @@ class Budget:
         return self.fixed + share * self.more <= self.left
 
     def charge(self, seconds: float, once: float, more: float, share: float) -> None:
-        """Subtract an epoch's `seconds`. Of these, `once` do not recur, and `more` were for optional rounds."""
+        """Subtract an epoch's `seconds`, and estimate the next epoch from them. Of `seconds`, `once` do not recur, and
+        `more` were for optional rounds, of which the epoch measured the part `share`."""
         self.left -= seconds
         self.done += 1
         self.fixed = max(0.0, seconds - once - more)

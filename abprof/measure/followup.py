@@ -198,9 +198,10 @@ def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
 
 
 def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> tuple[int, _Rounds]:
-    """Measure a slice of every arm, then again in reverse order; return the number of calls in a slice, and two rounds.
+    """Measure a slice (a second of calls without pauses) of every arm, then a second slice in reverse order of arms.
 
-    All arms make the same number of calls. The first arm changes with the epoch. Raises WorkerFault, WorkerDied.
+    Return the number of calls in a slice, equal for all arms, and both rounds of turns. The first arm changes with the
+    epoch. Raises WorkerFault if a time is impossible or a call fails, WorkerDied if a worker ends.
     """
     call_ns, params, seed = 0.0, dict(cell.params), plan.run.options.seed
     for arm in turns.ranked(arms, epoch - 1):

@@ -92,7 +92,7 @@ class Block(Record, frozen=True, kw_only=True):
         for number, row in enumerate(self.rounds):
             for turn in row:
                 if not 0 <= turn.arm < len(self.arms):
-                    raise ValueError(f"a turn has arm {turn.arm}, but the block has {len(self.arms)} arms")
+                    raise ValueError(f"a turn names arm number {turn.arm}, but the block has {len(self.arms)} arms")
                 if any(isinstance(value, int) and abs(value) >= 2**63 for value in msgspec.structs.astuple(turn)):
                     raise ValueError("a turn has an integer of more than 64 bits")
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):

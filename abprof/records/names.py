@@ -49,7 +49,7 @@ def safe_label(label: str, taken: Set[str], commit: str) -> str:
 
 
 def row_file(cell: str, variant: str) -> str:
-    """Return CELL-HASH, a prefix for names of files about one cell and variant, which no other shares."""
+    """Return a file-name prefix for a cell and variant: their readable names, then a hash that no other pair has."""
     row = f"{cell} {variant}".strip()
     digest = blake2b(row.encode(errors="replace"), digest_size=4).hexdigest()
     return f"{safe_label(row, set(), digest)}-{digest}"

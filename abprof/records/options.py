@@ -76,7 +76,7 @@ class File(Tables, frozen=True):
         return place_of(key, self.name, self.lines)
 
     def of(self, root: Path) -> Self:
-        """Return the tables with absolute paths of interpreters. Relative paths start at the folder `root`."""
+        """Return a copy whose `[python]` table has absolute paths. Relative paths start at `root`; bare names stay."""
         whole = {
             side: str(root.absolute() / os.path.expanduser(name)) if "/" in name else name  # noqa: PTH111 - an unknown ~user stays as it is
             for side, name in self.python.items()

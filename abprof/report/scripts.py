@@ -102,7 +102,7 @@ def _word(value: Any) -> Markup:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise AbprofError("not valid UTF-8", where=repr(text), advice="exclude the cell with --only") from None
+        raise AbprofError("not valid UTF-8", where=repr(text), advice="choose other cells: --only AXIS=VALUE") from None
     if "\0" in text:
-        raise AbprofError("this text has a NUL character", where=repr(text), advice="exclude the cell with --only")
+        raise AbprofError("contains a NUL character", where=repr(text), advice="choose other cells: --only AXIS=VALUE")
     return Markup(shlex.quote(text))  # noqa: S704

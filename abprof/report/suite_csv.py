@@ -129,7 +129,7 @@ class Suite:
 
 
 def files(run: Run) -> dict[str, str]:
-    """Return {file name: CSV text}: a profile for each suite and side, a comparison for each suite and target."""
+    """Return {file name: CSV text}: per suite, each side's times (a profile) and each target's comparison with base."""
     labels = safe_labels((side.label, side.commit) for side in run.sides)
     sides = {side.id: label for side, label in zip(run.sides, labels, strict=True)}
     made = {}
@@ -372,9 +372,9 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
     mode, needed = next(known, ("", ()))
     if not mode or "arm" in base.columns:  # cells.csv: commits stand before its values, and would be keys
         found = ", ".join(base.columns[:12])
-        wanted = "mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
-        raise AbprofError(f"neither a dense nor a block_sparse profile: its columns are {found}", where=str(base.path),
-                          advice=f"a profile has {wanted}; to compare two runs: abprof report RUN1 RUN2")  # fmt: skip
+        keys = "cell,variant or mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
+        raise AbprofError(f"not a table of profiled cases: its columns are {found}", where=str(base.path),
+                          advice=f"expected columns {keys}; to compare two runs: abprof report RUN1 RUN2")  # fmt: skip
     for name in needed:
         if name not in target.columns:
             raise AbprofError(f"no column {name!r}, which {base.path} has", where=str(target.path))

@@ -78,7 +78,7 @@ class Repository:
 
     @cached_property
     def store(self) -> Path:
-        """Return the path of abprof's clone, created at first use. Raises AbprofError if `path` is a partial clone."""
+        """Return abprof's clone, made at first use. Raises AbprofError if the user's repository is a partial clone."""
         if self.reader.maybe("config", "--get-regexp", r"^remote\..*\.promisor$"):
             what = "a partial clone (--filter) lacks objects that abprof borrows"
             raise AbprofError(what, where=str(self.path), advice="use a clone without --filter")

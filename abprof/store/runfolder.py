@@ -33,7 +33,7 @@ EVIDENCE = "evidence.jsonl"
 LOGS = "logs"
 _NOTES = "unfinished"  # folder in the state folder, with a locked file for each running run
 _IGNORE_ALL = "*\n"
-_COPY_AGAIN = "the file was damaged after abprof wrote it; copy the run folder again from where abprof wrote it"
+_COPY = "copy the run folder again from where abprof wrote it"
 _Line = TypeVar("_Line", Block, Finding)
 
 
@@ -177,7 +177,7 @@ def sweep(state: Path, runs_dir: Path | None = None) -> list[str]:
 
 
 def read(path: Path) -> tuple[Run, list[Block], list[str]]:
-    """Read a run. Return the run, its valid blocks in file order, and notes about lines and blocks left out.
+    """Return a run, its valid blocks (each: one cell's rounds in one epoch) in file order, and notes on lines left out.
 
     `path`: the run folder or its run.json. Raises AbprofError if run.json is missing, invalid or from a newer abprof.
     """
@@ -236,7 +236,7 @@ def _read_run(data: bytes, file: Path) -> Run:
     try:
         loose: Any = msgspec.json.decode(data)
     except UNREADABLE as error:
-        raise AbprofError(f"not JSON: {error}", where=str(file), advice=_COPY_AGAIN) from None
+        raise AbprofError(f"damaged after abprof wrote it: not JSON: {error}", where=str(file), advice=_COPY) from None
     schema = loose.get("schema") if isinstance(loose, dict) else None
     if isinstance(schema, int) and schema > SCHEMA:
         what = f"written by a newer abprof (schema {schema}, this one reads {SCHEMA})"
@@ -244,8 +244,8 @@ def _read_run(data: bytes, file: Path) -> Run:
     try:
         return msgspec.convert(upgraded(loose), Run)
     except (*UNREADABLE, KeyError, TypeError, AttributeError) as error:
-        what = f"lacks {error}" if isinstance(error, KeyError) else str(error)
-        raise AbprofError(f"not a run of this abprof: {what}", where=str(file), advice=_COPY_AGAIN) from None
+        what = f"no field {error}" if isinstance(error, KeyError) else str(error)
+        raise AbprofError(f"damaged after abprof wrote it: {what}", where=str(file), advice=_COPY) from None
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:

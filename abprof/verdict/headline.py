@@ -29,7 +29,7 @@ _VERDICTS = ("slower", "faster", "slight", "same", "unclear", "broken", "unsuppo
 
 
 def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) -> Header:
-    """Return a run's summary. `rows` compare base with targets, `controls` base with itself, `within` variants."""
+    """Summarise a run. `rows` compare base and targets, `controls` base and itself, `within` variants of one side."""
     tested = self_comparisons(rows, controls)
     outside, inside = len(beyond_margin(run, cells, tested)), sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows) | {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
@@ -205,7 +205,7 @@ def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, a
 
 
 def _lead(counts: Counts, margin: float) -> str:
-    """Return the beginning of the summary's sentence: what the user should do, and why a run gives no answer."""
+    """Return the first words of the summary: what the user should do, and if the run cannot be trusted, why."""
     if counts.get("tampered"):
         return f"Do not act on this run, {plural(counts['tampered'], 'file')} that it rests on changed while it ran"
     if counts.get("controls_outside"):
@@ -276,6 +276,10 @@ _WARNINGS = {
         "more calls of the target are slow: the slowest tenth by up to {most:+.1f} %, the median by less",
         "the verdict uses the median; report.html shows both changes in the cell's detail",
     ),
+    "host_bound": (
+        "{n} rows are host-bound: the host's time to enqueue a call changed by {most:+.0f} %, beside the device's time",
+        "callers that wait for each call (triton.testing.do_bench) see the host's time; a CUDA graph avoids that time",
+    ),
     "dependent": (
         "successive epochs depend on each other (autocorrelation {lag:+.2f}): intervals are too narrow",
         "load or temperature may change over minutes; run again when the machine is quiet",
@@ -332,6 +336,8 @@ def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
     fast = [row for row in rows if row.verdict == "faster" and _too_fast(run, cells[row.cell], row)]
     yield from _rows("roofline", fast, where=plural(len({row.cell for row in fast}), "cell"))
     yield from _rows("tail", because["tail"], most=max((r.tail_pct or 0.0 for r in because["tail"]), default=0.0))
+    bound = [row for row in rows if row.host_pct is not None]
+    yield from _rows("host_bound", bound, most=max((r.host_pct or 0.0 for r in bound), key=abs, default=0.0))
     dependence = stats.lag_one([cells[row.cell].epoch_values(row.from_, row.to) for row in rows])
     if dependence is not None:
         yield _warning("dependent", lag=dependence)

@@ -204,7 +204,7 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Return the presets: `smoke` (first x value), `default` and `full` (all of them), each with all lines."""
+        """Return the presets: `smoke` has the first x value, `default` and `full` all; each has all line values."""
         _, one = self._marked(self.described())
         points = [tuple(map(_plain, point)) for point in _points(one)]
         lines = {one.line_arg: [_plain(line) for line in one.line_vals]}
@@ -279,7 +279,7 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Return the presets, each with all tests that use the fixture `benchmark`. Raises ValueError if none does."""
+        """Return presets, each with all tests that use the fixture `benchmark`. Raises ValueError if no test does."""
         tests = list[str]()
 
         def collected(items: list[Any]) -> None:
@@ -391,7 +391,7 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
-        """Return the presets `smoke` (first input), `default` and `full` (all inputs), each with all methods."""
+        """Return the presets: `smoke` has the first input, `default` and `full` all; each has all methods."""
         every = functools.cache(self._axes)
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 

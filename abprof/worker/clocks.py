@@ -313,7 +313,7 @@ class Records:
         self._ns += sum(int(one.end) - int(one.start) for one in activities if int(one.kind) in known)
 
     def drained(self) -> float:
-        """Return the summed durations (ns) since the last call of `drained`. The device must be idle."""
+        """Return the total duration (ns) of kernels, copies and fills since the last call. The device must be idle."""
         self._cupti.activity_flush_all(1)  # CUPTI_ACTIVITY_FLAG_FLUSH_FORCED: flush buffers that are not full, too
         ns, self._ns = self._ns, 0
         return float(ns)

@@ -35,7 +35,6 @@ class Watch:
             self._knobs.runtime.kernel_load_end_hook.add(self._loaded)
 
     def _compiled(self, *, src: Any, metadata: Any, metadata_group: Any, times: Any, cache_hit: bool) -> None:
-        """Record a kernel that Triton compiled or found in its cache."""
         name, code_hash = str(metadata.get("name") or getattr(src, "name", "kernel")), str(metadata.get("hash", ""))
         binary = next((path for file, path in (metadata_group or {}).items() if file.endswith(".cubin")), "")
         path, digest = "", code_hash
@@ -61,7 +60,7 @@ class Watch:
 
     @contextlib.contextmanager
     def launches(self) -> Iterator[list[tuple[str, str]]]:
-        """List the kernels that Triton launches within the block, as (name, key in `kernels`, or "" if unknown)."""
+        """Yield a list that gets a pair for each launch in the `with` block: kernel name, key in `kernels` or ""."""
         seen: list[tuple[str, str]] = []
 
         def launched(metadata: Any) -> None:

@@ -268,9 +268,9 @@ def _plain(value: Any) -> Any:
 
 @contextlib.contextmanager
 def nvtx(names: Sequence[str], calls: Sequence[str] = ()) -> Iterator[None]:
-    """Run the block in nested NVTX ranges of these names, and mark its `record_function` ranges in NVTX too.
+    """Put the `with` block into nested NVTX ranges called `names`, and mark its `record_function` ranges in NVTX too.
 
-    `calls`: more names for the range around each call. Without NVTX, nothing is marked. Each range is opened twice: as
+    `calls`: names of more ranges around each call. If torch has no NVTX, nothing is marked. Each range opens twice: as
     push/pop (`NAME/` in ncu's filter) and as start/end (`NAME`), which covers autograd's threads too. torch's
     `emit_nvtx` would rename ranges, and does nothing under torch's profiler.
     """

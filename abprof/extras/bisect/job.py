@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -181,7 +181,7 @@ def _searches(of: Bisection) -> dict[Row, Ask | tuple[Finding, ...]]:
     return {row: next_ask for row, next_ask in first.items() if isinstance(next_ask, Ask)}
 
 
-def _searched(of: Bisection, row: Row, given: Iterable[tuple[Step, Answer]]) -> Ask | tuple[Finding, ...]:
+def _searched(of: Bisection, row: Row, given: Sequence[tuple[Step, Answer]]) -> Ask | tuple[Finding, ...]:
     steps = search(of.history(of.kernels[row.cell]), of.bad, stats.band(of.threshold[row.cell])[1])
     rest = iter(given)
     try:
@@ -191,8 +191,8 @@ def _searched(of: Bisection, row: Row, given: Iterable[tuple[Step, Answer]]) -> 
                 raise ValueError(f"run {step.run} does not answer the question about {row.label}")
             ask = steps.send(answer)
     except StopIteration as done:
-        if next(rest, None):
-            raise ValueError(f"{row.label} has more answers than questions") from None
+        if more := len(list(rest)):
+            raise ValueError(f"{row.label}: {more} of {len(given)} answers came after the search ended") from None
         return tuple(done.value)
     return ask
 
@@ -406,7 +406,7 @@ def _ends(place: RunContext) -> tuple[Side, Side]:
     good, bad = place.sides
     for end in (good, bad):
         if end.kind != "commit":
-            raise AbprofError("not a commit", where=end.spec, advice="name a ref")
+            raise AbprofError("not a commit", where=end.spec, advice="bisect needs a branch, a tag or a commit")
     if good.commit == bad.commit:
         raise AbprofError(f"GOOD and BAD are both commit {good.commit[:10]}", where=f"{good.spec} {bad.spec}")
     common = place.commits.merge_base(good.commit, bad.commit)

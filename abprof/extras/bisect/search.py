@@ -117,8 +117,8 @@ class History:
         return found
 
     def path(self, old: str, new: str, without: Set[str] = frozenset()) -> tuple[str, ...]:
-        """Return the first-parent chain up to `new`, oldest first. It begins with `old` if `new` descends from `old`,
-        else with an ancestor of `old`. A chain that reaches a commit of `without` begins there."""
+        """Return the chain of first parents that ends with `new`, oldest first. It begins with `old` if `new` descends
+        from `old`, else with the newest ancestor of `old` on it; or with a commit of `without`, if that is newer."""
         known, later = self.until(old) | without, {old}
         for link in self.links.values():
             if not later.isdisjoint(link.parents):

@@ -57,7 +57,7 @@ def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = ""
 
 
 def title(notice: Notice) -> str:
-    """Return the answer in one line, with "Weaker guarantee." at the end if the run left something unchecked."""
+    """Return the sentence that sums up the run, with "Weaker guarantee." at the end if a usual guarantee is missing."""
     return _sentence(notice) + (" Weaker guarantee." if notice.lacking else "")
 
 

@@ -264,7 +264,7 @@ def _pull_of(repo: Repository, event: Event) -> int:
     if len(found) != 1:
         what = f"{len(found)} open pull requests have" if found else "no open pull request has"
         where = f"commit {event.head[:10]} of {event.repo}"
-        raise AbprofError(f"{what} this head", where=where, advice="name the number with --pr")
+        raise AbprofError(f"{what} this head", where=where, advice="give the pull request's number: --pr N")
     return found[0]
 
 

@@ -109,7 +109,7 @@ class Notice(Record, frozen=True, kw_only=True):
 
     @property
     def head(self) -> str:
-        """Return the commit of the first target, which `answer` is about."""
+        """Return the commit of the first target: the pull request's head when it was measured."""
         return self.targets[0].commit
 
     @property

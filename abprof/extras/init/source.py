@@ -119,7 +119,7 @@ def _measurable(one: Function) -> bool:
 
 
 def _learn(found: Found, function: Function, depth: int) -> None:
-    """Add to `function` what the functions that it calls show: launched kernels, and the shapes of its parameters."""
+    """Add to `function` what calls show, followed `depth` levels deep: launched kernels, and shapes of tensors."""
     function.kernels |= function.names & found.kernels
     for callee, places in found.callees(function) if depth else ():
         _learn(found, callee, depth - 1)

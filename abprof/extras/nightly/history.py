@@ -117,7 +117,7 @@ def read_history(runs_dir: Path) -> History:
                 found.append(night)
         except (OSError, ValueError, *UNREADABLE) as error:
             why = " ".join(str(error).split())[:300]
-            notes.append(f"{file.parent.name}: not a run of this abprof: {why}; left out")
+            notes.append(f"{file.parent.name}: left out, because its {RUN} cannot be read: {why}")
     found.sort(key=lambda pair: (pair[0].series, pair[0].number))
     return History(found, tuple(notes))
 

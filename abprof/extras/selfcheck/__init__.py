@@ -45,7 +45,7 @@ def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
 
 
 def read(folder: Path) -> Selfcheck:
-    """Compute the result from the blocks in a selfcheck's run folder, write the result there and return it."""
+    """Judge the rounds in a selfcheck's run folder. Write selfcheck.json and selfcheck.md there; return the result."""
     head, blocks, _ = store.read(folder)
     found = examine(head, blocks)
     (folder / "selfcheck.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))

@@ -21,7 +21,7 @@ def build(*, verbose: bool) -> None:
 
 def call(op: str, *tensors: torch.Tensor, wanted: int, percent: float) -> torch.Tensor:
     """Run `op` and return its result, which is in the last of `tensors` (float32). `chain` sets x to x / 2 + 1 / 2
-    `wanted` times; `copy` copies `wanted` elements of the first tensor. If SHARE is 1, both do `percent` % more."""
+    `wanted` times; `copy` copies `wanted` elements of the first tensor. Both do SHARE x `percent` % more work."""
     steps = wanted + math.ceil(wanted * percent / 100 * SHARE)
     getattr(_backend(tensors[-1].is_cuda), op)(*tensors, steps)
     return tensors[-1]
