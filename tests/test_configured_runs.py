@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
+from abprof.system import certificate
 from tests.simulated.lab import Lab, loose
-from tests.simulated.scenario import Scenario, Time, Workload
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}, "small": {"case": ["a"]}})
 SIZED = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}})
@@ -265,3 +266,29 @@ def test_in_ci_the_workloads_are_those_of_base(lab: Lab, monkeypatch: pytest.Mon
     epochs = first.row("w/case=a").epochs
     again = lab.command("rerun", str(first.folder), "--repo", root)
     assert again.row("w/case=a").epochs > epochs, "the judge was found in base's worktree"
+
+
+def test_in_ci_a_slow_down_fails_a_run_only_where_this_boot_passed_a_selfcheck(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wrong output fails it anywhere: no clock is asked for that."""
+
+    def ended() -> tuple[int, str]:
+        done = lab.abprof("main", "fast")
+        assert done.run.uncertified in "".join(one.text for one in done.run.warnings if one.kind == "uncertified")
+        return done.code, done.run.uncertified
+
+    assert ended() == (1, ""), "by hand"
+    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
+    assert ended() == (4, "this machine has passed no selfcheck")
+    certificate.keep(lab.state, "simulated", "", "run", "")
+    assert ended() == (1, "")
+    certificate.keep(lab.state, "simulated", "", "run", "2 false alarms on unchanged code")
+    assert ended() == (4, "this machine failed its last selfcheck (2 false alarms on unchanged code)")
+    certificate.keep(lab.state, "simulated", "550.1", "run", "")
+    assert ended() == (4, "this machine has passed no selfcheck since its driver was changed")
+    (file,) = (lab.state / "certificates").iterdir()
+    file.write_text(file.read_text().replace('"boot":"', '"boot":"an earlier '))
+    assert ended() == (4, "this machine has passed no selfcheck since it was booted")
+    lab.set(replace(PLANTED, faults=[Fault("wrong", "check", side="target")]))
+    assert lab.abprof("main", "fast").code == 1

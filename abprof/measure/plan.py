@@ -40,7 +40,7 @@ from abprof.records import (
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import Repository
-from abprof.system import paths
+from abprof.system import certificate, paths
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
@@ -253,6 +253,8 @@ def _sandbox(factory: WorkerFactory) -> str:
 
 def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
     """Return the header of a new run: run.json without results. `rest`: fields about the code under test."""
+    machine = place.device.machine()
+    lacks = certificate.lacking(place.state, machine.uuid or machine.device, machine.facts.get("driver", ""))
     return Run(
         schema=SCHEMA,
         id=place.id,
@@ -262,7 +264,8 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
         sides=place.sides,
         waivers=place.waivers,
         night=place.options.night,
-        machine=place.device.machine(),
+        machine=machine,
+        uncertified=lacks if os.environ.get("CI") else "",
         arms=(),
         **rest,
     )

@@ -175,6 +175,7 @@ class Run(Record, frozen=True, kw_only=True):
     builds: tuple[Build, ...] = ()
     machine: Machine  # the first, in a run on several devices
     machines: dict[str, Machine] = {}  # name of the device's lease -> machine; {}: a run on one device
+    uncertified: str = ""  # in CI: why a slow-down on this machine must not fail the run; "": it may
     losses: tuple[Loss, ...] = ()
     versions: dict[str, str] = {}
     toolchains: dict[str, Toolchain] = {}  # side id -> toolchain; {} in older runs

@@ -34,6 +34,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
     outside, inside = len(beyond_margin(run, cells, tested)), sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows) | {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
     counts["tampered"] = sum(one.falsifies for one in run.touched)
+    counts |= {"uncertified": 1} if run.uncertified else {}
     measured = any(row.pct is not None or row.verdict != "unclear" for row in rows)
     if not rows:
         measured = any(data.epoch_medians(arm) for data in cells.values() for arm in data.states)
@@ -138,9 +139,10 @@ def answer(counts: Counts, *, measured: bool) -> Answer:
     """Return what the user should do: `act`, `confirm` first, or nothing (`fine`); `unjudged`: no answer yet."""
     if not measured or counts.get("controls_outside") or counts.get("tampered"):
         return "unjudged"
-    if counts.get("broken") or certain(counts, "slower"):
+    slower = certain(counts, "slower")
+    if counts.get("broken") or (slower and not counts.get("uncertified")):
         return "act"
-    if counts.get("suspect_slower") or counts.get("worth_confirming"):
+    if slower or counts.get("suspect_slower") or counts.get("worth_confirming"):
         return "confirm"
     return "unjudged" if _mostly_undecided(counts) else "fine"
 
@@ -168,8 +170,10 @@ def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
         return Exit.OK
     if counts["controls_outside"] or counts["tampered"]:
         return Exit.UNTRUSTED
-    if ("slower" in fail_on and certain(counts, "slower")) or ("broken" in fail_on and counts["broken"]):
+    if "broken" in fail_on and counts["broken"]:
         return Exit.SLOWER
+    if "slower" in fail_on and certain(counts, "slower"):
+        return Exit.UNTRUSTED if run.uncertified else Exit.SLOWER
     doubtful = "unclear" in fail_on and any(counts[k] for k in ("unclear", "undecided", "suspect_slower"))
     return Exit.UNTRUSTED if doubtful or _mostly_undecided(counts) else Exit.OK
 
@@ -244,6 +248,10 @@ _WARNINGS = {
         "{controls}: two copies of the same code differ beyond the margin, by up to {worst:.2f} %",
         "something on this machine favours one worker; find the cause before you trust any verdict of this run",
     ),
+    "uncertified": (
+        "{n} slower, but exit code 4 in place of 1: {why}",
+        "run `abprof selfcheck --preset ci` on this machine; repeat that after each boot and driver change",
+    ),
     "proof": (
         "a worker loaded code from outside its own side",
         "times of this code are not shown; look for an editable install or a path that points elsewhere",
@@ -309,6 +317,8 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
     out = beyond_margin(run, cells, self_comparisons(rows, controls))
     worst = max((abs(row.pct or 0.0) for row in out), default=0.0)
     yield from _rows("untrusted", out, controls=plural(len(out), "control"), worst=worst)
+    slower = [row for row in rows if row.verdict == "slower" and row.discovery and "waived" not in row.reasons]
+    yield from _rows("uncertified", slower if run.uncertified else [], why=run.uncertified)
     yield from _arms("proof", cells, lambda state: state.proof_broken)
     broken = [row for row in rows if row.verdict == "broken" and not {"proof", "base_proof"} & set(row.reasons)]
     yield from _failed("broken", cells, broken, "broken")

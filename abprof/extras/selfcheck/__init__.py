@@ -18,10 +18,12 @@ import msgspec
 from abprof import session, store
 from abprof.records import Block, Machine, Record, Run
 from abprof.records.options import Options
+from abprof.records.quantities import plural
 from abprof.report import environment
 from abprof.report.text import code
 from abprof.report.text import markdown as escape
 from abprof.sides import NewRepository
+from abprof.system import certificate, paths
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, decide, stats
 
@@ -41,7 +43,10 @@ def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
         # Base is also the second target: an unchanged cell then gives three unchanged pairs of sides, a changed cell gives one.
         own = {"specs": ("main", "injected", "main"), "repo": str(repo), "runs_dir": runs_dir}
         _, folder = session.run(msgspec.structs.replace(config, **own), view)
-    return read(folder), folder
+    found = read(folder)
+    if found.cells:
+        certify(found)
+    return found, folder
 
 
 def read(folder: Path) -> Selfcheck:
@@ -51,6 +56,13 @@ def read(folder: Path) -> Selfcheck:
     (folder / "selfcheck.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     (folder / "selfcheck.md").write_text(as_markdown(found, folder))
     return found
+
+
+def certify(found: Selfcheck) -> None:
+    """Keep the result, so that runs in CI on this machine may end with exit code 1. Raises AbprofError."""
+    machine = found.machine
+    driver = machine.facts.get("driver", "")
+    certificate.keep(paths.state_dir(), machine.uuid or machine.device, driver, found.run, found.fault)
 
 
 def make(path: Path) -> None:
@@ -130,6 +142,7 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     epochs: int  # largest number of epochs of a cell
     seconds: float  # from the first block to the last
     false_alarms: int  # at the default threshold
+    fault: str = ""  # why this machine must not fail a run in CI; "": it may
     tallies: tuple[Tally, ...]
     precision: tuple[Precision, ...]
 
@@ -160,9 +173,24 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         epochs=max((len(pair.values) for pair in pairs), default=0),
         seconds=max((b.began + b.seconds for b in judged), default=0.0) - min((b.began for b in judged), default=0.0),
         false_alarms=sum(row.slower + row.faster for row in own),
+        fault=_fault(tallies, settings[0][0]),
         tallies=tallies,
         precision=tuple(_precision(pairs)),
     )
+
+
+def _fault(tallies: Sequence[Tally], threshold: float) -> str:
+    """Return why the selfcheck failed at `threshold` per cent: a false alarm, or the largest change not found; "": it passed."""
+    here = [row for row in tallies if row.threshold == threshold]
+    alarms, most = (
+        sum(row.slower + row.faster for row in here if not row.inject),
+        max((row.inject for row in here), default=0.0),
+    )
+    known = [row for row in here if row.inject == most]
+    found, of = sum(row.slower for row in known), sum(row.cells for row in known)
+    if alarms or not any(row.cells for row in here if not row.inject):
+        return f"{plural(alarms, 'false alarm')} on unchanged code" if alarms else "no unchanged cell was measured"
+    return "" if most and found == of else f"+{most:g} % was found in {found} of {of} cells"
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
