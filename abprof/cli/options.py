@@ -230,6 +230,7 @@ _PANELS = {
         number("--epochs", "N", "Measure exactly N epochs of every cell.", 1),
         flag("--quick", "Measure one epoch of every cell: a first look, without verdicts."),
         text("--timer", "|".join(_TIMERS), _TIMED, one_of(*_TIMERS)),
+        number("--lock-clocks", "MHZ", "Hold the GPU's graphics clock during the run; needs the permission to.", 1),
         flag("--sustained", "After timing, also time cells without pauses, at the GPU's power limit."),
         many("--probe", "torch|ncu|perf", _PROBE, _probes),
         flag("--allow-wrong", "Also time cells with wrong outputs; reports carry a warning."),
@@ -269,7 +270,18 @@ WORKERS = ("device", "python", "seed", "timeout", "build_timeout", "env", "rebui
 VIEW = ("quiet", "verbose")
 RUN = (
     *("repo", *MATRIX, *PEERS, "all", "threshold", "margin", "precision", "budget", "epochs", "quick", "timer"),
-    *("sustained", "probe", "allow_wrong", *WORKERS, "devices", "executor", "executor_option", "autotune", "check"),
+    *(
+        "sustained",
+        "lock_clocks",
+        "probe",
+        "allow_wrong",
+        *WORKERS,
+        "devices",
+        "executor",
+        "executor_option",
+        "autotune",
+        "check",
+    ),
     *("contain", "runs_dir", "fail_on", "json", *VIEW),
 )
 

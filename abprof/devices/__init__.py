@@ -1,6 +1,6 @@
 """Choose and lock the devices to measure on: `choose` and `several` read values of `--device`, `lease` locks a device.
 
-A `Device` reports its identity, its state, and reasons not to measure on it. abprof never changes a device's settings.
+A `Device` reports its identity, its state, and reasons not to measure on it. Only `--lock-clocks` changes a setting.
 """
 
 from __future__ import annotations

@@ -7,12 +7,13 @@ import os
 import platform
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from abprof.devices import clocks
 from abprof.devices.device import Device
 from abprof.records import Machine, MachineState
 from abprof.records.errors import AbprofError
@@ -85,6 +86,7 @@ class CudaDevice(Device):
         self._handle = handle
         self.lease = uuid
         self.worker = f"cuda:{uuid}"
+        self._locked = ""  # MHz at which `locked` holds the clock
         self._own_now: Callable[[], Iterable[int]] = frozenset
         self._own: set[int] = set()
         self._samples: list[Sample] = []  # since `state`
@@ -107,6 +109,7 @@ class CudaDevice(Device):
             "driver": self._nvml.nvmlSystemGetDriverVersion(),
             "power_limit_w": f"{limit / 1000:.0f}" if limit else "",
             "max_sm_clock_mhz": str(self._ask("nvmlDeviceGetMaxClockInfo", 1) or ""),
+            "locked_clock_mhz": self._locked,
             "system": f"{platform.system()} {platform.release()}",
         }
         return Machine(
@@ -135,6 +138,13 @@ class CudaDevice(Device):
             advice = "stop the server: echo quit | nvidia-cuda-mps-control"
             return "an MPS server is running, under which kernels of two sides overlap", advice
         return None
+
+    @contextlib.contextmanager
+    def locked(self, mhz: int) -> Iterator[None]:
+        """Hold the GPU's graphics clock at `mhz` during the block. Raises AbprofError if the GPU refuses."""
+        with clocks.locked(self._nvml, self._handle, self.lease, mhz):
+            self._locked = str(mhz)
+            yield
 
     def busy(self) -> tuple[str, str] | None:
         """Return (reason, advice) if other processes are on the GPU and the GPU is at least 10 % busy, else None."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
 from collections.abc import Callable, Iterable
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from abprof.records import Machine, MachineState
+from abprof.records.errors import AbprofError
 
 
 class Device:
@@ -25,6 +27,11 @@ class Device:
     def refusal(self) -> tuple[str, str] | None:
         """Return (reason, advice) if the device's settings make times unreliable, else None."""
         return None
+
+    def locked(self, mhz: int) -> contextlib.AbstractContextManager[None]:
+        """Hold the device's clock at `mhz` during the block. Raises AbprofError if that is not possible."""
+        what = f"the clocks of {self.lease} cannot be set"
+        raise AbprofError(what, where=f"--lock-clocks {mhz}", advice="leave the option out")
 
     def busy(self) -> tuple[str, str] | None:
         """Return (reason, advice) if another process uses the device now, else None. The caller holds the lease."""

@@ -250,6 +250,8 @@ def _reserve(held: contextlib.ExitStack, place: RunContext, device: Device, view
     with contextlib.ExitStack() as kept:
         kept.enter_context(lease(place.state, device.lease, wait=wait, label=place.label, say=view.say))
         not_busy(device)
+        if place.options.lock_clocks:
+            kept.enter_context(device.locked(place.options.lock_clocks))
         held.push(kept.pop_all())
 
 

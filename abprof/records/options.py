@@ -129,6 +129,7 @@ class Options(Record, frozen=True):
     judge: Judge = "wall"  # the judged time of workloads that declare no JUDGE; depends on device and timer
     sustained: bool = False  # also measure every cell without pauses
     probe: tuple[str, ...] = ()  # names of abprof/evidence/probes.py, run on changed cells after all timing
+    lock_clocks: int | None = None  # MHz of the GPU's application clock during the run; None: unchanged
     epochs: int | None = None  # number of epochs of each cell; None: until each cell is decided
     timed: bool = True  # False: nothing is timed or judged (`abprof profile`, `abprof memory`)
     allow_wrong: bool = False

@@ -266,7 +266,7 @@ _WARNINGS = {
     ),
     "clock": (
         "the device's clock differed between the sides by up to {most:.2g} %, and the verdict depends on that",
-        "run `abprof rerun RUN`, or lock the clocks (nvidia-smi --lock-gpu-clocks) and run again",
+        "run `abprof rerun RUN`, or run again with --lock-clocks",
     ),
     "power": (
         "{cell}: {turns:+.2f} % of time in turns, {sustained:+.2f} % without a pause at the power limit",
@@ -300,6 +300,10 @@ _WARNINGS = {
         "{n} epoch blocks lost every round ({why})",
         "the machine was too busy to measure on; run again when the machine is quiet",
     ),
+    "power_limit": (
+        "the GPU hit its power limit and fell below the locked clock, in {n} epochs of these cells",
+        "choose a lower --lock-clocks; the verdicts allow for clocks that vary",
+    ),
     "one_at_a_time": (
         "the sides do not fit into memory together: each was measured alone, in two visits",
         "intervals are wider; a device with more memory gives narrower intervals",
@@ -328,7 +332,7 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
     yield from _doubts(run, cells, rows)
     yield from _undecided(run, rows)
     yield from _arms("flaky", cells, lambda state: state.flaky)
-    yield from _conditions([block for data in cells.values() for block in data.blocks])
+    yield from _conditions(run, [block for data in cells.values() for block in data.blocks])
     yield from _touched(run, falsifies=False)
     yield from waivers.advice(run, rows)
 
@@ -353,10 +357,12 @@ def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
         yield _warning("dependent", lag=dependence)
 
 
-def _conditions(blocks: Sequence[Block]) -> Iterator[Advice]:
+def _conditions(run: Run, blocks: Sequence[Block]) -> Iterator[Advice]:
     """Yield warnings about the machine: too busy, too little memory, or other processes on the device."""
     lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
     yield from _rows("rejected", lost, why=", ".join({block.rejected_why: 0 for block in lost}))
+    capped = [block for block in blocks if run.options.lock_clocks and "software power cap" in block.state.throttle]
+    yield from _rows("power_limit", capped)
     yield from _rows("one_at_a_time", [block for block in blocks if block.alone])
     names = sorted({name for block in blocks for name in block.state.foreign})
     yield from _rows("foreign", [block for block in blocks if block.state.foreign], names=", ".join(names[:5]))

@@ -14,10 +14,10 @@ from abprof.system.processes.children import (
     no_orphans,
 )
 from abprof.system.processes.forks import ForkServer
-from abprof.system.processes.tools import Program, cuda_tool, foreground, logged, output, tried, watching
+from abprof.system.processes.tools import Program, cuda_tool, foreground, guarded, logged, output, tried, watching
 from abprof.system.processes.worker import Worker, end_all
 
 __all__ = [
     "LOG_LIMIT", "ForkServer", "Program", "Worker", "WorkerDied", "WorkerFault", "WorkerHung", "cuda_tool", "dies_with",
-    "end_all", "foreground", "how_ended", "logged", "no_orphans", "output", "tried", "watching",
+    "end_all", "foreground", "guarded", "how_ended", "logged", "no_orphans", "output", "tried", "watching",
 ]  # fmt: skip

@@ -93,6 +93,24 @@ def watching(
         end_tree(child, mark)
 
 
+@contextlib.contextmanager
+def guarded(argv: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
+    """Run the block beside a process that cleans up once its standard input ends, after the block or this process.
+
+    Raises WorkerDied if the process does not print `ready` first, or fails to clean up.
+    """
+    child = subprocess.Popen(
+        argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+    )
+    with child:  # closes the pipes and waits
+        line = child.stdout.readline().decode(errors="replace").strip() if child.stdout else ""
+        if line != "ready":
+            raise WorkerDied(line or how_ended(child.wait()))
+        yield
+    if child.returncode:
+        raise WorkerDied(how_ended(child.returncode))
+
+
 class Program:
     """A background program, whose output is appended to `log`. `end` kills the program and its processes."""
 
