@@ -12,7 +12,7 @@ import pytest
 
 from abprof.builds.worker_factory import ForkServers, install_bundle
 from abprof.records import messages as wire
-from abprof.system.processes import ForkServer, Worker, WorkerDied
+from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 from tests.simulated.processes import alive
 
 
@@ -28,9 +28,16 @@ def server(argv: list[str], tmp_path: Path) -> Iterator[ForkServer]:
     made.kill()
 
 
-def worker(argv: list[str], folder: Path, server: ForkServer | None, **env: str) -> Worker:
+def worker(argv: list[str], folder: Path, *servers: ForkServer | None, **env: str) -> Worker:
     folder.mkdir(exist_ok=True)
-    return Worker(argv, env={**os.environ, **env}, cwd=folder, log=folder / "log", name="w", server=server)
+    return Worker(
+        argv,
+        env={**os.environ, **env},
+        cwd=folder,
+        log=folder / "log",
+        name="w",
+        servers=[one for one in servers if one],
+    )
 
 
 def test_forked_workers_answer_as_a_fresh_one_does(argv: list[str], server: ForkServer, tmp_path: Path) -> None:
@@ -78,6 +85,43 @@ def test_workers_end_with_their_server_and_a_dead_server_is_done_without(
     one.restart()
     assert one.call(wire.Start("cpu", "base"), 120).versions
     one.stop()
+
+
+@pytest.mark.parametrize(
+    ("code", "imports"),
+    [("", 1), ("import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n", 3),
+     ("raise OSError('not here')\n", 3)],
+)  # fmt: skip
+def test_a_package_is_imported_once_for_all_workers_where_that_is_safe(
+    argv: list[str], server: ForkServer, tmp_path: Path, code: str, imports: int
+) -> None:
+    """Each worker lists the package's file as the side's own. After an import that starts a thread, or fails, workers import."""
+    package = tmp_path / "kernels" / "pack" / "__init__.py"
+    package.parent.mkdir(parents=True)
+    package.write_text(f"open({str(tmp_path / 'count')!r}, 'a').write('x')\n{code}")
+    load = tmp_path / "load.py"
+    load.write_text("from abprof.kit import Op\nAPI, KERNEL = 1, 'pack'\nPRESETS = {'default': {'n': [1]}}\n"
+                    "def inputs(case, device, seed): return ()\n"
+                    "def prepare(kernel, variant, case, inputs): return Op(lambda: None)\n")  # fmt: skip
+    mount = wire.Mount(
+        "pack", str(tmp_path / "kernels"), "abprof_side.pack", str(tmp_path), [str(tmp_path / "kernels")]
+    )
+    start = wire.Start("cpu", "base", mount, {"load": str(load)}, str(tmp_path))
+    own = server.with_package(start, env=os.environ, cwd=tmp_path, log=tmp_path / "forks.log")
+    for name in ("a", "b"):
+        one = worker(argv, tmp_path / name, own, server)
+        one.call(start, 120)
+        if "raise" in code:
+            with pytest.raises(WorkerFault, match="not here"):
+                one.call(wire.Open("load", {"n": 1}, "base"), 60)
+        else:
+            one.call(wire.Open("load", {"n": 1}, "base"), 60)
+            proved: wire.Proved = one.call(wire.Prove(), 60)
+            assert (proved.ok, [each.path for each in proved.artefacts]) == (True, [str(package)])
+        one.stop()
+    assert len((tmp_path / "count").read_text()) == imports
+    assert own.alive == (imports == 1)
+    own.kill()
 
 
 def test_a_server_that_cannot_start_is_no_error(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 
 from abprof.builds import environment
 from abprof.builds.sandbox import ADVICE, Sandbox, chosen
-from abprof.records import STANDING_IN, Checkout, Package
+from abprof.records import PEERS, STANDING_IN, Checkout, Package
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options, worker_argv
@@ -50,6 +50,12 @@ class ForkServers:
         """`env`: environment of the servers (None: start no server); `folder`: working folder; `log`: log file."""
         self._env, self._folder, self._log = env, folder, log
         self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
+        self._with_package: dict[tuple[str, int], ForkServer] = {}
+
+    @property
+    def plenty(self) -> bool:
+        """Whether this host has enough cores to start all servers at once."""
+        return len(os.sched_getaffinity(0)) > _CORES_EACH * _SERVERS
 
     def server(self, argv: Sequence[str], epoch: int) -> ForkServer | None:
         """Return a fork server for workers that run `argv` in `epoch`. Starts it if necessary; None if that fails."""
@@ -63,16 +69,28 @@ class ForkServers:
                 return None
         return self._servers[key]
 
+    def with_package(
+        self, plain: ForkServer, place: str, epoch: int, start: wire.Start, env: Mapping[str, str], cwd: Path
+    ) -> ForkServer | None:
+        """Return a server for `epoch`, forked off `plain`, that imports the build at `place`; None if none can start.
+        A server that has ended, because the import is not safe to share, is not started again."""
+        key = (place, (epoch - 1) % _SERVERS)
+        if key not in self._with_package:
+            try:
+                self._with_package[key] = plain.with_package(start, env=env, cwd=cwd, log=self._log)
+            except (OSError, WorkerDied):
+                return None
+        return self._with_package[key]
+
     def close(self) -> None:
         """End all fork servers; no server starts later."""
         self._env = None
-        for server in self._servers.values():
+        for server in (*self._with_package.values(), *self._servers.values()):
             server.kill()
 
     def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
         """Start the fork servers for `argv` without waiting for them; with `at_once` and few cores, start only one."""
-        plenty = len(os.sched_getaffinity(0)) > _CORES_EACH * _SERVERS
-        for number in range(_SERVERS if plenty or not at_once else 1):
+        for number in range(_SERVERS if self.plenty or not at_once else 1):
             self.server(argv, number + 1)
 
 
@@ -95,6 +113,7 @@ class WorkerFactory:
     ] = ()  # folders of the repository under test; packages installed from them belong to no side
     workloads: Mapping[str, str] = field(default_factory=dict)  # name -> file
     toolchain: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # side id -> versions in the build key
+    importable: bool = True  # whether fork servers may import packages: not where workloads wrap benchmarks
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
     sandbox: Sandbox | None = None  # sandbox for code under test; None: no sandbox
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # secret part of names
@@ -186,7 +205,8 @@ class WorkerFactory:
         """Start a worker that has no build and logs to NAME.log. `forked`: use a fork server. Raises WorkerDied."""
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
-        return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, server=server)
+        servers = [server] if server else []
+        return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, servers=servers)
 
     def worker(
         self,
@@ -215,8 +235,28 @@ class WorkerFactory:
             writable=[self.scratch if side in {"base", *STANDING_IN} else room],  # base computes expected values
             network=network,
             on_line=on_line,
-            server=None if epoch is None or package.env else self.forks.server(self.argv(side), epoch),
+            servers=[] if epoch is None or package.env else self._servers(side, checkout, package, place, epoch),
         )
+
+    def preload(self, side: str, checkout: Checkout, package: Package, place: Path) -> None:
+        """Start the fork servers that import the package of the build at `place`, without waiting for the imports."""
+        for number in range(_SERVERS if self._preloads(side, package) and self.forks.plenty else 0):
+            self._servers(side, checkout, package, place, number + 1)
+
+    def _preloads(self, side: str, package: Package) -> bool:
+        # Not on a CPU: all epochs of a server would have the package's code at the same addresses, which affects times.
+        return self.device != "cpu" and side != PEERS and not package.env and self.importable and not self.sandbox
+
+    def _servers(
+        self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int
+    ) -> Sequence[ForkServer]:
+        """Return the fork servers to try for a worker: one that has imported the package, and one that has not."""
+        plain = self.forks.server(self.argv(side), epoch)
+        if plain is None or not self._preloads(side, package):
+            return [plain] if plain else []
+        start, env = self.start(side, self.mount(checkout, package, place)), self.worker_env(checkout, package, place)
+        own = self.forks.with_package(plain, str(place), epoch, start, env, place / "src")
+        return [own, plain] if own and own.alive else [plain]
 
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
         """Return the environment of each builder or worker that uses the build at `place`."""

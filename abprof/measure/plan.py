@@ -172,7 +172,8 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
     ours = (str(place.cache / name) for name in ("worktrees", "builds", "dists"))
     sources, home = (*place.repository.folders(), *ours), paths.home()
     shared = (str(home / name) for name in (".cache", ".triton", ".local")) if home else ()  # shared by all branches
-    return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared))
+    importable = not place.file.benchmarks
+    return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared), importable=importable)
 
 
 def _surveyed(

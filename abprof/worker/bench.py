@@ -21,12 +21,11 @@ from pathlib import Path
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import checks, profile, workload
+from abprof.worker import checks, package, profile, workload
 from abprof.worker.api import Op, Work
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import Clock, CudaClock, shortest
 from abprof.worker.compiles import chosen
-from abprof.worker.package import Prover
 
 
 class Bench(Arms):
@@ -37,9 +36,9 @@ class Bench(Arms):
     def __init__(self, start: wire.Start) -> None:
         super().__init__(start)
         self._versions = versions()
-        # At this point torch, Triton and the driver are loaded, but no code of a side or workload.
-        benchmarks = {str(Path(file).parent / wire.WRAPPED) for file in start.workloads.values()}
-        self._prover = Prover(start.mount, benchmarks) if start.mount else None
+        # At this point torch, Triton and the driver are loaded, but no code of a workload, and of a side at most the
+        # package that `preload` imported.
+        self._prover = package.prover(start) if start.mount else None
 
     def ready(self) -> wire.Ready:
         """Return the versions, folders and compute capability on which a build of the package depends."""

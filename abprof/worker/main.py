@@ -24,6 +24,7 @@ from abprof.records import messages as wire
 from abprof.worker import adapters
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
+from abprof.worker.package import preload
 
 _PR_SET_PDEATHSIG = 1
 sys.modules.setdefault("abprof.adapters", adapters)  # workloads import this name
@@ -166,9 +167,10 @@ def _die_with_parent() -> None:
 def fork_workers(fd: int) -> int:
     """Fork a worker for each request on the socket `fd`, until the parent closes the socket.
 
-    A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. Replies: {"pid": N}
-    for a new worker, {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when a worker has ended. Returns 1 at
-    once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
+    A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. With "start", a
+    wire.Start, and two descriptors (a socket, output), the new process imports that package, and forks workers itself.
+    Replies: {"pid": N} for a new process, {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when a process
+    has ended. Returns 1 at once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
     """
     if not (pid := os.fork()):
         os._exit(int(torch.cuda._is_in_bad_fork()))
@@ -214,7 +216,7 @@ def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
         os.setsid()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        source, sink, output = fds
+        *ends, output = fds
         os.dup2(output, 1)
         os.dup2(output, 2)
         for each in (begun, begin, output, *own):
@@ -225,9 +227,20 @@ def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
         random.seed()
         _die_with_parent()
         _make_home()
-        code = serve(source, sink)
+        code = _fork_with_package(ends[0], request["start"]) if "start" in request else serve(*ends)
     finally:
         os._exit(code)
+
+
+def _fork_with_package(fd: int, start: dict[str, Any]) -> int:
+    request: wire.Start = wire.unpack(wire.Start, start)
+    try:
+        preload(request)
+    except BaseException:  # noqa: BLE001 - a worker repeats the import, and reports what it raises
+        traceback.print_exc()
+        return 1
+    gc.freeze()
+    return fork_workers(fd)
 
 
 def _reap(channel: socket.socket) -> None:

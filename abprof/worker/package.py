@@ -63,7 +63,9 @@ class SideFinder(MetaPathFinder):
 
 
 def kernel_package(mount: wire.Mount) -> types.ModuleType:
-    """Import the package under test. Raises MissingPackage if this side does not have it."""
+    """Import the package under test, unless `preload` has. Raises MissingPackage if this side does not have it."""
+    if _preloaded and _preloaded[0] == mount:
+        return _preloaded[2]
     if mount.module.startswith(PRIVATE):
         namespace(PRIVATE[:-1], mount.root)
     else:
@@ -77,6 +79,32 @@ def kernel_package(mount: wire.Mount) -> types.ModuleType:
             raise MissingPackage(f"{mount.name} does not exist on this side", name=mount.module) from error
         raise
     return importlib.import_module(mount.module)
+
+
+_preloaded: tuple[wire.Mount, Prover, types.ModuleType] | None = None
+
+
+def preload(start: wire.Start) -> None:
+    """Import the package of `start` before any worker is forked off this process. Raises what the import raises."""
+    global _preloaded  # noqa: PLW0603 - forked workers inherit the package
+    assert start.mount
+    before = _prover(start)  # what the import loads must not count as loaded before the side's code
+    module = kernel_package(start.mount)
+    before.forked()
+    _preloaded = start.mount, before, module
+
+
+def prover(start: wire.Start) -> Prover:
+    """Return the checker of loaded files for a worker whose device is in use, and that has run no workload yet."""
+    if _preloaded and _preloaded[0] == start.mount:
+        _preloaded[1].started()
+        return _preloaded[1]
+    return _prover(start)
+
+
+def _prover(start: wire.Start) -> Prover:
+    assert start.mount
+    return Prover(start.mount, {str(Path(file).parent / wire.WRAPPED) for file in start.workloads.values()})
 
 
 # ---------------------------------------------------------------- the check of loaded files
@@ -160,14 +188,24 @@ class Prover:
             p for p in (*path, *inside) if p in named or not p.startswith((*self.installed, HARNESS))
         )
         # Folders of libraries: of LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH and the CUDA driver.
-        objects = mapped_objects()
-        drivers = [os.path.dirname(path) for path in objects if "/libcuda.so" in path]  # noqa: PTH120
-        self.linkable = _both_names(
-            [*_listed("LD_LIBRARY_PATH"), *_listed("CUDA_HOME"), *_listed("CUDA_PATH"), *drivers]
-        )
+        places = [*_listed("LD_LIBRARY_PATH"), *_listed("CUDA_HOME"), *_listed("CUDA_PATH")]
+        self.linkable = _both_names(places)
         # Files of loaded modules and libraries, except those from PYTHONPATH.
         files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
-        self.loaded = frozenset(file for file in (*files, *objects) if file and not file.startswith(named))
+        self.loaded = frozenset(file for file in files if file and not file.startswith(named))
+        self._named, self._objects = named, frozenset[str]()
+        self.started()
+
+    def forked(self) -> None:
+        """Count the libraries that are mapped now as loaded by the side's code, if they are new."""
+        self._objects = frozenset(mapped_objects())
+
+    def started(self) -> None:
+        """Count the libraries that are mapped now, such as the driver's, as loaded before the side's code."""
+        objects = [path for path in mapped_objects() if path not in self._objects]
+        drivers = [os.path.dirname(path) for path in objects if "/libcuda.so" in path]  # noqa: PTH120
+        self.linkable = (*self.linkable, *_both_names(drivers))
+        self.loaded |= {path for path in objects if not path.startswith(self._named)}
 
     def prove(self, kernels: dict[str, str]) -> tuple[str, list[wire.Artefact]]:
         """Return why a loaded file is not allowed ("" if all are allowed), and a list of the loaded files and kernels.

@@ -95,8 +95,8 @@ def kill_strays(*marks: str) -> None:
             return
 
 
-def end_tree(child: subprocess.Popen[bytes], mark: str) -> None:
-    """Kill `child`, its process group, its descendants, and every process with the child's `mark`."""
+def end_tree(child: Any, mark: str) -> None:
+    """Kill `child` (a Popen or Forked), its process group, its descendants, and every process with the child's `mark`."""
     # Kill descendants first: after the child's end they have another parent.
     own = _descendants(child.pid) if child.poll() is None else []
     with contextlib.suppress(ProcessLookupError, PermissionError):

@@ -1,11 +1,13 @@
 """Start fork servers: processes that have imported the modules that every worker needs, and fork workers fast.
 
-A fork server uses no device and runs no code under test.
+A fork server uses no device. Only a server `with_package` runs code under test: the import of one side's package.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import select
 import signal
 import socket
@@ -13,8 +15,10 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from abprof.system.processes.children import WorkerDied, end_tree, start
+from abprof.records import messages as wire
+from abprof.system.processes.children import MARK, WorkerDied, end_tree, new_mark, start
 
 _TO_ANSWER = 120.0  # seconds; the first answer waits for the imports, perhaps from a network disk
 
@@ -28,6 +32,10 @@ class Forked:
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while the process runs."""
         return self._server.code(self.pid)
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGKILL)
 
     def wait(self, timeout: float) -> int:
         """Return the exit code once the process has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
@@ -44,6 +52,7 @@ class ForkServer:
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self._codes: dict[int, int] = {}
+        self._process: subprocess.Popen[bytes] | Forked
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             argv, passed = [*argv, "--fork", str(theirs.fileno())], (theirs.fileno(),)
@@ -53,6 +62,21 @@ class ForkServer:
                 self._socket.close()
                 raise
 
+    def with_package(self, start: wire.Start, *, env: Mapping[str, str], cwd: Path, log: Path) -> ForkServer:
+        """Fork a fork server that imports the package of `start`, so that its workers need not. Does not wait for the
+        import. If the import fails, or starts CUDA or a thread, the new server ends."""
+        made = object.__new__(ForkServer)
+        made._codes, made._mark = {}, new_mark()
+        made._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        request = {"env": {**env, MARK: made._mark}, "cwd": str(cwd), "start": wire.pack(start)}
+        try:
+            with theirs, log.open("ab") as output:
+                made._process = self._forked(request, [theirs.fileno(), output.fileno()])
+        except (OSError, WorkerDied):
+            made._socket.close()
+            raise
+        return made
+
     @property
     def alive(self) -> bool:
         """Whether the server can still fork."""
@@ -60,9 +84,11 @@ class ForkServer:
 
     def fork(self, *, env: Mapping[str, str], cwd: Path, source: int, sink: int, output: int) -> Forked:
         """Fork a worker that reads requests from `source`, replies to `sink` and prints to `output` (descriptors)."""
-        request = json.dumps({"env": dict(env), "cwd": str(cwd)}).encode()
+        return self._forked({"env": dict(env), "cwd": str(cwd)}, [source, sink, output])
+
+    def _forked(self, request: dict[str, Any], fds: list[int]) -> Forked:
         try:
-            socket.send_fds(self._socket, [request], [source, sink, output])
+            socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
         except OSError as error:
             raise WorkerDied(f"the fork server does not answer: {error.strerror}") from error
         deadline = time.monotonic() + _TO_ANSWER

@@ -52,12 +52,12 @@ class Worker:
         on_line: Callable[[str], None] | None = None,
         walled: bool = False,
         started: Callable[[int], None] | None = None,
-        server: ForkServer | None = None,
+        servers: Sequence[ForkServer] = (),
     ) -> None:
-        """Start the child by `argv`, or by a fork of `server` while the server is alive. `walled`: `argv` starts the
+        """Start the child by a fork of the first of `servers` that can, else by `argv`. `walled`: `argv` starts the
         child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started."""
         self.name = name
-        self._server = server
+        self._servers = servers
         self._started = started or (lambda _: None)
         self.log = Log(log, on_line)
         self._argv, self._env, self._cwd, self._walled = tuple(argv), dict(env), cwd, walled
@@ -97,11 +97,11 @@ class Worker:
         self._drainer.start()
 
     def _begin(self, source: int, sink: int, output: int) -> None:
-        if self._server is not None and self._server.alive:
-            with contextlib.suppress(WorkerDied):  # the command then starts a fresh process
+        for server in self._servers:
+            with contextlib.suppress(WorkerDied):  # the next server, or the command, then starts the child
                 self._mark = new_mark()
                 env = {**self._env, MARK: self._mark}
-                self._child = self._server.fork(env=env, cwd=self._cwd, source=source, sink=sink, output=output)
+                self._child = server.fork(env=env, cwd=self._cwd, source=source, sink=sink, output=output)
                 return
         argv = [*self._argv, "--in", str(source), "--out", str(sink)]
         streams: dict[str, Any] = {"stdout": output, "stderr": output, "pass_fds": (source, sink)}

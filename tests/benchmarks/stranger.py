@@ -1,0 +1,65 @@
+"""`python -m tests.benchmarks.stranger [OPTION...]`: what a budget of 45 s decides of a stranger's 14 cells.
+
+A package that imports for five seconds, calls of about 16 us to 1.3 ms on an H100; five cells take 8 to 77 % longer on
+the branch. Builds are cached by a first run, which is not timed.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from abprof.extras import selfcheck
+
+SLOWER = {("chain", 2000): 8.0, ("chain", 10_000): 15.0, ("copy", 1 << 23): 25.0, ("chain", 5000): 40.0,
+          ("chain", 40_000): 77.0}  # fmt: skip
+SIZES = {"chain": (500, 1000, 2000, 5000, 10_000, 20_000, 40_000), "copy": tuple(1 << n for n in range(21, 28))}
+ROWS = [(op, n, SLOWER.get((op, n), 0.0), 0) for op, sizes in SIZES.items() for n in sizes]
+
+
+def make(path: Path) -> None:
+    """The selfcheck's repository with this matrix, and a package that is slow to import."""
+    selfcheck.make(path)
+    for branch in ("injected", "main"):
+        subprocess.run(["git", "switch", "-q", branch], cwd=path, check=True)
+        for name, text in (("kernels/meter/__init__.py", "\nimport time\n\ntime.sleep(5)\n"),
+                           ("workloads/meter.py", f"\nPRESETS = {{'default': {{AXES: {ROWS}}}}}\n")):  # fmt: skip
+            with (path / name).open("a") as file:
+                file.write(text)
+        subprocess.run(["git", "commit", "-qam", "A stranger's"], cwd=path, check=True)
+
+
+def measured(path: Path, *options: str) -> tuple[float, dict[str, Any]]:
+    """Seconds from Enter to the end, and the run."""
+    command = (sys.executable, "-m", "abprof", "main", "injected", "--json", *options)
+    began = time.monotonic()
+    done = subprocess.run(command, cwd=path, capture_output=True, text=True, check=False)
+    if not done.stdout:
+        sys.exit(done.stderr)
+    return time.monotonic() - began, json.loads(done.stdout)
+
+
+def main(*options: str) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        path = Path(place) / "repository"
+        make(path)
+        measured(path, "--quick", *options)
+        seconds, run = measured(path, "--budget", "45s", *options)
+    decided = right = 0
+    for row in run["comparisons"]:
+        injected = float(row["cell"].split("inject=")[1].split(",")[0])
+        known = row["verdict"] not in ("unclear", "broken")
+        decided += known
+        right += known and (row["verdict"] == "slower") == bool(injected) and row["verdict"] != "faster"
+        change = "" if row["pct"] is None else f"{row['pct']:+.2f} % "
+        print(f"{row['cell']:50} +{injected:g} %: {row['verdict']} {change}{row['reasons']}, {row['epochs']} epochs")
+    print(f"{decided} of {len(run['comparisons'])} decided, {decided - right} wrong, {seconds:.1f} s")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
