@@ -25,18 +25,19 @@ SLOW = Scenario(
 )
 
 
-def test_a_long_budget_takes_all_rounds_and_a_short_one_reaches_the_first_look() -> None:
-    long = Budget(600, done=0, fixed=10, more=20)
-    assert long.share() == 1.0
+def test_a_budget_holds_twelve_epochs_or_as_many_as_reach_an_earlier_look() -> None:
+    assert Budget(600, done=0, fixed=10, more=20).share() == 1.0
+    assert Budget(240, done=0, fixed=10, more=20).share() == pytest.approx(0.4)  # 0.9 * 240 s in twelve epochs of 18 s
     short = Budget(100, done=0, fixed=10, more=25)
-    assert short.share() == pytest.approx(0.5)  # 0.9 * 100 s in four epochs: 22.5 s each
+    assert short.share() == pytest.approx(0.05)  # eight epochs of 11.25 s
     short.charge(40, once=8, more=12.5, share=0.5)
     assert (short.left, short.fixed, short.more) == (60, 19.5, 25)
-    assert (short.share(), short.affords(0.0)) == (0.0, True)
+    assert (short.share(), short.affords(0.0)) == (0.0, True), "not even the first look fits in"
     short.charge(12, once=0, more=0, share=0.0)
     assert (short.fixed, short.more) == (12, 25), "rounds that were not taken keep their cost"
-    assert Budget(60, done=4, fixed=10, more=80).share() == 1.0, "later looks are not rushed"
-    assert not Budget(60, done=4, fixed=10, more=80).affords(1.0)
+    late = Budget(60, done=12, fixed=10, more=80)
+    assert late.share() == pytest.approx(0.04375)  # four epochs up to the look at 16
+    assert (late.affords(0.1), late.affords(1.0)) == (True, False)
 
 
 def rounds(result: Result) -> dict[int, list[int]]:
