@@ -29,15 +29,17 @@ def test_a_budget_holds_twelve_epochs_or_as_many_as_reach_an_earlier_look() -> N
     assert Budget(600, done=0, fixed=10, more=20).share() == 1.0
     assert Budget(240, done=0, fixed=10, more=20).share() == pytest.approx(0.4)  # 0.9 * 240 s in twelve epochs of 18 s
     short = Budget(100, done=0, fixed=10, more=25)
-    assert short.share() == pytest.approx(0.05)  # eight epochs of 11.25 s
+    assert short.share() == pytest.approx(
+        0.5
+    )  # four epochs of 22.5 s: six would have less than a quarter of the rounds
     short.charge(40, once=8, more=12.5, share=0.5)
     assert (short.left, short.fixed, short.more) == (60, 19.5, 25)
     assert (short.share(), short.affords(0.0)) == (0.0, True), "not even the first look fits in"
     short.charge(12, once=0, more=0, share=0.0)
     assert (short.fixed, short.more) == (12, 25), "rounds that were not taken keep their cost"
-    late = Budget(60, done=12, fixed=10, more=80)
-    assert late.share() == pytest.approx(0.04375)  # four epochs up to the look at 16
-    assert (late.affords(0.1), late.affords(1.0)) == (True, False)
+    late = Budget(160, done=12, fixed=10, more=80)
+    assert late.share() == pytest.approx(0.325)  # four epochs of 36 s, up to the look at 16
+    assert (late.affords(0.325), late.affords(2.0)) == (True, False)
 
 
 def rounds(result: Result) -> dict[int, list[int]]:

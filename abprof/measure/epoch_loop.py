@@ -19,6 +19,8 @@ Item = Block | Proof | Kernel
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
 _RESERVE = 0.9  # part of the time left that planned epochs fill: the next epoch may take longer than the last
 _AIM = 12  # epochs that a budget should hold
+# With a quarter of the rounds an epoch's median is twice as noisy; the interval of twelve epochs is a third as wide.
+_LEAST_SHARE = 0.25
 _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, which the next epoch then makes
 
 
@@ -39,10 +41,11 @@ class Budget:
 
     def share(self) -> float:
         """Return which part (0 to 1) of the optional rounds (beyond the fewest) fits in, if the time left shall hold the
-        epochs up to the look at _AIM, or up to the last earlier look that it can hold."""
+        epochs up to the look at _AIM, or up to the last earlier look that it holds with a quarter of these rounds."""
         time, needed = _RESERVE * self.left, [look - self.done for look in stats.LOOKS if look > self.done]
         aims = [epochs for epochs in needed if self.done + epochs <= _AIM] or needed[:1] or [1]
-        epochs = next((epochs for epochs in reversed(aims) if epochs * self.fixed <= time), aims[0])
+        each = self.fixed + _LEAST_SHARE * self.more
+        epochs = next((epochs for epochs in reversed(aims) if epochs * each <= time), aims[0])
         return min(1.0, max(0.0, (time / epochs - self.fixed) / self.more)) if self.more else 1.0
 
     def affords(self, share: float) -> bool:
