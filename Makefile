@@ -62,6 +62,7 @@ compiled: $(STAMP)
 # File by file in the order they stand in: the last ones are short, so that no process waits long for the other.
 test: $(STAMP) lint compiled browser sandbox
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@echo "left out: tests marked slow (make test-slow), nightly (make test-nightly), gpu (pytest -m gpu)"
 
 test-slow: $(STAMP) compiled browser sandbox
 	@# Test by test: a file may be split, for none of these tests leans on another.

@@ -219,6 +219,7 @@ def test_leaks_of_tritons_bindings_are_only_in_the_log(tmp_path: Path, capsys: p
         view.build_line("base k", line)
     assert capsys.readouterr().err == "[base k] nvcc: done\n"
     assert len((tmp_path / "log").read_text().splitlines()) == 3
+    view.detach()
 
 
 # ---------------------------------------------------------------- the verbs

@@ -39,6 +39,13 @@ def commands(text: str) -> list[str]:
     return list(dict.fromkeys([line for line in blocks(text) if line.startswith("abprof ")] + inline))
 
 
+def test_make_test_names_what_it_leaves_out_and_the_command_that_runs_it() -> None:
+    out = subprocess.run(["make", "--dry-run", "test"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    (left_out,) = re.findall(r"-m '(not .*)'", (ROOT / "pyproject.toml").read_text())
+    for mark in left_out.removeprefix("not ").split(" and not "):
+        assert re.search(rf"left out:.* {mark} \((make test-{mark}|pytest -m {mark})\)", out)
+
+
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """README's own situation: a repository with branches main and optimize_ffa, and a run in which a cell is slower."""

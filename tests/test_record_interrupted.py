@@ -19,6 +19,9 @@ from abprof.system.console import View
 
 from . import runs
 
+# ^C on the line that leaves a `with` comes before the file is closed: the collector closes it.
+pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
+
 HERE = tuple(module.__file__ for module in (disk, record, runfolder))
 CELLS = 2
 

@@ -1,4 +1,4 @@
-"""Without a pause, at the power limit: what is measured so, and what it may overrule (abprof/measure/sustained.py)."""
+"""`--sustained`: calls without a pause, at the power limit, and which verdicts they withhold."""
 
 from __future__ import annotations
 

@@ -36,8 +36,8 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     Each side is checked out into its own worktree, and its kernel packages are built. Then isolated processes take
     turns on the device until each cell is decided or the budget is spent.
 
-    `abprof BASE TARGET -- COMMAND ARGS` runs COMMAND on the sides in turn. COMMAND prints `name,ms` lines, CSV or JSON;
-    abprof judges these times, and checks no outputs.
+    `abprof BASE TARGET -- COMMAND ARGS` runs COMMAND on the sides in turn. COMMAND prints `name,ms` lines; abprof
+    judges these times, and checks no outputs.
 
     An option that takes a value is also read from the environment: ABPROF_THRESHOLD for --threshold.
     """

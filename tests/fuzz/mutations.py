@@ -1,7 +1,7 @@
 """What foreign data can be: files that were right once, with bytes or values that are not, and what no program writes.
 
-The examples are the same everywhere (`derandomize` in tests/conftest.py): a few in the usual suite, many where `slow` is asked
-for. What a hunt found is a test of its own with the words that found it.
+The examples are the same everywhere (`derandomize` in tests/conftest.py): a few in `make test`, many in
+`make test-nightly`. What a hunt found is a test of its own with the words that found it.
 """
 
 from __future__ import annotations
