@@ -41,6 +41,7 @@ from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.records.quantities import plural
+from abprof.report.text import signed
 from abprof.store import Record, RunFolder, Wanted, kernel_key, new_folder, read
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -317,8 +318,7 @@ def progress(record: Record) -> Callable[[Item], None]:
         if item.judged and item.rounds:
             run = msgspec.structs.replace(record.head, cells=(cells[item.cell],))
             for pair, values in provisional(run, known[item.cell]):
-                look = next((look for look in stats.LOOKS if look >= len(values)), stats.LOOKS[-1])
-                pct, so_far = stats.percent(sum(values) / len(values)), f"{len(values)} of {look} epochs"
-                say(f"  {label}  {pair.before} -> {pair.after}: {pct:+.1f} % so far ({so_far})")
+                change = signed(stats.percent(sum(values) / len(values)))
+                record.view.change(label, f"{pair.before} -> {pair.after}", change, len(values), stats.LOOKS)
 
     return add

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import shlex
 import subprocess
 import sys
+import termios
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -112,6 +116,44 @@ def test_results_go_to_standard_output_and_progress_to_the_other(lab: Lab) -> No
     assert "report.html" in quiet.out
     assert quiet.folder
     assert "[base k]" in (quiet.folder / "output.txt").read_text(), "the log is kept whole all the same"
+
+
+def test_on_a_terminal_progress_is_a_block_that_disappears(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, replace(PLAIN, faults=[Fault("slow:0.1", "open")]))  # it is redrawn four times a second
+    ours, theirs = pty.openpty()
+    termios.tcsetwinsize(theirs, (40, 80))
+    words = [sys.executable, "-P", "-m", "abprof", *at(lab, "main", "fast"), "--runs-dir", str(lab.runs)]
+    environment = {**lab.environment(), "TERM": "xterm"}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=theirs) as process:
+        os.close(theirs)
+        raw = b""
+        with contextlib.suppress(OSError):  # the end of a terminal
+            while data := os.read(ours, 4096):
+                raw += data
+    os.close(ours)
+    assert process.returncode == 1
+    text = re.sub(r"\x1b\[[\d;]*m", "", raw.decode())
+    assert re.search(r"━ +epoch 4: 0 of 2 cells decided, at most \d+:\d\d left\r", text)
+    assert re.search(r"dense mask_type=causal +30.0 % slower +3 of 4 epochs", text)
+    lines, row = [""], 0
+    for part in re.findall(r"\x1b\[\??\d+[A-Za-z]|[^\x1b\r\n]+|\n", text):
+        row += {"\n": 1, "\x1b[1A": -1}.get(part, 0)
+        lines += [""] * (row == len(lines))
+        lines[row] = "" if part == "\x1b[2K" else lines[row] + part * (part[0] not in "\x1b\n")
+    assert not [line for line in lines if "epoch" in line or "━" in line], "erased at the end"
+    assert "base k: " in "".join(lines), "what is permanent stays above"
+
+
+def test_a_log_has_the_change_so_far_at_the_first_epoch_and_at_looks(lab: Lab) -> None:
+    shown = lab.abprof("main", "fast")
+    assert shown.folder
+    found = [line for line in shown.err.splitlines() if " so far " in line]
+    assert sorted(found)[:2] == [
+        f"  dense mask_type=causal  base -> target: 30.0 % slower so far ({n} of 4 epochs)" for n in (1, 4)
+    ]
+    assert len(found) == 4
+    logged = (shown.folder / "output.txt").read_text().splitlines()
+    assert [line for line in logged if " so far " in line] == found
 
 
 def test_json_is_one_object_and_nothing_else(lab: Lab) -> None:

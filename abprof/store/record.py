@@ -147,11 +147,11 @@ class Record:
                     self._next_write = done + max(_REWRITE, _REWRITE_SHARE * (done - began))
 
     def wanted(self) -> set[str]:
-        """Return the ids of cells that need another epoch, and update the status line."""
+        """Return the ids of cells that need another epoch, and update the live block."""
         todo = self._wanted(self.head, self.own_blocks, self.proofs)
         cells = self.head.cells
         labels = [self._labels[cell.id] for cell in cells if cell.id in todo]
-        self.view.progress(f"epoch {self.next_epoch}", len(cells) - len(todo), len(cells), labels)
+        self.view.progress(f"epoch {self.next_epoch}", len(cells), labels)
         return todo
 
     def known(self, status: Status) -> Run:

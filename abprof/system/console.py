@@ -10,20 +10,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO
 
-from rich.console import Console
-from rich.markup import escape
-from rich.status import Status
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
 from rich.text import Text
 
 from abprof.records.visible import visible, visible_lines
 
 _COLOURS = re.compile(r"\x1b\[[0-9;:]*[mK]")  # escape sequences of compilers: colours, and clearing the rest of a line
 _LEAKS = re.compile(r"nanobind: |\s*- (leaked|\.\.\. skipped) |See https://nanobind")  # Triton at its end
-_OPEN_SHOWN = 3  # labels of undecided cells in the status line
+_ROWS = 8  # of undecided cells in the live block
 
 
 class View:
-    """Prints progress on standard error and to a log file, with a status line if standard error is a terminal."""
+    """Prints progress on standard error and to a log file, with a live block if standard error is a terminal."""
 
     def __init__(self, *, quiet: bool = False, verbose: bool = False, stream: IO[str] | None = None) -> None:
         self.console = Console(file=stream, stderr=stream is None, highlight=False, soft_wrap=True)
@@ -31,8 +32,11 @@ class View:
         self.verbose = verbose
         self._log: IO[str] | None = None
         self._lock = threading.Lock()
-        self._status: Status | None = None  # a line at the bottom of a terminal
+        self._live: Live | None = None  # a block at the bottom of a terminal
+        self._text, self._cells = "", 0  # what goes on, and of how many cells
         self._end = 0.0  # end of the budget, by time.monotonic()
+        self._open: Sequence[str] = ()  # labels of the undecided cells
+        self._changes: dict[str, dict[str, tuple[str, int, int]]] = {}  # label -> pair -> change, epochs, next look
 
     def attach(self, path: Path) -> None:
         """From now on, append every printed line also to the log file `path`."""
@@ -55,11 +59,11 @@ class View:
     def build_line(self, job: str, line: str) -> None:
         """Print a line of a build's output, with control characters made visible. Any thread may call this."""
         text = f"[{job}] {visible(_COLOURS.sub('', line))}"
-        live = self._status is not None and not self.verbose
+        live = self._live is not None and not self.verbose
         noise = _LEAKS.match(line) is not None
         self._print(text, "dim", shown=not (self.quiet or live or noise))
         if live and not noise:
-            self._show(text[:200])
+            self._text = text[:200]
 
     def _print(self, text: str, style: str, *, shown: bool) -> None:
         with self._lock:
@@ -70,29 +74,57 @@ class View:
             if shown:
                 self.console.print(Text(text, style=style))
 
-    # ------------------------------------------------------------ the status line
+    # ------------------------------------------------------------ the live block
 
     @contextlib.contextmanager
     def working(self, text: str, budget: float = 0.0) -> Iterator[None]:
-        """Show a status line, at first `text`, during the block. `budget`: seconds that measuring may take."""
+        """Show the live block, at first a moving bar and `text`. `budget`: seconds that measuring may take."""
+        self._text, self._cells, self._open, self._changes = text, 0, (), {}
         self._end = time.monotonic() + budget
-        if not self.console.is_terminal or self.quiet:
+        # With FORCE_COLOR rich takes a CI log for a terminal.
+        if self.quiet or not (self.console.is_interactive and self.console.file.isatty()):
             yield
             return
-        with self.console.status(text) as status:
-            self._status = status
+        live = Live(console=self.console, get_renderable=self._block, refresh_per_second=4, transient=True)
+        with live:
+            self._live = live
             try:
                 yield
             finally:
-                self._status = None
+                self._live = None
 
-    def progress(self, text: str, decided: int, cells: int, open: Sequence[str]) -> None:
-        """Show in the status line how many cells are decided. `open`: labels of the undecided cells."""
-        minutes, seconds = divmod(max(0, round(self._end - time.monotonic())), 60)
-        more = f" and {len(open) - _OPEN_SHOWN} more" if len(open) > _OPEN_SHOWN else ""
-        names = visible(", ".join(open[:_OPEN_SHOWN])) + more
-        self._show(f"{text}: {decided} of {cells} cells decided, at most {minutes}:{seconds:02} left  {names}")
+    def progress(self, text: str, cells: int, open: Sequence[str]) -> None:
+        """Show how many of `cells` cells are decided. `open`: labels of the undecided cells."""
+        self._text, self._cells, self._open = text, cells, open
 
-    def _show(self, text: str) -> None:
-        if self._status is not None:
-            self._status.update(escape(text))
+    def change(self, cell: str, pair: str, change: str, epochs: int, looks: Sequence[int]) -> None:
+        """Show a cell's change so far in the live block; print it after the first epoch and at `looks`."""
+        look = next((look for look in looks if look >= epochs), looks[-1])
+        self._changes[cell] = {**self._changes.get(cell, {}), pair: (change, epochs, look)}
+        if epochs in {1, look}:
+            line = visible_lines(f"  {cell}  {pair}: {change} so far ({epochs} of {look} epochs)")
+            self._print(line, "", shown=not (self.quiet or self._live))
+
+    def _block(self) -> Group:
+        """Return a bar with the time left, and a row for each change of the undecided cells."""
+        known = [(cell, self._changes.get(cell, {"": ("", 0, 1)})) for cell in self._open]
+        done, text = float(self._cells - len(known)), self._text
+        if self._cells:
+            minutes, seconds = divmod(max(0, round(self._end - time.monotonic())), 60)
+            text += f": {done:.0f} of {self._cells} cells decided, at most {minutes}:{seconds:02} left"
+        done += sum(min(epochs / look for _, epochs, look in pairs.values()) for _, pairs in known)
+        bar = ProgressBar(self._cells or None, done, 20, complete_style="cyan", pulse_style="cyan")
+        head, rows = Table.grid(padding=(0, 2)), Table.grid(padding=(0, 2))
+        head.add_row(bar, _cut(text))
+        several = len({pair for _, pairs in known for pair in pairs if pair}) > 1
+        found = [(cell, pair, *row) for cell, pairs in known for pair, row in pairs.items()]
+        for cell, pair, change, epochs, look in found[:_ROWS]:
+            so_far = f"{pair}: {change}" if several and pair else change
+            rows.add_row(_cut(cell), _cut(so_far), f"{epochs} of {look} epochs" if epochs else "")
+        more = len(found) - _ROWS
+        return Group(head, rows, f"and {more} more" if more > 0 else "")  # a short line, so that an echoed ^C fits
+
+
+def _cut(text: str) -> Text:
+    """Return a text that ends in an ellipsis where its line has no more room."""
+    return Text(visible(text), no_wrap=True, overflow="ellipsis")
