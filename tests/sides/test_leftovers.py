@@ -129,6 +129,16 @@ def clone_of(repo: GitRepo, cache: Path) -> Path:
     return next(path for path in (cache / "repos").iterdir() if path.is_dir())
 
 
+def test_a_living_record_with_a_relative_path_is_kept(repo: GitRepo, opened: Opened, cache: Path) -> None:
+    """git 2.48 writes such paths with worktree.useRelativePaths."""
+    sides, _ = resolve(opened(repo), ["main"])
+    with checkouts(opened(repo), sides, run="r"):
+        (link,) = cache.glob("repos/*/worktrees/*/gitdir")
+        link.write_text(f"{os.path.relpath(link.read_text().strip(), link.parent)}\n")
+        sweep(cache)
+        assert link.exists()
+
+
 def test_a_clone_goes_with_its_repository_or_with_everything(repo: GitRepo, cache: Path) -> None:
     clone = clone_of(repo, cache)
     assert sweep(cache) == []
