@@ -40,7 +40,7 @@ from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.records.quantities import plural
+from abprof.records.quantities import plural, signed
 from abprof.store import Record, RunFolder, Wanted, kernel_key, new_folder, read
 from abprof.system import processes as proc
 from abprof.system.console import View
@@ -319,6 +319,6 @@ def progress(record: Record) -> Callable[[Item], None]:
             for pair, values in provisional(run, known[item.cell]):
                 look = next((look for look in stats.LOOKS if look >= len(values)), stats.LOOKS[-1])
                 pct, so_far = stats.percent(sum(values) / len(values)), f"{len(values)} of {look} epochs"
-                say(f"  {label}  {pair.before} -> {pair.after}: {pct:+.1f} % so far ({so_far})")
+                say(f"  {label}  {pair.before} -> {pair.after}: {signed(pct)} so far ({so_far})")
 
     return add
