@@ -40,8 +40,7 @@ from abprof.measure.run_context import alone, signals, worktrees
 from abprof.records import Block, Build, Checkout, Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.records.quantities import plural
-from abprof.report.text import signed
+from abprof.records.quantities import plural, signed
 from abprof.store import Record, RunFolder, Wanted, kernel_key, new_folder, read
 from abprof.system import processes as proc
 from abprof.system.console import View

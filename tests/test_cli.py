@@ -82,6 +82,9 @@ def test_without_arguments_the_help_is_shown(lab: Lab) -> None:
     assert result.code == Exit.CANNOT_RUN
     assert "Usage: abprof" in result.out
     assert result.err == ""
+    shown = lab.command("run", "--help").out
+    assert "<" not in shown, "no type of Python, such as <bool>"
+    assert "isolated processes take turns on the device" in shown, "on one line: the docstring's line breaks are gone"
 
 
 def test_version(lab: Lab) -> None:

@@ -189,8 +189,8 @@ def test_changes_are_searched_in_all_cells_and_nights_and_then_selected(
     assert capsys.readouterr() == ("", "no change\n")
     assert run_command_line(["history", "changes", *place]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "main night 21: machine shift, +8.0 % in all 6 cells",
-        "main night 31: +10.0 % (code), confirmed on night 33 w/n=0",
+        "main night 21: machine shift, 8.0 % slower in all 6 cells",
+        "main night 31: 10.0 % slower (code), confirmed on night 33 w/n=0",
     ]
 
 

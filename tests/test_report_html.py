@@ -11,7 +11,7 @@ import pytest
 
 from abprof.records import Advice
 from abprof.report.text import log_link
-from tests.reports import html
+from tests.reports import html, markdown
 
 from . import runs
 
@@ -163,6 +163,8 @@ def test_a_warning_shows_its_command_and_the_chart_shows_the_largest_change():
     text = html(runs.changed(run, warnings=(advice,), comparisons=(large, *run.comparisons[1:])), ())
     assert f"<code>abprof rerun runs/{run.id} --only unclear</code>: &lt;b&gt;" in text
     assert "+945.0 %" in text
+    command = f"`abprof rerun runs/{run.id} --only unclear`"
+    assert f"- 1 row undecided ({command}: &lt;b&gt;)" in markdown(runs.changed(run, warnings=(advice,)), ())
 
 
 def test_logs_are_links_inside_the_folder():

@@ -36,7 +36,7 @@ def test_a_change_that_is_reversed_at_the_power_limit_is_no_answer(new_lab: NewL
     assert (same.verdict, same.sustained_pct) == ("same", pytest.approx(0.0))
     said = [warning for warning in result.run.warnings if warning.kind == "power"]
     assert [warning.cells for warning in said] == [("w/case=reversed",)]
-    assert "+15.00 % of time in turns, -8.00 % without a pause" in said[0].text
+    assert "15.00 % slower in turns, 8.00 % faster without a pause" in said[0].text
     seen = {o.arm: o.metrics.get(SUSTAINED) for o in result.run.observations if o.cell == "w/case=agrees"}
     base, target = seen["base"], seen["target"]
     assert base is not None

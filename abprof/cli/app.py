@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from typer.core import TyperCommand, TyperGroup
+from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GPU_MARGIN, GPU_THRESHOLD
@@ -29,6 +29,8 @@ _REFUSALS = {  # errno of a lacking resource -> advice
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO), _DISK),
     **dict.fromkeys((errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE), _LIMITS),
 }
+setattr(TyperOption, "display_type_rich", lambda option, ctx: option.metavar or "")  # noqa: ARG005, B010 - not `<bool>`
+setattr(TyperArgument, "display_type_rich", lambda argument, ctx: "")  # noqa: ARG005, B010 - not `<list[str]>`
 
 
 class _Verbs(TyperGroup):

@@ -25,11 +25,11 @@ def bisect(
     refs: Annotated[list[str], typer.Argument(metavar="GOOD BAD", help="A fast and a slow commit.")] = [],  # noqa: B006
     **values: Any,
 ) -> int:
-    """Find the commits between GOOD and BAD that made cells slower. Each step is an ordinary run that compares one
-    commit with GOOD; each commit found is then compared with its parent.
+    """Find the commits between GOOD and BAD that made cells slower. Each step is an ordinary run of at most --budget
+    that compares one commit with GOOD; each commit found is then compared with its parent.
 
     Commits that do not build are skipped. A range of commits is reported where no single commit can be named. Exit
-    codes: 0 every slower commit was found, or nothing is slower; 4 a range of commits is left.
+    codes: 0 every slower commit was found, or nothing is slower; 4 a range of commits is left, or a step's budget gave no answer.
     """
     import msgspec
 
@@ -40,11 +40,11 @@ def bisect(
     if resume:
         if refs or program(ctx) is not None:
             raise AbprofError("cannot be used with refs", where="--resume", advice="leave GOOD and BAD out")
-        refuse(ctx, "a resumed bisection keeps its options", but=("resume", "repo", "json", *VIEW))
-        folder = Path(resume)
+        refuse(ctx, "a resumed bisection keeps its options", but=("resume", "repo", "budget", "json", *VIEW))
+        folder = Path(resume).absolute()
         begun = read(folder)
-        if "repo" in given(ctx):
-            begun = msgspec.structs.replace(begun, options=msgspec.structs.replace(begun.options, repo=values["repo"]))
+        own = {name: values[name] for name in ("repo", "budget") if name in given(ctx)}
+        begun = msgspec.structs.replace(begun, options=msgspec.structs.replace(begun.options, **own))
     else:
         command = command_of(ctx, "abprof bisect GOOD BAD -- python bench.py", ("dry_run",))
         if len(refs) != 2:
@@ -76,4 +76,6 @@ def bisect(
     else:
         print("\n".join(map(visible, [*done.weaker, *result(done)])))
     view.say(f"saved in {folder}: report.html, report.md, bisect.json, steps/")
-    return Exit.OK if done.decided else Exit.UNTRUSTED
+    if done.status != "complete":
+        view.warn(f"a step's budget gave no answer; continue it with abprof bisect --resume {folder} --budget TIME")
+    return Exit.OK if done.decided and done.status == "complete" else Exit.UNTRUSTED

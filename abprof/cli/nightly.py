@@ -17,6 +17,7 @@ import typer
 from abprof.cli.app import app, note
 from abprof.cli.options import RUN, many, options_from, takes, text, view_of
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.quantities import signed
 from abprof.records.visible import cell as csv_cell
 from abprof.records.visible import visible
 
@@ -128,10 +129,10 @@ def changes(**values: Any) -> int:
             print(json.dumps({"series": name, **lists}))
             continue
         for shift in shifts:
-            moved = f"machine shift, {shift.pct:+.1f} % in all {shift.cells} cells"
+            moved = f"machine shift, {signed(shift.pct)} in all {shift.cells} cells"
             print(visible(f"{name} night {shift.night}: {moved}"))
         for change in found:
-            facts = f"{change.pct:+.1f} % ({change.because}), confirmed on night {change.found}"
+            facts = f"{signed(change.pct)} ({change.because}), confirmed on night {change.found}"
             print(visible(f"{name} night {change.night}: {facts} {change.trend}"))
     if silent and not values["json"]:
         print("no change", file=sys.stderr)

@@ -124,6 +124,7 @@ def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., i
             return verb(**values | {option.name: option.value(values[option.name]) for option in added})
 
         parameters = [*kept, *(option.parameter(defaults.get(option.name, option.default)) for option in added)]
+        called.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(verb) or "")  # Typer would keep the line breaks
         vars(called).update(__signature__=inspect.Signature(parameters), __annotations__={})
         return called
 
@@ -206,8 +207,8 @@ _PROBE = "After timing, profile changed cells: with torch.profiler, Nsight Compu
 _SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean, if bubblewrap starts."
 _VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
 _AUTOTUNE = "When Triton's autotuner runs: once, while building (pinned, default), or in each epoch."
-_TIMED = "How to time calls; auto (default): CUDA events on a GPU, the clock on a CPU."
 _TIMERS = ("auto", "events", "graph", "cupti", "cpu")
+_TIMED = f"{', '.join(_TIMERS)}: how to time calls; auto (default): CUDA events on a GPU, the clock on a CPU."
 
 _PANELS = {
     "Matrix": (
@@ -227,9 +228,9 @@ _PANELS = {
         text("--margin", "PCT", _WITHIN, quantities.percent),
         text("--precision", "PCT", "Measure until each interval is within +/- PCT.", quantities.percent),
         text("--budget", "TIME", _FOR, quantities.seconds),
-        number("--epochs", "N", "Measure exactly N epochs of every cell.", 1),
+        number("--epochs", "N", "Measure exactly N epochs of every cell; default: until its verdict is clear.", 1),
         flag("--quick", "Measure one epoch of every cell: a first look, without verdicts."),
-        text("--timer", "|".join(_TIMERS), _TIMED, one_of(*_TIMERS)),
+        text("--timer", "NAME", _TIMED, one_of(*_TIMERS)),
         number("--lock-clocks", "MHZ", "Hold the GPU's graphics clock during the run; needs the permission to.", 1),
         flag("--sustained", "After timing, also time cells without pauses, at the GPU's power limit."),
         many("--probe", "torch|ncu|perf", _PROBE, _probes),
@@ -240,9 +241,9 @@ _PANELS = {
     ),
     "Place": (
         text("--repo", "PATH", "Git repository; default: the current folder's.", default="."),
-        many("--device", "NAME", "Measure on this device: cpu, cuda, cuda:N or a GPU's UUID."),
+        many("--device", "NAME", "Measure on cpu, cuda, cuda:N or a GPU's UUID; default: cuda if there is a GPU."),
         text("--devices", "all|N", "Use all of the host's GPUs (default), or at most N.", _devices),
-        text("--executor", "local|ray[://ADDRESS]|slurm", "Measure on this host (default) or on a cluster.", _executor),
+        text("--executor", "NAME", "Where to measure: local (default), ray, ray://HOST:PORT or slurm.", _executor),
         many("--executor-option", "KEY=VALUE", "Set an option of the cluster's job.", _pairs),
         many("--python", "[SIDE=]PATH", "Interpreter of the workers; default: abprof's own.", _pythons),
         text("--env", "user|clean", _VARIABLES, one_of("user", "clean")),

@@ -23,8 +23,9 @@ from abprof.measure.discovery import content, workloads_folder
 from abprof.records import Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
+from abprof.records.quantities import signed
 from abprof.report import sentences
-from abprof.report.text import clean, signed
+from abprof.report.text import clean
 from abprof.system.console import View
 
 _QUIET_MS = 300  # pause that ends a save: editors write a file in several steps, a checkout writes many files

@@ -1,4 +1,4 @@
-"""Parse durations and percentages, and write counts with their nouns."""
+"""Parse durations and percentages; write counts with their nouns, and changes of time."""
 
 from __future__ import annotations
 
@@ -29,3 +29,18 @@ def percent(text: str, where: str) -> float:
 def plural(count: int, one: str, many: str = "") -> str:
     """Return a count with its noun: `1 cell`, `2 cells`."""
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def signed(pct: float, places: int = 1) -> str:
+    """Return a change of time as text: `2.1 % slower`, `6.2 % faster`, or `~` if the change rounds to 0."""
+    text = f"{abs(pct):.{places}f}"
+    return f"{text} % {'slower' if pct > 0 else 'faster'}" if float(text) else "~"
+
+
+def interval(low: float, high: float, places: int = 1) -> str:
+    """Return an interval of changes as text: `1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower`."""
+    if low >= 0:
+        return f"{low:.{places}f} to {high:.{places}f} % slower"
+    if high <= 0:
+        return f"{-high:.{places}f} to {-low:.{places}f} % faster"
+    return f"{-low:.{places}f} % faster to {high:.{places}f} % slower"

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from markupsafe import Markup, escape
 
 from abprof.records import Comparison, Options
-from abprof.records.quantities import plural
+from abprof.records.quantities import plural, signed
 from abprof.records.visible import visible
 from abprof.report import sentences
-from abprof.report.text import clean, signed
+from abprof.report.text import clean
 
 FARTHEST = 60.0  # per cent of time up to which an interval stretches the axis
 

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Ceilings, Observation, Run
 from abprof.records import Block as Measured
-from abprof.records.quantities import plural
+from abprof.records.quantities import plural, signed
 from abprof.report import charts, probes, rows, sentences, tables
 from abprof.report.rows import Block, Group, Line, Row, Section
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, size
@@ -126,7 +126,7 @@ def _numbers(run: Run, row: Row, sides: Sequence[Observation | None]) -> Iterato
     judged = row.comparison
     for label, name in _CHANGES.items():
         if (pct := getattr(judged, name, None)) is not None:
-            yield label, f"{pct:+.2f} %"
+            yield label, f"{pct:+.2f} %" if name == "clock_pct" else signed(pct, 2)
     if judged and judged.verdict == "same" and judged.epochs:  # of E processes none shows a mode with 0.05^(1/E)
         yield "processes that may differ unseen", f"at most {100 * (1 - 0.05 ** (1 / judged.epochs)):.0f} % (95 %)"
     known = [dict(_of_arm(run, row, seen)) if seen else {} for seen in sides]

@@ -7,6 +7,7 @@ import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -16,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from abprof.records import Block, Run
-from abprof.records.quantities import plural
+from abprof.records.quantities import plural, signed
 from abprof.report import probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
 from abprof.report.model import Page, Workload, folded_title
@@ -37,8 +38,8 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
         return Markup(" ") * before + shown + Markup(" ") * after
 
     made = templates(safe)
-    made.filters |= {"plural": plural, "clean": text.clean, "code": text.code, "log": text.log_link}
-    made.filters |= {"warning": sentences.warning, "folded_title": folded_title, "ticks": text.ticks}
+    made.filters |= {"plural": plural, "signed": signed, "clean": text.clean, "code": text.code, "log": text.log_link}
+    made.filters |= {"warning": sentences.warning, "folded_title": folded_title, "ticks": partial(text.ticks, escaped)}
     return made
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Literal
 
 from abprof.records import GPU_GRAPH, REPORTED, Advice, Comparison, Run, Value, Verdict
-from abprof.records.quantities import plural
-from abprof.report.text import NOT_RECORDED, clean, interval, signed
+from abprof.records.quantities import interval, plural, signed
+from abprof.report.text import NOT_RECORDED, clean
 
 NO_INTERVAL = "no interval"
 NO_CAUSE = "no cause found"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from markupsafe import Markup, escape
 
@@ -16,21 +17,6 @@ def clean(text: object, limit: int = 300) -> str:
     """Return text on one line of at most `limit` characters. Invisible and control characters become U+FFFD."""
     line = " ".join(visible(str(text)).split())
     return line if len(line) <= limit else line[: limit - 1] + "…"
-
-
-def signed(pct: float, places: int = 1) -> str:
-    """Return a change of time as text: `2.1 % slower`, `6.2 % faster`, or `~` if the change rounds to 0."""
-    text = f"{abs(pct):.{places}f}"
-    return f"{text} % {'slower' if pct > 0 else 'faster'}" if float(text) else "~"
-
-
-def interval(low: float, high: float, places: int = 1) -> str:
-    """Return an interval of changes as text: `1.9 to 2.4 % slower`, or `0.2 % faster to 0.4 % slower`."""
-    if low >= 0:
-        return f"{low:.{places}f} to {high:.{places}f} % slower"
-    if high <= 0:
-        return f"{-high:.{places}f} to {-low:.{places}f} % faster"
-    return f"{-low:.{places}f} % faster to {high:.{places}f} % slower"
 
 
 def duration(ns: float | None) -> str:
@@ -94,9 +80,11 @@ def code(text: object, limit: int = 120) -> Markup:
     return Markup(f"{fence}{pad}{line}{pad}{fence}")  # noqa: S704
 
 
-def ticks(text: str) -> Markup:
-    """Return a sentence as HTML, in which text between backticks becomes <code>."""
-    return Markup(re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(clean(text, LONGEST)))))  # noqa: S704
+def ticks(escaped: Callable[[str], Markup], text: str) -> Markup:
+    """Return a sentence as HTML or, escaped by `markdown`, as Markdown; text between backticks becomes code."""
+    span = code if escaped is markdown else Markup("<code>{}</code>").format
+    parts = re.split("`([^`]+)`", clean(text, LONGEST))
+    return Markup("").join(span(part) if place % 2 else escaped(part) for place, part in enumerate(parts))
 
 
 def log_link(path: str) -> Markup:

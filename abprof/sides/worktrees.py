@@ -173,5 +173,5 @@ def _prune(cache: Path) -> None:
             for entry in list(store.iterdir()) if store.is_dir() else ():
                 link = entry / "gitdir"
                 place = link.read_text(errors="surrogateescape").strip() if link.is_file() else ""
-                if not place or not Path(place).parent.exists():
+                if not place or not (entry / place).parent.exists():  # git may write it relative to the record
                     remove_tree(entry)

@@ -11,7 +11,7 @@ import msgspec
 
 from abprof.records import Advice, Arm, Block, Comparison, Header, Run
 from abprof.records.errors import Exit
-from abprof.records.quantities import plural
+from abprof.records.quantities import plural, signed
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import ArmState, CellData, same_code
 
@@ -269,7 +269,7 @@ _WARNINGS = {
         "run `abprof rerun RUN`, or run again with --lock-clocks",
     ),
     "power": (
-        "{cell}: {turns:+.2f} % of time in turns, {sustained:+.2f} % without a pause at the power limit",
+        "{cell}: {turns} in turns, {sustained} without a pause at the power limit",
         "use the first number for a kernel called in short bursts, the second for one that runs for seconds",
     ),
     "timer": (
@@ -281,11 +281,11 @@ _WARNINGS = {
         "check for a result reused from an earlier call, another data type, or a workload that counts too much work",
     ),
     "tail": (
-        "more calls of the target are slow: the slowest tenth by up to {most:+.1f} %, the median by less",
+        "more calls of the target are slow: the slowest tenth by up to {most:.1f} %, the median by less",
         "the verdict uses the median; report.html shows both changes in the cell's detail",
     ),
     "host_bound": (
-        "{n} rows are host-bound: the host's time to enqueue a call changed by {most:+.0f} %, beside the device's time",
+        "{n} rows are host-bound: the host enqueues a call {most}, beside the device's time",
         "callers that wait for each call (triton.testing.do_bench) see the host's time; a CUDA graph avoids that time",
     ),
     "dependent": (
@@ -345,13 +345,14 @@ def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
         "clock", because["clock"], most=max((abs(r.clock_pct or 0.0) for r in because["clock"]), default=0.0)
     )
     for row in because["power"][:1]:
-        yield from _rows("power", because["power"], cell=row.cell, turns=row.pct, sustained=row.sustained_pct)
+        turns, sustained = (signed(pct or 0.0, 2) for pct in (row.pct, row.sustained_pct))
+        yield from _rows("power", because["power"], cell=row.cell, turns=turns, sustained=sustained)
     yield from _rows("timer", because["timer"])
     fast = [row for row in rows if row.verdict == "faster" and _too_fast(run, cells[row.cell], row)]
     yield from _rows("roofline", fast, where=plural(len({row.cell for row in fast}), "cell"))
     yield from _rows("tail", because["tail"], most=max((r.tail_pct or 0.0 for r in because["tail"]), default=0.0))
     bound = [row for row in rows if row.host_pct is not None]
-    yield from _rows("host_bound", bound, most=max((r.host_pct or 0.0 for r in bound), key=abs, default=0.0))
+    yield from _rows("host_bound", bound, most=signed(max((r.host_pct or 0.0 for r in bound), key=abs, default=0.0), 0))
     dependence = stats.lag_one([cells[row.cell].epoch_values(row.from_, row.to) for row in rows])
     if dependence is not None:
         yield _warning("dependent", lag=dependence)

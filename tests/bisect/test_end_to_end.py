@@ -29,6 +29,19 @@ def test_the_only_commit_between_the_ends(tmp_path: Path) -> None:
     assert story.lab.left_behind() == []
 
 
+def test_a_step_that_its_budget_cannot_pay_ends_the_search_and_is_continued(tmp_path: Path) -> None:
+    story = Story(tmp_path)
+    good, bad = story.line([1.0, SLOW])
+    ended = story.told().bisect(good, bad, "--budget", "0.01s")
+    folder = _folder(story.lab).relative_to(tmp_path)
+    assert (ended.code, ended.out[:25]) == (4, "w/case=a: undecided after"), ended.err
+    assert f"abprof bisect --resume {tmp_path / folder} --budget TIME" in ended.err
+    assert ended.err.startswith("warning: a step takes about 2 s, --budget allows 0 s"), "before anything is built"
+    assert "% slower so far (1 of 4 epochs)" in ended.err
+    result = story.lab.abprof("bisect", "--resume", str(folder), "--budget", "10m", "--json")
+    assert (result.code, story.culprits(result)) == (0, [bad]), result.err
+
+
 @pytest.mark.slow
 def test_nothing_changed_between_the_ends(tmp_path: Path) -> None:
     """A slip that was taken back is not there at the bad end: one step says so."""
@@ -222,7 +235,7 @@ def test_ends_that_are_none(tmp_path: Path) -> None:
     refused(lab.abprof("bisect", "main", "."), ".: not a commit")
     refused(story.bisect(good, bad, "--only", "case=z"), "case has no value 'z'")
     refused(lab.command("bisect", "--resume", str(tmp_path)), "has no bisect.json")
-    refused(lab.abprof("bisect", "--resume", str(tmp_path), "--budget", "1m"), "--budget", "keeps its options")
+    refused(lab.abprof("bisect", "--resume", str(tmp_path), "--seed", "1"), "--seed", "keeps its options")
     assert not lab.runs.exists()
 
 

@@ -198,7 +198,7 @@ def _searched(of: Bisection, row: Row, given: Sequence[tuple[Step, Answer]]) -> 
 
 
 def finish(of: Bisection, folder: Path, view: View) -> Bisection:
-    """Run all remaining steps, and return the finished bisection. Each step updates bisect.json and the reports."""
+    """Run steps until the search ends or a step's budget gives no answer. Each updates bisect.json and the reports."""
     while True:
         searches = _searches(of)
         asks = {row: each for row, each in searches.items() if isinstance(each, Ask)}
@@ -216,10 +216,14 @@ def finish(of: Bisection, folder: Path, view: View) -> Bisection:
         if not asks:
             return of
         try:
-            of = msgspec.structs.replace(of, steps=(*of.steps, _step(of, asks, folder, view)))
+            step = _step(of, asks, folder, view)
         except KeyboardInterrupt:
             write(folder, msgspec.structs.replace(of, status="interrupted"))
             raise
+        if {one.answer.reason for one in step.rows} == {"budget"}:
+            write(folder, of := msgspec.structs.replace(of, status="interrupted"))
+            return of
+        of = msgspec.structs.replace(of, steps=(*of.steps, step))
 
 
 def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> Step:
@@ -284,9 +288,8 @@ def _asked(item: CellData, asks: Mapping[Row, Ask]) -> Iterator[tuple[Row, Ask]]
 def _open(item: CellData, row: Row, ask: Ask) -> bool:
     """Whether more epochs can still answer the row's question."""
     states = [item.state(arm) for arm in row.arms]
-    if item.cell.skip or item.attempts >= stats.MOST_ATTEMPTS:
-        return False
-    if any(state.proof_broken or (state.settled and not state.runs) for state in states):
+    failed = any(state.proof_broken or (state.settled and not state.runs) for state in states)
+    if failed or item.cell.skip or item.attempts >= stats.MOST_ATTEMPTS:
         return False
     if not all(state.settled for state in states):
         return True
@@ -325,19 +328,18 @@ def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
 
 def plan(of: Bisection) -> list[str]:
     """Return a description of the planned steps as lines of text."""
-    lines = [f"{len(of.links)} commits from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
+    lines = [f"{plural(len(of.links), 'commit')} from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
     for kernel, count in of.changes().items():
         commits, steps = plural(count, "commit"), plural(halvings(count), "step")
         lines.append(f"{kernel}: changed by {commits} along first parents: {steps} to halve them")
-    seconds = span(of.planned * of.step_seconds)
-    return [*lines, f"{of.planned} steps for one culprit, about {seconds} of measuring if every step is clear"]
+    seconds, each = span(of.planned * of.step_seconds), f"a step takes at most {span(of.options.budget)} (--budget)"
+    return [*lines, f"{of.planned} steps for one culprit, about {seconds} of measuring if every step is clear; {each}"]
 
 
 def result(of: Bisection) -> list[str]:
-    """Return the findings as lines of text, row by row; [] unless the bisection is complete."""
-    if of.status != "complete":
-        return []
-    if not of.found:
+    """Return what is known as lines of text, row by row: the findings, and the commits between which to search on."""
+    asks = [row for row, ask in _searches(of).items() if isinstance(ask, Ask)]
+    if not of.found and not asks:
         return [f"nothing changed: {of.name(of.good)} and {of.name(of.bad)} have the same kernels"]
     lines = []
     for found in of.found:
@@ -348,6 +350,11 @@ def result(of: Bisection) -> list[str]:
             if ends.low is not None and ends.low > 0:
                 nothing = "slower, by less than the threshold (a smaller --threshold finds it)"
             lines.append(f"{found.row.label}: {nothing}: {ends.change}")
+    steps = [step for step in of.steps if step.question != "parent"]
+    for row in asks:
+        last = {one.answer.result: step.commit for step in steps for one in step.rows if one.row == row}
+        after, up_to = of.name(last.get("below", of.good)), of.name(last.get("above", of.bad))
+        lines.append(f"{row.label}: undecided after {after} up to {up_to}")
     return lines
 
 
@@ -382,11 +389,15 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
             with run_context.alone(place, view, wait=not place.options.no_wait):
                 began = time.monotonic()  # a command runs once at both ends, to learn which cells it has
                 head = prepare(place, trees, Path(logs), view).head
-                epoch = time.monotonic() - began
+                least = epoch = time.monotonic() - began
         else:
             head = make_plan(place, trees, Path(logs), view, dry=True).run
-            epoch = epoch_seconds(head, peers=False)[1]
+            least, epoch = epoch_seconds(head, peers=False)
         of = _state(place, good, bad, head, stats.LOOKS[0] * epoch)
+        if (least := stats.LOOKS[0] * least) > (budget := head.options.budget):
+            view.warn(
+                f"a step takes about {span(least)}, --budget allows {span(budget)}: fewer cells, or more --budget"
+            )
         if config.dry_run:
             return of, None
         labels = names.safe_labels((side.label, side.commit) for side in (good, bad))

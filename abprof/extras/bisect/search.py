@@ -16,6 +16,7 @@ from itertools import pairwise
 from typing import Literal
 
 from abprof.records import Record
+from abprof.records.quantities import interval, signed
 from abprof.sides import Link
 from abprof.verdict import stats
 
@@ -54,11 +55,11 @@ class Answer(Record, frozen=True, kw_only=True):
 
     @property
     def change(self) -> str:
-        """Return the change of time and its confidence interval in per cent, as text."""
+        """Return the change of time and its confidence interval as text."""
         if self.theta is None or self.low is None or self.high is None:
             return self.reason or "no interval yet"
         theta, low, high = map(stats.percent, (self.theta, self.low, self.high))
-        return f"{theta:+.2f} % of time [{low:+.2f}, {high:+.2f}]"
+        return f"{signed(theta, 2)} ({interval(low, high, 2)})"
 
 
 class Finding(Record, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from markupsafe import Markup, escape
 
 from abprof.extras.nightly.changes import Change, Floats, Shift, Trend, find_changes, trends
 from abprof.extras.nightly.history import History
+from abprof.records.quantities import signed
 from abprof.records.visible import visible
 from abprof.report import asset, environment
 
@@ -60,10 +61,10 @@ def _line(
     """Return what the page's template shows of one cell: name, latest time, and the trend as an SVG picture."""
     level = _level(trend)
     reach = max(_LEAST, float(np.nanmax(np.abs(level))) if np.isfinite(level).any() else 0.0) * 1.1
-    words = "; ".join(f"{change.pct:+.1f} % since night {change.night}" for change in changes) or "no change"
+    words = "; ".join(f"{signed(change.pct)} since night {change.night}" for change in changes) or "no change"
     label = f"Trend of {trend.name} over {len(trend.numbers)} nights, {-reach:.0f} to {reach:.0f} % of time; {words}"
     marks = [("machine", night, f"another machine from night {night}") for night in machines]
-    marks += [("shift", it.night, f"machine shift: {it.pct:+.1f} % in all cells, night {it.night}") for it in shifts]
+    marks += [("shift", it.night, f"machine shift: {signed(it.pct)} in all cells, night {it.night}") for it in shifts]
     parts = [f'<path class="zero" d="M0 {_HEIGHT / 2:.0f}H{_WIDTH:.0f}"/>']
     for kind, night, title in marks:
         if night in at:
@@ -71,7 +72,7 @@ def _line(
     parts.append(f'<path class="level" d="{_path(trend, level, reach, machines, at)}"/>')
     for change in changes:
         way, shape = ("slower", "M-6 5H6L0 -6Z") if change.pct > 0 else ("faster", "M-6 -5H6L0 6Z")
-        title = f"{change.pct:+.1f} % since night {change.night}"
+        title = f"{signed(change.pct)} since night {change.night}"
         move = f"translate({at.get(change.night, _PAD):.0f} {_PAD:.0f})"
         parts.append(f'<g class="change {way}" transform="{move}"><title>{title}</title><path d="{shape}"/></g>')
     size = Markup(f'viewBox="0 0 {_WIDTH:.0f} {_HEIGHT:.0f}" preserveAspectRatio="none"')  # noqa: S704 - numbers
