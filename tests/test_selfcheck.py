@@ -69,6 +69,11 @@ def test_verdicts_are_counted_by_injection_threshold_and_duration() -> None:
     assert f"| +2 % | {LONG} | +1.50 % | 0.5 % | 2 of 2 (100 %) | 0 | 4.0 |" in text
 
 
+def test_a_workload_that_could_not_be_described_has_a_cell_without_params_and_no_result() -> None:
+    bare = Cell(id="meter/", workload="meter", kernel="meter", suite="meter", params={})
+    assert (examine(made(bare), []).cells, examine(made(bare), []).fault) == (0, "no unchanged cell was measured")
+
+
 def test_base_a_second_time_makes_three_pairs_of_a_cell() -> None:
     """All three of an unchanged cell must read the same; of an injected cell one must, and two must not."""
     plain, more = cell("plain", 0.0), cell("more", 3.0)
