@@ -30,7 +30,7 @@ ASKED = Scenario(
         Time(ns=LONG / 5, timer="cupti"),
         planted("both", 1.15),
     ),
-    packages={"cupti-python": "13.0.1"},
+    packages={"torch": "2.13.0"},  # an importable CUPTI need not be a distribution of that name
 )
 
 
@@ -72,10 +72,15 @@ def test_one_side_without_graphs_leaves_its_cell_unsupported_and_no_side_broken(
 
 
 def test_cuptis_timer_without_cupti_says_how_to_get_it(new_lab: NewLab) -> None:
-    result = new_lab(replace(ASKED, packages={"torch": "2.13.0"})).abprof("main", "fast", "--timer", "cupti")
-    assert result.code == 2
-    assert "--timer: cupti-python is not installed for base" in result.err
+    lab = new_lab(replace(ASKED, cupti=False, packages={"cupti-python": "13.0.1"}))
+    result = lab.abprof("main", "fast", "--timer", "cupti")
+    assert (result.code, result.folder) == (2, None)
+    assert "--timer: cannot import cupti" in result.err
     assert "-m pip install cupti-python" in result.err
+    (kernel,) = lab.kernels
+    lab.repo.write({"abprof.toml": f"schema = 1\n[kernels.{kernel}.env]\nPYTHONPATH = '/x'\n"})
+    tried = lab.abprof("main", "fast", "--timer", "cupti")
+    assert tried.status("w/case=both", "base")[0] == "unsupported", "the survey's worker has another path"
 
 
 def test_a_cpu_has_no_such_timers(new_lab: NewLab) -> None:
