@@ -11,7 +11,7 @@ import pytest
 
 from tests.reports import shown
 
-from . import runs
+from . import reports, runs
 
 
 def verdicts(text: str) -> list[str]:
@@ -44,6 +44,12 @@ def test_a_change_has_its_interval_in_the_same_row():
     assert "1.8 to 2.4 % slower" in row
     assert "10.01 ms" in row
     assert "549.2 → 537.9" in row
+
+
+def test_every_report_says_once_why_the_ratio_of_the_times_is_not_the_change():
+    for text in (shown(runs.run(), 200), reports.markdown(runs.run())):
+        assert text.count("ratios of neighbouring turns; base and target are each side's own times") == 1
+    assert "neighbouring turns" not in shown(runs.single()), "nothing is compared"
 
 
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
