@@ -161,7 +161,6 @@ class Scenario:
     clock_ns: int | None = None
     ceilings: list[float] | None = None  # TFLOP/s and GB/s
     packages: dict[str, str] = field(default_factory=dict)
-    cupti: bool = True  # whether workers can import CUPTI
 
     def variants_of(self, side: str, kernel: str) -> list[str]:
         """What the side's kernel package offers: the last rule that matches, or else all that workloads name."""

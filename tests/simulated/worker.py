@@ -130,8 +130,6 @@ class Worker:
         return wire.Listed(self.scenario.packages)
 
     def cupti(self, args: wire.Cupti, faults: list[Fault]) -> wire.Done:
-        if not self.scenario.cupti:
-            raise Typed("unsupported", "cannot import cupti (no module)")
         return wire.Done()
 
     def build(self, args: wire.Build, faults: list[Fault]) -> wire.Built:
@@ -204,8 +202,6 @@ class Worker:
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
         arm, workload = self._arm(args.arm)
         begun = self.start_
-        if args.timer == "cupti":
-            self.cupti(wire.Cupti(), faults)
         value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer) * self.factor(self.cell)
         if arm.noise:
             who = f"{begun.side}{self.own().get('content', '')}"  # other code scatters otherwise

@@ -231,8 +231,8 @@ def test_sides_variants_and_peers_share_inputs(worker: Side) -> None:
 def test_a_worker_tries_to_import_cupti(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "cupti.py").write_text("raise OSError('no libcupti')")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with started(tmp_path, None, []) as one, pytest.raises(WorkerFault, match="no libcupti"):
-        one.ask(wire.Cupti())
+    with started(tmp_path, None, []) as worker, pytest.raises(WorkerFault, match="no libcupti"):
+        worker.ask(wire.Cupti())
 
 
 def test_in_place_state_is_put_back_before_each_call(worker: Side) -> None:
