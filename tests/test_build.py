@@ -133,6 +133,7 @@ def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(torch_shop: 
     assert first.failure is None
     assert not first.cached
     assert again.cached
+    assert not any("built in" in line for line in torch_shop.lines), "the seconds are of another run"
     assert (again.key, again.path) == (first.key, first.path)
     assert sum("$ cc" in line for line in torch_shop.lines) == 1
     assert {a.kind for a in first.artefacts} == {"module", "object"}

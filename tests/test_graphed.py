@@ -10,7 +10,7 @@ from abprof.records import GPU_GRAPH, Block
 from abprof.store import runfolder
 from tests.simulated.lab import Result
 from tests.simulated.planted import LONG, NewLab, broken, load, new_lab, planted, times
-from tests.simulated.scenario import Scenario, Time
+from tests.simulated.scenario import Fault, Scenario, Time
 
 __all__ = ["new_lab"]
 
@@ -30,7 +30,7 @@ ASKED = Scenario(
         Time(ns=LONG / 5, timer="cupti"),
         planted("both", 1.15),
     ),
-    packages={"cupti-python": "13.0.1"},
+    packages={"torch": "2.13.0"},  # an importable CUPTI need not be a distribution of that name
 )
 
 
@@ -72,10 +72,13 @@ def test_one_side_without_graphs_leaves_its_cell_unsupported_and_no_side_broken(
 
 
 def test_cuptis_timer_without_cupti_says_how_to_get_it(new_lab: NewLab) -> None:
-    result = new_lab(replace(ASKED, packages={"torch": "2.13.0"})).abprof("main", "fast", "--timer", "cupti")
+    lab = new_lab(replace(ASKED, faults=[Fault("unsupported", "cupti", text="cannot import cupti")]))
+    result = lab.abprof("main", "fast", "--timer", "cupti")
     assert result.code == 2
-    assert "--timer: cupti-python is not installed for base" in result.err
+    assert "--timer: cannot import cupti" in result.err
     assert "-m pip install cupti-python" in result.err
+    lab.repo.write({"abprof.toml": f"schema = 1\n[kernels.{lab.kernels[0]}.env]\nPYTHONPATH = '/x'\n"})
+    assert lab.abprof("main", "fast", "--timer", "cupti").code == 1, "only the survey's worker lacks that path"
 
 
 def test_a_cpu_has_no_such_timers(new_lab: NewLab) -> None:

@@ -46,8 +46,9 @@ def row(rows: Any, **wanted: Any) -> Any:
 def test_verdicts_are_counted_by_injection_threshold_and_duration() -> None:
     quiet, lied, short = (cell(name, 0.0) for name in ("quiet", "lied", "short"))
     one, two = cell("one", 2.0), cell("two", 2.0)
+    undescribed = Cell(id="dense/", workload="dense", kernel="ffa", suite="dense", params={})  # its workload raised
     found = examine(
-        made(quiet, lied, short, one, two),
+        made(quiet, lied, short, one, two, undescribed),
         [
             *measured(quiet, QUIET),
             *measured(lied, [3.01, 2.99, 3.02, 2.98]),

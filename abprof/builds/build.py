@@ -143,7 +143,6 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
         if known and not rebuild and _unchanged(factory.cache, home / known.generation, known, names, content):
             kept = (home / known.generation / "build.log").read_bytes()
             log.write_bytes(b"[abprof: from the cache; this is the log of the cached build]\n" + kept)
-            say(job.name, f"cached, built in {known.build.seconds:.1f} s")
             return msgspec.structs.replace(known.build, side=side, cached=True, log=log.name)
         place = _new_generation(home)
         for name in names:

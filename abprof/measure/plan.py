@@ -179,32 +179,36 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
 def _surveyed(
     place: RunContext, factory: WorkerFactory, digest: str, continued: Continued | None, *, dry: bool
 ) -> tuple[discovery.Survey, dict[str, Toolchain], Ceilings | None]:
-    """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here)."""
+    """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here).
+
+    Raises AbprofError if the timer is CUPTI and a side's worker cannot import it.
+    """
     options, kind, ceilings = place.options, place.device.kind, continued.run.ceilings if continued else None
+    # Workers of a package with its own PYTHONPATH import from other folders: the turns of its cells try instead.
+    own_path = any("PYTHONPATH" in package.env for package in place.file.kernels.values())
+    cupti = options.asked_by("--timer") if options.by_timer == "cupti" and kind != "cpu" and not own_path else ""
     chains: dict[tuple[str, ...], Toolchain] = {}
     with factory.alone("survey", forked=True) as worker:
         if continued:
             found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
             found = discovery.survey(worker, factory, options, kind)
-        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind)
+        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind, cupti)
         if not (ceilings or dry or options.executor):
             ceilings = discovery.ceilings(worker, options.timeout)
     for side, argv in factory.workers.items():
         if tuple(argv) not in chains:
             with factory.alone("survey", side) as worker:
                 ready = discovery.start(worker, factory)
-                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind)
+                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind, cupti)
     return found, {side: chains[tuple(argv)] for side, argv in factory.workers.items()}, ceilings
 
 
 def _contained(
     place: RunContext, factory: WorkerFactory, chains: Mapping[str, Toolchain], *, dry: bool
 ) -> tuple[WorkerFactory, tuple[str, ...]]:
-    """Return the factory with sandbox and toolchains, and notes to show. Raises AbprofError if CUPTI is missing."""
+    """Return the factory with sandbox and toolchains, and notes to show."""
     options = place.options
-    if options.by_timer == "cupti" and place.device.kind != "cpu":
-        _require_cupti(options.asked_by("--timer"), factory.workers, chains)
     factory, notes = factory.contained(options)
     if "ncu" in options.probe:
         notes += sandbox.foreground_notes(factory.sandbox, "what --probe ncu looks at")
@@ -213,14 +217,6 @@ def _contained(
     else:
         factory.forks.start(factory.argv("base"))
     return dataclasses.replace(factory, toolchain={side: chain.versions for side, chain in chains.items()}), notes
-
-
-def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Mapping[str, Toolchain]) -> None:
-    for side, chain in chains.items():
-        packages = {name.lower().replace("_", "-") for name in chain.packages}
-        if packages and "cupti-python" not in packages:
-            advice = f"{workers[side][0]} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
-            raise AbprofError(f"cupti-python is not installed for {side}", where=where, advice=advice)
 
 
 def _head(place: RunContext, factory: WorkerFactory, found: discovery.Survey, workloads_from: str) -> Run:

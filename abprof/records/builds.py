@@ -25,7 +25,7 @@ class Build(Record, frozen=True, kw_only=True):
     key: str
     path: str = ""  # build folder; "" when the build failed
     cached: bool = False
-    seconds: float = 0.0
+    seconds: float = 0.0  # of the build process; if `cached`, in the run that built
     log: str = ""
     failure: Failure | None = None
     variants: tuple[str, ...] = ()

@@ -81,6 +81,7 @@ class Page:
         left_out = (
             f"{DETAILS_UP_TO} of {len(every)} rows have a detail; cells.csv and rounds.jsonl hold the numbers of all."
         )
+        self.caption = sentences.CHANGE_AND_TIMES if groups and groups[0].target else ""
         self.left_out = left_out if len(every) > DETAILS_UP_TO else ""
         self.probes = [*probes.sections(run)]
         self.failed = rows.all_failures(run, groups)

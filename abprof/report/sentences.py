@@ -14,6 +14,10 @@ from abprof.report.text import NOT_RECORDED, clean
 
 NO_INTERVAL = "no interval"
 NO_CAUSE = "no cause found"
+CHANGE_AND_TIMES = (  # reports show both, and on a noisy machine they differ
+    "The change of time is the mean over epochs of the ratios of neighbouring turns; "
+    "base and target are each side's own times, whose ratio may differ."
+)
 
 VERDICTS: dict[Verdict, str] = {
     "broken": "an arm failed, or its output is wrong: there is no speed to report",

@@ -24,7 +24,7 @@ from abprof.records import messages as wire
 from abprof.worker import checks, package, profile, workload
 from abprof.worker.api import Op, Work
 from abprof.worker.arms import Arms
-from abprof.worker.clocks import Clock, CudaClock, shortest
+from abprof.worker.clocks import Clock, CudaClock, Records, shortest
 from abprof.worker.compiles import chosen
 
 
@@ -78,6 +78,11 @@ class Bench(Arms):
         for one in metadata.distributions():
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
+
+    def cupti(self, _request: wire.Cupti) -> wire.Done:
+        """Import CUPTI. Raises Unsupported if that fails."""
+        Records()
+        return wire.Done()
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
         """Measure the device's peak rates of matrix products and copies, with torch."""

@@ -195,10 +195,10 @@ def _fault(tallies: Sequence[Tally], threshold: float) -> str:
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
     """Yield each measured pair of sides. Only `target` does extra work: `target2` is base's commit, measured again."""
-    inject = float(item.cell.params["inject"])
     times = item.epoch_medians("base")
     for before, after in (("base", "target"), ("target2", "target"), ("base", "target2")):
         if times and (values := item.epoch_values(before, after)):
+            inject = float(item.cell.params["inject"])  # a workload that was not described has no params, and no times
             name = next(name for name, below in CLASSES if statistics.median(times) < below)
             yield _Pair(inject if after == "target" else 0.0, name, tuple(values))
 
