@@ -16,7 +16,7 @@ from abprof.records.quantities import percent, plural
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.measure.discovery import Survey
+    from abprof.measure import Survey
     from abprof.records import Options
 
 
@@ -99,16 +99,16 @@ def list_(**values: Any) -> int:
 def _survey(root: Path, options: Options, cache: Path) -> Survey:
     from abprof import devices
     from abprof.builds import WorkerFactory
-    from abprof.measure.discovery import find_workloads, survey
-    from abprof.system import processes
+    from abprof.measure import Survey
+    from abprof.system import processes, workload_files
 
     chosen = devices.choose(options.device)
     folder = options.file.workloads if options.file else ""
-    files = find_workloads(root / (folder or "workloads"), options.workloads)
+    files = workload_files.find(root / (folder or "workloads"), options.workloads)
     with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
         factory = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch), files)
         with factory.alone("survey") as worker:
-            return survey(worker, factory, options, chosen.kind)
+            return Survey.of(worker, factory, options, chosen.kind)
 
 
 @app.command("doctor", short_help="Report what this machine can measure.")

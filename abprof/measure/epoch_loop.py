@@ -11,11 +11,10 @@ from abprof.measure import turns
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import Block, Cell, Kernel, Proof
+from abprof.records import Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
 from abprof.verdict import stats
 
-Item = Block | Proof | Kernel
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
 _RESERVE = 0.9  # part of the time left that planned epochs fill: the next epoch may take longer than the last
 _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, which the next epoch then makes
@@ -119,9 +118,8 @@ def _package(
     """Measure the cells of one package in one epoch. Leaves out arms that gave no answer in two epochs."""
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
-    specs = plan.specs(cells[0].kernel, list(dict.fromkeys(workers)))
-    present = {spec.id for spec in specs}
-    with WorkerPool(plan.factory, specs, epoch) as pool:
+    with plan.pool(cells[0].kernel, list(dict.fromkeys(workers)), epoch) as pool:
+        present = set(pool.start_order)
         yield from pool.proofs()
         loaded = set[tuple[str, str, str]]()
         for cell in cells:

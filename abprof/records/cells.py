@@ -64,6 +64,9 @@ class Command(Record, frozen=True, kw_only=True):
     env: dict[str, str] = {}  # further environment variables, with names in braces like `argv`
 
 
+COMMAND = "command"  # name of the only workload of a run of a command
+
+
 class Cell(Record, frozen=True, kw_only=True):
     """One workload with one value for each of its axes, measured on every arm."""
 

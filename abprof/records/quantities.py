@@ -29,3 +29,10 @@ def percent(text: str, where: str) -> float:
 def plural(count: int, one: str, many: str = "") -> str:
     """Return a count with its noun: `1 cell`, `2 cells`."""
     return f"{count} {one if count == 1 else many or one + 's'}"
+
+
+def span(seconds: float) -> str:
+    """Return a duration as text: `90 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

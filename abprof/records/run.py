@@ -5,11 +5,18 @@ from __future__ import annotations
 from typing import Literal
 
 from abprof.records.base import Record, Status, Verdict
+from abprof.records.blocks import Block
 from abprof.records.builds import Build, Kernel, Proof
 from abprof.records.cells import Arm, Cell, Command, Side
 from abprof.records.messages import Ceilings, Census, CheckResult, Value, Workload
 from abprof.records.options import Night, Options
 from abprof.records.probes import Profile, Sampled, Trace
+
+Item = Block | Proof | Kernel  # what measuring yields
+_KEPT = (
+    "python", "env", "autotune", "check", "contain", "workloads_from", "timeout", "build_timeout", "executor",
+    "executor_options", "timer", "seed", "sustained", "probe",
+)  # fmt: skip
 
 
 class Waiver(Record, frozen=True, kw_only=True):
@@ -195,6 +202,19 @@ class Run(Record, frozen=True, kw_only=True):
     profiles: tuple[Profile, ...] = ()  # of --probe ncu, `abprof profile`, `abprof memory`
     sampled: tuple[Sampled, ...] = ()  # of --probe perf
     warnings: tuple[Advice, ...] = ()
+
+    def as_asked(self, repo: str, budget: float) -> Options:
+        """Return options that measure this run's code again, on its device and with its timer, seed and worker settings."""
+        return Options(
+            specs=tuple(side.anew for side in self.sides),
+            repo=repo,
+            command=self.command.argv if self.command else (),
+            budget=budget,
+            all=True,  # identical cells that the run did not measure already have a block
+            no_peers=not any(arm.peer for arm in self.arms),
+            device=(self.machine.uuid or self.machine.kind,),
+            **{name: getattr(self.options, name) for name in _KEPT},
+        )
 
     def side(self, id: str) -> Side:
         """Return the side with this id. Raises KeyError for an unknown id."""

@@ -11,8 +11,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from abprof.evidence.ncu import recording, traffic
-from abprof.measure import Plan, WorkerSpec, foreground
-from abprof.records import Arm, Cell, Profile
+from abprof.measure import Plan
+from abprof.records import Arm, Build, Cell, Profile
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
@@ -32,9 +32,7 @@ def captured(
 
     `order`: a Profile with purpose and numbers of calls. Raises Refused if ncu cannot record on this machine.
     """
-    sides = [side.id for side in plan.run.sides]
     for cell, arms in rows:
-        specs = {spec.id: spec for spec in plan.specs(cell.kernel, sides)}
         for arm in arms:
             build, made = plan.build(arm.side, cell.kernel), replace(order, cell=cell.id, arm=arm.id)
             if cell.skip:
@@ -44,20 +42,20 @@ def captured(
             elif build.failure:
                 made = replace(made, status=build.failure.status, reason=build.failure.reason)
             else:
-                made = _one(plan, specs[arm.side], cell, arm, replace(made, ncu=ncu.version), folder, ncu)
+                made = _one(plan, build, cell, arm, replace(made, ncu=ncu.version), folder, ncu)
             size = plural(len(made.kernels), "kernel")
             say(f"  {cell.id}  {arm.id}: {size if made.status == 'ok' else f'{made.status}, {made.reason}'}")
             yield made
 
 
-def _one(plan: Plan, spec: WorkerSpec, cell: Cell, arm: Arm, made: Profile, folder: Path, ncu: Ncu) -> Profile:
+def _one(plan: Plan, build: Build, cell: Cell, arm: Arm, made: Profile, folder: Path, ncu: Ncu) -> Profile:
     stem = f"{row_file(cell.id, f'peer {arm.peer}' if arm.peer else arm.variant)}.{arm.side}"
     report, page = folder / FOLDER / f"{stem}.ncu-rep", folder / FOLDER / f"{stem}.csv"
     report.parent.mkdir(exist_ok=True)
     for path in (report, page):
         path.unlink(missing_ok=True)  # of an earlier recording
-    metrics, seed = recording.MEMORY if made.purpose == "memory" else recording.PROFILE, plan.run.options.seed
-    job = foreground(plan.factory, spec, cell, arm, warmup=made.warmup, runs=made.runs, seed=seed, facts=True)
+    metrics = recording.MEMORY if made.purpose == "memory" else recording.PROFILE
+    job = plan.foreground(build, cell, arm, warmup=made.warmup, runs=made.runs, facts=True)
     try:
         code, failed = ncu.record(job.argv, job.env, job.cwd, metrics, report, plan.factory.logs / f"ncu-{stem}.log")
         if failed and not job.result.exists():  # ncu ended the worker

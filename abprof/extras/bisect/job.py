@@ -18,22 +18,18 @@ from markupsafe import Markup, escape
 from abprof import session, store
 from abprof.builds import folders
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, halvings, search, side
-from abprof.measure import RunContext, look_around, make_plan, run_context
-from abprof.measure.commands import NAME as COMMAND
-from abprof.measure.commands import prepare
-from abprof.measure.discovery import copy_workloads
-from abprof.measure.estimate import epoch_seconds, span
-from abprof.measure.matrix import id_parts
-from abprof.records import UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
+from abprof.measure import Bench, Estimate, Plan, RunContext, look_around
+from abprof.records import COMMAND, UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.records.quantities import plural
+from abprof.records.quantities import plural, span
 from abprof.report import asset, environment, sentences
 from abprof.report.text import code, markdown
 from abprof.sides import Link
 from abprof.store import RUN
 from abprof.system import files as disk
 from abprof.system import processes as proc
+from abprof.system import workload_files
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, headline, stats
 
@@ -235,7 +231,7 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
         of.options,
         specs=(base, commit),
         cell=cells,
-        workloads=() if of.options.command else tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
+        workloads=() if of.options.command else tuple(dict.fromkeys(names.id_parts(cell)[0] for cell in cells)),
         runs_dir=str(folder / "steps" / f"{number:02d}"),
     )
     began = time.monotonic()
@@ -373,19 +369,19 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     place = look_around(config, view)
     good, bad = _ends(place)
     with (
-        run_context.signals(),
+        proc.signals(),
         proc.no_orphans(),
         tempfile.TemporaryDirectory() as logs,
-        run_context.worktrees(place, f"{place.id}-bisect") as trees,
+        place.worktrees(f"{place.id}-bisect") as trees,
     ):
         if config.command:
-            with run_context.alone(place, view, wait=not place.options.no_wait):
+            with place.alone(view, wait=not place.options.no_wait):
                 began = time.monotonic()  # a command runs once at both ends, to learn which cells it has
-                head = prepare(place, trees, Path(logs), view).head
+                head = Bench.of(place, trees, Path(logs), view).head
                 epoch = time.monotonic() - began
         else:
-            head = make_plan(place, trees, Path(logs), view, dry=True).run
-            epoch = epoch_seconds(head, peers=False)[1]
+            head = Plan.of(place, trees, Path(logs), view, dry=True).run
+            epoch = Estimate(head).epoch(peers=False)[1]
         of = _state(place, good, bad, head, stats.LOOKS[0] * epoch)
         if config.dry_run:
             return of, None
@@ -395,7 +391,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
         folder.logs.rmdir()
         if not config.command:
             workloads = folder.path.absolute() / _WORKLOADS
-            copy_workloads(Path(trees[0].path).parent / "workloads", workloads)
+            workload_files.copy(Path(trees[0].path).parent / "workloads", workloads)
             options = msgspec.structs.replace(of.options, workloads_from=str(workloads))
             of = msgspec.structs.replace(of, options=options)
     write(folder.path, of)
