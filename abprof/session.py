@@ -21,7 +21,7 @@ from abprof.evidence import explained, probed, read_kernels
 from abprof.evidence.ncu import capture
 from abprof.fleet import coordinate, executor_of, read_options
 from abprof.measure import Bench, Estimate, Plan, RunContext, epochs, follow_up, look_around
-from abprof.records import Block, Build, Checkout, Item, Run, filters, names
+from abprof.records import LOOKS, Block, Build, Checkout, Item, Run, filters, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.records.quantities import plural
@@ -71,9 +71,9 @@ def rerun(
     before = epochs_counted(head, blocks, head.proofs)
     if not resume:
         head = msgspec.structs.replace(head, options=msgspec.structs.replace(head.options, quick=False))
-        cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
+        cells = tuple(cell for cell in cells if before[cell.id] < LOOKS[-1])
     if not cells:
-        most = f"each cell has {stats.LOOKS[-1]} epochs, the maximum"
+        most = f"each cell has {LOOKS[-1]} epochs, the maximum"
         view.say(f"nothing to measure: {most}; make the machine quieter, or accept a wider --margin")
         return head, folder.path
     place = RunContext.again(
@@ -302,7 +302,7 @@ def progress(record: Record) -> Callable[[Item], None]:
         if item.judged and item.rounds:
             run = msgspec.structs.replace(record.head, cells=(cells[item.cell],))
             for pair, values in provisional(run, known[item.cell]):
-                look = next((look for look in stats.LOOKS if look >= len(values)), stats.LOOKS[-1])
+                look = next((look for look in LOOKS if look >= len(values)), LOOKS[-1])
                 pct, so_far = stats.percent(sum(values) / len(values)), f"{len(values)} of {look} epochs"
                 say(f"  {label}  {pair.before} -> {pair.after}: {pct:+.1f} % so far ({so_far})")
 

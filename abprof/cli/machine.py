@@ -170,7 +170,7 @@ def waive(
     Runs read waivers from the base's commit, so commit this file on the base branch. Until the given date, a waived
     cell that is slower by no more than --most is still reported as `slower`, but does not fail a run.
     """
-    from abprof.records import Waiver
+    from abprof.records import WAIVER_FILE, Waiver
     from abprof.system import files as disk
     from abprof.system import toml, waiver_file
     from abprof.verdict import waivers
@@ -181,7 +181,7 @@ def waive(
     root = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), None)
     if root is None:
         raise AbprofError("not a git repository", where=f"--repo {values['repo']}")
-    path = root / waivers.FILE
+    path = root / WAIVER_FILE
     text = toml.read(path) if path.exists() else ""
     disk.put(path, waiver_file.with_one_more(text, made, str(path)).encode())
     print(f"{path}: {waivers.describe(made)}")

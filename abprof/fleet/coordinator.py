@@ -19,11 +19,11 @@ import msgspec
 from abprof.fleet.executors import Executor, Lost
 from abprof.fleet.messages import Ended, Shard, read_news
 from abprof.measure import Estimate, Plan, RunContext
-from abprof.records import SUSTAINED, Arm, Block, Item, Loss, Outcome, Run
+from abprof.records import LOOKS, SUSTAINED, Arm, Block, Item, Loss, Outcome, Run
 from abprof.records.errors import AbprofError
 from abprof.store import Record
 from abprof.system import workload_files
-from abprof.verdict import epochs_counted, stats
+from abprof.verdict import epochs_counted
 
 _MOST_SECONDS = 900.0  # most seconds of a shard of several cells: a lost shard costs no more
 _PART = 0.7  # part of a slot's fair share that a shard fills; all of it if the rest is not worth a start-up
@@ -130,7 +130,7 @@ class _Coordinator:
         numbers = (*(block.shard for block in record.blocks), *(loss.shard for loss in record.head.losses))
         self._number = max(numbers, default=0)
         run, about = plan.run, Estimate(plan.run)
-        epochs = 1 if run.options.quick else run.options.epochs or stats.LOOKS[0]
+        epochs = 1 if run.options.quick else run.options.epochs or LOOKS[0]
         self._tasks = {
             cell.id: Task(cell.id, cell.kernel, epochs * about.cell(cell, len(plan.arms[cell.id]))[1])
             for cell in run.cells
@@ -234,7 +234,7 @@ class _Coordinator:
             cell for cell in mine if counts[cell] != self._reopened.get(cell)
         }  # other cells had no time for an epoch
         self._reopened |= {cell: counts[cell] for cell in grown}
-        return {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in grown}
+        return {cell: next((look - counts[cell] for look in LOOKS if look > counts[cell]), 0) for cell in grown}
 
     def _owed(self) -> set[str]:
         """Return the ids of measured cells that still lack their profiled pass or their sustained measurement."""

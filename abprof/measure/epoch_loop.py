@@ -11,9 +11,8 @@ from abprof.measure import turns
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import Cell, Item, Kernel, Proof
+from abprof.records import LOOKS, Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
-from abprof.verdict import stats
 
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
 _RESERVE = 0.9  # part of the time left that planned epochs fill: the next epoch may take longer than the last
@@ -36,7 +35,7 @@ class Budget:
 
     def share(self) -> float:
         """Return which part (0 to 1) of the optional rounds (beyond the fewest) fits in before the first look."""
-        needed = stats.LOOKS[0] - self.done
+        needed = LOOKS[0] - self.done
         if needed <= 0 or not self.more:
             return 1.0
         return min(1.0, max(0.0, (_RESERVE * self.left / needed - self.fixed) / self.more))

@@ -9,9 +9,8 @@ import math
 from dataclasses import dataclass
 
 from abprof.measure import matrix, turns
-from abprof.records import Cell, Run
+from abprof.records import LOOKS, Cell, Run
 from abprof.records.quantities import span
-from abprof.verdict import stats
 
 RATES = {"cuda": (300.0, 2000.0), "cpu": (0.02, 10.0), "simulated": (math.inf, math.inf)}  # TFLOP/s (a core's), GB/s
 _CALLS_TO_OPEN = 2  # calls to open an arm, at least: the first, and one timed to choose the pace
@@ -33,7 +32,7 @@ class Estimate:
         assumed += f", and no time for {silent} of the cells, which state no work" if silent else ""
         if options.quick:
             return f"about {span(self._seconds(1, peers=peers)[1])} of measuring in one epoch, {assumed}", True
-        first, last = options.epochs or stats.LOOKS[0], options.epochs or stats.LOOKS[-1]
+        first, last = options.epochs or LOOKS[0], options.epochs or LOOKS[-1]
         fewest, usual = self._seconds(first, peers=peers)
         if fewest > options.budget:
             least = f"{first} epochs of the fewest rounds take about {span(fewest)}, {assumed}"
@@ -77,7 +76,7 @@ class Estimate:
     def start_up(self) -> float:
         """Return the seconds of a process that gives a first look, without those of its cells."""
         kind = self.run.machine.kind
-        return PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + (stats.LOOKS[0] - 1) * RESTART[kind]
+        return PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + (LOOKS[0] - 1) * RESTART[kind]
 
     def call(self, cell: Cell) -> float:
         """Return the seconds of a call at the assumed rates; 0 if the cell states no work."""

@@ -21,10 +21,9 @@ from abprof.measure import turns
 from abprof.measure.cell import CellSetup, CellTask
 from abprof.measure.plan import Plan, timed
 from abprof.measure.pool import WorkerPool
-from abprof.records import JUDGED_METRIC, LONGEST_CALL, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
+from abprof.records import JUDGED_METRIC, LONGEST_CALL, LOOKS, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
-from abprof.verdict import stats
 
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 _PROFILED = "the profiled pass, in processes of its own"
@@ -50,7 +49,7 @@ def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = ma
             break
         yield plan.labelled(_profiled(plan, pool, cell, profiled[cell.id], first, usual[cell.id]))
     due, turned = plan.slices_due(before), timed(before)
-    for epoch in range(first, first + stats.LOOKS[0]):
+    for epoch in range(first, first + LOOKS[0]):
         todo = {cell for cell, count in due.items() if count > epoch - first}
         for pool, cell in _cells(plan, todo, [side.id for side in plan.run.sides], epoch):
             present = set(pool.start_order)

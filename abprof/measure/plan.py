@@ -22,6 +22,7 @@ from abprof.measure import discovery, matrix
 from abprof.measure.pool import Foreground, WorkerPool, WorkerSpec
 from abprof.measure.run_context import RunContext
 from abprof.records import (
+    LOOKS,
     SCHEMA,
     STANDING_IN,
     SUSTAINED,
@@ -46,7 +47,6 @@ from abprof.sides import Repository
 from abprof.system import certificate, paths, workload_files
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
-from abprof.verdict import stats
 
 _KEPT_AS_CONTROLS = 3  # cells of identical code, drawn at random, that are measured as controls
 _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of the variables in run.json
@@ -260,7 +260,7 @@ class Plan:
         for cell in self.cells:
             arms = [arm for arm in self.arms.get(cell.id, ()) if not arm.peer and turned.get((cell.id, arm.id), True)]
             if len(arms) > 1 and cell.id not in crowded and cell.kernel and not cell.skip:
-                due[cell.id] = stats.LOOKS[0] - had[cell.id]
+                due[cell.id] = LOOKS[0] - had[cell.id]
         return {cell: count for cell, count in due.items() if count > 0}
 
     def foreground(

@@ -21,13 +21,12 @@ from abprof import devices
 from abprof import sides as repo
 from abprof.builds import environment, interpreter, sandbox
 from abprof.devices import Device, lease, not_busy
-from abprof.records import Cell, Checkout, Run, Side, Waiver, names
+from abprof.records import WAIVER_FILE, Cell, Checkout, Run, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
 from abprof.system import paths, toml, waiver_file, workload_files
 from abprof.system.config_file import parse_file, read_file
 from abprof.system.console import View
-from abprof.verdict import waivers
 
 _Repository = repo.Repository | repo.Folder
 
@@ -328,6 +327,6 @@ def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
     """Read the waivers from base's commit, so that a target cannot waive its own slow-downs."""
     if base.kind == "dist" or isinstance(repository, repo.Folder):
         return ()
-    text = repository.read_file(base.commit, waivers.FILE)
-    where = f"{base.label}:{waivers.FILE}"
+    text = repository.read_file(base.commit, WAIVER_FILE)
+    where = f"{base.label}:{WAIVER_FILE}"
     return () if text is None else waiver_file.parse(toml.decoded(text, where), where)

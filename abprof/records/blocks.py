@@ -13,6 +13,8 @@ from abprof.records.messages import Census, CheckResult, Value
 
 LONGEST_CALL = 1e18  # ns, thirty years: no working clock reads more, and sums of such times stay finite
 
+LOOKS = (4, 6, 8, 12, 16, 24, 32)  # planned looks: numbers of epochs after which a verdict may be given
+
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
     """One turn of one arm (a few timed calls), stored as an array of its fields.

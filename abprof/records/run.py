@@ -18,6 +18,8 @@ _KEPT = (
     "executor_options", "timer", "seed", "sustained", "probe",
 )  # fmt: skip
 
+WAIVER_FILE = "abprof-waivers.toml"
+
 
 class Waiver(Record, frozen=True, kw_only=True):
     """A slow-down that is accepted until the day `expires` (abprof/verdict/waivers.py)."""

@@ -11,9 +11,7 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from abprof.records import Advice, Comparison, Run, Waiver
-
-FILE = "abprof-waivers.toml"
+from abprof.records import WAIVER_FILE, Advice, Comparison, Run, Waiver
 
 
 def in_force(run: Run) -> tuple[Waiver, ...]:
@@ -51,12 +49,12 @@ def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
         yield Advice(
             kind="waiver_expired",
             text=f"{len(old)} waivers for these cells have expired: " + "; ".join(map(describe, old)),
-            advice=f"fix the slow-down and remove the waiver from {FILE}, or renew the waiver: abprof waive",
+            advice=f"fix the slow-down and remove the waiver from {WAIVER_FILE}, or renew the waiver: abprof waive",
             cells=tuple(name for name in names if any(fnmatchcase(name, one.cells) for one in old)),
         )
     beyond = dict.fromkeys(row.cell for row in rows if _accepted(run, row) and "waived" not in row.reasons)
     if beyond:
         text = f"{len(beyond)} cells are slower than their waivers allow"
         yield Advice(
-            kind="waiver_exceeded", text=text, advice=f"raise the limit in {FILE} on base", cells=tuple(beyond)
+            kind="waiver_exceeded", text=text, advice=f"raise the limit in {WAIVER_FILE} on base", cells=tuple(beyond)
         )

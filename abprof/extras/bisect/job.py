@@ -19,7 +19,7 @@ from abprof import session, store
 from abprof.builds import folders
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, halvings, search, side
 from abprof.measure import Bench, Estimate, Plan, RunContext, look_around
-from abprof.records import COMMAND, UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
+from abprof.records import COMMAND, LOOKS, UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.records.quantities import plural, span
@@ -288,7 +288,7 @@ def _open(item: CellData, row: Row, ask: Ask) -> bool:
         return True
     values = item.epoch_values(*row.arms)
     identical = any(state.status == "identical" for state in states)
-    return not identical and len(values) < stats.LOOKS[-1] and side(values, ask) is None
+    return not identical and len(values) < LOOKS[-1] and side(values, ask) is None
 
 
 def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
@@ -311,7 +311,7 @@ def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
     doubt = "controls" if counts.get("controls_outside") else ""
     doubt = doubt or next((reason for one in mine for reason in one.reasons if reason in headline.WITHHELD), "")
     if not found:
-        doubt = doubt or ("epochs" if len(values) >= stats.LOOKS[-1] else "budget")
+        doubt = doubt or ("epochs" if len(values) >= LOOKS[-1] else "budget")
     result = "unclear" if doubt or not found else found
     return Answer(result=result, reason=doubt, epochs=interval.epochs if interval else len(values), **numbers)
 
@@ -382,7 +382,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
         else:
             head = Plan.of(place, trees, Path(logs), view, dry=True).run
             epoch = Estimate(head).epoch(peers=False)[1]
-        of = _state(place, good, bad, head, stats.LOOKS[0] * epoch)
+        of = _state(place, good, bad, head, LOOKS[0] * epoch)
         if config.dry_run:
             return of, None
         labels = names.safe_labels((side.label, side.commit) for side in (good, bad))
