@@ -17,8 +17,7 @@ import msgspec
 
 from abprof import report as reports
 from abprof.builds import in_use
-from abprof.evidence import explained, probed, read_kernels
-from abprof.evidence.ncu import capture
+from abprof.evidence import Ncu, explained, probed, read_kernels
 from abprof.fleet import coordinate, executor_of, read_options
 from abprof.measure import Bench, Estimate, Plan, RunContext, epochs, follow_up, look_around
 from abprof.records import LOOKS, Block, Build, Checkout, Item, Run, filters, names
@@ -134,7 +133,7 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
     """Start a new run: create its folder, reserve the devices, and check out the sides for the `with` block."""
     place = look_around(config, view)
     if "ncu" in config.probe:
-        capture.find()  # refuse before measuring, not after
+        Ncu.find()  # refuse before measuring, not after
     with (
         proc.signals(),
         new_folder(place.runs_dir, place.id, view) as folder,

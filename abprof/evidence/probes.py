@@ -70,14 +70,14 @@ def subjects(run: Run) -> Rows:
 
 
 def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Found]:
-    from abprof.evidence.ncu import capture
+    from abprof.evidence.ncu.capture import PROFILE, Ncu, Refused
 
     if name == "ncu":
         try:
-            yield from capture.captured(plan, rows, capture.PROFILE, folder, capture.find(), lambda _: None)
-        except capture.Refused as refused:  # holds for all arms
+            yield from Ncu.find().captured(plan, rows, PROFILE, folder, lambda _: None)
+        except Refused as refused:  # holds for all arms
             where = {"cell": rows[0][0].id, "arm": rows[0][1][0].id}
-            yield msgspec.structs.replace(capture.PROFILE, **where, status="error", reason=refused.line)
+            yield msgspec.structs.replace(PROFILE, **where, status="error", reason=refused.line)
         return
     seed, sides = plan.run.options.seed, [side.id for side in plan.run.sides]
     for kernel in dict.fromkeys(cell.kernel for cell, _ in rows):

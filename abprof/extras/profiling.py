@@ -11,8 +11,7 @@ import msgspec
 
 from abprof import report, store
 from abprof.builds import in_use, sandbox
-from abprof.evidence import subjects
-from abprof.evidence.ncu import capture
+from abprof.evidence import Ncu, Refused, subjects
 from abprof.measure import Plan, RunContext
 from abprof.records import Profile, Run, filters
 from abprof.records.errors import AbprofError
@@ -41,7 +40,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
     Raises AbprofError, for instance if ncu is missing. Removes the run folder if ncu refuses the first arm.
     """
     sandbox.refuse_foreground(config.contain, _SUBJECT)
-    ncu, made = capture.find(), []
+    ncu, made = Ncu.find(), []
     config = msgspec.structs.replace(config, all=True)  # also profile cells whose code is unchanged
     with begin(config, view) as (place, folder, trees):
         plan = Plan.of(place, trees, folder.logs, view, dry=True)
@@ -54,7 +53,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
                     made.append(found)
                     record.add(found)
                     folder.write_run(record.judged("running"))
-        except capture.Refused:
+        except Refused:
             if any(one.kernels for one in made):
                 record.interrupted = True
                 finish(record)
@@ -69,7 +68,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 
     Raises AbprofError if code, workloads, machine or toolchain differ from those of the run, or if no cell changed.
     """
-    ncu, made = capture.find(), []
+    ncu, made = Ncu.find(), []
     head, blocks, notes = store.read(path)
     filters.of_workloads(head, str(path))
     sandbox.refuse_foreground(head.options.contain, _SUBJECT)
@@ -105,7 +104,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 
 
 def _profiles(
-    place: RunContext, plan: Plan, record: Record, order: Profile, ncu: capture.Ncu, folder: Path, wanted: _Wanted
+    place: RunContext, plan: Plan, record: Record, order: Profile, ncu: Ncu, folder: Path, wanted: _Wanted
 ) -> Iterator[Profile]:
     """Build the packages, then yield a profile of each (cell, arm) in `wanted`, except of controls. A broken workload
     yields one failed profile. `order`: a profile with only the settings, to be copied for each arm."""
@@ -119,4 +118,4 @@ def _profiles(
     rows = [(cell, [arm for arm in plan.arms[cell.id] if arm.side != "control"]) for cell in cells]
     if wanted is not None:
         rows = [(cell, [arm for arm in arms if (cell.id, arm.id) in wanted]) for cell, arms in rows]
-    yield from capture.captured(plan, rows, order, folder, ncu, say)
+    yield from ncu.captured(plan, rows, order, folder, say)
