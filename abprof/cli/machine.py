@@ -173,7 +173,6 @@ def waive(
     from abprof.records import WAIVER_FILE, Waiver
     from abprof.system import files as disk
     from abprof.system import toml, waiver_file
-    from abprof.verdict import waivers
 
     reason, owner, until = values["reason"], values["owner"], values["until"]
     made = Waiver(cells=cells, most_pct=values["most"], reason=reason, owner=owner, expires=until)
@@ -184,6 +183,6 @@ def waive(
     path = root / WAIVER_FILE
     text = toml.read(path) if path.exists() else ""
     disk.put(path, waiver_file.with_one_more(text, made, str(path)).encode())
-    print(f"{path}: {waivers.describe(made)}")
+    print(f"{path}: {made.line}")
     print("The waiver takes effect once committed on the base branch.")
     return Exit.OK

@@ -30,6 +30,11 @@ class Waiver(Record, frozen=True, kw_only=True):
     owner: str
     expires: str  # the last day, ISO 8601
 
+    @property
+    def line(self) -> str:
+        """Return the waiver as a line, like `dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
+        return f"{self.cells}: up to {self.most_pct:g} % slower until {self.expires} ({self.owner}: {self.reason})"
+
 
 class Touched(Record, frozen=True, kw_only=True):
     """A file that changed during the run, although no code under test may do so (abprof/builds/tampering.py)."""
@@ -204,6 +209,11 @@ class Run(Record, frozen=True, kw_only=True):
     profiles: tuple[Profile, ...] = ()  # of --probe ncu, `abprof profile`, `abprof memory`
     sampled: tuple[Sampled, ...] = ()  # of --probe perf
     warnings: tuple[Advice, ...] = ()
+
+    @property
+    def in_force(self) -> tuple[Waiver, ...]:
+        """Return the waivers that had not expired when the run began."""
+        return tuple(one for one in self.waivers if self.began[:10] <= one.expires)
 
     def as_asked(self, repo: str, budget: float) -> Options:
         """Return options that measure this run's code again, on its device and with its timer, seed and worker settings."""

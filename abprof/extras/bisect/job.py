@@ -16,7 +16,6 @@ import msgspec
 from markupsafe import Markup, escape
 
 from abprof import session, store
-from abprof.builds import folders
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, halvings, search, side
 from abprof.measure import Bench, Estimate, Plan, RunContext, look_around
 from abprof.records import COMMAND, LOOKS, UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
@@ -425,7 +424,7 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: fl
     inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
     if not place.options.command:
         packages = {name: place.file.package(name) for name in dict.fromkeys(kernels.values())}
-        inputs = {kernel: folders(package) for kernel, package in packages.items()}
+        inputs = {kernel: package.folders for kernel, package in packages.items()}
     own = {"repo": str(place.root), "no_peers": True, "file": None, "rebuild": False, "dry_run": False}
     chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # each step selects cells by `cell` only
     return Bisection(
