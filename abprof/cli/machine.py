@@ -16,7 +16,7 @@ from abprof.records.quantities import percent, plural
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.measure import Survey
+    from abprof.measure import Discovered
     from abprof.records import Options
 
 
@@ -96,10 +96,10 @@ def list_(**values: Any) -> int:
     return Exit.OK
 
 
-def _survey(root: Path, options: Options, cache: Path) -> Survey:
+def _survey(root: Path, options: Options, cache: Path) -> Discovered:
     from abprof import devices
     from abprof.builds import WorkerFactory
-    from abprof.measure import Survey
+    from abprof.measure import Discovered
     from abprof.system import processes, workload_files
 
     chosen = devices.choose(options.device)
@@ -108,7 +108,7 @@ def _survey(root: Path, options: Options, cache: Path) -> Survey:
     with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
         factory = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch), files)
         with factory.alone("survey") as worker:
-            return Survey.of(worker, factory, options, chosen.kind)
+            return Discovered.of(worker, factory, options, chosen.kind)
 
 
 @app.command("doctor", short_help="Report what this machine can measure.")

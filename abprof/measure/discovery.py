@@ -23,7 +23,7 @@ _SCREEN = 200  # most cases of one request, which stays well under a pipe's size
 
 
 @dataclass(frozen=True)
-class Survey:
+class Discovered:
     """The workloads and cells of a run."""
 
     ready: wire.Ready
@@ -33,7 +33,7 @@ class Survey:
     empty: tuple[str, ...] = ()  # workloads without a cell in this preset
 
     @classmethod
-    def of(cls, worker: Worker, factory: WorkerFactory, config: Options, kind: str) -> Survey:
+    def of(cls, worker: Worker, factory: WorkerFactory, config: Options, kind: str) -> Discovered:
         """Return the workloads and cells of a new run on a device of `kind`. A workload that raises becomes a broken cell.
 
         Raises AbprofError if the worker cannot start, for an unknown preset or axis, and for an empty matrix.
@@ -90,7 +90,7 @@ class Survey:
         return cls(ready, (*loads, *lost_loads), (*chosen, *ghosts), lost, empty)
 
 
-def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Survey:
+def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Discovered:
     """Return the survey of a continued run, with `cells` only. `digest`: SHA-256 of the workloads as they are now.
 
     Raises AbprofError if the workloads or the worker's `versions` have changed.
@@ -108,7 +108,7 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
         now = ready.versions.get(name, "not there")
         if now != version:
             raise AbprofError(f"{name} was {version} in the run and is {now} now", advice="start a new run")
-    return Survey(ready, run.workloads, cells, {})
+    return Discovered(ready, run.workloads, cells, {})
 
 
 def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str) -> Toolchain:

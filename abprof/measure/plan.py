@@ -309,7 +309,7 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
 
 def _surveyed(
     place: RunContext, factory: WorkerFactory, digest: str, *, dry: bool
-) -> tuple[discovery.Survey, dict[str, Toolchain], Ceilings | None]:
+) -> tuple[discovery.Discovered, dict[str, Toolchain], Ceilings | None]:
     """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here)."""
     options, kind, continued = place.options, place.device.kind, place.continued
     ceilings = continued.run.ceilings if continued else None
@@ -318,7 +318,7 @@ def _surveyed(
         if continued:
             found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
-            found = discovery.Survey.of(worker, factory, options, kind)
+            found = discovery.Discovered.of(worker, factory, options, kind)
         chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind)
         if not (ceilings or dry or options.executor):
             ceilings = discovery.ceilings(worker, options.timeout)
@@ -355,7 +355,7 @@ def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Map
             raise AbprofError(f"cupti-python is not installed for {side}", where=where, advice=advice)
 
 
-def _head(place: RunContext, factory: WorkerFactory, found: discovery.Survey, workloads_from: str) -> Run:
+def _head(place: RunContext, factory: WorkerFactory, found: discovery.Discovered, workloads_from: str) -> Run:
     """Return the header of a new run, with all options that a rerun needs to start the same workers."""
     config, kind, folder = place.options, place.device.kind, place.options.workloads_from
     options = msgspec.structs.replace(
