@@ -17,27 +17,10 @@ import msgspec
 
 from abprof import report as reports
 from abprof.builds import in_use
-from abprof.evidence import explained, probed, read_kernels
-from abprof.evidence.ncu import capture
+from abprof.evidence import Ncu, explained, probed, read_kernels
 from abprof.fleet import coordinate, executor_of, read_options
-from abprof.measure import (
-    Continued,
-    Item,
-    Plan,
-    RunContext,
-    assign_arms,
-    commands,
-    continued,
-    epochs,
-    follow_up,
-    look_around,
-    make_plan,
-    owed,
-)
-from abprof.measure.estimate import estimate
-from abprof.measure.plan import broken_workloads, build_kernels, check_packages, watched
-from abprof.measure.run_context import alone, signals, worktrees
-from abprof.records import Block, Build, Checkout, Run, names
+from abprof.measure import Bench, Estimate, Plan, RunContext, epochs, follow_up, look_around
+from abprof.records import LOOKS, Block, Build, Checkout, Item, Run, filters, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.records.quantities import plural, signed
@@ -83,36 +66,38 @@ def rerun(
     folder = RunFolder(path.parent if path.is_file() else path)
     if resume and head.status == "complete" and until is None:
         return head, folder.path
-    cells = head.cells if resume else continued.choose(head, only)
+    cells = head.cells if resume else filters.choose(head, only)
     before = epochs_counted(head, blocks, head.proofs)
     if not resume:
         head = msgspec.structs.replace(head, options=msgspec.structs.replace(head.options, quick=False))
-        cells = tuple(cell for cell in cells if before[cell.id] < stats.LOOKS[-1])
+        cells = tuple(cell for cell in cells if before[cell.id] < LOOKS[-1])
     if not cells:
-        most = f"each cell has {stats.LOOKS[-1]} epochs, the maximum"
+        most = f"each cell has {LOOKS[-1]} epochs, the maximum"
         view.say(f"nothing to measure: {most}; make the machine quieter, or accept a wider --margin")
         return head, folder.path
-    place = continued.same_place(head, repo_path, folder.path.parent, budget, view, all=head.options.all or not resume)
+    place = RunContext.again(
+        head, cells, repo_path, folder.path.parent, budget, view, all=head.options.all or not resume
+    )
     with held(place, folder.path.name, view) as (place, trees):
         folder.sweep()
         view.attach(folder.path / "output.txt")
         for note in notes:
             view.warn(note)
-        rest, older = Continued(head, cells), 0 if resume else len(blocks)
+        older = 0 if resume else len(blocks)
         record_of = partial(new_record, folder, blocks=blocks, view=view, older=older, until=until)
-        return finish(_measured(place, trees, folder.logs, record_of, view, rest)), folder.path
+        return finish(_measured(place, trees, folder.logs, record_of, view)), folder.path
 
 
 def dry_run(config: Options, view: View) -> Run:
     """Plan a run without building or measuring. Return the planned run, with an error for each broken workload."""
     place = look_around(config, view)
-    with signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs, worktrees(place, place.id) as trees:
-        plan = make_plan(place, trees, Path(logs), view, dry=True)
-        check_packages(place, plan)
+    with proc.signals(), proc.no_orphans(), tempfile.TemporaryDirectory() as logs, place.worktrees(place.id) as trees:
+        plan = Plan.of(place, trees, Path(logs), view, dry=True)
+        plan.check_packages(place)
         read_options(place)
         several = place.devices if len(place.devices) > 1 and len(plan.cells) > 1 else ()
         machines = {device.lease: device.machine() for device in several}
-        return msgspec.structs.replace(plan.run, observations=broken_workloads(plan), machines=machines)
+        return msgspec.structs.replace(plan.run, observations=plan.broken_workloads(), machines=machines)
 
 
 def report(path: Path) -> tuple[Run, Path]:
@@ -148,9 +133,9 @@ def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, 
     """Start a new run: create its folder, reserve the devices, and check out the sides for the `with` block."""
     place = look_around(config, view)
     if "ncu" in config.probe:
-        capture.find()  # refuse before measuring, not after
+        Ncu.find()  # refuse before measuring, not after
     with (
-        signals(),
+        proc.signals(),
         new_folder(place.runs_dir, place.id, view) as folder,
         held(place, folder.id, view, wait=not config.no_wait) as (reserved, trees),
     ):
@@ -162,7 +147,7 @@ def held(
     place: RunContext, id: str, view: View, *, wait: bool = True
 ) -> Iterator[tuple[RunContext, tuple[Checkout, ...]]]:
     """Reserve the devices and check out the sides for the `with` block; afterwards end all child processes."""
-    with signals(), proc.no_orphans(), worktrees(place, id) as trees, alone(place, view, wait=wait) as reserved:
+    with proc.signals(), proc.no_orphans(), place.worktrees(id) as trees, place.alone(view, wait=wait) as reserved:
         yield reserved, trees
 
 
@@ -172,16 +157,15 @@ def _measured(
     logs: Path,
     record_of: Callable[[Run], Record],
     view: View,
-    rest: Continued | None = None,
 ) -> Record:
     """Measure the workloads, or a command that times itself. Return the record of the results."""
     began = time.monotonic()
-    if rest.run.command if rest else place.options.command:
-        bench = commands.prepare(place, trees, logs, view, rest)
+    if place.options.command:
+        bench = Bench.of(place, trees, logs, view)
         record = record_of(bench.head)
         measure_command(place, bench, record)
     else:
-        plan = make_plan(place, trees, logs, view, rest)
+        plan = Plan.of(place, trees, logs, view)
         record = record_of(plan.run)
         measure(place, plan, record, began)
     return record
@@ -216,13 +200,13 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
         in_use(place.cache),
         executor_of(place, plan, record.folder.logs, record.view.say) or contextlib.nullcontext() as executor,
     ):
-        watch, add = watched(place, plan), progress(record)
+        watch, add = plan.watched(place), progress(record)
         before = time.monotonic()
-        builds = build_kernels(place, plan, record.view)
+        builds = plan.build_kernels(place, record.view)
         began += time.monotonic() - before
         plan = start(place, plan, builds, record, add)
         record.note(watch.built(builds, "while kernels were built"))
-        about, fits = estimate(plan.run, peers=not place.options.no_peers)
+        about, fits = Estimate(plan.run).text(peers=not place.options.no_peers)
         if not (fits or record.blocks):
             record.view.warn(about)
         budget, path = place.options.budget - (time.monotonic() - began), record.folder.path
@@ -239,7 +223,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
             until = max(began + place.options.budget, time.monotonic() + _FOLLOW_UP * place.options.budget)
             for block in follow_up(plan, record.blocks, record.next_epoch, until):
                 add(block)
-            if time.monotonic() > until and (late := len(owed(plan, record.blocks))):
+            if time.monotonic() > until and (late := len(plan.owed(record.blocks))):
                 record.view.warn(f"no budget was left to profile {plural(late, 'cell')}; raise --budget")
         names, say = place.options.probe, record.view.say
         for trace in probed(plan, record.judged("running"), names, path, record.next_epoch, say) if names else ():
@@ -256,19 +240,19 @@ def start(
     place: RunContext, plan: Plan, builds: tuple[Build, ...], record: Record, add: Callable[[Item], None] | None = None
 ) -> Plan:
     """Assign the arms to cells, and write the run's header. `add` records each cell that needs no measuring."""
-    plan, skipped = assign_arms(place, plan, builds, record.blocks)
+    plan, skipped = plan.assign_arms(place, builds, record.blocks)
     record.start(plan.run)
     for block in skipped:
         (add or record.add)(block)
     return plan
 
 
-def measure_command(place: RunContext, bench: commands.Bench, record: Record) -> None:
+def measure_command(place: RunContext, bench: Bench, record: Record) -> None:
     """Measure a command that times itself. Outputs and loaded files are not checked, and no probe runs."""
     budget, first, add = place.options.budget, record.next_epoch, progress(record)
     with proc.no_orphans(), interruptible(record), record.view.working("starting workers", budget):
         record.start(record.head)
-        for block in commands.epochs(bench, place.device, record.wanted, record.view.warn, first=first, budget=budget):
+        for block in bench.epochs(place.device, record.wanted, record.view.warn, first=first, budget=budget):
             add(block)
 
 
@@ -318,6 +302,6 @@ def progress(record: Record) -> Callable[[Item], None]:
             run = msgspec.structs.replace(record.head, cells=(cells[item.cell],))
             for pair, values in provisional(run, known[item.cell]):
                 change = signed(stats.percent(sum(values) / len(values)))
-                record.view.change(label, f"{pair.before} -> {pair.after}", change, len(values), stats.LOOKS)
+                record.view.change(label, f"{pair.before} -> {pair.after}", change, len(values), LOOKS)
 
     return add

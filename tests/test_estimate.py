@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from abprof.measure import estimate, turns
+from abprof.measure import Estimate, turns
 from abprof.records import Run
 from abprof.verdict import stats
 
@@ -23,10 +23,10 @@ def planned(kind: str = "cpu", *, flops: float = 4e12, cells: int = 28, cpus: in
 def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
     """4 TFLOP on two cores of 0.02 TFLOP/s: 100 s a call, of which an epoch needs 8 rounds of two sides at least."""
     run = planned()
-    assert estimate.call_seconds(run, run.cells[0]) == pytest.approx(100)
-    fewest, _ = estimate.epoch_seconds(run, peers=False)
+    assert Estimate(run).call(run.cells[0]) == pytest.approx(100)
+    fewest, _ = Estimate(run).epoch(peers=False)
     assert fewest > 28 * 2 * turns.FEWEST * 100
-    said = estimate.estimate(run, peers=False)[0]
+    said = Estimate(run).text(peers=False)[0]
     assert "the first look does not fit into the budget of 10 min" in said
     assert "assuming 0.04 TFLOP/s" in said
     hours = stats.LOOKS[0] * fewest / 3600
@@ -34,27 +34,27 @@ def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
 
 
 def test_short_calls_fit() -> None:
-    said = estimate.estimate(planned(flops=1e9, cells=2), peers=False)[0]
+    said = Estimate(planned(flops=1e9, cells=2)).text(peers=False)[0]
     assert "if all is clear" in said
     assert "does not fit" not in said
 
 
 def test_peers_and_controls_are_arms_too() -> None:
     run = planned(cells=6)
-    alone, _ = estimate.epoch_seconds(run, peers=False)
-    beside, _ = estimate.epoch_seconds(run, peers=True)
-    one_branch, _ = estimate.epoch_seconds(runs.changed(run, sides=run.sides[:1]), peers=False)
+    alone, _ = Estimate(run).epoch(peers=False)
+    beside, _ = Estimate(run).epoch(peers=True)
+    one_branch, _ = Estimate(runs.changed(run, sides=run.sides[:1])).epoch(peers=False)
     assert beside / alone == pytest.approx(4 / 3, rel=0.01)  # two sides and a control; with the peer four
     assert one_branch / alone == pytest.approx(1 / 3, rel=0.01)
 
 
 def test_a_gpu_is_faster_and_the_line_says_what_was_assumed() -> None:
     run = planned("cuda", flops=3e14, cells=1)
-    assert estimate.call_seconds(run, run.cells[0]) == pytest.approx(1.0)
-    assert "assuming 300 TFLOP/s and 2000 GB/s" in estimate.estimate(run, peers=True)[0]
+    assert Estimate(run).call(run.cells[0]) == pytest.approx(1.0)
+    assert "assuming 300 TFLOP/s and 2000 GB/s" in Estimate(run).text(peers=True)[0]
 
 
 def test_work_that_is_not_stated_is_said() -> None:
     run = planned(cells=3)
     silent = runs.changed(run, cells=tuple(runs.changed(cell, flops=None) for cell in run.cells))
-    assert "no time for 3 of the cells, which state no work" in estimate.estimate(silent, peers=False)[0]
+    assert "no time for 3 of the cells, which state no work" in Estimate(silent).text(peers=False)[0]

@@ -8,7 +8,7 @@ import pytest
 
 from abprof.measure import matrix
 from abprof.measure.matrix import Axes
-from abprof.records import Band, Build, Cell, Side, Sweep, Workload
+from abprof.records import Band, Build, Cell, Side, Sweep, Workload, filters
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 
@@ -114,10 +114,10 @@ def test_set_touches_only_workloads_that_have_the_axis() -> None:
 
 
 def test_only_narrows_down_by_axes_and_adds_up_patterns() -> None:
-    chosen = matrix.select(cells(), ["seqlen=512", "causal=true"])
+    chosen = filters.select(cells(), ["seqlen=512", "causal=true"])
     assert [c.params["q"] for c in chosen] == [64, 128]
-    assert len(matrix.select(cells(), ["seqlen=512,1024"])) == 8
-    assert len(matrix.select(cells(), ["w/seqlen=512*", "*q=128,k=128,causal=true"])) == 5
+    assert len(filters.select(cells(), ["seqlen=512,1024"])) == 8
+    assert len(filters.select(cells(), ["w/seqlen=512*", "*q=128,k=128,causal=true"])) == 5
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_only_narrows_down_by_axes_and_adds_up_patterns() -> None:
 )
 def test_an_empty_choice_is_one_clear_line(text: str, says: str) -> None:
     with pytest.raises(AbprofError) as error:
-        matrix.select(cells(), [text])
+        filters.select(cells(), [text])
     assert error.value.line == f"--only: {says}"
 
 
@@ -152,9 +152,9 @@ def load(**more: object) -> Workload:
 
 def test_only_with_a_whole_id_is_that_cell_alone() -> None:
     cells = tuple(cell(f"w/n={n}", n=n) for n in (4, 40, 400))
-    assert [c.id for c in matrix.select(cells, ["w/n=4"])] == ["w/n=4"]
-    assert [c.id for c in matrix.select(cells, ["w/n=4", "400"])] == ["w/n=4", "w/n=400"]
-    assert len(matrix.select(cells, ["w/n"])) == 3
+    assert [c.id for c in filters.select(cells, ["w/n=4"])] == ["w/n=4"]
+    assert [c.id for c in filters.select(cells, ["w/n=4", "400"])] == ["w/n=4", "w/n=400"]
+    assert len(filters.select(cells, ["w/n"])) == 3
 
 
 def test_arms_are_the_sides_the_control_and_the_peers() -> None:

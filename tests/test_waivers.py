@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.records import Waiver
+from abprof.records import WAIVER_FILE, Waiver
 from abprof.records.errors import AbprofError
 from abprof.system import waiver_file
 from abprof.verdict import waivers
@@ -104,7 +104,7 @@ def run_waive(tmp_path: Path, *args: str, cells: str = "dense/*") -> int:
 def test_waive_writes_what_runs_read_and_keeps_what_is_there(tmp_path, capsys):
     reason = 'a "quoted" \\ reason = [x] # é'
     assert run_waive(tmp_path, "--reason", reason, cells="dense/*'`") == 0
-    file = tmp_path / waivers.FILE
+    file = tmp_path / WAIVER_FILE
     file.write_text(file.read_text().replace("[[waiver]]", "# mine\n[[waiver]]"))
     assert run_waive(tmp_path, "--most", "7.5%") == 0
     first, second = waiver_file.parse(file.read_text(), "x")
@@ -130,7 +130,7 @@ def test_waive_refuses_in_one_line_and_writes_nothing(tmp_path, capsys, args, sa
     err = capsys.readouterr().err
     assert says in err
     assert len(err.splitlines()) == 1
-    assert not (tmp_path / waivers.FILE).exists()
+    assert not (tmp_path / WAIVER_FILE).exists()
 
 
 # ---------------------------------------------------------------- whole runs
@@ -151,20 +151,20 @@ def given(most: int) -> str:
 
 def test_a_branch_cannot_waive_itself_and_the_base_can(lab):
     lab.repo.checkout("fast")
-    lab.repo.commit("Waive me", {waivers.FILE: given(30)})
+    lab.repo.commit("Waive me", {WAIVER_FILE: given(30)})
     lab.repo.checkout("main")
-    (lab.repo.path / waivers.FILE).write_text(given(30))  # nor does the working tree
+    (lab.repo.path / WAIVER_FILE).write_text(given(30))  # nor does the working tree
     alone = lab.abprof("main", "fast")
-    (lab.repo.path / waivers.FILE).unlink()
+    (lab.repo.path / WAIVER_FILE).unlink()
     assert (alone.code, alone.run.waivers) == (1, ())
-    lab.repo.commit("Accept it", {waivers.FILE: given(30)})
+    lab.repo.commit("Accept it", {WAIVER_FILE: given(30)})
     accepted = lab.abprof("main", "fast")
     assert accepted.code == 0
     assert accepted.row("dense/direction=bwd").reasons[-1] == "waived"
     assert accepted.row("dense/direction=bwd").verdict == "slower"
     assert "1 slower and waived" in accepted.run.header.sentence
     assert lab.command("report", str(accepted.folder)).code == 0
-    lab.repo.commit("Accept less", {waivers.FILE: given(10)})
+    lab.repo.commit("Accept less", {WAIVER_FILE: given(10)})
     beyond = lab.abprof("main", "fast")
     assert beyond.code == 1
     assert "waiver_exceeded" in {advice.kind for advice in beyond.run.warnings}

@@ -6,11 +6,10 @@ reports changes of files that code under test must not change.
 """
 
 from abprof.builds.build import Job, build_packages, differences, identical, in_use, missing, sweep
-from abprof.builds.keys import folders
 from abprof.builds.tampering import Watch
 from abprof.builds.worker_factory import WorkerFactory, interpreter
 
 __all__ = [
-    "Job", "Watch", "WorkerFactory", "build_packages", "differences", "folders", "identical", "in_use", "interpreter",
+    "Job", "Watch", "WorkerFactory", "build_packages", "differences", "identical", "in_use", "interpreter",
     "missing", "sweep",
 ]  # fmt: skip

@@ -31,19 +31,7 @@ _NOISE = re.compile(
 
 def inputs(tree: Path, package: Package) -> list[str]:
     """Return the files that a build of `package` depends on, as paths relative to `tree`, the side's root."""
-    return [name for name in files_of(tree) if any(_matches(name, pattern) for pattern in _patterns(package))]
-
-
-def folders(package: Package) -> tuple[str, ...]:
-    """Return the folders that contain all `inputs` of a package, relative to the side's root; "" is the root itself."""
-    patterns = _patterns(package)
-    if all(pattern.endswith("/**") for pattern in patterns):  # other patterns may match at any depth
-        return tuple(dict.fromkeys(pattern[:-3] for pattern in patterns))
-    return ("",)
-
-
-def _patterns(package: Package) -> tuple[str, ...]:
-    return package.inputs or (("**",) if package.module or package.path else ("kernels/**",))
+    return [name for name in files_of(tree) if any(_matches(name, pattern) for pattern in package.patterns)]
 
 
 IMPORTABLE = (".so", ".py", ".pyc", ".pth")  # suffixes of files that an import can load, or that change imports

@@ -34,7 +34,7 @@ def bisect(
     import msgspec
 
     from abprof.extras.bisect import begin, finish, plan, read, result
-    from abprof.measure.run_context import signals
+    from abprof.system.processes import signals
 
     view, json, resume = view_of(values), values["json"], values["resume"]
     if resume:

@@ -16,7 +16,7 @@ from abprof.records.quantities import percent, plural
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.measure.discovery import Survey
+    from abprof.measure import Discovered
     from abprof.records import Options
 
 
@@ -96,19 +96,19 @@ def list_(**values: Any) -> int:
     return Exit.OK
 
 
-def _survey(root: Path, options: Options, cache: Path) -> Survey:
+def _survey(root: Path, options: Options, cache: Path) -> Discovered:
     from abprof import devices
     from abprof.builds import WorkerFactory
-    from abprof.measure.discovery import find_workloads, survey
-    from abprof.system import processes
+    from abprof.measure import Discovered
+    from abprof.system import processes, workload_files
 
     chosen = devices.choose(options.device)
     folder = options.file.workloads if options.file else ""
-    files = find_workloads(root / (folder or "workloads"), options.workloads)
+    files = workload_files.find(root / (folder or "workloads"), options.workloads)
     with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
         factory = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch), files)
         with factory.alone("survey") as worker:
-            return survey(worker, factory, options, chosen.kind)
+            return Discovered.of(worker, factory, options, chosen.kind)
 
 
 @app.command("doctor", short_help="Report what this machine can measure.")
@@ -170,10 +170,9 @@ def waive(
     Runs read waivers from the base's commit, so commit this file on the base branch. Until the given date, a waived
     cell that is slower by no more than --most is still reported as `slower`, but does not fail a run.
     """
-    from abprof.records import Waiver
+    from abprof.records import WAIVER_FILE, Waiver
     from abprof.system import files as disk
     from abprof.system import toml, waiver_file
-    from abprof.verdict import waivers
 
     reason, owner, until = values["reason"], values["owner"], values["until"]
     made = Waiver(cells=cells, most_pct=values["most"], reason=reason, owner=owner, expires=until)
@@ -181,9 +180,9 @@ def waive(
     root = next((folder for folder in (start, *start.parents) if (folder / ".git").exists()), None)
     if root is None:
         raise AbprofError("not a git repository", where=f"--repo {values['repo']}")
-    path = root / waivers.FILE
+    path = root / WAIVER_FILE
     text = toml.read(path) if path.exists() else ""
     disk.put(path, waiver_file.with_one_more(text, made, str(path)).encode())
-    print(f"{path}: {waivers.describe(made)}")
+    print(f"{path}: {made.line}")
     print("The waiver takes effect once committed on the base branch.")
     return Exit.OK

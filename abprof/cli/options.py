@@ -307,7 +307,7 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
             raise AbprofError(what, where=option, advice=advice)
     names, source = _workloads(value["workloads"] or (), value["workloads_from"] or "")
     if value["cell"]:
-        from abprof.measure.matrix import id_parts
+        from abprof.records.names import id_parts
 
         names = names or tuple(dict.fromkeys(id_parts(id)[0] for id in value["cell"]))
     value |= {"workloads": names, "workloads_from": source}

@@ -16,8 +16,8 @@ from abprof.cli.run import run_as_json
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.evidence.ncu import traffic
     from abprof.extras.profiling import Profiled
+    from abprof.records import ncu
 
 _OF_REFS = ("repo", *MATRIX, *PEERS, *WORKERS, "runs_dir", "json", *VIEW)
 _OF_FILES = ("warmup", "runs", "out", "json", "from_", "kernel")
@@ -34,7 +34,7 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
     `abprof profile BASE TARGET` profiles every cell of the matrix in a new run folder, without timing. Each arm runs
     alone in its process; its .ncu-rep is saved. Needs Nsight Compute and permission to read the GPU's counters.
     """
-    from abprof.evidence.ncu.capture import PROFILE
+    from abprof.evidence import PROFILE
     from abprof.extras import profiling
     from abprof.store import RUN
 
@@ -95,7 +95,7 @@ def memory(
     then --runs calls. The exit code is 2 if a kernel's number of launches is not a multiple of the number of calls
     (docs/NCU.md).
     """
-    from abprof.evidence.ncu import measured
+    from abprof.evidence import measured
     from abprof.extras import profiling
     from abprof.records import Profile
     from abprof.report.probes import memory_tables
@@ -127,7 +127,7 @@ def memory(
     return Exit.OK
 
 
-def _show_traffic(groups: Sequence[Sequence[traffic.Table]], values: dict[str, Any]) -> None:
+def _show_traffic(groups: Sequence[Sequence[ncu.Table]], values: dict[str, Any]) -> None:
     from abprof.report import probes, terminal
     from abprof.system import files as disk
 

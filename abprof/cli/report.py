@@ -121,7 +121,7 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
     This command measures nothing: the scripts call `abprof run-cell` and `abprof run`.
     """
     from abprof import session
-    from abprof.measure import continued
+    from abprof.records import filters
     from abprof.report.scripts import scripts as made
     from abprof.store import RUN
     from abprof.system import files as disk
@@ -131,8 +131,8 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
         advice = "leave it out; --only chooses cells"
         refuse(ctx, "a run keeps its own options", but=("of", "repo", "out", "only", "quiet"), advice=advice)
         run, _ = session.judged(path, warn)
-        continued.of_workloads(run, str(path))
-        cells, folder = continued.choose(run, values["only"]), (path.parent if path.is_file() else path) / "scripts"
+        filters.of_workloads(run, str(path))
+        cells, folder = filters.choose(run, values["only"]), (path.parent if path.is_file() else path) / "scripts"
     else:
         run = session.dry_run(options_from(of, values, dry_run=True), view)
         for cell, reason in dict.fromkeys((seen.cell, seen.reason) for seen in run.observations):

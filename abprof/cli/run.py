@@ -154,7 +154,7 @@ def _watch(ctx: typer.Context, options: Options, view: View) -> int:
 
 
 def _show_plan(planned: Run, *, json: bool, peers: bool) -> None:
-    from abprof.measure.estimate import estimate
+    from abprof.measure import Estimate
     from abprof.records.quantities import plural
     from abprof.system import checksummed
 
@@ -168,4 +168,4 @@ def _show_plan(planned: Run, *, json: bool, peers: bool) -> None:
     unsupported = {cell.id: f"  (unsupported: {cell.skip})" for cell in planned.cells if cell.skip}
     lines += [f"  {cell.id}{broken.get(cell.id) or unsupported.get(cell.id, '')}" for cell in planned.cells]
     cells = plural(len(planned.cells) - len(broken), "cell")
-    print("\n".join(map(visible, [*lines, f"{cells} on {where}; {estimate(planned, peers=peers)[0]}"])))
+    print("\n".join(map(visible, [*lines, f"{cells} on {where}; {Estimate(planned).text(peers=peers)[0]}"])))

@@ -16,7 +16,7 @@ from abprof.devices.device import CpuDevice, Device, SimulatedDevice
 from abprof.records.errors import AbprofError
 from abprof.system import locks
 
-__all__ = ["Device", "choose", "lease", "several"]
+__all__ = ["Device", "choose", "lease", "not_busy", "several"]
 
 
 def choose(names: Sequence[str]) -> Device:
@@ -74,6 +74,13 @@ def _named(name: str) -> Device:
             raise AbprofError(f"no GPU {wanted}", where="--device", advice=f"the GPUs are {there}")
         return found[0]
     raise AbprofError(f"unknown device {name!r}", where="--device", advice="use cpu, cuda, cuda:N or a GPU's UUID")
+
+
+def not_busy(device: Device) -> None:
+    """Raise AbprofError if another program uses the device."""
+    busy = device.busy()
+    if busy:
+        raise AbprofError(busy[0], where=device.lease, advice=busy[1])
 
 
 @contextlib.contextmanager

@@ -70,21 +70,20 @@ def subjects(run: Run) -> Rows:
 
 
 def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Found]:
-    from abprof.evidence.ncu import capture
-    from abprof.measure import WorkerPool
+    from abprof.evidence.ncu.capture import PROFILE, Ncu, Refused
 
     if name == "ncu":
         try:
-            yield from capture.captured(plan, rows, capture.PROFILE, folder, capture.find(), lambda _: None)
-        except capture.Refused as refused:  # holds for all arms
+            yield from Ncu.find().captured(plan, rows, PROFILE, folder, lambda _: None)
+        except Refused as refused:  # holds for all arms
             where = {"cell": rows[0][0].id, "arm": rows[0][1][0].id}
-            yield msgspec.structs.replace(capture.PROFILE, **where, status="error", reason=refused.line)
+            yield msgspec.structs.replace(PROFILE, **where, status="error", reason=refused.line)
         return
     seed, sides = plan.run.options.seed, [side.id for side in plan.run.sides]
     for kernel in dict.fromkeys(cell.kernel for cell, _ in rows):
-        specs = {spec.id: spec for spec in plan.specs(kernel, sides)}
-        each = [(cell, arm) for cell, arms in rows if cell.kernel == kernel for arm in arms if arm.side in specs]
-        with WorkerPool(plan.factory, list(specs.values()), epoch) as pool:
+        with plan.pool(kernel, sides, epoch) as pool:
+            own = [(cell, arm) for cell, arms in rows if cell.kernel == kernel for arm in arms]
+            each = [(cell, arm) for cell, arm in own if arm.side in pool.start_order]
             for cell, arm in each:
                 found: dict[str, Any] = {"cell": cell.id, "arm": arm.id}
                 try:
@@ -92,9 +91,10 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
                     request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=seed)
                     reply: wire.Opened = worker.call(request, plan.factory.timeout)
                     if name == "perf":
-                        data, spec = plan.factory.scratch / "perf.data", specs[arm.side]
-                        own = spec.build.path, spec.checkout.path
-                        found |= _perf(worker, arm.id, reply.call_ns, plan.factory.timeout, data, own)
+                        data = plan.factory.scratch / "perf.data"
+                        built = [b.path for b in plan.run.builds if (b.side, b.kernel) == (arm.side, kernel)]
+                        roots = [*built, plan.checkouts[arm.side].path]
+                        found |= _perf(worker, arm.id, reply.call_ns, plan.factory.timeout, data, roots)
                     else:
                         found |= _traced(plan, worker, reply.call_ns, cell, arm, folder)
                 except (WorkerDied, WorkerFault) as failed:

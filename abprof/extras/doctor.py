@@ -15,7 +15,7 @@ import msgspec
 
 from abprof import devices
 from abprof.builds import WorkerFactory, sandbox
-from abprof.evidence.ncu import capture
+from abprof.evidence import Ncu, Refused
 from abprof.records.errors import AbprofError
 from abprof.records.messages import Start
 from abprof.records.options import File, Options
@@ -87,9 +87,9 @@ def tools() -> Iterator[Finding]:
         else:
             yield Finding(name, "ok", said.strip().splitlines()[-1 if name == "nvcc" else 0])
     try:
-        ncu = capture.find()
+        ncu = Ncu.find()
         yield Finding("ncu", "ok", f"{ncu.version} ({ncu.path})")
-    except capture.Refused as refused:
+    except Refused as refused:
         yield Finding("ncu", "missing", refused.what, _NO_NCU)
     try:
         yield Finding("bubblewrap", "ok", sandbox.find().version)

@@ -11,10 +11,9 @@ import msgspec
 
 from abprof import report, store
 from abprof.builds import in_use, sandbox
-from abprof.evidence import subjects
-from abprof.evidence.ncu import capture
-from abprof.measure import Continued, Plan, RunContext, build_kernels, continued, make_plan
-from abprof.records import Profile, Run
+from abprof.evidence import Ncu, Refused, subjects
+from abprof.measure import Plan, RunContext
+from abprof.records import Profile, Run, filters
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.session import begin, finish, held, interruptible, new_record, start
@@ -41,10 +40,10 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
     Raises AbprofError, for instance if ncu is missing. Removes the run folder if ncu refuses the first arm.
     """
     sandbox.refuse_foreground(config.contain, _SUBJECT)
-    ncu, made = capture.find(), []
+    ncu, made = Ncu.find(), []
     config = msgspec.structs.replace(config, all=True)  # also profile cells whose code is unchanged
     with begin(config, view) as (place, folder, trees):
-        plan = make_plan(place, trees, folder.logs, view, dry=True)
+        plan = Plan.of(place, trees, folder.logs, view, dry=True)
         options = msgspec.structs.replace(plan.run.options, timed=False)
         plan = dataclasses.replace(plan, run=msgspec.structs.replace(plan.run, options=options))
         record = new_record(folder, plan.run, [], view)
@@ -54,7 +53,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
                     made.append(found)
                     record.add(found)
                     folder.write_run(record.judged("running"))
-        except capture.Refused:
+        except Refused:
             if any(one.kernels for one in made):
                 record.interrupted = True
                 finish(record)
@@ -69,20 +68,20 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 
     Raises AbprofError if code, workloads, machine or toolchain differ from those of the run, or if no cell changed.
     """
-    ncu, made = capture.find(), []
+    ncu, made = Ncu.find(), []
     head, blocks, notes = store.read(path)
-    continued.of_workloads(head, str(path))
+    filters.of_workloads(head, str(path))
     sandbox.refuse_foreground(head.options.contain, _SUBJECT)
     folder = RunFolder(path.parent if path.is_file() else path)
     changed = [(cell, arm) for cell, arms in subjects(head) for arm in arms]
     if only:
-        changed = [(cell, arm) for cell in continued.choose(head, only) for arm in head.arms]
+        changed = [(cell, arm) for cell in filters.choose(head, only) for arm in head.arms]
     chosen = tuple({cell.id: cell for cell, _ in changed}.values())
     if not chosen:
         raise AbprofError("no cell changed", where=str(path), advice="choose cells with --only CELL")
     wanted = {(cell.id, arm.id) for cell, arm in changed}
     profiles = {(one.cell, one.arm): one for one in head.profiles}
-    place = continued.same_place(head, repo, folder.path.parent, 1.0, view)
+    place = RunContext.again(head, chosen, repo, folder.path.parent, 1.0, view)
     with held(place, folder.path.name, view) as (_, trees):
         view.attach(folder.path / "output.txt")
         for note in notes:
@@ -90,7 +89,7 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
         logs, aside = folder.logs / "profile", Path(trees[0].path).parent / "look"
         logs.mkdir(exist_ok=True)
         aside.mkdir(exist_ok=True)
-        plan = make_plan(place, trees, logs, view, Continued(head, chosen), dry=True)
+        plan = Plan.of(place, trees, logs, view, dry=True)
         # The builds and arms of this command are not part of the run.
         record = new_record(RunFolder(aside), plan.run, blocks, view, older=len(blocks))
         with interruptible(record), in_use(place.cache):
@@ -105,18 +104,18 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
 
 
 def _profiles(
-    place: RunContext, plan: Plan, record: Record, order: Profile, ncu: capture.Ncu, folder: Path, wanted: _Wanted
+    place: RunContext, plan: Plan, record: Record, order: Profile, ncu: Ncu, folder: Path, wanted: _Wanted
 ) -> Iterator[Profile]:
     """Build the packages, then yield a profile of each (cell, arm) in `wanted`, except of controls. A broken workload
     yields one failed profile. `order`: a profile with only the settings, to be copied for each arm."""
     say = record.view.say
     for line in sandbox.foreground_notes(plan.factory.sandbox, _SUBJECT):
         say(line)
-    plan = start(place, plan, build_kernels(place, plan, record.view), record)
+    plan = start(place, plan, plan.build_kernels(place, record.view), record)
     for id, failure in plan.broken.items():
         yield msgspec.structs.replace(order, cell=id, arm="base", status=failure.status, reason=failure.reason)
     cells = [cell for cell in plan.run.cells if cell.kernel and cell.id in plan.arms]
     rows = [(cell, [arm for arm in plan.arms[cell.id] if arm.side != "control"]) for cell in cells]
     if wanted is not None:
         rows = [(cell, [arm for arm in arms if (cell.id, arm.id) in wanted]) for cell, arms in rows]
-    yield from capture.captured(plan, rows, order, folder, ncu, say)
+    yield from ncu.captured(plan, rows, order, folder, say)

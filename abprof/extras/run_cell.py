@@ -9,8 +9,8 @@ import msgspec
 
 from abprof import session
 from abprof.builds import in_use, sandbox
-from abprof.measure import Plan, WorkerSpec, build_kernels, foreground, look_around, make_plan, matrix
-from abprof.records import Arm, Build, Cell
+from abprof.measure import Plan, look_around
+from abprof.records import Arm, Build, Cell, names, variants_of
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -24,7 +24,7 @@ def run(options: Options, id: str, view: View, *, variant: str | None, peer: str
     """Call the cell `id` in a process that shares this terminal, `warmup` + `runs` times, and return a summary line.
     Raises AbprofError for an unknown cell, ref, `variant` or `peer`, and for a failed call."""
     sandbox.refuse_foreground(options.contain, _SUBJECT)
-    workload, values = matrix.id_parts(id)
+    workload, values = names.id_parts(id)
     if peer and variant:
         raise AbprofError("a peer has no variants", where="--variant", advice="give either --peer or --variant")
     # The cell's id names workload and values, which may be outside all presets.
@@ -36,7 +36,7 @@ def run(options: Options, id: str, view: View, *, variant: str | None, peer: str
         session.held(place, place.id, view, wait=not options.no_wait) as (place, trees),
     ):
         try:
-            plan = make_plan(place, trees, Path(logs), view, dry=True)
+            plan = Plan.of(place, trees, Path(logs), view, dry=True)
         except AbprofError as error:
             if error.where not in ("--set", "--workloads", "--preset"):
                 raise
@@ -45,11 +45,9 @@ def run(options: Options, id: str, view: View, *, variant: str | None, peer: str
             view.say(line)
         cell = _cell(plan, id)
         with in_use(place.cache):
-            (build,) = build_kernels(place, plan, view)
+            (build,) = plan.build_kernels(place, view)
             arm = _arm(plan, build, variant, peer)
-            checkout = plan.checkouts["base"]
-            spec = WorkerSpec("base", checkout, plan.packages[cell.kernel].of(checkout.side), build)
-            job = foreground(plan.factory, spec, cell, arm, warmup=warmup, runs=runs, seed=options.seed)
+            job = plan.foreground(build, cell, arm, warmup=warmup, runs=runs)
             outcome = job.outcome(proc.foreground(job.argv, env=job.env, cwd=job.cwd))
     if outcome.status != "ok":
         raise AbprofError(f"{outcome.status}: {outcome.reason}", where=f"{cell.id} on {side.label}")
@@ -76,7 +74,7 @@ def _arm(plan: Plan, build: Build, variant: str | None, peer: str | None) -> Arm
         raise AbprofError(f"{build.kernel}: {build.failure.status}: {build.failure.reason}")
     if peer:
         return Arm(id=f"peer:{peer}", side="base", peer=peer)
-    variants = matrix.variants_of(plan.run.workloads[0], [build])
+    variants = variants_of(plan.run.workloads[0], [build])
     if variant and variant not in variants:
         advice = f"variants: {', '.join(variants)}" if variants else "the kernel has no variants"
         raise AbprofError(f"{build.kernel} has no variant {variant!r}", where="--variant", advice=advice)

@@ -18,8 +18,7 @@ import msgspec
 from abprof import session, store
 from abprof import sides as repo
 from abprof.builds import in_use
-from abprof.measure import Plan, RunContext, build_kernels, epochs, look_around, make_plan
-from abprof.measure.discovery import content, workloads_folder
+from abprof.measure import Plan, RunContext, epochs, look_around
 from abprof.records import Run, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -27,6 +26,7 @@ from abprof.records.quantities import signed
 from abprof.report import sentences
 from abprof.report.text import clean
 from abprof.system.console import View
+from abprof.system.workload_files import content
 
 _QUIET_MS = 300  # pause that ends a save: editors write a file in several steps, a checkout writes many files
 _WAKE_MS = 500  # longest wait between checks for signals
@@ -52,14 +52,14 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
         next(saves)  # start watching
         logs = Path(folder) / "logs"
         logs.mkdir()
-        plan = make_plan(place, trees, logs, view)
-        workloads = content(workloads_folder(place, trees))  # workers use a copy of the workloads
+        plan = Plan.of(place, trees, logs, view)
+        workloads = content(place.workloads_folder(trees))  # workers use a copy of the workloads
         for number in itertools.count(1):
             try:
                 run_id, now = f"{place.id}-watch-{number}", place.sides[1:]  # the working tree as last saved
                 with repo.checkouts(place.repository, now, run=run_id, submodules=place.submodules) as (target,):
                     plan = dataclasses.replace(plan, checkouts={**plan.checkouts, "target": target})
-                    workloads, last = content(workloads_folder(place, (plan.checkouts["base"], target))), workloads
+                    workloads, last = content(place.workloads_folder((plan.checkouts["base"], target))), workloads
                     if workloads != last:
                         view.warn("the workloads changed: restart --watch to use the new ones")
                     run = _measured(place, plan, number, Path(folder), view)
@@ -77,7 +77,7 @@ def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: Vi
     """Measure and judge one epoch, and return it as a run. `number`: the epoch's; `folder`: for temporary files."""
     quiet = View(quiet=True)
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
-    builds = build_kernels(place, plan, view if view.verbose else quiet)
+    builds = plan.build_kernels(place, view if view.verbose else quiet)
     plan = session.start(place, plan, builds, record)
     for item in epochs(plan, record.wanted, first=number, done=0, budget=place.options.budget):
         record.add(item)

@@ -17,11 +17,10 @@ from pathlib import Path
 import msgspec
 
 from abprof.builds import in_use
+from abprof.devices import not_busy
 from abprof.fleet.messages import ALIVE, DEVICE, Ended, News, Shard, read_shard
-from abprof.measure import Continued, Item, Plan, RunContext, continued, epochs, follow_up, look_around, make_plan
-from abprof.measure.plan import build_kernels, watched
-from abprof.measure.run_context import alone, not_busy, signals, worktrees
-from abprof.records import Block, Build, Kernel, Placed, Proof
+from abprof.measure import Plan, RunContext, epochs, follow_up, look_around
+from abprof.records import Block, Build, Item, Kernel, Placed, Proof
 from abprof.records.errors import AbprofError, Exit
 from abprof.system import checksummed
 from abprof.system import processes as proc
@@ -52,24 +51,23 @@ def measure(shard: Shard, tell: Tell) -> float:
     if shard.cpus:
         os.sched_setaffinity(0, shard.cpus)
     Path(shard.logs).mkdir(parents=True, exist_ok=True)
-    options = continued.as_asked(shard.run, shard.repository, shard.budget)
+    options = shard.run.as_asked(shard.repository, shard.budget)
     own = (shard.device,) if shard.device else () if shard.run.machine.kind == "cuda" else options.device
     options = msgspec.structs.replace(options, device=own, probe=(), executor="", file=shard.file)
     place = look_around(options, view, shard.run)
     with (
         proc.no_orphans(),
-        worktrees(place, f"{shard.run.id}/{shard.number}") as trees,
-        contextlib.nullcontext(place) if shard.held else alone(place, view, wait=True) as place,
+        place.worktrees(f"{shard.run.id}/{shard.number}") as trees,
+        contextlib.nullcontext(place) if shard.held else place.alone(view, wait=True) as place,
         in_use(place.cache),
     ):
         not_busy(place.device)
-        rest = Continued(shard.run, shard.run.cells, part=True)
-        plan = make_plan(place, trees, Path(shard.logs), view, rest)
+        plan = Plan.of(place, trees, Path(shard.logs), view)
         return _measure(place, plan, shard, tell, view)
 
 
 def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View) -> float:
-    watch = watched(place, plan)
+    watch = plan.watched(place)
     builds = _builds(place, plan, shard, view)
     machine = place.device.machine()
     head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
@@ -122,7 +120,7 @@ def _builds(place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Bu
     same = all(chains[side].versions == chain for side, chain in plan.factory.toolchain.items() if side in chains)
     if same and all(build.failure or Path(build.path, "src").is_dir() for build in mine):
         return mine
-    return build_kernels(place, plan, view)
+    return plan.build_kernels(place, view)
 
 
 def _failed(item: Item) -> bool:
@@ -167,7 +165,7 @@ def main(argv: list[str] | None = None) -> int:
             line = line[os.write(out, line) :]
 
     try:
-        with signals():
+        with proc.signals():
             shard = read_shard(options.shard.read_bytes())
             if DEVICE in os.environ and not shard.held:
                 shard = msgspec.structs.replace(shard, device=os.environ[DEVICE])

@@ -18,12 +18,12 @@ import msgspec
 
 from abprof.fleet.executors import Executor, Lost
 from abprof.fleet.messages import Ended, Shard, read_news
-from abprof.measure import Item, Plan, RunContext, discovery, estimate, owed, turns
-from abprof.measure.plan import unmeasured
-from abprof.records import SUSTAINED, Arm, Loss, Outcome, Run
+from abprof.measure import Estimate, Plan, RunContext
+from abprof.records import LOOKS, SUSTAINED, Arm, Block, Item, Loss, Outcome, Run
 from abprof.records.errors import AbprofError
 from abprof.store import Record
-from abprof.verdict import epochs_counted, stats
+from abprof.system import workload_files
+from abprof.verdict import epochs_counted
 
 _MOST_SECONDS = 900.0  # most seconds of a shard of several cells: a lost shard costs no more
 _PART = 0.7  # part of a slot's fair share that a shard fills; all of it if the rest is not worth a start-up
@@ -126,18 +126,17 @@ class _Coordinator:
         self._arms = dict(plan.arms)
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
         judge = Path(next(iter(plan.factory.workloads.values()))).parent
-        self._judge = f"{judge} sha256:{discovery.content(judge)}"  # computed before code under test runs
+        self._judge = f"{judge} sha256:{workload_files.content(judge)}"  # computed before code under test runs
         numbers = (*(block.shard for block in record.blocks), *(loss.shard for loss in record.head.losses))
         self._number = max(numbers, default=0)
-        run, kind = plan.run, plan.device.kind
-        epochs = 1 if run.options.quick else run.options.epochs or stats.LOOKS[0]
+        run, about = plan.run, Estimate(plan.run)
+        epochs = 1 if run.options.quick else run.options.epochs or LOOKS[0]
         self._tasks = {
-            cell.id: Task(cell.id, cell.kernel, epochs * estimate.cell_seconds(run, cell, len(plan.arms[cell.id]))[1])
+            cell.id: Task(cell.id, cell.kernel, epochs * about.cell(cell, len(plan.arms[cell.id]))[1])
             for cell in run.cells
             if cell.id in plan.arms
         }
-        restarts = (stats.LOOKS[0] - 1) * estimate.RESTART[kind]
-        self._queue = Queue(self._left, estimate.PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + restarts)
+        self._queue = Queue(self._left, about.start_up)
         owing = self._owed()
         if not executor.lasting:  # cells are measured again whole: only interrupted follow-ups are owed
             owing &= {block.cell for block in record.blocks if block.metric == SUSTAINED}
@@ -235,12 +234,12 @@ class _Coordinator:
             cell for cell in mine if counts[cell] != self._reopened.get(cell)
         }  # other cells had no time for an epoch
         self._reopened |= {cell: counts[cell] for cell in grown}
-        return {cell: next((look - counts[cell] for look in stats.LOOKS if look > counts[cell]), 0) for cell in grown}
+        return {cell: next((look - counts[cell] for look in LOOKS if look > counts[cell]), 0) for cell in grown}
 
     def _owed(self) -> set[str]:
         """Return the ids of measured cells that still lack their profiled pass or their sustained measurement."""
         begun = {block.cell for block in self._record.blocks if block.metric}
-        return begun & owed(self._plan, self._record.blocks) if begun else set()
+        return begun & self._plan.owed(self._record.blocks) if begun else set()
 
     # ---------------------------------------------------------------- losses
 
@@ -258,10 +257,9 @@ class _Coordinator:
             elif task.cell in open_:
                 if not self._any_began:
                     raise AbprofError(reason, where=live.slot, advice="no shard could be measured")
-                (cell,) = [cell for cell in self._plan.run.cells if cell.id == task.cell]
                 why = f"2 shards with this cell were lost; the last: {reason}"
                 arms = self._plan.arms[task.cell]
-                yield unmeasured(cell, arms, {arm.id: Outcome(status="crash", reason=why) for arm in arms})
+                yield Block.unmeasured(task.cell, arms, {arm.id: Outcome(status="crash", reason=why) for arm in arms})
         self._losses[live.slot] += 1
         if self._losses[live.slot] >= _LOSSES_IN_A_ROW and len(self._queue.slots) > 1:
             warn(f"{live.slot} lost {self._losses[live.slot]} shards in a row and gets no further shard")

@@ -1,19 +1,17 @@
 """Measuring: from options to blocks of timed rounds. This package judges and reports nothing.
 
-`look_around` finds the run context, `make_plan` lays out the cells, `build_kernels` builds kernel packages, and
-`assign_arms` chooses the arms of each cell. `epochs` yields blocks as long as `wanted()` names cells that need another
-epoch; `follow_up` then makes profiles and sustained runs. `commands` measures commands that time themselves.
+`look_around` finds the run context, and `Plan.of` lays out the cells; a plan builds kernel packages and chooses the arms
+of each cell. `epochs` yields blocks as long as `wanted()` names cells that need another epoch; `follow_up` then makes
+profiles and sustained runs. A `Bench` measures a command that times itself, an `Estimate` forecasts how long a run takes,
+and `Discovered.of` lists workloads and cells without a plan.
 """
 
-from abprof.measure import commands, continued, discovery, estimate, matrix, plan, run_context, turns
-from abprof.measure.epoch_loop import Item, epochs
-from abprof.measure.followup import follow_up, owed
-from abprof.measure.plan import Continued, Plan, assign_arms, build_kernels, make_plan
-from abprof.measure.pool import WorkerPool, WorkerSpec, foreground
+from abprof.measure.commands import Bench
+from abprof.measure.discovery import Discovered
+from abprof.measure.epoch_loop import epochs
+from abprof.measure.estimate import Estimate
+from abprof.measure.followup import follow_up
+from abprof.measure.plan import Plan
 from abprof.measure.run_context import RunContext, look_around
 
-__all__ = [
-    "Continued", "Item", "Plan", "RunContext", "WorkerPool", "WorkerSpec", "assign_arms", "build_kernels", "commands",
-    "continued", "discovery", "epochs", "estimate", "follow_up", "foreground", "look_around", "make_plan", "matrix", "owed",
-    "plan", "run_context", "turns",
-]  # fmt: skip
+__all__ = ["Bench", "Discovered", "Estimate", "Plan", "RunContext", "epochs", "follow_up", "look_around"]

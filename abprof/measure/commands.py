@@ -1,6 +1,6 @@
 """Measure a command that times itself and prints `name,ms` lines (`abprof run ... -- COMMAND`).
 
-`prepare` runs the command once on every side: the names that it prints are the cells. In each epoch, `epochs` runs one
+`Bench.of` runs the command once on every side: the names that it prints are the cells. In each epoch, `epochs` runs one
 process per side and yields the cells' blocks.
 """
 
@@ -25,9 +25,10 @@ from abprof.builds import environment
 from abprof.builds import sandbox as contain
 from abprof.devices import Device
 from abprof.measure import matrix, turns
-from abprof.measure.plan import Continued, new_head
+from abprof.measure.plan import new_head
 from abprof.measure.run_context import RunContext
 from abprof.records import (
+    COMMAND,
     LONGEST_CALL,
     REPORTED,
     Arm,
@@ -43,13 +44,13 @@ from abprof.records import (
     Workload,
 )
 from abprof.records.errors import AbprofError
+from abprof.records.filters import select
 from abprof.records.quantities import plural
 from abprof.system import processes as proc
 from abprof.system.config_file import fill
 from abprof.system.console import View
 from abprof.system.processes import WorkerDied, WorkerHung, how_ended
 
-NAME = "command"  # name of the only workload; its cells are the names that the command prints
 AXIS = "name"
 CONTROL = "control"
 _RULE = "the command's own timing, a process of each side an epoch"
@@ -67,6 +68,121 @@ class Bench:
     sides: dict[str, _Side]  # side id -> how the command runs there
     arms: dict[str, tuple[Arm, ...]]  # cell id -> the arms that are measured in it
     names: frozenset[str]  # names that the first run printed on any side
+
+    @classmethod
+    def of(cls, place: RunContext, trees: Sequence[Checkout], logs: Path, view: View) -> Bench:
+        """Build every side, run the command once on each without counting its times, and lay out the cells.
+
+        Raises AbprofError if the command fails on every side, or if no cell is left.
+        """
+        continued = place.continued
+        entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
+        command = continued.run.command if continued else None
+        command = command or Command(argv=place.options.command, build=entry.build, env=entry.env)
+        env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
+        env |= place.file.environment.set
+        sandbox, why = contain.chosen(place.options.contain, mode)
+        if sandbox is not None and place.device.kind == "cuda" and place.options.contain == "auto":
+            sandbox, why = (
+                None,
+                "whether this GPU works in bubblewrap is not tried for a command; --contain always does",
+            )
+        notes = (*place.notes, *((f"not contained: {why}",) if why else ()))
+        for line in notes:
+            view.say(line)
+        sides = {tree.side.id: _side(place, tree, command, env, sandbox, logs, view) for tree in trees}
+        first = {id: _first(side, place.options.timeout, view) for id, side in sides.items()}
+        if all(ended.status != "ok" for ended in first.values()):
+            id, ended = next(iter(first.items()))
+            if ended.status == "build_failed":
+                raise AbprofError(ended.reason, where=f"the build of {id}", advice="abprof.toml [command] names it")
+            where = f"{Path(command.argv[0]).name} on {id}"
+            raise AbprofError(ended.reason, where=where, advice="docs/ADOPT.md says what a command prints")
+        names = dict.fromkeys(name for ended in first.values() for name in ended.times)
+        if continued:
+            cells = continued.cells
+        elif place.options.cell:  # ids may name cells that no side printed this time
+            cells = tuple(_cell(id.removeprefix(_cell("").id)) for id in place.options.cell)
+        else:
+            cells = select(tuple(map(_cell, names)), place.options.only)
+        controlled = matrix.controls(cells, place.sides, quick=place.options.quick)
+        load = Workload(
+            name=COMMAND, kernel="", suite=COMMAND, axes=(AXIS,), judge="reported", text=shlex.join(command.argv)
+        )
+        arms = {
+            cell.id: matrix.arms(load, place.sides, (), control=cell.id in controlled, peers=False) for cell in cells
+        }
+        if continued:
+            head = continued.run
+        else:
+            options = msgspec.structs.replace(
+                place.options.resolved(place.device.kind, "reported"),
+                env=mode,
+                sandbox=sandbox.version if sandbox else "",
+            )
+            head = new_head(
+                place,
+                options,
+                command=command,
+                workloads=(load,),
+                cells=cells,
+                versions={"abprof": __version__},
+                withheld=withheld,
+                notes=notes,
+            )
+        every = dict.fromkeys((*head.arms, *(arm for row in arms.values() for arm in row)))  # a rerun may add controls
+        return cls(msgspec.structs.replace(head, arms=tuple(every)), sides, arms, frozenset(names))
+
+    def epochs(
+        self,
+        device: Device,
+        wanted: Callable[[], set[str]],
+        warn: Callable[[str], None],
+        *,
+        first: int,
+        budget: float,
+    ) -> Iterator[Block]:
+        """Yield blocks of all cells, epoch by epoch, until `wanted` names no cell or no epoch fits into `budget` seconds.
+
+        Decided cells get blocks too, because a process prints the times of all cells.
+        """
+        number, cost, warned = first, 0.0, False
+        while todo := wanted() & self.arms.keys():
+            if number > first and (self.head.options.quick or cost > budget):
+                return
+            began, clock = time.time(), time.monotonic()
+            device.watch(frozenset)  # abprof does not know the command's processes
+            ended = {
+                arm.id: _run(self._side_of(arm), f"epoch {number}, {arm.id}", self.head.options.timeout)
+                for arm in self._order(todo, number)
+            }
+            cost = time.monotonic() - clock
+            budget -= cost
+            new = [name for each in ended.values() for name in each.times if name not in self.names]
+            if new and not warned:
+                warned = True
+                warn(
+                    f"left out the times of {plural(len({*new}), 'name')} that no first run printed, like {new[0][:80]!r}"
+                )
+            start, end = min(each.began for each in ended.values()), max(each.ended for each in ended.values())
+            bad = dict.fromkeys(why for begin, stop, why in device.bad_times() if begin <= end and stop >= start)
+            state = device.state()
+            for cell in (cell for cell in self.head.cells if cell.id in self.arms):
+                yield _block(self, cell, number, ended, (began, cost), "; ".join(bad), state)
+            number += 1
+
+    def _side_of(self, arm: Arm) -> _Side:
+        return self.sides["base" if arm.side == CONTROL else arm.side]
+
+    def _order(self, todo: set[str], number: int) -> list[Arm]:
+        """Return the arms that run in epoch `number`, in order. Every second epoch mirrors the order of the epoch before.
+
+        The control runs only if a cell of `todo` has a control.
+        """
+        arms = list({arm.id: arm for cell in sorted(todo) for arm in self.arms[cell]}.values())
+        arms.sort(key=lambda arm: (arm.side == CONTROL, arm.id))
+        orders = turns.orders(len(arms), max(_ORDERS, number), self.head.options.seed)
+        return [arms[place] for place in orders[number - 1]]
 
 
 @dataclass(frozen=True)
@@ -104,62 +220,6 @@ class _Ended:
 # ---------------------------------------------------------------- preparing
 
 
-def prepare(
-    place: RunContext, trees: Sequence[Checkout], logs: Path, view: View, continued: Continued | None = None
-) -> Bench:
-    """Build every side, run the command once on each without counting its times, and lay out the cells.
-
-    Raises AbprofError if the command fails on every side, or if no cell is left. `continued`: a run whose cells to use.
-    """
-    entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
-    command = continued.run.command if continued else None
-    command = command or Command(argv=place.options.command, build=entry.build, env=entry.env)
-    env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
-    env |= place.file.environment.set
-    sandbox, why = contain.chosen(place.options.contain, mode)
-    if sandbox is not None and place.device.kind == "cuda" and place.options.contain == "auto":
-        sandbox, why = None, "whether this GPU works in bubblewrap is not tried for a command; --contain always does"
-    notes = (*place.notes, *((f"not contained: {why}",) if why else ()))
-    for line in notes:
-        view.say(line)
-    sides = {tree.side.id: _side(place, tree, command, env, sandbox, logs, view) for tree in trees}
-    first = {id: _first(side, place.options.timeout, view) for id, side in sides.items()}
-    if all(ended.status != "ok" for ended in first.values()):
-        id, ended = next(iter(first.items()))
-        if ended.status == "build_failed":
-            raise AbprofError(ended.reason, where=f"the build of {id}", advice="abprof.toml [command] names it")
-        where = f"{Path(command.argv[0]).name} on {id}"
-        raise AbprofError(ended.reason, where=where, advice="docs/ADOPT.md says what a command prints")
-    names = dict.fromkeys(name for ended in first.values() for name in ended.times)
-    if continued:
-        cells = continued.cells
-    elif place.options.cell:  # ids may name cells that no side printed this time
-        cells = tuple(_cell(id.removeprefix(_cell("").id)) for id in place.options.cell)
-    else:
-        cells = matrix.select(tuple(map(_cell, names)), place.options.only)
-    controlled = matrix.controls(cells, place.sides, quick=place.options.quick)
-    load = Workload(name=NAME, kernel="", suite=NAME, axes=(AXIS,), judge="reported", text=shlex.join(command.argv))
-    arms = {cell.id: matrix.arms(load, place.sides, (), control=cell.id in controlled, peers=False) for cell in cells}
-    if continued:
-        head = continued.run
-    else:
-        options = msgspec.structs.replace(
-            place.options.resolved(place.device.kind, "reported"), env=mode, sandbox=sandbox.version if sandbox else ""
-        )
-        head = new_head(
-            place,
-            options,
-            command=command,
-            workloads=(load,),
-            cells=cells,
-            versions={"abprof": __version__},
-            withheld=withheld,
-            notes=notes,
-        )
-    every = dict.fromkeys((*head.arms, *(arm for row in arms.values() for arm in row)))  # a rerun may add controls
-    return Bench(msgspec.structs.replace(head, arms=tuple(every)), sides, arms, frozenset(names))
-
-
 def _side(
     place: RunContext,
     tree: Checkout,
@@ -170,7 +230,7 @@ def _side(
     view: View,
 ) -> _Side:
     """Run the build of abprof.toml, if any, in the side's worktree, and return how to run the command there."""
-    own = Path(tree.path).parent / NAME / tree.side.id  # removed with the worktree
+    own = Path(tree.path).parent / COMMAND / tree.side.id  # removed with the worktree
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
     (own / "out").mkdir(parents=True)
     extra = fill(command.env, "abprof.toml [command.env]", **places)
@@ -210,62 +270,10 @@ def _first(side: _Side, timeout: float, view: View) -> _Ended:
 
 
 def _cell(name: str) -> Cell:
-    return Cell(id=f"{NAME}/{AXIS}={name}", workload=NAME, kernel="", suite=NAME, params={AXIS: name})
+    return Cell(id=f"{COMMAND}/{AXIS}={name}", workload=COMMAND, kernel="", suite=COMMAND, params={AXIS: name})
 
 
 # ---------------------------------------------------------------- measuring
-
-
-def epochs(
-    bench: Bench,
-    device: Device,
-    wanted: Callable[[], set[str]],
-    warn: Callable[[str], None],
-    *,
-    first: int,
-    budget: float,
-) -> Iterator[Block]:
-    """Yield blocks of all cells, epoch by epoch, until `wanted` names no cell or no epoch fits into `budget` seconds.
-
-    Decided cells get blocks too, because a process prints the times of all cells.
-    """
-    number, cost, warned = first, 0.0, False
-    while todo := wanted() & bench.arms.keys():
-        if number > first and (bench.head.options.quick or cost > budget):
-            return
-        began, clock = time.time(), time.monotonic()
-        device.watch(frozenset)  # abprof does not know the command's processes
-        ended = {
-            arm.id: _run(_side_of(bench, arm), f"epoch {number}, {arm.id}", bench.head.options.timeout)
-            for arm in _order(bench, todo, number)
-        }
-        cost = time.monotonic() - clock
-        budget -= cost
-        new = [name for each in ended.values() for name in each.times if name not in bench.names]
-        if new and not warned:
-            warned = True
-            warn(f"left out the times of {plural(len({*new}), 'name')} that no first run printed, like {new[0][:80]!r}")
-        start, end = min(each.began for each in ended.values()), max(each.ended for each in ended.values())
-        bad = dict.fromkeys(why for begin, stop, why in device.bad_times() if begin <= end and stop >= start)
-        state = device.state()
-        for cell in (cell for cell in bench.head.cells if cell.id in bench.arms):
-            yield _block(bench, cell, number, ended, (began, cost), "; ".join(bad), state)
-        number += 1
-
-
-def _side_of(bench: Bench, arm: Arm) -> _Side:
-    return bench.sides["base" if arm.side == CONTROL else arm.side]
-
-
-def _order(bench: Bench, todo: set[str], number: int) -> list[Arm]:
-    """Return the arms that run in epoch `number`, in order. Every second epoch mirrors the order of the epoch before.
-
-    The control runs only if a cell of `todo` has a control.
-    """
-    arms = list({arm.id: arm for cell in sorted(todo) for arm in bench.arms[cell]}.values())
-    arms.sort(key=lambda arm: (arm.side == CONTROL, arm.id))
-    orders = turns.orders(len(arms), max(_ORDERS, number), bench.head.options.seed)
-    return [arms[place] for place in orders[number - 1]]
 
 
 def _run(side: _Side, heading: str, timeout: float) -> _Ended:
@@ -346,7 +354,7 @@ def _block(
 
 
 def _outcome(bench: Bench, arm: Arm, ended: _Ended, name: str) -> Outcome:
-    log = _side_of(bench, arm).log.name
+    log = bench._side_of(arm).log.name
     if ended.status != "ok":
         return Outcome(status=ended.status, reason=ended.reason, log=log)
     if name not in ended.times:

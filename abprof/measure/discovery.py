@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import os
-import shutil
 import sys
-import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from abprof.builds import WorkerFactory
 from abprof.measure import matrix
-from abprof.measure.run_context import RunContext
-from abprof.records import Ceilings, Cell, Checkout, Failure, Run, Status, Toolchain, Value, Workload
+from abprof.records import Ceilings, Cell, Failure, Run, Status, Toolchain, Value, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
+from abprof.records.filters import select
 from abprof.records.options import Options
 from abprof.system import processes as proc
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 
-_IGNORED = shutil.ignore_patterns("__pycache__", ".git")
 _SCREEN = 200  # most cases of one request, which stays well under a pipe's size
 
 
 @dataclass(frozen=True)
-class Survey:
+class Discovered:
     """The workloads and cells of a run."""
 
     ready: wire.Ready
@@ -36,166 +32,65 @@ class Survey:
     broken: Mapping[str, Failure]  # cell id -> why its workload could not be described
     empty: tuple[str, ...] = ()  # workloads without a cell in this preset
 
+    @classmethod
+    def of(cls, worker: Worker, factory: WorkerFactory, config: Options, kind: str) -> Discovered:
+        """Return the workloads and cells of a new run on a device of `kind`. A workload that raises becomes a broken cell.
 
-def find_workloads(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
-    """Return workload -> its file. `folder`: the workloads' folder or one workload's file; `names`: workloads to find.
+        Raises AbprofError if the worker cannot start, for an unknown preset or axis, and for an empty matrix.
+        """
+        ready, files, timeout = start(worker, factory), factory.workloads, factory.timeout
+        found: dict[str, wire.Described] = {}
+        broken: dict[str, Failure] = {}
 
-    Raises AbprofError if there is no workload, or if one of `names` (given by the option `by`) is missing.
-    """
-    listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
-    files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
-    if not files:
-        raise AbprofError("no workload files", where=str(folder), advice="docs/WRITING.md says how to write one")
-    for name in names:
-        if name not in files:
-            known = ", ".join(files)
-            raise AbprofError(f"no workload {name!r} in {folder}", where=by, advice=f"there are {known}")
-    return {name: files[name] for name in names} if names else files
+        def failed(name: str, error: WorkerFault | WorkerDied) -> None:
+            broken[name] = _failure(error, files[name])
+            if isinstance(error, WorkerDied):  # a new process describes the other workloads
+                worker.restart()
+                start(worker, factory)
 
-
-def copy_workloads(
-    folder: Path, place: Path, wrapped: Mapping[str, Path] = types.MappingProxyType({}), where: str = "abprof.toml"
-) -> str:
-    """Copy the workloads of `folder`, and the benchmark files that they wrap, to `place`; return the copy's SHA-256.
-
-    `wrapped`: path in the repository -> benchmark file or folder; not used if `folder` contains copies of them already.
-    Raises AbprofError, naming `where`, if a wrapped file is missing.
-    """
-    if folder.is_dir():
-        shutil.copytree(folder, place, ignore=_IGNORED)
-    else:
-        for name, file in _workload_files(folder):
-            (place / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(file, place / name)
-    for name, source in {} if (place / wire.WRAPPED).exists() else wrapped.items():
-        if not source.exists():
-            raise AbprofError("no such file or folder", where=f"{where}: {source}")
-        target = place / wire.WRAPPED / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if source.is_dir():
-            shutil.copytree(source, target, ignore=_IGNORED, dirs_exist_ok=True)
+        for name in files:
+            try:
+                found[name] = worker.call(wire.Describe(name), timeout)
+            except (WorkerFault, WorkerDied) as error:
+                failed(name, error)
+        for name in [name for name, one in found.items() if config.check == "outside" and one.checked != "reference"]:
+            del found[name]
+            reason = "--check outside compares with a reference, and the workload has none"
+            broken[name] = Failure(status="unsupported", reason=reason)
+        wanted = {name: one for name, one in found.items() if not config.kernels or one.kernel in config.kernels}
+        known = sorted({described.kernel for described in found.values()})
+        unknown = [name for name in config.kernels if name not in known]
+        if found and unknown and (not broken or not wanted):  # the kernel of a broken workload is not known
+            what = f"no workload is for {', '.join(unknown)}"
+            raise AbprofError(what, where="--kernels", advice=f"there are {', '.join(known)}")
+        if wanted or not broken:
+            matrix.known_peers(wanted.values(), config.peer)
+        by = config.asked_by("--preset")
+        axes = {name: matrix.preset(name, described, config.preset, by) for name, described in wanted.items()}
+        if config.cell:
+            cases = matrix.exactly(axes, config.cell)
         else:
-            shutil.copyfile(source, target)
-    return content(place)
+            axes = matrix.set_axes(axes, config.set) if axes or not broken else axes
+            cases = {name: matrix.cases(each) for name, each in axes.items()}
+        loads = tuple(
+            matrix.workload(one, _sha256(files[name]), kind, config.peer, config.by_timer)
+            for name, one in wanted.items()
+        )
+        cells: list[Cell] = []
+        for load in loads:
+            try:
+                cells += _cells(worker, load, cases[load.name], timeout)
+            except (WorkerFault, WorkerDied) as error:
+                failed(load.name, error)
+        chosen = select(cells, config.only, by) if cells or not broken else ()
+        lost = {f"{name}/": failure for name, failure in broken.items()}
+        ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
+        lost_loads = [Workload(name=n, kernel="", suite=n, axes=(), judge="wall") for n in broken if n not in wanted]
+        empty = tuple(name for name, points in cases.items() if not points)
+        return cls(ready, (*loads, *lost_loads), (*chosen, *ghosts), lost, empty)
 
 
-def content(folder: Path) -> str:
-    """Return the SHA-256 of a workloads folder, or of one workload's file with its helpers (files named `_*`)."""
-    digest = hashlib.sha256()
-    for name, file in _workload_files(folder):
-        digest.update(os.fsencode(name) + b"\0" + file.read_bytes())
-    return digest.hexdigest()
-
-
-def _workload_files(source: Path) -> list[tuple[str, Path]]:
-    """Return (relative path, path) of all files in a workloads folder, or of one workload's file and its helpers."""
-    home = source if source.is_dir() else source.parent
-    starts = [source] if source.is_dir() else [source, *source.parent.glob("_*")]
-    files = {file for start in starts for file in (start.rglob("*") if start.is_dir() else [start]) if file.is_file()}
-    return [(str(p.relative_to(home)), p) for p in sorted(files) if not {"__pycache__", ".git"} & set(p.parts)]
-
-
-def workloads_folder(place: RunContext, trees: Sequence[Checkout], recorded: str = "") -> Path:
-    """Return the folder of workloads that all sides use; a file if `--workloads` is the path of a file.
-
-    By default the folder is the working tree's; if CI is set, base's, because a pull request must not change how it is
-    measured. --workloads-from overrides both. A continued run uses the folder in `recorded` ("PATH sha256:HEX") or one
-    with the same content. Raises AbprofError if the folder is missing.
-    """
-    name = place.file.workloads or "workloads"
-    own = Path(os.path.normpath(place.root / name))
-    in_commits = own.is_relative_to(place.root) and place.sides[0].kind != "dist"
-    wanted = place.options.workloads_from or ("base" if os.environ.get("CI") and in_commits else "")
-    by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
-    folder = by_side.get(wanted) or (Path(wanted) if wanted else own)
-    before, _, digest = recorded.rpartition(" sha256:")
-    if digest and Path(before).exists():
-        folder = Path(before)
-    elif digest:
-        places = (folder, *by_side.values())
-        folder = next((path for path in places if path.is_dir() and content(path) == digest), folder)
-    if folder.exists():
-        return folder
-    if folder == by_side.get(wanted):
-        spec = next(checkout.side.spec for checkout in trees if checkout.side.id == wanted)
-        advice = "commit them there, or name another place with --workloads-from"
-        raise AbprofError(f"no workloads: {spec} has no such folder", where=name, advice=advice)
-    where = str(folder)
-    if place.options.workloads_from:
-        where = f"--workloads-from {folder}"
-    elif place.file.workloads and folder == own:
-        where = f"{place.file.at('workloads')}: {folder}"
-    advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
-    raise AbprofError("no workloads: there is no such folder", where=where, advice=advice)
-
-
-def workloads_differ(place: RunContext, trees: Sequence[Checkout], source: Path) -> list[str]:
-    """Return a warning for each side whose own workloads differ from those in `source`, which the run uses."""
-    name, mine = place.file.workloads or "workloads", content(source)
-    return [
-        f"{checkout.side.label}'s own {name}/ differs from the workloads of this run, {source}"
-        for checkout in trees
-        if (Path(checkout.path) / name).is_dir() and content(Path(checkout.path) / name) != mine
-    ]
-
-
-def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -> Survey:
-    """Return the workloads and cells of a new run on a device of `kind`. A workload that raises becomes a broken cell.
-
-    Raises AbprofError if the worker cannot start, for an unknown preset or axis, and for an empty matrix.
-    """
-    ready, files, timeout = start(worker, factory), factory.workloads, factory.timeout
-    found: dict[str, wire.Described] = {}
-    broken: dict[str, Failure] = {}
-
-    def failed(name: str, error: WorkerFault | WorkerDied) -> None:
-        broken[name] = _failure(error, files[name])
-        if isinstance(error, WorkerDied):  # a new process describes the other workloads
-            worker.restart()
-            start(worker, factory)
-
-    for name in files:
-        try:
-            found[name] = worker.call(wire.Describe(name), timeout)
-        except (WorkerFault, WorkerDied) as error:
-            failed(name, error)
-    for name in [name for name, one in found.items() if config.check == "outside" and one.checked != "reference"]:
-        del found[name]
-        reason = "--check outside compares with a reference, and the workload has none"
-        broken[name] = Failure(status="unsupported", reason=reason)
-    wanted = {name: one for name, one in found.items() if not config.kernels or one.kernel in config.kernels}
-    known = sorted({described.kernel for described in found.values()})
-    unknown = [name for name in config.kernels if name not in known]
-    if found and unknown and (not broken or not wanted):  # the kernel of a broken workload is not known
-        what = f"no workload is for {', '.join(unknown)}"
-        raise AbprofError(what, where="--kernels", advice=f"there are {', '.join(known)}")
-    if wanted or not broken:
-        matrix.known_peers(wanted.values(), config.peer)
-    by = config.asked_by("--preset")
-    axes = {name: matrix.preset(name, described, config.preset, by) for name, described in wanted.items()}
-    if config.cell:
-        cases = matrix.exactly(axes, config.cell)
-    else:
-        axes = matrix.set_axes(axes, config.set) if axes or not broken else axes
-        cases = {name: matrix.cases(each) for name, each in axes.items()}
-    loads = tuple(
-        matrix.workload(one, _sha256(files[name]), kind, config.peer, config.by_timer) for name, one in wanted.items()
-    )
-    cells: list[Cell] = []
-    for load in loads:
-        try:
-            cells += _cells(worker, load, cases[load.name], timeout)
-        except (WorkerFault, WorkerDied) as error:
-            failed(load.name, error)
-    chosen = matrix.select(cells, config.only, by) if cells or not broken else ()
-    lost = {f"{name}/": failure for name, failure in broken.items()}
-    ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
-    lost_loads = [Workload(name=n, kernel="", suite=n, axes=(), judge="wall") for n in broken if n not in wanted]
-    empty = tuple(name for name, points in cases.items() if not points)
-    return Survey(ready, (*loads, *lost_loads), (*chosen, *ghosts), lost, empty)
-
-
-def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Survey:
+def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Discovered:
     """Return the survey of a continued run, with `cells` only. `digest`: SHA-256 of the workloads as they are now.
 
     Raises AbprofError if the workloads or the worker's `versions` have changed.
@@ -213,7 +108,7 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
         now = ready.versions.get(name, "not there")
         if now != version:
             raise AbprofError(f"{name} was {version} in the run and is {now} now", advice="start a new run")
-    return Survey(ready, run.workloads, cells, {})
+    return Discovered(ready, run.workloads, cells, {})
 
 
 def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str, cupti: str = "") -> Toolchain:

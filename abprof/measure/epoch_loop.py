@@ -11,11 +11,9 @@ from abprof.measure import turns
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import Block, Cell, Kernel, Proof
+from abprof.records import LOOKS, Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
-from abprof.verdict import stats
 
-Item = Block | Proof | Kernel
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
 _RESERVE = 0.9  # part of the time left that planned epochs fill: the next epoch may take longer than the last
 _AIM = 12  # epochs that a budget should hold
@@ -42,7 +40,7 @@ class Budget:
     def share(self) -> float:
         """Return which part (0 to 1) of the optional rounds (beyond the fewest) fits in, if the time left shall hold the
         epochs up to the look at _AIM, or up to the last earlier look that it holds with a quarter of these rounds."""
-        time, needed = _RESERVE * self.left, [look - self.done for look in stats.LOOKS if look > self.done]
+        time, needed = _RESERVE * self.left, [look - self.done for look in LOOKS if look > self.done]
         aims = [epochs for epochs in needed if self.done + epochs <= _AIM] or needed[:1] or [1]
         each = self.fixed + _LEAST_SHARE * self.more
         epochs = next((epochs for epochs in reversed(aims) if epochs * each <= time), aims[0])
@@ -125,9 +123,8 @@ def _package(
     """Measure the cells of one package in one epoch. Leaves out arms that gave no answer in two epochs."""
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
-    specs = plan.specs(cells[0].kernel, list(dict.fromkeys(workers)))
-    present = {spec.id for spec in specs}
-    with WorkerPool(plan.factory, specs, epoch) as pool:
+    with plan.pool(cells[0].kernel, list(dict.fromkeys(workers)), epoch) as pool:
+        present = set(pool.start_order)
         yield from pool.proofs()
         loaded = set[tuple[str, str, str]]()
         for cell in cells:

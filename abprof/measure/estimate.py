@@ -6,10 +6,11 @@ The estimate may be wrong by a factor of a few.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from abprof.measure import matrix, turns
-from abprof.records import Cell, Run
-from abprof.verdict import stats
+from abprof.records import LOOKS, Cell, Run
+from abprof.records.quantities import span
 
 RATES = {"cuda": (300.0, 2000.0), "cpu": (0.02, 10.0), "simulated": (math.inf, math.inf)}  # TFLOP/s (a core's), GB/s
 _CALLS_TO_OPEN = 2  # calls to open an arm, at least: the first, and one timed to choose the pace
@@ -17,69 +18,71 @@ RESTART = {"cuda": 1.5, "cpu": 5.0, "simulated": 0.0}  # seconds to start the wo
 PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds from a process's start to its first worker
 
 
-def estimate(run: Run, *, peers: bool) -> tuple[str, bool]:
-    """Return a text that forecasts the run's duration, and whether the first look fits into the budget."""
-    options, (tflops, gbps) = run.options, _rates(run)
-    silent = sum(not (cell.flops or cell.bytes) for cell in run.cells if not cell.skip)
-    assumed = f"builds not counted, assuming {tflops:g} TFLOP/s and {gbps:g} GB/s"
-    assumed += f", and no time for {silent} of the cells, which state no work" if silent else ""
-    if options.quick:
-        return f"about {span(_seconds(run, 1, peers=peers)[1])} of measuring in one epoch, {assumed}", True
-    first, last = options.epochs or stats.LOOKS[0], options.epochs or stats.LOOKS[-1]
-    fewest, usual = _seconds(run, first, peers=peers)
-    if fewest > options.budget:
-        least = f"{first} epochs of the fewest rounds take about {span(fewest)}, {assumed}"
-        budget = span(options.budget)
-        return f"{least}: the first look does not fit into the budget of {budget}; fewer cells, or --budget", False
-    low, high = (min(each, options.budget) for each in (usual, _seconds(run, last, peers=peers)[1]))
-    most = f" if all is clear, at most {span(high)}" if high > low else ""
-    return f"about {span(low)} of measuring{most}, {assumed}", True
+@dataclass(frozen=True)
+class Estimate:
+    """Estimated times of a run, in seconds."""
 
+    run: Run
 
-def _seconds(run: Run, epochs: int, *, peers: bool) -> tuple[float, float]:
-    """Return the least and the usual seconds of `epochs` epochs, shared among the run's machines."""
-    slots = max(1, len(run.machines))
-    least, most = (epochs * each / slots for each in epoch_seconds(run, peers=peers))
-    start = PROGRAM[run.machine.kind] if run.machines else 0.0
-    return least + start, most + start
+    def text(self, *, peers: bool) -> tuple[str, bool]:
+        """Return a text that forecasts the run's duration, and whether the first look fits into the budget."""
+        options, (tflops, gbps) = self.run.options, self._rates()
+        silent = sum(not (cell.flops or cell.bytes) for cell in self.run.cells if not cell.skip)
+        assumed = f"builds not counted, assuming {tflops:g} TFLOP/s and {gbps:g} GB/s"
+        assumed += f", and no time for {silent} of the cells, which state no work" if silent else ""
+        if options.quick:
+            return f"about {span(self._seconds(1, peers=peers)[1])} of measuring in one epoch, {assumed}", True
+        first, last = options.epochs or LOOKS[0], options.epochs or LOOKS[-1]
+        fewest, usual = self._seconds(first, peers=peers)
+        if fewest > options.budget:
+            least = f"{first} epochs of the fewest rounds take about {span(fewest)}, {assumed}"
+            budget = span(options.budget)
+            return f"{least}: the first look does not fit into the budget of {budget}; fewer cells, or --budget", False
+        low, high = (min(each, options.budget) for each in (usual, self._seconds(last, peers=peers)[1]))
+        most = f" if all is clear, at most {span(high)}" if high > low else ""
+        return f"about {span(low)} of measuring{most}, {assumed}", True
 
+    def _seconds(self, epochs: int, *, peers: bool) -> tuple[float, float]:
+        """Return the least and the usual seconds of `epochs` epochs, shared among the run's machines."""
+        slots = max(1, len(self.run.machines))
+        least, most = (epochs * each / slots for each in self.epoch(peers=peers))
+        start = PROGRAM[self.run.machine.kind] if self.run.machines else 0.0
+        return least + start, most + start
 
-def epoch_seconds(run: Run, *, peers: bool) -> tuple[float, float]:
-    """Return the least and the usual seconds of an epoch of all cells on one device."""
-    loads = {load.name: load for load in run.workloads}
-    cells = [cell for cell in run.cells if not cell.skip and cell.kernel]
-    controlled = matrix.controls(cells, run.sides, quick=run.options.quick)
-    least = most = turns.epoch_cost(run.machine.kind, 0)[0] * len({cell.kernel for cell in cells})
-    for cell in cells:
-        arms = matrix.arms(loads[cell.workload], run.sides, (), control=cell.id in controlled, peers=peers)
-        fewest, usual = cell_seconds(run, cell, len(arms))
-        least, most = least + fewest, most + usual
-    return least, most
+    def epoch(self, *, peers: bool) -> tuple[float, float]:
+        """Return the least and the usual seconds of an epoch of all cells on one device."""
+        loads = {load.name: load for load in self.run.workloads}
+        cells = [cell for cell in self.run.cells if not cell.skip and cell.kernel]
+        controlled = matrix.controls(cells, self.run.sides, quick=self.run.options.quick)
+        least = most = turns.epoch_cost(self.run.machine.kind, 0)[0] * len({cell.kernel for cell in cells})
+        for cell in cells:
+            arms = matrix.arms(loads[cell.workload], self.run.sides, (), control=cell.id in controlled, peers=peers)
+            fewest, usual = self.cell(cell, len(arms))
+            least, most = least + fewest, most + usual
+        return least, most
 
+    def cell(self, cell: Cell, arms: int) -> tuple[float, float]:
+        """Return the least and the usual seconds of one cell with `arms` arms in an epoch."""
+        kind, call = self.run.machine.kind, self.call(cell)
+        opening = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0] + _CALLS_TO_OPEN * arms * call
+        at_least = max(call, 1e-6)
+        paces = [
+            turns.pace(kind, [at_least * 1e9] * arms, [0.0] * arms, self.run.options, share) for share in (0.0, 1.0)
+        ]
+        least, most = (opening + pace.rounds * pace.calls * arms * at_least for pace in paces)
+        return least, most
 
-def cell_seconds(run: Run, cell: Cell, arms: int) -> tuple[float, float]:
-    """Return the least and the usual seconds of one cell with `arms` arms in an epoch."""
-    kind, call = run.machine.kind, call_seconds(run, cell)
-    opening = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0] + _CALLS_TO_OPEN * arms * call
-    at_least = max(call, 1e-6)
-    paces = [turns.pace(kind, [at_least * 1e9] * arms, [0.0] * arms, run.options, share) for share in (0.0, 1.0)]
-    least, most = (opening + pace.rounds * pace.calls * arms * at_least for pace in paces)
-    return least, most
+    @property
+    def start_up(self) -> float:
+        """Return the seconds of a process that gives a first look, without those of its cells."""
+        kind = self.run.machine.kind
+        return PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + (LOOKS[0] - 1) * RESTART[kind]
 
+    def call(self, cell: Cell) -> float:
+        """Return the seconds of a call at the assumed rates; 0 if the cell states no work."""
+        tflops, gbps = self._rates()
+        return max((cell.flops or 0.0) / tflops / 1e12, (cell.bytes or 0.0) / gbps / 1e9)
 
-def call_seconds(run: Run, cell: Cell) -> float:
-    """Return the seconds of a call at the assumed rates; 0 if the cell states no work."""
-    tflops, gbps = _rates(run)
-    return max((cell.flops or 0.0) / tflops / 1e12, (cell.bytes or 0.0) / gbps / 1e9)
-
-
-def _rates(run: Run) -> tuple[float, float]:
-    tflops, gbps = RATES[run.machine.kind]
-    return tflops * (max(1, run.machine.cpus) if run.machine.kind == "cpu" else 1), gbps
-
-
-def span(seconds: float) -> str:
-    """Return a duration as text: `90 s`, `12 min`, `3.5 h`."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    def _rates(self) -> tuple[float, float]:
+        tflops, gbps = RATES[self.run.machine.kind]
+        return tflops * (max(1, self.run.machine.cpus) if self.run.machine.kind == "cpu" else 1), gbps

@@ -13,19 +13,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
 from abprof.measure import turns
 from abprof.measure.cell import CellSetup, CellTask
-from abprof.measure.plan import Plan
+from abprof.measure.plan import Plan, timed
 from abprof.measure.pool import WorkerPool
-from abprof.records import JUDGED_METRIC, LONGEST_CALL, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
+from abprof.records import JUDGED_METRIC, LONGEST_CALL, LOOKS, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
-from abprof.verdict import stats
 
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 _PROFILED = "the profiled pass, in processes of its own"
@@ -35,18 +33,13 @@ _RULE = "slices of 1 s without a pause, the first third not timed; each side, th
 _Rounds = tuple[tuple[Turn, ...], ...]
 
 
-def owed(plan: Plan, before: Sequence[Block]) -> set[str]:
-    """Return the ids of the cells that still need follow-up measurements. `before`: the run's blocks."""
-    return {*_slices_due(plan, before), *_to_profile(plan, before)}
-
-
 def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = math.inf) -> Iterator[Block]:
     """Measure the profiled pass of each cell, then with --sustained slices in as many epochs as the first look needs.
 
     Leaves out what the run's blocks `before` already have, and arms that failed. `first`: number of the next epoch.
     After `until` (time.monotonic()) no further profiled pass begins.
     """
-    profiled, usual = _to_profile(plan, before), dict[str, dict[str, float]]()  # with its time a long call is made once
+    profiled, usual = plan.to_profile(before), dict[str, dict[str, float]]()  # with its time a long call is made once
     for block in before:
         usual.setdefault(block.cell, {}).update(
             (block.arms[turn.arm], turn.value) for row in block.rounds for turn in row
@@ -55,8 +48,8 @@ def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = ma
         if time.monotonic() > until:
             break
         yield plan.labelled(_profiled(plan, pool, cell, profiled[cell.id], first, usual[cell.id]))
-    due, turned = _slices_due(plan, before), _turned(before)
-    for epoch in range(first, first + stats.LOOKS[0]):
+    due, turned = plan.slices_due(before), timed(before)
+    for epoch in range(first, first + LOOKS[0]):
         todo = {cell for cell, count in due.items() if count > epoch - first}
         for pool, cell in _cells(plan, todo, [side.id for side in plan.run.sides], epoch):
             present = set(pool.start_order)
@@ -69,35 +62,13 @@ def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> 
     """Yield each of the cells `ids` with its package's workers. The workers end after the package's last cell."""
     cells = [cell for cell in plan.cells if cell.id in ids]
     for kernel in dict.fromkeys(cell.kernel for cell in cells):
-        with WorkerPool(plan.factory, plan.specs(kernel, sides), epoch) as pool:
+        with plan.pool(kernel, sides, epoch) as pool:
             for cell in cells:
                 if cell.kernel == kernel:
                     yield pool, cell
 
 
-def _turned(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
-    """Return (cell, arm) -> whether the arm was timed without a failure in every block."""
-    ran: dict[tuple[str, str], bool] = {}
-    for block in before:
-        for arm, outcome in block.outcomes.items() if block.judged and block.metric else ():
-            ran[block.cell, arm] = ran.get((block.cell, arm), True) and outcome.status in {"ok", "identical"}
-    return ran
-
-
 # ---------------------------------------------------------------- the profiled pass
-
-
-def _to_profile(plan: Plan, before: Sequence[Block]) -> dict[str, list[Arm]]:
-    """Return cell -> the sides' arms that were timed without a failure. Leaves out cells that are already profiled."""
-    turned = _turned(before)
-    seen = {block.cell for block in before for outcome in block.outcomes.values() if outcome.census is not None}
-    found = {}
-    for cell in plan.cells:
-        own = [arm for arm in plan.arms.get(cell.id, ()) if not arm.peer and arm.side != "control"]
-        arms = [arm for arm in own if turned.get((cell.id, arm.id))]
-        if arms and cell.id not in seen:
-            found[cell.id] = arms
-    return found
 
 
 def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: int, usual: dict[str, float]) -> Block:
@@ -145,24 +116,6 @@ def _profile_request(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 
 
 # ---------------------------------------------------------------- slices without a pause
-
-
-def _slices_due(plan: Plan, before: Sequence[Block]) -> dict[str, int]:
-    """Return cell -> epochs of slices that it still needs (--sustained). Failed slices are not tried again.
-
-    Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms to time.
-    """
-    if not plan.run.options.sustained or plan.run.options.quick:
-        return {}
-    crowded = {block.cell for block in before if block.alone}
-    had = Counter(block.cell for block in before if block.metric == SUSTAINED)
-    turned = _turned(before)
-    due = {}
-    for cell in plan.cells:
-        arms = [arm for arm in plan.arms.get(cell.id, ()) if not arm.peer and turned.get((cell.id, arm.id), True)]
-        if len(arms) > 1 and cell.id not in crowded and cell.kernel and not cell.skip:
-            due[cell.id] = stats.LOOKS[0] - had[cell.id]
-    return {cell: count for cell, count in due.items() if count > 0}
 
 
 def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:

@@ -1,18 +1,17 @@
-"""The matrix: makes cells and arms from what workloads declare and options ask (presets, --set, --cell, --only)."""
+"""The matrix: makes cells and arms from what workloads declare and options ask (presets, --set, --cell)."""
 
 from __future__ import annotations
 
-import difflib
-import fnmatch
 import itertools
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import fields
-from typing import Any, get_args
+from typing import Any
 
-from abprof.records import Arm, Build, Cell, Judge, Side, Timer, Value, Verdict, Workload, arm_id
+from abprof.records import Arm, Build, Cell, Judge, Side, Timer, Value, Workload, arm_id, variants_of
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
+from abprof.records.filters import nearest
+from abprof.records.names import id_parts
 
 Axes = list[tuple[list[str], list[Any]]]  # (names of an axis or of zipped axes, rows of values), in file order
 _CONTROLS = 6  # most cells of a run with a control arm
@@ -43,7 +42,7 @@ def known_peers(matrix: Iterable[wire.Described], peers: Sequence[str]) -> None:
     there = {name for described in matrix for name in described.peers}
     for name in peers:
         if name not in there and name != "all":
-            advice = _nearest(name, there) or "no workload has peers"
+            advice = nearest(name, there) or "no workload has peers"
             raise AbprofError(f"no workload has a peer {name!r}", where="--peer", advice=advice)
 
 
@@ -61,15 +60,6 @@ def cases(axes: Axes) -> list[dict[str, Value]]:
     """Return all combinations of the axes' values. Zipped axes count as one axis with rows of values."""
     rows = [[list(zip(names, row, strict=True)) for row in values] for names, values in axes]
     return [dict(itertools.chain(*point)) for point in itertools.product(*rows)]
-
-
-def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
-    """Split a cell's id into the workload and `axis=value` parts. Raises AbprofError for a text that is not an id."""
-    name, slash, params = id.partition("/")
-    if not slash or not name:
-        advice = "write it as reports do: WORKLOAD/axis=value,... (abprof list prints those of a preset)"
-        raise AbprofError("not a cell's id", where=repr(id), advice=advice)
-    return name, tuple(re.split(r",(?=\w+=)", params)) if params else ()
 
 
 def exactly(matrices: Mapping[str, Axes], ids: Sequence[str]) -> dict[str, list[dict[str, Value]]]:
@@ -114,7 +104,7 @@ def set_axes(matrices: Mapping[str, Axes], settings: Sequence[str], *, commas: b
     known = {axis for axes in matrices.values() for names, _ in axes for axis in names}
     for axis in wanted:
         if axis not in known:
-            raise AbprofError(f"no workload has an axis {axis!r}", where="--set", advice=_nearest(axis, known))
+            raise AbprofError(f"no workload has an axis {axis!r}", where="--set", advice=nearest(axis, known))
     chosen = {name: [_set_group(name, names, rows, wanted) for names, rows in axes] for name, axes in matrices.items()}
     for axes in chosen.values():
         _no_value_twice(axes, "--set")
@@ -165,51 +155,6 @@ def _no_value_twice(axes: Axes, where: str) -> None:
             raise AbprofError(f"{','.join(names)} has {twice} twice", where=where)
 
 
-def _nearest(word: str, known: Iterable[str]) -> str:
-    choices = sorted(known)
-    near = difflib.get_close_matches(word, choices, 3) or choices[:12]
-    return "did you mean " + ", ".join(near) if near else ""
-
-
-def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--preset") -> tuple[Cell, ...]:
-    """Return the cells that match `filters` (--only): AXIS=VALUE,VALUE or globs of ids.
-
-    A cell must have one of the values of each axis and match any glob. Raises AbprofError for an unknown axis or value,
-    and if no cell is left (naming the option `preset` if there are no filters).
-    """
-    chosen = tuple(cells)
-    by_axis: dict[str, set[str]] = {}
-    globs = []
-    for text in filters:
-        if not text.strip():
-            advice = "AXIS=VALUE, or a part of a cell's id"
-            raise AbprofError("a filter is empty", where="--only", advice=advice)
-        axis, equals, values = text.partition("=")
-        if equals and "/" not in axis and "*" not in axis:
-            by_axis.setdefault(axis, set()).update(values.split(","))
-        else:
-            globs.append(text)
-    for name, wanted in by_axis.items():
-        there = {wire.shown(cell.params[name]) for cell in cells if name in cell.params}
-        if not there:
-            axes = {axis for cell in cells for axis in cell.params}
-            raise AbprofError(f"no cell has an axis {name!r}", where="--only", advice=_nearest(name, axes))
-        for value in sorted(wanted - there):
-            advice = f"it has {', '.join(sorted(there))}"
-            raise AbprofError(f"{name} has no value {value!r}", where="--only", advice=advice)
-        chosen = tuple(c for c in chosen if name in c.params and wire.shown(c.params[name]) in wanted)
-    if globs:
-        ids = {cell.id for cell in cells}  # a whole id matches only its cell, not longer ids that begin with it
-        patterns = [glob if any(c in glob for c in "*?[") else f"*{glob}*" for glob in globs if glob not in ids]
-        whole = ids.intersection(globs)
-        chosen = tuple(c for c in chosen if c.id in whole or any(fnmatch.fnmatchcase(c.id, p) for p in patterns))
-    if not chosen:
-        if verdict := next((text for text in filters if text in get_args(Verdict)), ""):
-            raise AbprofError(f"{verdict} is a verdict, which only a finished run has", where="--only")
-        raise AbprofError("the matrix is empty: no cell is left", where="--only" if filters else preset)
-    return chosen
-
-
 def arms(
     load: Workload, sides: Sequence[Side], builds: Sequence[Build], *, control: bool, peers: bool
 ) -> tuple[Arm, ...]:
@@ -226,11 +171,6 @@ def arms(
     if peers:
         rows += [Arm(id=f"peer:{name}", side="base", peer=name) for name in load.peers]
     return tuple(rows)
-
-
-def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
-    """Return the variants that the workload names; without any, those of the builds of all sides."""
-    return load.variants or tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
 
 
 def controls(

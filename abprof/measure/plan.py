@@ -1,11 +1,12 @@
-"""Plan a run: `make_plan` lays out cells and worker settings, `assign_arms` adds builds and the arms of each cell."""
+"""Plan a run: `Plan.of` lays out cells and worker settings, `assign_arms` adds builds and the arms of each cell."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import random
-import time
+import uuid
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -14,15 +15,17 @@ from typing import Any
 
 import msgspec
 
-from abprof.builds import Job, Watch, WorkerFactory, build_packages, environment, identical, missing, sandbox
+from abprof.builds import Job, Watch, WorkerFactory, build_packages, differences, environment, identical, missing
+from abprof.builds import sandbox as contain
 from abprof.devices import Device
-from abprof.measure import continued as earlier
 from abprof.measure import discovery, matrix
-from abprof.measure.pool import WorkerSpec
+from abprof.measure.pool import Foreground, WorkerPool, WorkerSpec
 from abprof.measure.run_context import RunContext
 from abprof.records import (
+    LOOKS,
     SCHEMA,
     STANDING_IN,
+    SUSTAINED,
     Arm,
     Block,
     Build,
@@ -37,10 +40,11 @@ from abprof.records import (
     Toolchain,
     Workload,
 )
+from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import Repository
-from abprof.system import certificate, paths
+from abprof.system import certificate, paths, workload_files
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
@@ -62,6 +66,45 @@ class Plan:
     arms: Mapping[str, tuple[Arm, ...]] = field(default_factory=dict)  # cell id -> the arms that take turns in it
     identical: frozenset[str] = frozenset()  # cells of identical code on all sides that are measured as controls
 
+    @classmethod
+    def of(cls, place: RunContext, trees: Sequence[Checkout], logs: Path, view: View, *, dry: bool = False) -> Plan:
+        """Lay out the cells that the workloads describe, or take the cells of a continued run. Builds nothing.
+
+        Measures the device's peak rates once in a run, but not if `dry`.
+        """
+        continued = place.continued
+        source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
+        factory = _factory(place, trees, files, logs)
+        factory.forks.start(factory.argv("base"), at_once=not dry)
+        found, chains, ceilings = _surveyed(place, factory, digest, dry=dry)
+        factory, notes = _contained(place, factory, chains, dry=dry)
+        if not (continued and continued.part):
+            for line in (*place.notes, *notes):
+                view.say(line)
+            for line in place.workloads_differ(trees, source):
+                view.warn(line)
+        for name in found.empty:
+            view.warn(f"workload {name} has no cell in preset {place.options.preset}")
+        head = continued.run if continued else _head(place, factory, found, f"{source} sha256:{digest}")
+        sandboxes = dict.fromkeys((head.options.sandbox, _sandbox(factory)))  # "" if any part of the run had no sandbox
+        head = msgspec.structs.replace(
+            head,
+            notes=tuple(dict.fromkeys((*head.notes, *notes))),
+            options=msgspec.structs.replace(head.options, sandbox=", ".join(sandboxes) if all(sandboxes) else ""),
+            ceilings=ceilings,
+            toolchains=head.toolchains or chains,
+        )
+        kernels = dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel)
+        return cls(
+            factory=factory,
+            device=place.device,
+            run=head,
+            cells=found.cells,
+            checkouts={checkout.side.id: checkout for checkout in trees},
+            packages={name: place.file.package(name) for name in kernels},
+            broken=found.broken,
+        )
+
     def build(self, side: str, kernel: str) -> Build | None:
         """Return the side's build of the package `kernel`, which may have failed; None: it was not built."""
         return next((b for b in self.run.builds if b.side == side and b.kernel == kernel), None)
@@ -82,70 +125,159 @@ class Plan:
         }
         return msgspec.structs.replace(block, outcomes=outcomes)
 
-    def specs(self, kernel: str, ids: Sequence[str]) -> list[WorkerSpec]:
-        """Return how to start the package's workers `ids` (sides, "control", "peers") whose build succeeded."""
-        found = []
+    def pool(self, kernel: str, ids: Sequence[str], epoch: int) -> WorkerPool:
+        """Return the package's workers `ids` (sides, "control", "peers") whose build succeeded, not yet started."""
+        specs = []
         for id in ids:
             side = self.checkouts["base" if id in STANDING_IN else id]
             made = self.build(side.side.id, kernel)
             if made is not None and made.failure is None:
-                found.append(WorkerSpec(id, side, self.packages[kernel].of(side.side), made))
+                specs.append(WorkerSpec(id, side, self.packages[kernel].of(side.side), made))
+        return WorkerPool(self.factory, specs, epoch)
+
+    def check_packages(self, place: RunContext) -> None:
+        """Raise AbprofError if every package is missing on every side."""
+        jobs = self._jobs()
+        reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
+        if jobs and all(reasons):
+            raise _on_no_side(place, [job.package.name for job in jobs], reasons[0])
+
+    def build_kernels(self, place: RunContext, view: View) -> tuple[Build, ...]:
+        """Build the package of every cell on every side. Raises AbprofError if no side has any of these packages."""
+        gpu = place.device.kind == "cuda"
+        builds = build_packages(self.factory, self._jobs(), view, gpu=gpu, rebuild=place.options.rebuild)
+        reasons = [made.failure.reason for made in builds if made.failure and made.failure.status == "missing"]
+        if builds and len(reasons) == len(builds):
+            raise _on_no_side(place, [made.kernel for made in builds], reasons[0])
+        return builds
+
+    def _jobs(self) -> list[Job]:
+        cells = {name: tuple(c for c in self.cells if c.kernel == name and not c.skip) for name in self.packages}
+        return [
+            Job(checkout, self.packages[name].of(checkout.side), mine)
+            for name, mine in cells.items()
+            if mine
+            for checkout in self.checkouts.values()
+        ]
+
+    def watched(self, place: RunContext) -> Watch:
+        """Return a watch on the files that code under test must not change.
+
+        In a `clean` environment without a sandbox, also watches the repository and the folder of runs.
+        """
+        folder = self.factory.scratch.parent
+        judging = (folder / "workloads", Path(self.factory.argv("base")[-1]).parent)
+        uncontained = environment.mode(place.options.env, os.environ) == "clean" and self.factory.sandbox is None
+        git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
+        outside = (place.root, git, place.runs_dir) if uncontained else None
+        return Watch(judging, self.checkouts.values(), outside, self.factory.scratch, self.packages.values())
+
+    def broken_workloads(self) -> tuple[Observation, ...]:
+        """Return an observation for every side and each workload that could not be described."""
+        return tuple(
+            Observation(cell=cell, arm=side, status=failure.status, reason=failure.reason, at=failure.at)
+            for cell, failure in self.broken.items()
+            for side in self.checkouts
+        )
+
+    def assign_arms(
+        self, place: RunContext, builds: tuple[Build, ...], blocks: Sequence[Block]
+    ) -> tuple[Plan, list[Block]]:
+        """Return the plan with builds and every cell's arms, and a block for each cell that need not be measured.
+
+        Cells that have earlier `blocks` get no such block. Raises AbprofError if a continued run's build differs.
+        """
+        folders = {
+            name: {id: package.of(checkout.side) for id, checkout in self.checkouts.items()}
+            for name, package in self.packages.items()
+        }
+        alike = {name for name, packages in folders.items() if identical(builds, packages, self.factory.toolchain)}
+        same = {cell.id for cell in self.cells if cell.kernel in alike}  # these cells load the same bytes on every side
+        measured = same
+        one_code = len(self.run.sides) > 1 and len({side.tree for side in self.run.sides}) == 1
+        if not (place.options.all or one_code):
+            rng = random.Random(place.options.seed)
+            measured = set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
+        candidates = [cell for cell in self.cells if cell.kernel and (cell.id not in same or cell.id in measured)]
+        controlled = matrix.controls(candidates, place.sides, measured, quick=place.options.quick)
+        arms = {
+            cell.id: matrix.arms(
+                self.workload(cell),
+                place.sides,
+                builds,
+                control=cell.id in controlled,
+                peers=not place.options.no_peers,
+            )
+            for cell in self.cells
+        }
+        every = dict.fromkeys((*self.run.arms, *(arm for row in arms.values() for arm in row)))
+        known = _same_builds(self.run, builds, place.cache)
+        run = msgspec.structs.replace(self.run, builds=known, arms=tuple(every))
+        begun = {block.cell for block in blocks}
+        skipped = []
+        for cell in self.cells:
+            outcomes = self._known_outcomes(cell, arms[cell.id], identical=cell.id in same - measured)
+            if outcomes and cell.id not in begun:
+                skipped.append(Block.unmeasured(cell.id, arms[cell.id], outcomes))
+        return dataclasses.replace(self, run=run, arms=arms, identical=frozenset(measured)), skipped
+
+    def _known_outcomes(self, cell: Cell, arms: Sequence[Arm], *, identical: bool) -> dict[str, Outcome]:
+        if cell.id in self.broken:
+            failure = self.broken[cell.id]
+            broken = Outcome(status=failure.status, reason=failure.reason, log=failure.log, at=failure.at)
+            return {arm.id: broken for arm in arms}
+        if cell.skip:
+            return {arm.id: Outcome(status="unsupported", reason=cell.skip) for arm in arms}
+        return {arm.id: Outcome(status="identical") for arm in arms if not arm.peer} if identical else {}
+
+    def owed(self, before: Sequence[Block]) -> set[str]:
+        """Return the ids of the cells that still need follow-up measurements. `before`: the run's blocks."""
+        return {*self.slices_due(before), *self.to_profile(before)}
+
+    def to_profile(self, before: Sequence[Block]) -> dict[str, list[Arm]]:
+        """Return cell -> the sides' arms that were timed without a failure. Leaves out cells that are already profiled."""
+        turned = timed(before)
+        seen = {block.cell for block in before for outcome in block.outcomes.values() if outcome.census is not None}
+        found = {}
+        for cell in self.cells:
+            own = [arm for arm in self.arms.get(cell.id, ()) if not arm.peer and arm.side != "control"]
+            arms = [arm for arm in own if turned.get((cell.id, arm.id))]
+            if arms and cell.id not in seen:
+                found[cell.id] = arms
         return found
 
+    def slices_due(self, before: Sequence[Block]) -> dict[str, int]:
+        """Return cell -> epochs of slices that it still needs (--sustained). Failed slices are not tried again.
 
-@dataclass(frozen=True)
-class Continued:
-    """An earlier run to continue, and the cells to measure."""
+        Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms to time.
+        """
+        if not self.run.options.sustained or self.run.options.quick:
+            return {}
+        crowded = {block.cell for block in before if block.alone}
+        had = Counter(block.cell for block in before if block.metric == SUSTAINED)
+        turned = timed(before)
+        due = {}
+        for cell in self.cells:
+            arms = [arm for arm in self.arms.get(cell.id, ()) if not arm.peer and turned.get((cell.id, arm.id), True)]
+            if len(arms) > 1 and cell.id not in crowded and cell.kernel and not cell.skip:
+                due[cell.id] = LOOKS[0] - had[cell.id]
+        return {cell: count for cell, count in due.items() if count > 0}
 
-    run: Run
-    cells: tuple[Cell, ...]  # cells to measure
-    part: bool = False  # whether this is a shard, whose notes and warnings the coordinator has shown already
+    def foreground(
+        self, build: Build, cell: Cell, arm: Arm, *, warmup: int, runs: int, facts: bool = False
+    ) -> Foreground:
+        """Return the command of a process that loads `build`, calls `arm` once to compile, then `warmup + runs` times.
 
-
-def make_plan(
-    place: RunContext,
-    trees: Sequence[Checkout],
-    logs: Path,
-    view: View,
-    continued: Continued | None = None,
-    *,
-    dry: bool = False,
-) -> Plan:
-    """Lay out the cells that the workloads describe, or take the cells of a continued run. Builds nothing.
-
-    Measures the device's peak rates once in a run, but not if `dry`.
-    """
-    source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
-    factory = _factory(place, trees, files, logs)
-    factory.forks.start(factory.argv("base"), at_once=not dry)
-    found, chains, ceilings = _surveyed(place, factory, digest, continued, dry=dry)
-    factory, notes = _contained(place, factory, chains, dry=dry)
-    if not (continued and continued.part):
-        for line in (*place.notes, *notes):
-            view.say(line)
-        for line in discovery.workloads_differ(place, trees, source):
-            view.warn(line)
-    for name in found.empty:
-        view.warn(f"workload {name} has no cell in preset {place.options.preset}")
-    head = continued.run if continued else _head(place, factory, found, f"{source} sha256:{digest}")
-    sandboxes = dict.fromkeys((head.options.sandbox, _sandbox(factory)))  # "" if any part of the run had no sandbox
-    head = msgspec.structs.replace(
-        head,
-        notes=tuple(dict.fromkeys((*head.notes, *notes))),
-        options=msgspec.structs.replace(head.options, sandbox=", ".join(sandboxes) if all(sandboxes) else ""),
-        ceilings=ceilings,
-        toolchains=head.toolchains or chains,
-    )
-    kernels = dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel)
-    return Plan(
-        factory=factory,
-        device=place.device,
-        run=head,
-        cells=found.cells,
-        checkouts={checkout.side.id: checkout for checkout in trees},
-        packages={name: place.file.package(name) for name in kernels},
-        broken=found.broken,
-    )
+        `facts`: whether the process also reports facts of the workload, such as tile sizes.
+        """
+        side, factory, place = self.checkouts[build.side], self.factory, Path(build.path)
+        package, name = self.packages[cell.kernel].of(side.side), f"cell-{uuid.uuid4().hex}"
+        file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
+        start = factory.start(build.side, factory.mount(side, package, place))
+        opened = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, seed=self.run.options.seed)
+        file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(result), facts))))
+        argv = (*factory.argv(build.side), "--cell", str(file))
+        return Foreground(argv, factory.worker_env(side, package, place), place / "src", result)
 
 
 def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
@@ -156,12 +288,12 @@ def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str)
     folder = Path(trees[0].path).parent  # removed with the worktrees
     for name in ("workloads", "scratch"):
         remove_tree(folder / name)
-    source = discovery.workloads_folder(place, trees, recorded)
+    source = place.workloads_folder(trees, recorded)
     by = "--cell" if place.options.cell else "--workloads"
-    files = discovery.find_workloads(source, place.options.workloads, by)
+    files = workload_files.find(source, place.options.workloads, by)
     root = next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), place.root)
     wrapped = {name: root / name for name in place.file.benchmarks}
-    digest = discovery.copy_workloads(source, folder / "workloads", wrapped, place.file.at("benchmarks"))
+    digest = workload_files.copy(source, folder / "workloads", wrapped, place.file.at("benchmarks"))
     (folder / "scratch").mkdir()
     return source, {name: folder / "workloads" / file.name for name, file in files.items()}, digest
 
@@ -177,13 +309,14 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
 
 
 def _surveyed(
-    place: RunContext, factory: WorkerFactory, digest: str, continued: Continued | None, *, dry: bool
-) -> tuple[discovery.Survey, dict[str, Toolchain], Ceilings | None]:
+    place: RunContext, factory: WorkerFactory, digest: str, *, dry: bool
+) -> tuple[discovery.Discovered, dict[str, Toolchain], Ceilings | None]:
     """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here).
 
     Raises AbprofError if the timer is CUPTI and a side's worker cannot import it.
     """
-    options, kind, ceilings = place.options, place.device.kind, continued.run.ceilings if continued else None
+    options, kind, continued = place.options, place.device.kind, place.continued
+    ceilings = continued.run.ceilings if continued else None
     # Workers of a package with its own PYTHONPATH import from other folders: the turns of its cells try instead.
     own_path = any("PYTHONPATH" in package.env for package in place.file.kernels.values())
     cupti = options.asked_by("--timer") if options.by_timer == "cupti" and kind != "cpu" and not own_path else ""
@@ -192,7 +325,7 @@ def _surveyed(
         if continued:
             found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
-            found = discovery.survey(worker, factory, options, kind)
+            found = discovery.Discovered.of(worker, factory, options, kind)
         chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind, cupti)
         if not (ceilings or dry or options.executor):
             ceilings = discovery.ceilings(worker, options.timeout)
@@ -211,7 +344,7 @@ def _contained(
     options = place.options
     factory, notes = factory.contained(options)
     if "ncu" in options.probe:
-        notes += sandbox.foreground_notes(factory.sandbox, "what --probe ncu looks at")
+        notes += contain.foreground_notes(factory.sandbox, "what --probe ncu looks at")
     if factory.sandbox is not None or dry:
         factory.forks.close()
     else:
@@ -219,7 +352,7 @@ def _contained(
     return dataclasses.replace(factory, toolchain={side: chain.versions for side, chain in chains.items()}), notes
 
 
-def _head(place: RunContext, factory: WorkerFactory, found: discovery.Survey, workloads_from: str) -> Run:
+def _head(place: RunContext, factory: WorkerFactory, found: discovery.Discovered, workloads_from: str) -> Run:
     """Return the header of a new run, with all options that a rerun needs to start the same workers."""
     config, kind, folder = place.options, place.device.kind, place.options.workloads_from
     options = msgspec.structs.replace(
@@ -268,127 +401,35 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
     )
 
 
-def assign_arms(
-    place: RunContext, plan: Plan, builds: tuple[Build, ...], blocks: Sequence[Block]
-) -> tuple[Plan, list[Block]]:
-    """Return the plan with builds and every cell's arms, and a block for each cell that need not be measured.
-
-    Cells that have earlier `blocks` get no such block. Raises AbprofError if a continued run's build differs.
-    """
-    folders = {
-        name: {id: package.of(checkout.side) for id, checkout in plan.checkouts.items()}
-        for name, package in plan.packages.items()
-    }
-    alike = {name for name, packages in folders.items() if identical(builds, packages, plan.factory.toolchain)}
-    same = {cell.id for cell in plan.cells if cell.kernel in alike}  # these cells load the same bytes on every side
-    measured = same
-    one_code = len(plan.run.sides) > 1 and len({side.tree for side in plan.run.sides}) == 1
-    if not (place.options.all or one_code):
-        rng = random.Random(place.options.seed)
-        measured = set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
-    candidates = [cell for cell in plan.cells if cell.kernel and (cell.id not in same or cell.id in measured)]
-    controlled = matrix.controls(candidates, place.sides, measured, quick=place.options.quick)
-    arms = {
-        cell.id: matrix.arms(
-            plan.workload(cell), place.sides, builds, control=cell.id in controlled, peers=not place.options.no_peers
-        )
-        for cell in plan.cells
-    }
-    every = dict.fromkeys((*plan.run.arms, *(arm for row in arms.values() for arm in row)))
-    known = earlier.same_builds(plan.run, builds, place.cache)
-    run = msgspec.structs.replace(plan.run, builds=known, arms=tuple(every))
-    begun = {block.cell for block in blocks}
-    skipped = []
-    for cell in plan.cells:
-        outcomes = _known_outcomes(plan, cell, arms[cell.id], identical=cell.id in same - measured)
-        if outcomes and cell.id not in begun:
-            skipped.append(unmeasured(cell, arms[cell.id], outcomes))
-    return dataclasses.replace(plan, run=run, arms=arms, identical=frozenset(measured)), skipped
-
-
-def unmeasured(cell: Cell, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
-    """Make a block without rounds for a cell that is not measured, such as one of identical code."""
-    return Block(
-        epoch=0,
-        cell=cell.id,
-        metric="",
-        timer="",
-        calls=0,
-        rule="not measured",
-        arms=tuple(arm.id for arm in arms),
-        began=time.time(),
-        seconds=0.0,
-        rounds=(),
-        outcomes=dict(outcomes),
-    )
-
-
-def _known_outcomes(plan: Plan, cell: Cell, arms: Sequence[Arm], *, identical: bool) -> dict[str, Outcome]:
-    if cell.id in plan.broken:
-        failure = plan.broken[cell.id]
-        broken = Outcome(status=failure.status, reason=failure.reason, log=failure.log, at=failure.at)
-        return {arm.id: broken for arm in arms}
-    if cell.skip:
-        return {arm.id: Outcome(status="unsupported", reason=cell.skip) for arm in arms}
-    return {arm.id: Outcome(status="identical") for arm in arms if not arm.peer} if identical else {}
-
-
-def broken_workloads(plan: Plan) -> tuple[Observation, ...]:
-    """Return an observation for every side and each workload that could not be described."""
-    return tuple(
-        Observation(cell=cell, arm=side, status=failure.status, reason=failure.reason, at=failure.at)
-        for cell, failure in plan.broken.items()
-        for side in plan.checkouts
-    )
-
-
-def watched(place: RunContext, plan: Plan) -> Watch:
-    """Return a watch on the files that code under test must not change.
-
-    In a `clean` environment without a sandbox, also watches the repository and the folder of runs.
-    """
-    folder = plan.factory.scratch.parent
-    judging = (folder / "workloads", Path(plan.factory.argv("base")[-1]).parent)
-    uncontained = environment.mode(place.options.env, os.environ) == "clean" and plan.factory.sandbox is None
-    git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
-    outside = (place.root, git, place.runs_dir) if uncontained else None
-    return Watch(judging, plan.checkouts.values(), outside, plan.factory.scratch, plan.packages.values())
-
-
-# ---------------------------------------------------------------- builds
-
-
-def build_kernels(place: RunContext, plan: Plan, view: View) -> tuple[Build, ...]:
-    """Build the package of every cell on every side. Raises AbprofError if no side has any of these packages."""
-    gpu = place.device.kind == "cuda"
-    builds = build_packages(plan.factory, _jobs(plan), view, gpu=gpu, rebuild=place.options.rebuild)
-    reasons = [made.failure.reason for made in builds if made.failure and made.failure.status == "missing"]
-    if builds and len(reasons) == len(builds):
-        raise _on_no_side(place, [made.kernel for made in builds], reasons[0])
-    return builds
-
-
-def check_packages(place: RunContext, plan: Plan) -> None:
-    """Raise AbprofError if every package is missing on every side."""
-    jobs = _jobs(plan)
-    reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
-    if jobs and all(reasons):
-        raise _on_no_side(place, [job.package.name for job in jobs], reasons[0])
-
-
-def _jobs(plan: Plan) -> list[Job]:
-    cells = {name: tuple(c for c in plan.cells if c.kernel == name and not c.skip) for name in plan.packages}
-    return [
-        Job(checkout, plan.packages[name].of(checkout.side), mine)
-        for name, mine in cells.items()
-        if mine
-        for checkout in plan.checkouts.values()
-    ]
-
-
 def _on_no_side(place: RunContext, kernels: Sequence[str], reason: str) -> AbprofError:
     package = place.file.package(kernels[0])
     names = ", ".join(dict.fromkeys(kernels))
     where = place.file.at(f"kernels.{package.name}.path") if package.path else ""
     advice = "name its folder in abprof.toml (docs/CONFIG.md)"
     return AbprofError(f"no side has a kernel package {names}: {reason}", where=where, advice=advice)
+
+
+def _same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build, ...]:
+    """Return the run's builds, with `builds` added or put in place of earlier ones.
+
+    Raises AbprofError if a new build differs from the earlier one in inputs or toolchain.
+    """
+    before = {(build.side, build.kernel): build for build in run.builds}
+    for build in builds:
+        old = before.get((build.side, build.kernel))
+        if old is not None and old.key != build.key:
+            differing = ", ".join(differences(cache, old.key, build.key))
+            why = f"other than then: {differing}" if differing else "sources, toolchain or environment differ"
+            what = f"the build of {build.kernel} is not the run's ({why})"
+            advice = "make it as it was, or start a new run" if differing else "start a new run"
+            raise AbprofError(what, where=f"side {build.side}", advice=advice)
+    return tuple((before | {(build.side, build.kernel): build for build in builds}).values())
+
+
+def timed(before: Sequence[Block]) -> dict[tuple[str, str], bool]:
+    """Return (cell, arm) -> whether the arm was timed without a failure in every block."""
+    ran: dict[tuple[str, str], bool] = {}
+    for block in before:
+        for arm, outcome in block.outcomes.items() if block.judged and block.metric else ():
+            ran[block.cell, arm] = ran.get((block.cell, arm), True) and outcome.status in {"ok", "identical"}
+    return ran

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 
 from abprof.builds import WorkerFactory
 from abprof.measure import turns
-from abprof.records import PEERS, STANDING_IN, Arm, Build, Cell, Checkout, Kernel, Package, Proof
+from abprof.records import PEERS, STANDING_IN, Build, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, end_all, how_ended
@@ -213,24 +212,3 @@ class Foreground:
         with contextlib.suppress(OSError, OverflowError, *UNREADABLE):
             return msgspec.convert(untrusted(self.result.read_bytes()), wire.Finished)
         return wire.Finished("crash", how_ended(code))
-
-
-def foreground(
-    factory: WorkerFactory,
-    spec: WorkerSpec,
-    cell: Cell,
-    arm: Arm,
-    *,
-    warmup: int,
-    runs: int,
-    seed: int,
-    facts: bool = False,  # whether the process also reports facts of the workload, such as tile sizes
-) -> Foreground:
-    """Return the command of a process that calls `arm` once to compile, then `warmup + runs` times."""
-    place, name = Path(spec.build.path), f"cell-{uuid.uuid4().hex}"
-    file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
-    start = factory.start(spec.id, factory.mount(spec.checkout, spec.package, place))
-    opened = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, seed=seed)
-    file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(result), facts))))
-    argv = (*factory.argv(spec.id), "--cell", str(file))
-    return Foreground(argv, factory.worker_env(spec.checkout, spec.package, place), place / "src", result)

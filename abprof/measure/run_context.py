@@ -1,6 +1,6 @@
 """Find options, repository, devices, sides and folders of a run, before anything is built or measured.
 
-The context managers `worktrees`, `alone` (reserves the devices) and `signals` then enclose the run.
+The methods `worktrees` and `alone` (reserves the devices) of a RunContext then enclose the run.
 """
 
 from __future__ import annotations
@@ -9,27 +9,35 @@ import contextlib
 import dataclasses
 import os
 import re
-import signal
-import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
+import msgspec
+
 from abprof import devices
 from abprof import sides as repo
 from abprof.builds import environment, interpreter, sandbox
-from abprof.devices import Device, lease
-from abprof.records import Checkout, Run, Side, Waiver, names
+from abprof.devices import Device, lease, not_busy
+from abprof.records import WAIVER_FILE, Cell, Checkout, Run, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
-from abprof.system import paths, toml, waiver_file
+from abprof.system import paths, toml, waiver_file, workload_files
 from abprof.system.config_file import parse_file, read_file
 from abprof.system.console import View
-from abprof.verdict import waivers
 
 _Repository = repo.Repository | repo.Folder
+
+
+@dataclass(frozen=True)
+class Continued:
+    """An earlier run to continue, and the cells to measure."""
+
+    run: Run
+    cells: tuple[Cell, ...]  # cells to measure
+    part: bool = False  # whether this is a shard, whose notes and warnings the coordinator has shown already
 
 
 @dataclass(frozen=True)
@@ -47,6 +55,7 @@ class RunContext:
     state: Path
     runs_dir: Path
     id: str
+    continued: Continued | None = None  # the run that is continued; None: a new run
 
     @property
     def device(self) -> Device:
@@ -72,6 +81,119 @@ class RunContext:
     def root(self) -> Path:
         """Return the folder of the user's working tree."""
         return Path(self.repository.path)
+
+    @classmethod
+    def again(
+        cls,
+        run: Run,
+        cells: tuple[Cell, ...],
+        repo: str,
+        runs_dir: Path,
+        budget: float,
+        view: View,
+        *,
+        all: bool = True,
+    ) -> RunContext:
+        """Return the context in which to measure `cells` of `run` again. Raises AbprofError if code or device have changed.
+
+        `all`: whether to measure cells of identical code too. `budget`: seconds.
+        """
+        options = msgspec.structs.replace(run.as_asked(repo, budget), runs_dir=str(runs_dir), all=all)
+        if run.machines and not run.options.executor:
+            options = msgspec.structs.replace(options, device=tuple(run.machines), devices=None)
+        place = look_around(options, view)
+        for before, now in zip(run.sides, place.sides, strict=True):
+            if before.tree != now.tree:
+                raise AbprofError(
+                    f"{before.spec} has changed since the run", where=f"side {before.id}", advice="start a new run"
+                )
+        for device in () if run.options.executor else place.devices:
+            here, then = device.machine(), run.machines.get(device.lease, run.machine)
+            if (here.device, here.uuid) != (then.device, then.uuid):
+                raise AbprofError(f"the run was made on {then.device}, this is {here.device}", advice="start a new run")
+        return dataclasses.replace(place, sides=run.sides, notes=(), id=run.id, continued=Continued(run, cells))
+
+    def workloads_folder(self, trees: Sequence[Checkout], recorded: str = "") -> Path:
+        """Return the folder of workloads that all sides use; a file if `--workloads` is the path of a file.
+
+        By default the folder is the working tree's; if CI is set, base's, because a pull request must not change how it is
+        measured. --workloads-from overrides both. A continued run uses the folder in `recorded` ("PATH sha256:HEX") or one
+        with the same content. Raises AbprofError if the folder is missing.
+        """
+        name = self.file.workloads or "workloads"
+        own = Path(os.path.normpath(self.root / name))
+        in_commits = own.is_relative_to(self.root) and self.sides[0].kind != "dist"
+        wanted = self.options.workloads_from or ("base" if os.environ.get("CI") and in_commits else "")
+        by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
+        folder = by_side.get(wanted) or (Path(wanted) if wanted else own)
+        before, _, digest = recorded.rpartition(" sha256:")
+        if digest and Path(before).exists():
+            folder = Path(before)
+        elif digest:
+            places = (folder, *by_side.values())
+            folder = next((path for path in places if path.is_dir() and workload_files.content(path) == digest), folder)
+        if folder.exists():
+            return folder
+        if folder == by_side.get(wanted):
+            spec = next(checkout.side.spec for checkout in trees if checkout.side.id == wanted)
+            advice = "commit them there, or name another place with --workloads-from"
+            raise AbprofError(f"no workloads: {spec} has no such folder", where=name, advice=advice)
+        where = str(folder)
+        if self.options.workloads_from:
+            where = f"--workloads-from {folder}"
+        elif self.file.workloads and folder == own:
+            where = f"{self.file.at('workloads')}: {folder}"
+        advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
+        raise AbprofError("no workloads: there is no such folder", where=where, advice=advice)
+
+    def workloads_differ(self, trees: Sequence[Checkout], source: Path) -> list[str]:
+        """Return a warning for each side whose own workloads differ from those in `source`, which the run uses."""
+        name, mine = self.file.workloads or "workloads", workload_files.content(source)
+        return [
+            f"{checkout.side.label}'s own {name}/ differs from the workloads of this run, {source}"
+            for checkout in trees
+            if (Path(checkout.path) / name).is_dir() and workload_files.content(Path(checkout.path) / name) != mine
+        ]
+
+    def worktrees(self, run_id: str) -> contextlib.AbstractContextManager[tuple[Checkout, ...]]:
+        """Return a context manager that gives each side a folder with its files while the block runs."""
+        return repo.checkouts(self.repository, self.sides, run=run_id, submodules=self.submodules)
+
+    @contextlib.contextmanager
+    def alone(self, view: View, *, wait: bool) -> Iterator[RunContext]:
+        """Reserve devices while the block runs. Yield the context with only the devices that could be reserved.
+
+        `wait`: wait for devices that other runs hold. Raises AbprofError if a named device, or every device, is in use.
+        First erases secrets from this process's environment in /proc, where code under test could read them.
+        """
+        environment.scrub_secrets(self.file.environment.allow)
+        if self.options.executor:  # each shard reserves its own device, which may be this one
+            yield self
+            return
+        with contextlib.ExitStack() as held:
+            if len(self.devices) == 1 or self.options.device:
+                for device in sorted(self.devices, key=lambda device: device.lease):  # one order: no deadlocks
+                    self._reserve(held, device, view, wait=wait)
+                yield self
+                return
+            free = []
+            for device in self.devices:
+                try:
+                    self._reserve(held, device, view, wait=False)
+                    free.append(device)
+                except AbprofError as error:
+                    view.say(f"{device.lease} is left out: {error.what}")
+            if not free:
+                self._reserve(held, self.devices[0], view, wait=wait)
+            yield dataclasses.replace(self, devices=tuple(free) or self.devices[:1])
+
+    def _reserve(self, held: contextlib.ExitStack, device: Device, view: View, *, wait: bool) -> None:
+        with contextlib.ExitStack() as kept:
+            kept.enter_context(lease(self.state, device.lease, wait=wait, label=self.label, say=view.say))
+            not_busy(device)
+            if self.options.lock_clocks:
+                kept.enter_context(device.locked(self.options.lock_clocks))
+            held.push(kept.pop_all())
 
 
 def look_around(options: Options, view: View, run: Run | None = None) -> RunContext:
@@ -111,6 +233,7 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
         state=state,
         runs_dir=Path(options.runs_dir).absolute() if options.runs_dir else Path(repository.path) / "runs",
         id=run.id if run else "-".join([datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ"), *labels])[:180],
+        continued=Continued(run, run.cells, part=True) if run else None,
     )
 
 
@@ -204,75 +327,6 @@ def _waivers(repository: _Repository, base: Side) -> tuple[Waiver, ...]:
     """Read the waivers from base's commit, so that a target cannot waive its own slow-downs."""
     if base.kind == "dist" or isinstance(repository, repo.Folder):
         return ()
-    text = repository.read_file(base.commit, waivers.FILE)
-    where = f"{base.label}:{waivers.FILE}"
+    text = repository.read_file(base.commit, WAIVER_FILE)
+    where = f"{base.label}:{WAIVER_FILE}"
     return () if text is None else waiver_file.parse(toml.decoded(text, where), where)
-
-
-# ---------------------------------------------------------------- held while a run lasts
-
-
-def worktrees(place: RunContext, run_id: str) -> contextlib.AbstractContextManager[tuple[Checkout, ...]]:
-    """Return a context manager that gives each side a folder with its files while the block runs."""
-    return repo.checkouts(place.repository, place.sides, run=run_id, submodules=place.submodules)
-
-
-@contextlib.contextmanager
-def alone(place: RunContext, view: View, *, wait: bool) -> Iterator[RunContext]:
-    """Reserve devices while the block runs. Yield `place` with only the devices that could be reserved.
-
-    `wait`: wait for devices that other runs hold. Raises AbprofError if a named device, or every device, is in use.
-    First erases secrets from this process's environment in /proc, where code under test could read them.
-    """
-    environment.scrub_secrets(place.file.environment.allow)
-    if place.options.executor:  # each shard reserves its own device, which may be this one
-        yield place
-        return
-    with contextlib.ExitStack() as held:
-        if len(place.devices) == 1 or place.options.device:
-            for device in sorted(place.devices, key=lambda device: device.lease):  # one order: no deadlocks
-                _reserve(held, place, device, view, wait=wait)
-            yield place
-            return
-        free = []
-        for device in place.devices:
-            try:
-                _reserve(held, place, device, view, wait=False)
-                free.append(device)
-            except AbprofError as error:
-                view.say(f"{device.lease} is left out: {error.what}")
-        if not free:
-            _reserve(held, place, place.devices[0], view, wait=wait)
-        yield dataclasses.replace(place, devices=tuple(free) or place.devices[:1])
-
-
-def _reserve(held: contextlib.ExitStack, place: RunContext, device: Device, view: View, *, wait: bool) -> None:
-    with contextlib.ExitStack() as kept:
-        kept.enter_context(lease(place.state, device.lease, wait=wait, label=place.label, say=view.say))
-        not_busy(device)
-        if place.options.lock_clocks:
-            kept.enter_context(device.locked(place.options.lock_clocks))
-        held.push(kept.pop_all())
-
-
-def not_busy(device: Device) -> None:
-    """Raise AbprofError if another program uses the device."""
-    busy = device.busy()
-    if busy:
-        raise AbprofError(busy[0], where=device.lease, advice=busy[1])
-
-
-@contextlib.contextmanager
-def signals() -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGHUP raise KeyboardInterrupt, unless they were ignored before (nohup)."""
-
-    def stop(_number: int, _frame: types.FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    handled = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, stop) for number in handled}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Mapping, Sequence
+
 import msgspec
 
 from abprof.records.base import UNJUDGED_METRICS, Record, Status
+from abprof.records.cells import Arm
 from abprof.records.messages import Census, CheckResult, Value
 
 LONGEST_CALL = 1e18  # ns, thirty years: no working clock reads more, and sums of such times stay finite
+
+LOOKS = (4, 6, 8, 12, 16, 24, 32)  # planned looks: numbers of epochs after which a verdict may be given
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
@@ -97,3 +103,20 @@ class Block(Record, frozen=True, kw_only=True):
                     raise ValueError("a turn has an integer of more than 64 bits")
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
                     raise ValueError(f"round {number} has a time out of range, but is not marked as rejected")
+
+    @staticmethod
+    def unmeasured(cell: str, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
+        """Make a block without rounds for a cell that is not measured, such as one of identical code."""
+        return Block(
+            epoch=0,
+            cell=cell,
+            metric="",
+            timer="",
+            calls=0,
+            rule="not measured",
+            arms=tuple(arm.id for arm in arms),
+            began=time.time(),
+            seconds=0.0,
+            rounds=(),
+            outcomes=dict(outcomes),
+        )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from abprof.records.base import Record, Status
-from abprof.records.messages import Artefact, Value
+from abprof.records.messages import Artefact, Value, Workload
 
 
 class Failure(Record, frozen=True, kw_only=True):
@@ -35,6 +36,11 @@ class Build(Record, frozen=True, kw_only=True):
     recipe: tuple[str, ...] = ()  # the package's build command for this side, braces not filled in
     unproved: str = ""  # why a file that the build process loaded is not allowed; "": all files are allowed
     compile_seconds: dict[str, float] = {}  # Kernel.key of each kernel that Triton compiled -> seconds
+
+
+def variants_of(load: Workload, builds: Sequence[Build]) -> tuple[str, ...]:
+    """Return the variants that the workload names; without any, those of the builds of all sides."""
+    return load.variants or tuple(dict.fromkeys(v for b in builds if b.kernel == load.kernel for v in b.variants))
 
 
 class Proof(Record, frozen=True, kw_only=True):

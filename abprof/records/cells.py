@@ -55,6 +55,18 @@ class Package(PackageTable, frozen=True, kw_only=True):
             return self
         return Package(name=self.name, module=self.module or self.name, env=self.env)
 
+    @property
+    def patterns(self) -> tuple[str, ...]:
+        """Return the globs of the files that a build of this package depends on."""
+        return self.inputs or (("**",) if self.module or self.path else ("kernels/**",))
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Return the folders that contain all files of a build, relative to the side's root; "" is the root itself."""
+        if all(pattern.endswith("/**") for pattern in self.patterns):  # other patterns may match at any depth
+            return tuple(dict.fromkeys(pattern[:-3] for pattern in self.patterns))
+        return ("",)
+
 
 class Command(Record, frozen=True, kw_only=True):
     """A command that prints its own times: `abprof BASE TARGET -- ARGV` (abprof/measure/commands.py)."""
@@ -62,6 +74,9 @@ class Command(Record, frozen=True, kw_only=True):
     argv: tuple[str, ...]  # as typed, with {worktree}, {build_dir} and {side} to be filled in
     build: tuple[str, ...] = ()  # argv of a build command, run once in each side's worktree
     env: dict[str, str] = {}  # further environment variables, with names in braces like `argv`
+
+
+COMMAND = "command"  # name of the only workload of a run of a command
 
 
 class Cell(Record, frozen=True, kw_only=True):

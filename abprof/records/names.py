@@ -1,4 +1,4 @@
-"""Make short labels of cells for people, and labels of branches and cells for file names."""
+"""Split cell ids. Make short labels of cells for people, and labels of branches and cells for file names."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ from hashlib import blake2b
 from itertools import chain, count
 
 from abprof.records.cells import Cell
+from abprof.records.errors import AbprofError
 
 LONGEST = 60  # characters of a label: two labels and a suite's name fit into a file name
+
+
+def id_parts(id: str) -> tuple[str, tuple[str, ...]]:
+    """Split a cell's id into the workload and `axis=value` parts. Raises AbprofError for a text that is not an id."""
+    name, slash, params = id.partition("/")
+    if not slash or not name:
+        advice = "write it as reports do: WORKLOAD/axis=value,... (abprof list prints those of a preset)"
+        raise AbprofError("not a cell's id", where=repr(id), advice=advice)
+    return name, tuple(re.split(r",(?=\w+=)", params)) if params else ()
 
 
 def short_labels(cells: Sequence[Cell]) -> dict[str, str]:

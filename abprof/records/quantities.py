@@ -44,3 +44,10 @@ def interval(low: float, high: float, places: int = 1) -> str:
     if high <= 0:
         return f"{-high:.{places}f} to {-low:.{places}f} % faster"
     return f"{-low:.{places}f} % faster to {high:.{places}f} % slower"
+
+
+def span(seconds: float) -> str:
+    """Return a duration as text: `90 s`, `12 min`, `3.5 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

@@ -5,11 +5,20 @@ from __future__ import annotations
 from typing import Literal
 
 from abprof.records.base import Record, Status, Verdict
+from abprof.records.blocks import Block
 from abprof.records.builds import Build, Kernel, Proof
 from abprof.records.cells import Arm, Cell, Command, Side
 from abprof.records.messages import Ceilings, Census, CheckResult, Value, Workload
 from abprof.records.options import Night, Options
 from abprof.records.probes import Profile, Sampled, Trace
+
+Item = Block | Proof | Kernel  # what measuring yields
+_KEPT = (
+    "python", "env", "autotune", "check", "contain", "workloads_from", "timeout", "build_timeout", "executor",
+    "executor_options", "timer", "seed", "sustained", "probe",
+)  # fmt: skip
+
+WAIVER_FILE = "abprof-waivers.toml"
 
 
 class Waiver(Record, frozen=True, kw_only=True):
@@ -20,6 +29,11 @@ class Waiver(Record, frozen=True, kw_only=True):
     reason: str
     owner: str
     expires: str  # the last day, ISO 8601
+
+    @property
+    def line(self) -> str:
+        """Return the waiver as a line, like `dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
+        return f"{self.cells}: up to {self.most_pct:g} % slower until {self.expires} ({self.owner}: {self.reason})"
 
 
 class Touched(Record, frozen=True, kw_only=True):
@@ -195,6 +209,24 @@ class Run(Record, frozen=True, kw_only=True):
     profiles: tuple[Profile, ...] = ()  # of --probe ncu, `abprof profile`, `abprof memory`
     sampled: tuple[Sampled, ...] = ()  # of --probe perf
     warnings: tuple[Advice, ...] = ()
+
+    @property
+    def in_force(self) -> tuple[Waiver, ...]:
+        """Return the waivers that had not expired when the run began."""
+        return tuple(one for one in self.waivers if self.began[:10] <= one.expires)
+
+    def as_asked(self, repo: str, budget: float) -> Options:
+        """Return options that measure this run's code again, on its device and with its timer, seed and worker settings."""
+        return Options(
+            specs=tuple(side.anew for side in self.sides),
+            repo=repo,
+            command=self.command.argv if self.command else (),
+            budget=budget,
+            all=True,  # identical cells that the run did not measure already have a block
+            no_peers=not any(arm.peer for arm in self.arms),
+            device=(self.machine.uuid or self.machine.kind,),
+            **{name: getattr(self.options, name) for name in _KEPT},
+        )
 
     def side(self, id: str) -> Side:
         """Return the side with this id. Raises KeyError for an unknown id."""

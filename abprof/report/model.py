@@ -14,7 +14,6 @@ from abprof.records.quantities import plural, signed
 from abprof.report import charts, probes, rows, sentences, tables
 from abprof.report.rows import Block, Group, Line, Row, Section
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, size
-from abprof.verdict import waivers
 
 DETAILS_UP_TO = 300  # rows with an entry under "Cell by cell", those that need a person first
 Facts = list[tuple[str, str]]
@@ -233,7 +232,7 @@ def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
     if len(run.sides) > 1 or run.comparisons or run.within:
         found.append(("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"))
         found += [("own threshold", f"{clean(cells)}: {limit:g} %") for cells, limit in settings.thresholds or ()]
-    found += [("waiver", clean(waivers.describe(one))) for one in waivers.in_force(run)]
+    found += [("waiver", clean(one.line)) for one in run.in_force]
     found += [("epochs", "one (--quick)")] if settings.quick else []
     judged = [name for metric, name in sentences.JUDGED_BY.items() if metric in measured]
     found.append(("judged by", " or ".join(judged) or sentences.JUDGED_BY[JUDGED_METRIC[settings.judge]]))

@@ -8,8 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from abprof.evidence.ncu import recording, traffic
-from abprof.records import Arm, Profile, Run, Sampled, Trace
+from abprof.records import Arm, Profile, Run, Sampled, Trace, ncu
 from abprof.records.quantities import plural
 from abprof.report.csv_files import Line, csv_text
 from abprof.report.rows import Block, Section, Table
@@ -142,14 +141,14 @@ def counters(run: Run) -> Iterator[Block]:
 def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
     """Yield a table of metrics for each kernel. If `named`, the tables' titles name the arms."""
     arms = (before.arm, after.arm) if after else (before.arm,)
-    one, two = traffic.table(before), traffic.table(after) if after else None
-    for pair in (pair for pair in traffic.beside(one, two) if pair.either.kernel):
+    one, two = ncu.table(before), ncu.table(after) if after else None
+    for pair in (pair for pair in ncu.beside(one, two) if pair.either.kernel):
         both = [pair.base, pair.target][: len(arms)]
         rows = {"launches a call": [*(str(k.a_call) if k else "0" for k in both), ""][: len(arms) * 2 - 1]}
-        most = {r: max(k.metrics.get(recording.stall(r), 0.0) for k in both if k) for r in recording.STALLS}
-        waits = [recording.Shown(f"waits: {reason.replace('_', ' ')}", (recording.stall(reason),), "")
+        most = {r: max(k.metrics.get(ncu.stall(r), 0.0) for k in both if k) for r in ncu.STALLS}
+        waits = [ncu.Shown(f"waits: {reason.replace('_', ' ')}", (ncu.stall(reason),), "")
                  for reason in sorted(most, key=lambda r: -most[r])[:4] if most[reason]]  # fmt: skip
-        for shown in (*recording.TABLE, *waits):
+        for shown in (*ncu.TABLE, *waits):
             values = [_value(shown, kernel) for kernel in both]
             if shown.label not in rows and any(value is not None for value in values):
                 texts = ["" if kernel is None else _text(v, shown.unit) for v, kernel in zip(values, both, strict=True)]
@@ -160,7 +159,7 @@ def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> It
         yield Table(header, tuple((label, *texts) for label, texts in rows.items()), 1, title)
 
 
-def _value(shown: recording.Shown, kernel: traffic.Row | None) -> float | None:
+def _value(shown: ncu.Shown, kernel: ncu.Row | None) -> float | None:
     if kernel is None or any(name not in kernel.metrics for name in shown.names):
         return None
     return sum(kernel.metrics[name] for name in shown.names) * (kernel.a_call if shown.per_call else 1)
@@ -175,7 +174,7 @@ def _text(value: float | None, unit: str) -> str:
     return known.get(unit, f"{value:.2f}")
 
 
-def _difference(shown: recording.Shown, before: float | None, after: float | None) -> str:
+def _difference(shown: ncu.Shown, before: float | None, after: float | None) -> str:
     if before is None or after is None:
         return ""
     if shown.unit in ("%", ""):
@@ -187,30 +186,30 @@ def _difference(shown: recording.Shown, before: float | None, after: float | Non
 
 _MEMORY = (
     "file", "shape", "kernel", "grid", "block", "kind", "launches", "launches_a_call", "warmup", "runs",
-    *(f"{level}_bytes_a_launch" for level in recording.LEVELS), *(f"{level}_bytes_a_call" for level in recording.LEVELS),
-    *(f"{level}_change_pct" for level in recording.LEVELS), "in_files", "cell", "arm",
-    *(f"{level}_minimum_bytes" for level in recording.LEVELS), "reason",
+    *(f"{level}_bytes_a_launch" for level in ncu.LEVELS), *(f"{level}_bytes_a_call" for level in ncu.LEVELS),
+    *(f"{level}_change_pct" for level in ncu.LEVELS), "in_files", "cell", "arm",
+    *(f"{level}_minimum_bytes" for level in ncu.LEVELS), "reason",
 )  # fmt: skip
 
 
-def memory_tables(run: Run) -> list[list[traffic.Table]]:
+def memory_tables(run: Run) -> list[list[ncu.Table]]:
     """Return each arm's memory traffic as a table. Tables to compare share a list; a failed arm's table is empty."""
     return [tables for row in _groups(run, run.profiles) for tables in _of_row(row)]
 
 
-def _of_row(row: Sequence[Profile]) -> list[list[traffic.Table]]:
-    tables = [traffic.table(one) for one in sorted(row, key=lambda one: one.status != "ok")]
+def _of_row(row: Sequence[Profile]) -> list[list[ncu.Table]]:
+    tables = [ncu.table(one) for one in sorted(row, key=lambda one: one.status != "ok")]
     beside_base = Arm.of(tables[0].of.arm).side == "base"
     return [tables] if beside_base else [[one] for one in tables]
 
 
-def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
+def traffic_tables(tables: Sequence[ncu.Table]) -> Iterator[Table]:
     """Yield a table that compares the first profile with each other profile, or the table of a single profile."""
-    levels = (f"{name} a call" for name in recording.LEVELS.values())
+    levels = (f"{name} a call" for name in ncu.LEVELS.values())
     header = ("kernel", "grid", "block", "kind", "launches a call", *levels)
     tables = [one for one in tables if one.of.status == "ok"]
     for files in [[tables[0], other] for other in tables[1:]] or [[one] for one in tables]:
-        pairs = traffic.beside(*files)
+        pairs = ncu.beside(*files)
         kinds = {pair.either.kind for pair in pairs if not pair.either.kernel}
         lines = []
         for pair in pairs:
@@ -219,23 +218,23 @@ def traffic_tables(tables: Sequence[traffic.Table]) -> Iterator[Table]:
                 name = clean(row.kernel, 60) or f"all {row.kind} kernels".replace("all all", "all")
                 calls = " → ".join(dict.fromkeys(str(one.a_call) if one else "0" for one in both))
                 moved = [" → ".join(dict.fromkeys(size(one.per_call[level]) if one else "not launched" for one in both))
-                         + (f", {pct:+.1f} %" if (pct := pair.pct(level)) is not None else "") for level in recording.LEVELS]  # fmt: skip
+                         + (f", {pct:+.1f} %" if (pct := pair.pct(level)) is not None else "") for level in ncu.LEVELS]  # fmt: skip
                 lines.append((name, row.grid, row.block, row.kind if row.kernel else "", calls, *moved))
         least = [" → ".join(dict.fromkeys(size(one.of.minimum[level]) for one in files if level in one.of.minimum))
-                 for level in recording.LEVELS]  # fmt: skip
+                 for level in ncu.LEVELS]  # fmt: skip
         lines += [("predicted minimum", "", "", "", "", *least)] if any(least) else []
         calls = f"{plural(files[0].of.runs, 'call')} after {files[0].of.warmup} warm-ups"
         title = f"{' → '.join(one.label for one in files)}: {calls}"
         yield Table(header, tuple(tuple(map(clean, line)) for line in lines), 4, clean(title))
 
 
-def memory_notes(groups: Sequence[Sequence[traffic.Table]]) -> list[str]:
+def memory_notes(groups: Sequence[Sequence[ncu.Table]]) -> list[str]:
     """Return notes on failed arms, on metrics that are not recorded, and on kernel launches outside the calls."""
     tables = [table for group in groups for table in group]
     found = [f"{t.label}: {t.of.status}: {t.of.reason}" for t in tables if t.of.status != "ok"]
     for table in (table for table in tables if table.of.status == "ok"):
         notes = list(table.of.notes)
-        missing = ", ".join(name for level, name in recording.LEVELS.items() if level not in table.sources)
+        missing = ", ".join(name for level, name in ncu.LEVELS.items() if level not in table.sources)
         notes += [f"{missing}: {NOT_RECORDED}"] if missing else []
         notes += [f"DRAM is {table.sources['dram']}"] if "+" in table.sources.get("dram", "") else []
         if outside := [f"{clean(name[0], 60)}: {count}" for name, count in table.outside.items()]:
@@ -244,18 +243,18 @@ def memory_notes(groups: Sequence[Sequence[traffic.Table]]) -> list[str]:
     return [clean(note, 400) for note in found]
 
 
-def memory_sentence(groups: Sequence[Sequence[traffic.Table]]) -> str:
+def memory_sentence(groups: Sequence[Sequence[ncu.Table]]) -> str:
     """Return a sentence that says how many bytes one call moves, for each arm or file."""
     tables = [table for group in groups for table in group if table.of.status == "ok"]
     found = []
     for table in tables:
         for row in (row for row in table.sums if row.kind == "all"):
-            moved = ", ".join(f"{name} {size(row.per_call[level])}" for level, name in recording.LEVELS.items())
+            moved = ", ".join(f"{name} {size(row.per_call[level])}" for level, name in ncu.LEVELS.items())
             found.append(f"{f'{table.label}: a' if len(tables) > 1 else 'A'} call moves {moved}")
     return clean("; ".join(found) or "nothing was recorded", 1000)
 
 
-def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
+def _memory_lines(groups: Sequence[Sequence[ncu.Table]]) -> Iterator[Line]:
     for group in groups:
         for table in group:
             of = table.of
@@ -263,7 +262,7 @@ def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
                 yield {"cell": of.cell, "arm": of.arm, "kind": "error", "reason": clean(f"{of.status}: {of.reason}")}
                 continue
             compared = table is not group[0]
-            for pair in traffic.beside(group[0], table if compared else None):
+            for pair in ncu.beside(group[0], table if compared else None):
                 row, here = pair.either, pair.target if compared else pair.base
                 both = "both" if pair.base and pair.target else "target only" if pair.target else "base only"
                 line: Line = {
@@ -273,7 +272,7 @@ def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
                     "in_files": both if compared else "", "cell": of.cell, "arm": of.arm,
                 }  # fmt: skip
                 if here:
-                    for level in recording.LEVELS:
+                    for level in ncu.LEVELS:
                         line[f"{level}_bytes_a_launch"] = here.per_launch[level]
                         line[f"{level}_bytes_a_call"] = here.per_call[level]
                         line[f"{level}_change_pct"] = pair.pct(level)
@@ -284,16 +283,16 @@ def _memory_lines(groups: Sequence[Sequence[traffic.Table]]) -> Iterator[Line]:
                        "launches": count}  # fmt: skip
 
 
-def _memory_csv(groups: Sequence[Sequence[traffic.Table]]) -> str:
+def _memory_csv(groups: Sequence[Sequence[ncu.Table]]) -> str:
     lines = ({name: f"{value:.4f}" if name.endswith("_pct") and value is not None else value
               for name, value in line.items()} for line in _memory_lines(groups))  # fmt: skip
     return csv_text(_MEMORY, lines, "{:.1f}".format)
 
 
-def _memory_json(groups: Sequence[Sequence[traffic.Table]]) -> str:
+def _memory_json(groups: Sequence[Sequence[ncu.Table]]) -> str:
     rows = [{name: line.get(name) for name in _MEMORY} for line in _memory_lines(groups)]
     content = {"sentence": memory_sentence(groups), "notes": memory_notes(groups), "rows": rows}
     return json.dumps(content, indent=1) + "\n"
 
 
-FORMATS: Mapping[str, Callable[[Sequence[Sequence[traffic.Table]]], str]] = {"csv": _memory_csv, "json": _memory_json}
+FORMATS: Mapping[str, Callable[[Sequence[Sequence[ncu.Table]]], str]] = {"csv": _memory_csv, "json": _memory_json}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from abprof.records import (
     JUDGED_METRIC,
     LONGEST_CALL,
+    LOOKS,
     REPORTED,
     SUSTAINED,
     Arm,
@@ -277,7 +278,7 @@ class CellData:
                  for block in self.blocks if block.rounds]  # fmt: skip
         times = np.array([pair for pair in known if min(pair) > 0]).reshape(-1, 2)
         device = [self.epoch_medians(before), self.epoch_medians(after)]
-        if self.metric == "wall" or len(times) < stats.LOOKS[0] or not all(device):
+        if self.metric == "wall" or len(times) < LOOKS[0] or not all(device):
             return None
         if not any(np.median(times[:, i]) >= _HOST_BOUND * np.median(device[i]) for i in (0, 1)):
             return None

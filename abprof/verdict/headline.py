@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from abprof.records import Advice, Arm, Block, Comparison, Header, Run
+from abprof.records import LOOKS, Advice, Arm, Block, Comparison, Header, Run
 from abprof.records.errors import Exit
 from abprof.records.quantities import plural, signed
 from abprof.verdict import stats, waivers
@@ -431,7 +431,7 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
     if all("quick_worth_confirming" in row.reasons for row in out):
         kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run these cells without --quick"
     elif all("budget" in row.reasons and not row.look for row in out):
-        text = f"undecided: the budget ended before {stats.LOOKS[0]} epochs, the fewest that give a verdict"
+        text = f"undecided: the budget ended before {LOOKS[0]} epochs, the fewest that give a verdict"
     elif margins:
         text += f"; a margin of {max(margins):.1f} % would have been enough"
     seconds = [row.needed_seconds for row in out if row.needed_seconds is not None]
@@ -440,8 +440,8 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
     if run.status == "interrupted":
         advice = "continue with abprof run --resume RUN"
     elif all("epochs" in row.reasons for row in out):
-        more = any(row.epochs < stats.LOOKS[-1] for row in out)
-        advice = f"give more --epochs (up to {stats.LOOKS[-1]}), " if more else ""
+        more = any(row.epochs < LOOKS[-1] for row in out)
+        advice = f"give more --epochs (up to {LOOKS[-1]}), " if more else ""
         advice += "use a quieter machine, or widen --margin"
     if out:
         found = tuple(dict.fromkeys(row.cell for row in out))

@@ -32,6 +32,7 @@ import numpy as np
 
 from abprof.records import (
     HOST,
+    LOOKS,
     SUSTAINED,
     Arm,
     Block,
@@ -120,7 +121,7 @@ def undecided(
     going = [data for data in cells.values() if not data.quick and data.attempts < stats.MOST_ATTEMPTS]
     rows = [row for data in going for role, row in _compared(run, data) if pursued(run, role)]
     changed = [row for row in with_discoveries(rows) if row.verdict in {"slower", "faster"} and not row.discovery]
-    return more | {row.cell for row in changed if row.look < len(stats.LOOKS)}
+    return more | {row.cell for row in changed if row.look < len(LOOKS)}
 
 
 def _wants_more(run: Run, data: CellData) -> bool:
@@ -135,7 +136,7 @@ def _wants_more(run: Run, data: CellData) -> bool:
     if any(pair.role == "target" for pair in every):
         return any(_needs_epoch(run, data, pair) for pair in every if pair.role in {"target", "control"})
     for arm, state in data.states.items():  # a run with one side: each arm up to the first look
-        if not state.settled or (not state.failed and len(data.epoch_medians(arm)) < stats.LOOKS[0]):
+        if not state.settled or (not state.failed and len(data.epoch_medians(arm)) < LOOKS[0]):
             return True
     variants = [pair for pair in every if pursued(run, pair.role) and data.epoch_values(pair.before, pair.after)]
     return any(_needs_epoch(run, data, pair) for pair in variants)
@@ -146,15 +147,15 @@ def _needs_epoch(run: Run, data: CellData, pair: Pair) -> bool:
     values = data.epoch_values(pair.before, pair.after)
     if pair.role == "control":
         runs = all(state.runs for state in states)
-        return runs and len(values) < stats.LOOKS[0] and data.attempts < 2 * stats.LOOKS[0]
+        return runs and len(values) < LOOKS[0] and data.attempts < 2 * LOOKS[0]
     if any(state.failed for state in states):
         return False
     if not all(state.settled for state in states):
         return True
     identical = any(state.status == "identical" for state in states)
     if identical and not same_code(run):
-        return 0 < len(values) < stats.LOOKS[0]  # measured as a control: up to the first look
-    if len(values) >= stats.LOOKS[-1]:
+        return 0 < len(values) < LOOKS[0]  # measured as a control: up to the first look
+    if len(values) >= LOOKS[-1]:
         return False
     if not values:
         return not identical
@@ -234,7 +235,7 @@ def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
     """Return how many epochs would decide the pair if mean and scatter stay the same; None if no planned look would."""
     values, rounding = data.epoch_values(pair.before, pair.after), data.rounding(pair.before, pair.after)
     threshold, margin = run.options.threshold_of(data.cell.id), run.options.margin
-    for look in stats.LOOKS if len(values) > 1 else ():
+    for look in LOOKS if len(values) > 1 else ():
         strict, wide = (stats.expected_interval(values, look, alpha, rounding) for alpha in (0.05, 0.10))
         if look > len(values) and _by_intervals(strict, wide, threshold, margin):
             return look
@@ -295,7 +296,7 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         low_pct=percent(interval.low) if interval else None,
         high_pct=percent(interval.high) if interval else None,
         epochs=len(used),
-        look=stats.LOOKS.index(interval.epochs) + 1 if interval else 0,
+        look=LOOKS.index(interval.epochs) + 1 if interval else 0,
         p=stats.p_beyond(values, low - rounding, high + rounding) if tested else None,
         needed_epochs=needed,
         needed_seconds=(needed - len(values)) * fmean(seconds) if needed and seconds else None,
@@ -345,7 +346,7 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
     interrupted = run.status == "interrupted"
     if not values:
         return "unclear", ("interrupted" if interrupted else "not_measured",)
-    if data.quick or (options.quick and len(values) < stats.LOOKS[0]):
+    if data.quick or (options.quick and len(values) < LOOKS[0]):
         low, high = stats.band(threshold)
         small = low <= sum(values) / len(values) <= high
         return "unclear", ("quick_nothing_large" if small else "quick_worth_confirming",)
@@ -353,7 +354,7 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
     if verdict is None:
         if decide(values, threshold, options.margin, data.rounding(pair.before, pair.after)) == "same":
             return "unclear", ("clock",)
-        if len(values) >= stats.LOOKS[-1] or (options.epochs is not None and data.attempts >= options.epochs):
+        if len(values) >= LOOKS[-1] or (options.epochs is not None and data.attempts >= options.epochs):
             return "unclear", ("epochs",)
         ended = "budget" if pursued(run, pair.role) else "not_pursued"
         return "unclear", ("interrupted" if interrupted else ended,)

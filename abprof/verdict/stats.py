@@ -14,7 +14,8 @@ from itertools import pairwise
 
 import numpy as np
 
-LOOKS = (4, 6, 8, 12, 16, 24, 32)  # planned looks: numbers of epochs after which a verdict may be given
+from abprof.records import LOOKS
+
 MOST_ATTEMPTS = 2 * LOOKS[-1]  # epochs after which a cell without a verdict is given up
 
 # Repeated confidence intervals (Jennison & Turnbull 1984; for equivalence 1993): at look k the interval is

@@ -11,19 +11,12 @@ from fnmatch import fnmatchcase
 
 import msgspec
 
-from abprof.records import Advice, Comparison, Run, Waiver
-
-FILE = "abprof-waivers.toml"
-
-
-def in_force(run: Run) -> tuple[Waiver, ...]:
-    """Return the waivers that had not expired when the run began."""
-    return tuple(one for one in run.waivers if run.began[:10] <= one.expires)
+from abprof.records import WAIVER_FILE, Advice, Comparison, Run
 
 
 def _accepted(run: Run, row: Comparison) -> float | None:
     """Return the largest slow-down (per cent) that waivers accept; None if no waiver applies or `row` is not slower."""
-    most = (one.most_pct for one in in_force(run) if fnmatchcase(row.cell, one.cells) and row.verdict == "slower")
+    most = (one.most_pct for one in run.in_force if fnmatchcase(row.cell, one.cells) and row.verdict == "slower")
     return max(most, default=None)
 
 
@@ -36,27 +29,20 @@ def applied(run: Run, rows: Sequence[Comparison]) -> tuple[Comparison, ...]:
     )
 
 
-def describe(waiver: Waiver) -> str:
-    """Return a waiver as a line, like `dense/*: up to 5 % slower until 2026-12-31 (ada: the new layout)`."""
-    return (
-        f"{waiver.cells}: up to {waiver.most_pct:g} % slower until {waiver.expires} ({waiver.owner}: {waiver.reason})"
-    )
-
-
 def advice(run: Run, rows: Sequence[Comparison]) -> Iterator[Advice]:
     """Yield warnings about expired waivers of this run's cells, and about cells slower than their waivers allow."""
-    names, valid = [cell.id for cell in run.cells], in_force(run)
+    names, valid = [cell.id for cell in run.cells], run.in_force
     old = [one for one in run.waivers if one not in valid and any(fnmatchcase(name, one.cells) for name in names)]
     if old:
         yield Advice(
             kind="waiver_expired",
-            text=f"{len(old)} waivers for these cells have expired: " + "; ".join(map(describe, old)),
-            advice=f"fix the slow-down and remove the waiver from {FILE}, or renew the waiver: abprof waive",
+            text=f"{len(old)} waivers for these cells have expired: " + "; ".join(one.line for one in old),
+            advice=f"fix the slow-down and remove the waiver from {WAIVER_FILE}, or renew the waiver: abprof waive",
             cells=tuple(name for name in names if any(fnmatchcase(name, one.cells) for one in old)),
         )
     beyond = dict.fromkeys(row.cell for row in rows if _accepted(run, row) and "waived" not in row.reasons)
     if beyond:
         text = f"{len(beyond)} cells are slower than their waivers allow"
         yield Advice(
-            kind="waiver_exceeded", text=text, advice=f"raise the limit in {FILE} on base", cells=tuple(beyond)
+            kind="waiver_exceeded", text=text, advice=f"raise the limit in {WAIVER_FILE} on base", cells=tuple(beyond)
         )

@@ -13,6 +13,7 @@ import pytest
 from abprof.fleet import coordinate
 from abprof.fleet.executors import Lost
 from abprof.fleet.messages import Ended, News, Shard
+from abprof.measure import Plan
 from abprof.records import Block, Ceilings, Machine, Placed, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
@@ -108,9 +109,7 @@ class Stage:
         arms = {id: tuple(arm for arm in self.head.arms if arm.id in {"base", "target"}) for id in self.ids}
         device = SimpleNamespace(kind="cuda", lease="GPU-a")
         shop = SimpleNamespace(workloads={"dense": str(judge / "dense.py")})
-        self.plan: Any = SimpleNamespace(
-            run=self.head, cells=self.head.cells, arms=arms, identical=frozenset(), device=device, factory=shop
-        )
+        self.plan: Any = Plan(shop, device, self.head, self.head.cells, {}, {}, {}, arms)  # type: ignore[arg-type]
         self.place: Any = SimpleNamespace(
             state=folder,
             device=device,

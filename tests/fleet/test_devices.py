@@ -11,7 +11,6 @@ import pytest
 from abprof import devices
 from abprof.builds import environment
 from abprof.devices import lease
-from abprof.measure import run_context as holding
 from abprof.measure import run_context as place
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -77,7 +76,7 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
         (), (), (), tmp_path, tmp_path, tmp_path, "id",
     )  # fmt: skip
     said = Says()
-    with holding.alone(here, said, wait=False) as fit:
+    with here.alone(said, wait=False) as fit:
         assert [device.lease for device in fit.devices] == ["GPU-aaaa", "GPU-cccc"]
         held = lease(tmp_path, "GPU-cccc", wait=False, label="", say=str)
         with pytest.raises(AbprofError, match="GPU-cccc is in use by"), held:
@@ -86,7 +85,7 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
             pass  # what is left out is not held
     child = hold(tmp_path, "GPU-aaaa")
     try:
-        with holding.alone(here, said, wait=True) as fit:
+        with here.alone(said, wait=True) as fit:
             assert [device.lease for device in fit.devices] == ["GPU-cccc"], "another abprof's is not waited for"
     finally:
         child.communicate("\n")

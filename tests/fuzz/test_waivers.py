@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from abprof import sides as repo
 from abprof.measure import run_context as place
-from abprof.records import Waiver
+from abprof.records import WAIVER_FILE, Waiver
 from abprof.records.errors import AbprofError
 from abprof.system import waiver_file
 from abprof.verdict import waivers
@@ -88,10 +88,10 @@ def test_only_what_was_accepted_is_waived(examples: int) -> None:
 def test_what_base_has_in_the_place_of_the_file(tmp_path: Path, kind: str) -> None:
     """Read from the commit as git has it: nothing outside of the repository is opened."""
     made = make_repo(tmp_path / "repo")
-    file = made.path / waivers.FILE
+    file = made.path / WAIVER_FILE
     (tmp_path / "outside").write_text(WAIVERS)
     if kind == "folder":
-        made.write({f"{waivers.FILE}/a": "x"})
+        made.write({f"{WAIVER_FILE}/a": "x"})
     elif kind in ("link", "loop", "outside"):
         made.write({"other.toml": WAIVERS})
         file.symlink_to({"link": "other.toml", "loop": file.name, "outside": str(tmp_path / "outside")}[kind])

@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from abprof.evidence.ncu import capture, recording, traffic
-from abprof.records import KernelProfile, Profile, Run
+from abprof.records import KernelProfile, Profile, Run, ncu
 from abprof.records.errors import Exit
 from abprof.report import probes
 from abprof.store import runfolder
@@ -27,7 +27,7 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
 def measured(name: str = "attn_fwd", **more: Any) -> KernelProfile:
-    told = {recording.TIME: 1000.0, "dram__bytes_read.sum": 1024.0, "dram__bytes_write.sum": 1024.0}
+    told = {ncu.TIME: 1000.0, "dram__bytes_read.sum": 1024.0, "dram__bytes_write.sum": 1024.0}
     fields = {"grid": "(132, 1, 1)", "block": "(384, 1, 1)", "kind": "compute", "launches": 5, "launches_a_call": 1}
     given = more.pop("metrics", {})
     return KernelProfile(name=name, metrics=told | given, **(fields | more))
@@ -47,7 +47,7 @@ def table(run: Run, which: int = 0) -> dict[str, tuple[str, ...]]:
 
 
 def test_differences_are_per_cent_of_sums_points_of_shares_and_waits_as_they_are() -> None:
-    stalls = [recording.stall(reason) for reason in ("long_scoreboard", "wait", "barrier", "membar", "drain")]
+    stalls = [ncu.stall(reason) for reason in ("long_scoreboard", "wait", "barrier", "membar", "drain")]
     base = measured(
         metrics={HIT: 80.0, TENSOR: 60.0, CONFLICTS: 0.0, **dict(zip(stalls, (4.0, 2, 1, 0.5, 0), strict=True))}
     )
@@ -89,7 +89,7 @@ def test_sums_are_means_over_launches_and_rates_are_weighted_by_time(
     made, _ = traffic.count(recording.read(path, recording.PROFILE), capture.PROFILE, path, whole=True)
     (kernel,) = made.kernels
     assert (kernel.launches, kernel.launches_a_call) == (10, 2)
-    assert kernel.metrics["dram__bytes.sum"] == kernel.metrics[recording.TIME] == 2e6
+    assert kernel.metrics["dram__bytes.sum"] == kernel.metrics[ncu.TIME] == 2e6
     assert kernel.metrics[HIT] == pytest.approx(50.0)
     assert made.notes == ("k grid (132, 1, 1) block (128, 1, 1): 10 launches are 2 a call in 5 calls",)
 
@@ -98,7 +98,7 @@ def test_sums_are_means_over_launches_and_rates_are_weighted_by_time(
 def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
     """The three ways in, with one repository: what is told of a kernel, what is kept, and that a run keeps its times."""
     told = 'launch("twice_kernel", 8 * x.numel(), **{"lts__t_sector_hit_rate.pct": %d, "%s": 3.0})'
-    base, hotter = (told % (rate, recording.stall("long_scoreboard")) for rate in (80, 30))
+    base, hotter = (told % (rate, ncu.stall("long_scoreboard")) for rate in (80, 30))
     repo = launching_repo(tmp_path / "repo", base, hotter=hotter + '\nlaunch("copy_kernel", 4)')
     done = with_ncu("profile", "main", "hotter", *CPU, repo=repo, home=tmp_path, FAKE_NCU_LACKS=TENSOR)
     assert done.code == Exit.OK, done.err
@@ -162,4 +162,4 @@ def test_real_ncu_knows_the_metrics_and_sees_what_changed(tmp_path: Path) -> Non
     assert target["lts__t_bytes.sum"] > 1.3 * base["lts__t_bytes.sum"]
     assert 0 < base["sm__warps_active.avg.pct_of_peak_sustained_active"] <= 100
     assert base["launch__registers_per_thread"] > 0
-    assert any(base[recording.stall(reason)] > 0 for reason in recording.STALLS if recording.stall(reason) in base)
+    assert any(base[ncu.stall(reason)] > 0 for reason in ncu.STALLS if ncu.stall(reason) in base)

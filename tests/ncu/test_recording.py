@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from abprof.evidence.ncu import recording
 from abprof.evidence.ncu.traffic import measured
+from abprof.records import ncu
 from abprof.records.errors import AbprofError
 
 from .recorded import DETAILS, RAW, L, details, moves, put, raw
@@ -22,11 +23,11 @@ SAME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthChe
 
 def test_the_real_raw_page() -> None:
     found = recording.read(RAW)
-    assert [[launch.metrics[part] for part in recording.DRAM_PARTS] for launch in found][:2] == [
+    assert [[launch.metrics[part] for part in ncu.DRAM_PARTS] for launch in found][:2] == [
         [134_227_968, 47_158_784],
         [134_224_896, 44_647_424],
     ]
-    l2, l1 = ([launch.metrics[recording.METRICS[level]] for launch in found] for level in ("l2", "l1"))
+    l2, l1 = ([launch.metrics[ncu.METRICS[level]] for launch in found] for level in ("l2", "l1"))
     assert l2 == [303840864, 304001184, 304023712, 304464992, 304447680]
     assert set(l1) == {201_326_592}
     assert {launch.name for launch in found} == {("add_kernel", "(16384, 1, 1)", "(128, 1, 1)")}
@@ -46,7 +47,7 @@ def test_both_pages_say_the_same(tmp_path: Path, unit: str) -> None:
     texts += [raw(LAUNCHES, nvtx=nvtx, unit=unit) for nvtx in (True, False)]
     for text in texts:
         for seen, meant in zip(recording.read(put(tmp_path / "a.csv", text)), LAUNCHES, strict=True):
-            moved = {level: value for level, _, value in recording.moved(seen.metrics)}
+            moved = {level: value for level, _, value in ncu.moved(seen.metrics)}
             assert moved == pytest.approx(meant.bytes, rel=0.005)
             assert seen.name[0] == meant.kernel
             assert seen.name[1] in ("", meant.grid)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from abprof.evidence.ncu import traffic
 from abprof.evidence.ncu.traffic import measured
+from abprof.records import ncu
 from abprof.records.errors import AbprofError
 
 from .recorded import RAW, L, details, moves, put, raw
@@ -17,14 +17,14 @@ from .recorded import RAW, L, details, moves, put, raw
 
 def taken(
     launches: Sequence[L], warmup: int = 1, runs: int = 2, kernels: Sequence[str] = (), *, grids: bool = True
-) -> traffic.Table:
+) -> ncu.Table:
     """The table of a recording of these launches."""
     with tempfile.TemporaryDirectory() as folder:
         file = put(Path(folder) / "a.csv", raw(launches) if grids else details(launches, old=True))
         return measured(file, warmup=warmup, runs=runs, kernels=kernels)
 
 
-def counts(table: traffic.Table) -> list[tuple[str, int, int]]:
+def counts(table: ncu.Table) -> list[tuple[str, int, int]]:
     return [(row.kernel, row.launches, row.a_call) for row in table.rows]
 
 
@@ -137,7 +137,7 @@ def test_two_files_pair_kernels_whose_grid_changed(tmp_path: Path, page: object)
     base, target = (
         measured(put(tmp_path / name, page(of)), warmup=1, runs=2) for name, of in (("a", first), ("b", second))
     )  # type: ignore[operator]
-    pairs = {pair.either.kernel: pair for pair in traffic.beside(base, target)}
+    pairs = {pair.either.kernel: pair for pair in ncu.beside(base, target)}
     assert pairs["k"].pct("dram") == pytest.approx(50)
     assert pairs["gone"].target is None
     assert pairs["new"].base is None

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from abprof.evidence.ncu.recording import (
+from abprof.records import Comparison, KernelProfile, Profile
+from abprof.records.ncu import (
     DRAM_BUSY,
     L2_BYTES,
     L2_HITS,
@@ -14,7 +15,6 @@ from abprof.evidence.ncu.recording import (
     STORE_EFFICIENCY,
     TIME,
 )
-from abprof.records import Comparison, KernelProfile, Profile
 from tests import blocks
 from tests.why import cases
 

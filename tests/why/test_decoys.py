@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from abprof.evidence.ncu.recording import L1_BYTES, L2_BYTES, TIME
 from abprof.records import KernelProfile, Profile
+from abprof.records.ncu import L1_BYTES, L2_BYTES, TIME
 from tests import blocks
 from tests.planted import BRANCHES, COMPILED
 from tests.why import cases

@@ -7,8 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from abprof.evidence.causes.sides import SHARE, Pair, Sides, bytes_of, changes, dims, ns, recounts
-from abprof.evidence.ncu import recording
-from abprof.records import Cause, KernelProfile, Profile, Value
+from abprof.records import Cause, KernelProfile, Profile, Value, ncu
 from abprof.records.quantities import plural
 
 _SIZES = re.compile(r"(^|_)(BLOCK|TILE|CHUNK)|(BLOCK|TILE)$|^B[MNK]$", re.IGNORECASE)  # a program's share of the work
@@ -194,7 +193,7 @@ def counted(sides: Sides, profiles: tuple[Profile, Profile]) -> list[Cause]:
 def refutes(cause: Cause, profiles: tuple[Profile, Profile]) -> bool:
     """Whether counters refute a `memory` cause: both sides move about equally many bytes through L2 and L1."""
     for pair in (pair for pair in _profiled(*profiles) if cause.kind == "memory" and pair[1].name in cause.kernels):
-        moved = [both for names in (recording.L2_BYTES, recording.L1_BYTES) if (both := _both(pair, names)) is not None]
+        moved = [both for names in (ncu.L2_BYTES, ncu.L1_BYTES) if (both := _both(pair, names)) is not None]
         return bool(moved) and all(max(both) < _GREW * min(both) for both in moved)
     return False
 
@@ -203,37 +202,37 @@ def _profiled(before: Profile, after: Profile) -> Iterator[Kernels]:
     """Yield (before, after) of each timed kernel whose name occurs exactly once in both profiles."""
     for name in dict.fromkeys(kernel.name for kernel in before.kernels):
         one, two = ([kernel for kernel in side.kernels if kernel.name == name] for side in (before, after))
-        if len(one) == len(two) == 1 and all(recording.TIME in kernel.metrics for kernel in (*one, *two)):
+        if len(one) == len(two) == 1 and all(ncu.TIME in kernel.metrics for kernel in (*one, *two)):
             yield one[0], two[0]
 
 
 def _longer(pair: Kernels) -> float:
-    one, two = (kernel.metrics[recording.TIME] * kernel.launches_a_call for kernel in pair)
+    one, two = (kernel.metrics[ncu.TIME] * kernel.launches_a_call for kernel in pair)
     return two - one
 
 
 def _counters(sides: Sides, pair: Kernels) -> Iterator[tuple[str, str]]:
     """Yield each cause that a rule finds in a kernel's counters, as (kind, text), the surest first."""
-    moved, way = _both(pair, recording.L2_BYTES), "more" if sides.slower else "less"
-    for name, what in ((recording.LOAD_EFFICIENCY, "load"), (recording.STORE_EFFICIENCY, "store")):
+    moved, way = _both(pair, ncu.L2_BYTES), "more" if sides.slower else "less"
+    for name, what in ((ncu.LOAD_EFFICIENCY, "load"), (ncu.STORE_EFFICIENCY, "store")):
         used = [kernel.metrics[name] for kernel in pair if name in kernel.metrics]
         fell = used[0] - used[1] if len(used) == 2 else 0.0
         if moved and abs(fell) >= _COALESCED and sides.along(fell) and _explains(pair, moved):
             text = f"global memory is accessed {'less' if sides.slower else 'more'} coalesced: {what} efficiency "
             text += f"{used[0]:.0f} -> {used[1]:.0f} %, L2 bytes a call {bytes_of(moved[0])} -> {bytes_of(moved[1])}"
             yield "coalescing", text
-    busy = pair[sides.slower].metrics.get(recording.DRAM_BUSY, 0.0)
-    moved = next((found for names in recording.DRAM_BYTES if (found := _both(pair, names)) is not None), None)
+    busy = pair[sides.slower].metrics.get(ncu.DRAM_BUSY, 0.0)
+    moved = next((found for names in ncu.DRAM_BYTES if (found := _both(pair, names)) is not None), None)
     if moved and busy >= _BOUND and _explains(pair, moved):
         text = f"{way} DRAM traffic: {bytes_of(moved[0])} -> {bytes_of(moved[1])} a call with DRAM {busy:.0f} % busy"
-        hits = [kernel.metrics.get(recording.L2_HITS) for kernel in pair]
+        hits = [kernel.metrics.get(ncu.L2_HITS) for kernel in pair]
         known = f", L2 hit rate {hits[0]:.0f} -> {hits[1]:.0f} %" if None not in hits and hits[0] != hits[1] else ""
         yield "dram_traffic", text + known
 
 
 def _explains(pair: Kernels, moved: tuple[float, float]) -> bool:
     """Whether the change of bytes, `moved` = (before, after), explains at least half of the kernel's change of time."""
-    longest = max(kernel.metrics[recording.TIME] * kernel.launches_a_call for kernel in pair)
+    longest = max(kernel.metrics[ncu.TIME] * kernel.launches_a_call for kernel in pair)
     took = (moved[1] - moved[0]) / max(moved) * longest if max(moved) else 0.0
     return took * _longer(pair) > 0 and abs(took) >= _HALF * abs(_longer(pair))
 

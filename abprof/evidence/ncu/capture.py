@@ -11,11 +11,12 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from abprof.evidence.ncu import recording, traffic
-from abprof.measure import Plan, WorkerSpec, foreground
-from abprof.records import Arm, Cell, Profile
+from abprof.measure import Plan
+from abprof.records import Arm, Build, Cell, Profile
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
+from abprof.records.ncu import LEVELS
 from abprof.records.quantities import plural
 from abprof.system import processes as proc
 from abprof.system.processes import WorkerDied
@@ -25,39 +26,14 @@ Rows = Sequence[tuple[Cell, Sequence[Arm]]]
 PROFILE = Profile(cell="", arm="", purpose="profile", warmup=2, runs=3)  # what `abprof profile` records of an arm
 
 
-def captured(
-    plan: Plan, rows: Rows, order: Profile, folder: Path, ncu: Ncu, say: Callable[[str], None]
-) -> Iterator[Profile]:
-    """Run each arm in `rows` under ncu, and yield its profile. If ncu fails, the profile's `reason` says why.
-
-    `order`: a Profile with purpose and numbers of calls. Raises Refused if ncu cannot record on this machine.
-    """
-    sides = [side.id for side in plan.run.sides]
-    for cell, arms in rows:
-        specs = {spec.id: spec for spec in plan.specs(cell.kernel, sides)}
-        for arm in arms:
-            build, made = plan.build(arm.side, cell.kernel), replace(order, cell=cell.id, arm=arm.id)
-            if cell.skip:
-                made = replace(made, status="unsupported", reason=cell.skip)
-            elif build is None:
-                made = replace(made, status="missing")
-            elif build.failure:
-                made = replace(made, status=build.failure.status, reason=build.failure.reason)
-            else:
-                made = _one(plan, specs[arm.side], cell, arm, replace(made, ncu=ncu.version), folder, ncu)
-            size = plural(len(made.kernels), "kernel")
-            say(f"  {cell.id}  {arm.id}: {size if made.status == 'ok' else f'{made.status}, {made.reason}'}")
-            yield made
-
-
-def _one(plan: Plan, spec: WorkerSpec, cell: Cell, arm: Arm, made: Profile, folder: Path, ncu: Ncu) -> Profile:
+def _one(plan: Plan, build: Build, cell: Cell, arm: Arm, made: Profile, folder: Path, ncu: Ncu) -> Profile:
     stem = f"{row_file(cell.id, f'peer {arm.peer}' if arm.peer else arm.variant)}.{arm.side}"
     report, page = folder / FOLDER / f"{stem}.ncu-rep", folder / FOLDER / f"{stem}.csv"
     report.parent.mkdir(exist_ok=True)
     for path in (report, page):
         path.unlink(missing_ok=True)  # of an earlier recording
-    metrics, seed = recording.MEMORY if made.purpose == "memory" else recording.PROFILE, plan.run.options.seed
-    job = foreground(plan.factory, spec, cell, arm, warmup=made.warmup, runs=made.runs, seed=seed, facts=True)
+    metrics = recording.MEMORY if made.purpose == "memory" else recording.PROFILE
+    job = plan.foreground(build, cell, arm, warmup=made.warmup, runs=made.runs, facts=True)
     try:
         code, failed = ncu.record(job.argv, job.env, job.cwd, metrics, report, plan.factory.logs / f"ncu-{stem}.log")
         if failed and not job.result.exists():  # ncu ended the worker
@@ -82,7 +58,7 @@ def _one(plan: Plan, spec: WorkerSpec, cell: Cell, arm: Arm, made: Profile, fold
         return replace(made, status="error", reason=reason)
     if ncu.unknown:
         made = replace(made, notes=(*made.notes, f"this ncu has no {', '.join(sorted(ncu.unknown))} here"))
-    facts = {level: outcome.facts.get(f"minimum_{level}_bytes") for level in recording.LEVELS}
+    facts = {level: outcome.facts.get(f"minimum_{level}_bytes") for level in LEVELS}
     minimum = {level: float(value) for level, value in facts.items() if isinstance(value, int | float)}
     return replace(made, csv=f"{FOLDER}/{page.name}", minimum=minimum)
 
@@ -106,6 +82,39 @@ class Ncu:
     path: str
     version: str
     unknown: set[str] = field(default_factory=set)  # metrics that ncu reported as unknown on this machine
+
+    @classmethod
+    def find(cls) -> Ncu:
+        """Find ncu on PATH or in the CUDA toolkit. Raises Refused if Nsight Compute is not installed."""
+        path = proc.cuda_tool("ncu")
+        text = proc.output([path, "--version"], timeout=60.0, env={**os.environ, **_LOCALE}) or "" if path else ""
+        version = re.search(r"Nsight Compute(?s:.*)[Vv]ersion\s+(\S+)", text)  # other tools have this name
+        if not path or not version:
+            what = f"{path} is not Nsight Compute" if path else "no ncu (Nsight Compute) on PATH or in $CUDA_HOME/bin"
+            raise Refused(what, advice="install the CUDA toolkit or the package nsight-compute, or set CUDA_HOME")
+        return cls(path, version[1])
+
+    def captured(
+        self, plan: Plan, rows: Rows, order: Profile, folder: Path, say: Callable[[str], None]
+    ) -> Iterator[Profile]:
+        """Run each arm in `rows` under ncu, and yield its profile. If ncu fails, the profile's `reason` says why.
+
+        `order`: a Profile with purpose and numbers of calls. Raises Refused if ncu cannot record on this machine.
+        """
+        for cell, arms in rows:
+            for arm in arms:
+                build, made = plan.build(arm.side, cell.kernel), replace(order, cell=cell.id, arm=arm.id)
+                if cell.skip:
+                    made = replace(made, status="unsupported", reason=cell.skip)
+                elif build is None:
+                    made = replace(made, status="missing")
+                elif build.failure:
+                    made = replace(made, status=build.failure.status, reason=build.failure.reason)
+                else:
+                    made = _one(plan, build, cell, arm, replace(made, ncu=self.version), folder, self)
+                size = plural(len(made.kernels), "kernel")
+                say(f"  {cell.id}  {arm.id}: {size if made.status == 'ok' else f'{made.status}, {made.reason}'}")
+                yield made
 
     def record(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, metrics: Sequence[str], to: Path, log: Path
@@ -131,14 +140,3 @@ class Ncu:
             return self.record(argv, env, cwd, metrics, to, log)
         errors = [line.removeprefix("==ERROR== ") for line in lines if line.startswith("==ERROR== ")]
         return code, next((line[:300] for line in errors if not line.startswith("The application ")), "")
-
-
-def find() -> Ncu:
-    """Find ncu on PATH or in the CUDA toolkit. Raises Refused if Nsight Compute is not installed."""
-    path = proc.cuda_tool("ncu")
-    text = proc.output([path, "--version"], timeout=60.0, env={**os.environ, **_LOCALE}) or "" if path else ""
-    version = re.search(r"Nsight Compute(?s:.*)[Vv]ersion\s+(\S+)", text)  # other tools have this name
-    if not path or not version:
-        what = f"{path} is not Nsight Compute" if path else "no ncu (Nsight Compute) on PATH or in $CUDA_HOME/bin"
-        raise Refused(what, advice="install the CUDA toolkit or the package nsight-compute, or set CUDA_HOME")
-    return Ncu(path, version[1])

@@ -1,4 +1,4 @@
-"""List the metrics of Nsight Compute that abprof uses, and read kernel launches from ncu's CSV files."""
+"""Read kernel launches from ncu's CSV files."""
 
 from __future__ import annotations
 
@@ -7,81 +7,15 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from abprof.records.errors import AbprofError
+from abprof.records.ncu import BYTES, METRICS, STALLS, TABLE, TIME, Name, stall
 
-LEVELS = {"dram": "DRAM", "l2": "L2", "l1": "L1"}
-METRICS = {"dram": "dram__bytes.sum", "l2": "lts__t_bytes.sum", "l1": "l1tex__t_bytes.sum"}
-DRAM_PARTS = ("dram__bytes_read.sum", "dram__bytes_write.sum")
-BYTES = (*METRICS.values(), *DRAM_PARTS)
-TIME = "gpu__time_duration.sum"
-L1_BYTES, L2_BYTES = (METRICS["l1"],), (METRICS["l2"],)
-DRAM_BYTES = ((METRICS["dram"],), DRAM_PARTS)  # either: not every device has both
 MEMORY = (*BYTES, TIME)
-# Reasons for which a warp waits: ncu's warp states without `selected`. The state `gmma` exists on Hopper only.
-STALLS = (
-    "barrier", "branch_resolving", "dispatch_stall", "drain", "imc_miss", "lg_throttle", "long_scoreboard",
-    "math_pipe_throttle", "membar", "mio_throttle", "misc", "no_instruction", "not_selected", "short_scoreboard",
-    "sleeping", "tex_throttle", "wait", "gmma",
-)  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A line of the table of metrics in reports."""
-
-    label: str
-    names: tuple[str, ...]  # of ncu's metrics, whose sum is shown
-    unit: Literal["ns", "bytes", "bytes/s", "%", "count", ""]
-    per_call: bool = False  # a sum over the call's launches; else per launch
-
-
-def stall(reason: str) -> str:
-    """Return the name of ncu's metric for warps that wait for `reason`."""
-    return f"smsp__average_warps_issue_stalled_{reason}_per_issue_active.ratio"
-
-
-_PEAK = "pct_of_peak_sustained"
-DRAM_BUSY = f"gpu__dram_throughput.avg.{_PEAK}_elapsed"
-L2_HITS = "lts__t_sector_hit_rate.pct"
-LOAD_EFFICIENCY = "smsp__sass_average_data_bytes_per_sector_mem_global_op_ld.pct"
-STORE_EFFICIENCY = "smsp__sass_average_data_bytes_per_sector_mem_global_op_st.pct"
-TABLE = (
-    Shown("time under ncu", (TIME,), "ns", per_call=True),
-    *(Shown("DRAM bytes", names, "bytes", per_call=True) for names in DRAM_BYTES),
-    Shown("L2 bytes", L2_BYTES, "bytes", per_call=True),
-    Shown("L1 bytes", L1_BYTES, "bytes", per_call=True),
-    *(Shown("DRAM rate", tuple(f"{name}.per_second" for name in names), "bytes/s") for names in DRAM_BYTES),
-    Shown("L2 rate", (f"{METRICS['l2']}.per_second",), "bytes/s"),
-    Shown("L1 rate", (f"{METRICS['l1']}.per_second",), "bytes/s"),
-    Shown("DRAM busy", (DRAM_BUSY,), "%"),
-    Shown("L2 hit rate", (L2_HITS,), "%"),
-    Shown("L1 hit rate", ("l1tex__t_sector_hit_rate.pct",), "%"),
-    Shown("tensor cores busy", (f"sm__pipe_tensor_cycles_active.avg.{_PEAK}_active",), "%"),
-    Shown("issue slots busy", (f"smsp__issue_active.avg.{_PEAK}_active",), "%"),
-    Shown("SM busy", (f"sm__throughput.avg.{_PEAK}_elapsed",), "%"),
-    Shown("occupancy", (f"sm__warps_active.avg.{_PEAK}_active",), "%"),
-    Shown("registers a thread", ("launch__registers_per_thread",), "count"),
-    Shown("shared bank conflicts", ("l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum",), "count", per_call=True),
-    Shown("global load efficiency", (LOAD_EFFICIENCY,), "%"),
-    Shown("global store efficiency", (STORE_EFFICIENCY,), "%"),
-)
 PROFILE = tuple(dict.fromkeys((*MEMORY, *(name for row in TABLE for name in row.names), *map(stall, STALLS))))
-
-
-def moved(values: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
-    """Yield (level, metric, bytes) for each memory level. Without a total, DRAM bytes are reads plus writes."""
-    for level, name in METRICS.items():
-        if name in values:
-            yield level, name, values[name]
-        elif level == "dram" and all(part in values for part in DRAM_PARTS):
-            yield level, " + ".join(DRAM_PARTS), sum(values[part] for part in DRAM_PARTS)
-
 
 # ---------------------------------------------------------------- CSV files
 
-Name = tuple[str, str, str]  # kernel, grid, block; grid and block are "" if the file does not have them
 _HOW = f"record with LC_ALL=C ncu --csv --page raw --log-file FILE --metrics {','.join(BYTES)}"
 _UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "Tbyte": 1e12}
 _NUMBER = re.compile(r"(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:[eE][+-]?\d{1,2})?", re.ASCII)  # of the locale C

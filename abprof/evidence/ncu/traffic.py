@@ -8,81 +8,26 @@ also an error if a kernel's bytes show that the calls had different shapes.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
-from operator import attrgetter
 from pathlib import Path
 from statistics import median
 from typing import Literal
 
 import msgspec
 
-from abprof.evidence.ncu.recording import LEVELS, METRICS, TIME, Launch, Name, moved, read
+from abprof.evidence.ncu.recording import Launch, read
 from abprof.records import KernelProfile, Profile
 from abprof.records.errors import AbprofError
+from abprof.records.ncu import METRICS, TIME, Name, Table, table
 
 _NOISE = 0.02  # share of a kernel's bytes: launches that differ by less are alike
-Bytes = Mapping[str, float | None]  # level -> bytes; None: not recorded
 # Kernels that only move or make data, as torch, CUB, users of Triton and cuDNN name them. All others compute.
 _MOVES = re.compile(
     r"mem(cpy|set)|cop(y|ier)|fill|(\b|_)cast|convert|transpos|permute|catarray|concat|(\b|_)cat_|gather|scatter"
     r"|index_?select|distribution_|random|philox|arange|iota|nchwtonhwc|nhwctonchw",
     re.IGNORECASE,
 )
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the table: a kernel, or a sum over kernels, which has no name, grid, block or metrics."""
-
-    kernel: str
-    grid: str
-    block: str
-    kind: str  # compute or other; a sum may be of all
-    launches: int  # with warm-ups
-    a_call: int
-    metrics: Mapping[str, float]  # of a launch
-    per_call: Bytes
-
-    @property
-    def per_launch(self) -> Bytes:
-        return dict.fromkeys(LEVELS) | {level: number for level, _, number in moved(self.metrics)}
-
-
-@dataclass(frozen=True)
-class Table:
-    """The memory traffic in a file or of a profiled arm: one row per kernel, and sums over groups of kernels."""
-
-    of: Profile  # for a file `csv` is its path, and `cell` and `arm` are ""
-    rows: tuple[Row, ...]
-    sums: tuple[Row, ...]
-    sources: Mapping[str, str]  # level -> ncu's metrics
-    outside: Mapping[Name, int]  # number of launches that belong to no call
-
-    @property
-    def label(self) -> str:
-        """Return "CELL ARM" for a profiled arm, else the path of the file."""
-        return f"{self.of.cell} {self.of.arm}" if self.of.cell else self.of.csv
-
-
-@dataclass(frozen=True)
-class Pair:
-    """A row of one table and the matching row of another. `base` or `target` is None if that table has no such row."""
-
-    base: Row | None
-    target: Row | None
-
-    @property
-    def either(self) -> Row:
-        row = self.target or self.base
-        assert row is not None
-        return row
-
-    def pct(self, level: str) -> float | None:
-        """Return the change of bytes per call in per cent; None if a side's bytes are unknown or base has 0 bytes."""
-        before, after = (row.per_call[level] if row else None for row in (self.base, self.target))
-        return None if not before or after is None else 100 * (after / before - 1)
 
 
 def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ()) -> Table:
@@ -99,23 +44,6 @@ def measured(path: Path, *, warmup: int, runs: int, kernels: Sequence[str] = ())
     launches = [launch for launch in launches if not kernels or _matches(launch.name[0], kernels)]
     profile = Profile(cell="", arm="", purpose="memory", warmup=warmup, runs=runs, csv=str(path))
     return table(*count(launches, profile, path))
-
-
-def table(of: Profile, outside: Mapping[Name, int] | None = None) -> Table:
-    """Return the memory traffic of a profile. `outside`: kernel -> number of its launches that belong to no call."""
-    rows, sums = [], []
-    sources = {level: name for kernel in of.kernels for level, name, _ in moved(kernel.metrics)}
-    for kernel in of.kernels:
-        call = {level: number * kernel.launches_a_call for level, _, number in moved(kernel.metrics)}
-        where, per_call = (kernel.name, kernel.grid, kernel.block, kernel.kind), dict.fromkeys(LEVELS) | call
-        rows.append(Row(*where, kernel.launches, kernel.launches_a_call, kernel.metrics, per_call))
-    for kind in dict.fromkeys([*sorted(row.kind for row in rows), "all"]):
-        own = [row for row in rows if kind in (row.kind, "all")]
-        known = {level: [row.per_call[level] for row in own] for level in LEVELS}
-        per_call = {level: None if None in all_ else sum(filter(None, all_)) for level, all_ in known.items()}
-        launches, a_call = sum(row.launches for row in own), sum(row.a_call for row in own)
-        sums.append(Row("", "", "", kind, launches, a_call, {}, per_call))
-    return Table(of, tuple(rows), tuple(sums), sources, outside or {})
 
 
 def _matches(kernel: str, globs: Sequence[str]) -> bool:
@@ -195,22 +123,3 @@ def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) ->
 def _short(name: Name) -> str:
     kernel = name[0] if len(name[0]) <= 60 else f"{name[0][:59]}…"
     return " ".join([kernel, *(f"{what} {t}" for what, t in zip(("grid", "block"), name[1:], strict=True) if t)])
-
-
-# ---------------------------------------------------------------- tables
-
-
-def beside(base: Table, target: Table | None = None) -> list[Pair]:
-    """Return the rows of both tables in pairs of equal name, and of equal grid and block if possible; the sums last."""
-    partner: dict[int, Row] = {}  # index in base -> target's row
-    left, right = [*base.rows, *base.sums], [*target.rows, *target.sums] if target else []
-    for names in (("kernel", "grid", "block", "kind"), ("kernel", "kind")):
-        key = attrgetter(*names)
-        for place, row in enumerate(left):
-            found = next((other for other in right if key(other) == key(row)), None) if place not in partner else None
-            if found:
-                partner[place] = found
-                right.remove(found)
-    pairs = [Pair(row, partner.get(place)) for place, row in enumerate(left)] + [Pair(None, row) for row in right]
-    order = ("compute", "other", "all")
-    return sorted(pairs, key=lambda pair: -1 if pair.either.kernel else order.index(pair.either.kind))

@@ -16,24 +16,19 @@ import msgspec
 from markupsafe import Markup, escape
 
 from abprof import session, store
-from abprof.builds import folders
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, halvings, search, side
-from abprof.measure import RunContext, look_around, make_plan, run_context
-from abprof.measure.commands import NAME as COMMAND
-from abprof.measure.commands import prepare
-from abprof.measure.discovery import copy_workloads
-from abprof.measure.estimate import epoch_seconds, span
-from abprof.measure.matrix import id_parts
-from abprof.records import UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
+from abprof.measure import Bench, Estimate, Plan, RunContext, look_around
+from abprof.records import COMMAND, LOOKS, UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.records.quantities import plural
+from abprof.records.quantities import plural, span
 from abprof.report import asset, environment, sentences
 from abprof.report.text import code, markdown
 from abprof.sides import Link
 from abprof.store import RUN
 from abprof.system import files as disk
 from abprof.system import processes as proc
+from abprof.system import workload_files
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, headline, stats
 
@@ -239,7 +234,7 @@ def _step(of: Bisection, asks: Mapping[Row, Ask], folder: Path, view: View) -> S
         of.options,
         specs=(base, commit),
         cell=cells,
-        workloads=() if of.options.command else tuple(dict.fromkeys(id_parts(cell)[0] for cell in cells)),
+        workloads=() if of.options.command else tuple(dict.fromkeys(names.id_parts(cell)[0] for cell in cells)),
         runs_dir=str(folder / "steps" / f"{number:02d}"),
     )
     began = time.monotonic()
@@ -295,7 +290,7 @@ def _open(item: CellData, row: Row, ask: Ask) -> bool:
         return True
     values = item.epoch_values(*row.arms)
     identical = any(state.status == "identical" for state in states)
-    return not identical and len(values) < stats.LOOKS[-1] and side(values, ask) is None
+    return not identical and len(values) < LOOKS[-1] and side(values, ask) is None
 
 
 def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
@@ -318,7 +313,7 @@ def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
     doubt = "controls" if counts.get("controls_outside") else ""
     doubt = doubt or next((reason for one in mine for reason in one.reasons if reason in headline.WITHHELD), "")
     if not found:
-        doubt = doubt or ("epochs" if len(values) >= stats.LOOKS[-1] else "budget")
+        doubt = doubt or ("epochs" if len(values) >= LOOKS[-1] else "budget")
     result = "unclear" if doubt or not found else found
     return Answer(result=result, reason=doubt, epochs=interval.epochs if interval else len(values), **numbers)
 
@@ -380,21 +375,21 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     place = look_around(config, view)
     good, bad = _ends(place)
     with (
-        run_context.signals(),
+        proc.signals(),
         proc.no_orphans(),
         tempfile.TemporaryDirectory() as logs,
-        run_context.worktrees(place, f"{place.id}-bisect") as trees,
+        place.worktrees(f"{place.id}-bisect") as trees,
     ):
         if config.command:
-            with run_context.alone(place, view, wait=not place.options.no_wait):
+            with place.alone(view, wait=not place.options.no_wait):
                 began = time.monotonic()  # a command runs once at both ends, to learn which cells it has
-                head = prepare(place, trees, Path(logs), view).head
+                head = Bench.of(place, trees, Path(logs), view).head
                 least = epoch = time.monotonic() - began
         else:
-            head = make_plan(place, trees, Path(logs), view, dry=True).run
-            least, epoch = epoch_seconds(head, peers=False)
-        of = _state(place, good, bad, head, stats.LOOKS[0] * epoch)
-        if (least := stats.LOOKS[0] * least) > (budget := head.options.budget):
+            head = Plan.of(place, trees, Path(logs), view, dry=True).run
+            least, epoch = Estimate(head).epoch(peers=False)
+        of = _state(place, good, bad, head, LOOKS[0] * epoch)
+        if (least := LOOKS[0] * least) > (budget := head.options.budget):
             view.warn(
                 f"a step takes about {span(least)}, --budget allows {span(budget)}: fewer cells, or more --budget"
             )
@@ -406,7 +401,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
         folder.logs.rmdir()
         if not config.command:
             workloads = folder.path.absolute() / _WORKLOADS
-            copy_workloads(Path(trees[0].path).parent / "workloads", workloads)
+            workload_files.copy(Path(trees[0].path).parent / "workloads", workloads)
             options = msgspec.structs.replace(of.options, workloads_from=str(workloads))
             of = msgspec.structs.replace(of, options=options)
     write(folder.path, of)
@@ -440,7 +435,7 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: fl
     inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
     if not place.options.command:
         packages = {name: place.file.package(name) for name in dict.fromkeys(kernels.values())}
-        inputs = {kernel: folders(package) for kernel, package in packages.items()}
+        inputs = {kernel: package.folders for kernel, package in packages.items()}
     own = {"repo": str(place.root), "no_peers": True, "file": None, "rebuild": False, "dry_run": False}
     chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # each step selects cells by `cell` only
     return Bisection(

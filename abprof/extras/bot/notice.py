@@ -21,7 +21,7 @@ from abprof.records.errors import AbprofError
 from abprof.report import Page
 from abprof.report.sentences import VERDICTS, Lacking, lacking
 from abprof.report.text import clean
-from abprof.verdict import headline, waivers
+from abprof.verdict import headline
 
 MOST_BYTES = 1 << 20
 Name = Annotated[str, Meta(max_length=200)]
@@ -172,7 +172,7 @@ def make_notice(run: Run) -> Notice:
     rows = sorted(_rows(run, shown), key=lambda row: (order.index(row.verdict), -abs(row.pct or 0.0)))
     troubles = list(_troubles(shown))
     lack, names = lacking(run)
-    notes = (*run.notes, *(f"waiver: {waivers.describe(one)}" for one in waivers.in_force(run)))
+    notes = (*run.notes, *(f"waiver: {one.line}" for one in run.in_force))
     return Notice(
         schema=3,
         abprof=__version__,

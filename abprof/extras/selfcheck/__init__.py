@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from abprof import session, store
-from abprof.records import Block, Machine, Record, Run
+from abprof.records import LOOKS, Block, Machine, Record, Run
 from abprof.records.options import Options
 from abprof.records.quantities import plural
 from abprof.report import environment
@@ -93,7 +93,7 @@ def _rate(count: int, of: int) -> str:
 CLASSES = (("under 20 us", 20_000.0), ("20 us to 0.3 ms", 300_000.0), ("0.3 ms and longer", float("inf")))
 # (threshold, margin) in per cent; the first is the default of `abprof run`.
 THRESHOLDS = {"cuda": ((1.5, 0.5), (0.5, 0.5), (0.25, 0.25)), "cpu": ((5.0, 5.0), (2.0, 2.0), (1.0, 1.0))}
-GROUP = stats.LOOKS[0]  # epochs of one plain interval
+GROUP = LOOKS[0]  # epochs of one plain interval
 
 
 class Tally(Record, frozen=True, kw_only=True):
@@ -205,7 +205,7 @@ def _pairs(item: CellData) -> Iterable[_Pair]:
 
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
     """Return (verdict, epochs) of the first look with a verdict; without one, `unclear` and the number of epochs."""
-    for look in (look for look in stats.LOOKS if look <= len(values)):
+    for look in (look for look in LOOKS if look <= len(values)):
         verdict = decide(values[:look], threshold, margin)
         if verdict is not None:
             return verdict, look
@@ -234,7 +234,7 @@ def _precision(pairs: Sequence[_Pair]) -> Iterable[Precision]:
     for name, here in _classes([pair for pair in pairs if not pair.inject and len(pair.values) >= GROUP]):
         groups = [p.values[i : i + GROUP] for p in here for i in range(0, len(p.values) - GROUP + 1, GROUP)]
         plain = [stats.student_interval(group, 0.05) for group in groups]
-        looks = [[p.values[:look] for look in stats.LOOKS if look <= len(p.values)] for p in here]
+        looks = [[p.values[:look] for look in LOOKS if look <= len(p.values)] for p in here]
         tried = [[i for i in map(stats.repeated_interval, values) if i is not None] for values in looks]
         last = [stats.repeated_interval(pair.values) for pair in here]
         yield Precision(

@@ -12,6 +12,7 @@ from abprof.system.processes.children import (
     dies_with,
     how_ended,
     no_orphans,
+    signals,
 )
 from abprof.system.processes.forks import ForkServer
 from abprof.system.processes.tools import Program, cuda_tool, foreground, guarded, logged, output, tried, watching
@@ -19,5 +20,5 @@ from abprof.system.processes.worker import Worker, end_all
 
 __all__ = [
     "LOG_LIMIT", "ForkServer", "Program", "Worker", "WorkerDied", "WorkerFault", "WorkerHung", "cuda_tool", "dies_with",
-    "end_all", "foreground", "guarded", "how_ended", "logged", "no_orphans", "output", "tried", "watching",
+    "end_all", "foreground", "guarded", "how_ended", "logged", "no_orphans", "output", "signals", "tried", "watching",
 ]  # fmt: skip

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
@@ -147,6 +148,22 @@ def no_orphans() -> Iterator[None]:
         yield
     finally:
         _kill([process for process in _descendants(os.getpid()) if process.pid not in known])
+
+
+@contextlib.contextmanager
+def signals() -> Iterator[None]:
+    """While the block runs, SIGTERM and SIGHUP raise KeyboardInterrupt, unless they were ignored before (nohup)."""
+
+    def stop(_number: int, _frame: types.FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    handled = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, stop) for number in handled}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Log:
