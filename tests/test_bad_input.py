@@ -63,7 +63,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),
         ("main fast --cell zz/case=a", "--cell: no workload 'zz' in "),
         ("main fast --cell w", "'w': not a cell's id (write it as reports do: WORKLOAD/axis=value"),
-        ("main ~nobody-at-all/x", "unknown ref '~nobody-at-all/x'"),
+        ("main ~no-such-user-here/x", "unknown ref '~no-such-user-here/x'"),
         ("main a/" + "b" * 300, "unknown ref 'a/bbb"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),

@@ -63,7 +63,7 @@ class Lines(View):
 
 
 class Shop:
-    """A workshop, and trees that are not git's. Its builders import torch, or else something as light as LIGHT."""
+    """A worker factory, and trees that are not git's. Its builders import torch, or else something as light as LIGHT."""
 
     def __init__(self, folder: Path, torch: bool = False) -> None:
         self.folder = folder
@@ -198,7 +198,7 @@ UNROLLED = LOADED.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UN
 
 @pytest.mark.slow
 def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
-    """Whatever it is called: nobody but the package knows what its build() reads."""
+    """A file of any name counts: only the package knows what its build() reads."""
     tree = shop.tree("base", {**TINY, "kernels/tiny/__init__.py": UNROLLED})
 
     def made(**env: str) -> Build:

@@ -125,8 +125,8 @@ def causes(home: Path, direction: str) -> set[str]:
     (folder,) = (path for path in (home / "abprof-demo" / "runs").iterdir() if path.is_dir())
     run: dict[str, Any] = json.loads((folder / "run.json").read_bytes())
     cells = {cell["id"] for cell in run["cells"] if cell["params"]["direction"] == direction}
-    told = [row["causes"] or () for row in run["comparisons"] if row["from"] == "base" and row["cell"] in cells]
-    return {cause["text"] for each in told for cause in each}
+    lists = [row["causes"] or () for row in run["comparisons"] if row["from"] == "base" and row["cell"] in cells]
+    return {cause["text"] for each in lists for cause in each}
 
 
 def verdicts(home: Path) -> dict[tuple[str, str], set[str]]:

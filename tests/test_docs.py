@@ -126,9 +126,9 @@ def test_every_verb_explains_itself(lab: Lab, verb: str) -> None:
 
 
 def test_exit_codes_are_those_of_the_code() -> None:
-    told = re.search(r"Exit codes: (.*?)\n\n", README, re.S)
-    assert told
-    numbers = [int(part.split()[0]) for part in re.split(r";\s*", told[1])]
+    section = re.search(r"Exit codes: (.*?)\n\n", README, re.S)
+    assert section
+    numbers = [int(part.split()[0]) for part in re.split(r";\s*", section[1])]
     assert numbers == [code.value for code in Exit]
 
 
@@ -182,11 +182,11 @@ def test_installing_replaces_nothing() -> None:
     assert {"torch", "triton"} <= set(bounds)
     for item in bounds.values():
         assert re.fullmatch(r"[\w-]+>=[\d.]+", item.strip()), item
-    told = re.search(r"requires lower bounds.*?(?=\n\n)", README, re.S)
-    assert told
-    versions = re.findall(r"torch (\d+\.\d+)", told[0])
+    section = re.search(r"requires lower bounds.*?(?=\n\n)", README, re.S)
+    assert section
+    versions = re.findall(r"torch (\d+\.\d+)", section[0])
     assert versions
-    assert bounds["torch"] == f"torch>={min(versions, key=lambda told: int(told.partition('.')[2]))}", (
+    assert bounds["torch"] == f"torch>={min(versions, key=lambda version: int(version.partition('.')[2]))}", (
         "the oldest that is said to be tested"
     )
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulated.lab import TIMEOUT, Lab
-from tests.simulated.processes import alive, noted, told
+from tests.simulated.processes import alive, noted, thread_states
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
@@ -29,7 +29,7 @@ def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds
     end = time.monotonic() + seconds
     while not what():
         assert process.poll() is None, (process.returncode, process.communicate())
-        assert time.monotonic() < end, f"it never happened\n{told(process.pid)}"
+        assert time.monotonic() < end, f"it never happened\n{thread_states(process.pid)}"
         time.sleep(0.05)
 
 

@@ -16,8 +16,7 @@ import pytest
 
 from abprof.extras.nightly import read_history
 from tests.simulated.lab import Lab, Result
-from tests.simulated.processes import stopped
-from tests.simulated.processes import told as waits_in
+from tests.simulated.processes import stopped, thread_states
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}})
@@ -136,7 +135,7 @@ def _wait(what: Any, process: subprocess.Popen[str], seconds: float = 240) -> No
         if process.poll() is not None:  # it may have got there and ended between two looks
             assert what(), process.communicate()
             return
-        assert time.monotonic() < end, f"never\n{waits_in(process.pid)}"
+        assert time.monotonic() < end, f"never\n{thread_states(process.pid)}"
         time.sleep(0.02)
 
 

@@ -78,9 +78,9 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
     assert "| twice | tiny.so | false | 3 | 5 |" in text
     assert "Sampled by perf" in (result.folder / "report.html").read_text()
     assert not list(result.folder.rglob("perf.data*"))
-    told = [line.split() for line in (fake / "calls").read_text().splitlines()]
-    assert told[0][:5] == ["record", "-F", str(first.hz), "-B", "-N"]
-    assert told[1][-2:] == ["-F", "event,ip,sym,dso"]
+    commands = [line.split() for line in (fake / "calls").read_text().splitlines()]
+    assert commands[0][:5] == ["record", "-F", str(first.hz), "-B", "-N"]
+    assert commands[1][-2:] == ["-F", "event,ip,sym,dso"]
 
 
 def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: Path) -> None:

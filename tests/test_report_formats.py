@@ -13,7 +13,7 @@ import pytest
 from abprof.cli import run_command_line
 from abprof.report import FORMATS, legacy, rendered
 from abprof.report.terminal import compare
-from abprof.system import checksummed as sealed
+from abprof.system import checksummed
 
 from . import declared, runs
 
@@ -258,7 +258,7 @@ def spoil(folder: Path, lost: str) -> None:
     first, rest = rounds.split(b"\n", 1)
     block = {key: value for key, value in json.loads(first).items() if key != "sum"}
     block["rounds"][0][0][3] = 0.25
-    infinite = sealed.seal(json.dumps(block, separators=(",", ":")).replace("0.25", "1e999", 1).encode())
+    infinite = checksummed.seal(json.dumps(block, separators=(",", ":")).replace("0.25", "1e999", 1).encode())
     spoilt = {"rounds": b"", "half a line": rounds[:-200], "a turn": infinite + rest}
     (folder / "rounds.jsonl").write_bytes(spoilt.get(lost, rounds))
 

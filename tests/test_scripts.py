@@ -208,8 +208,8 @@ def test_flagged_rows_come_first_and_arms_that_did_not_run_are_left_out(tmp_path
     assert text.count("look ladder") == 4
     crashed = next(cell for cell in run.cells if "sparsity_ratio=0.1,q_block_size=64" in cell.id)
     assert [line.split()[2] for line in text.splitlines() if crashed.id in line] == ["base"]
-    assert text.count("beside dense") == 6
-    assert "beside\n" in text, "one side alone has nothing beside it"
+    assert text.count("compare dense") == 6
+    assert "compare\n" in text, "one side alone has nothing beside it"
 
 
 @pytest.mark.parametrize(("name", "tool"), [("nvtx_analysis.sh", "nsys"), ("ncu_analysis.sh", "ncu")])
@@ -227,10 +227,10 @@ def test_without_the_tool_a_line_says_so(name: str, tool: str, tmp_path: Path, t
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--frames"], "no option --frames"),
+        (["--frames"], "unknown option --frames"),
         (["--out"], "--out needs a value"),
         (["--repo", "/nowhere/at/all"], "no such folder: /nowhere/at/all"),
-        (["no such cell"], "no cell has no such cell in its id"),
+        (["no such cell"], "no cell id contains no such cell"),
     ],
 )
 def test_a_script_refuses_what_it_does_not_know(args: list[str], said: str, tmp_path: Path, tools: Path) -> None:

@@ -16,7 +16,7 @@ from abprof.records.quantities import percent, plural
 from abprof.records.visible import visible
 
 if TYPE_CHECKING:
-    from abprof.measure.discovery import Survey
+    from abprof.measure.discovery import Discovered
     from abprof.records import Options
 
 
@@ -73,7 +73,7 @@ def list_(**values: Any) -> int:
     root = Path(repo.open_repository(Path(values["repo"]), cache=cache).path)
     file = read_file(root) or File()
     options = options_from(["."], values).under(file)
-    found = _survey(root, options, cache)
+    found = _discover(root, options, cache)
     python = (path.relative_to(root / "kernels").parts[0] for path in (root / "kernels").rglob("*.py"))
     named = {name.removesuffix(".py") for name in python if not name.startswith(("_", "."))}
     kernels = sorted({name for name in named if not missing(root, file.package(name))} | set(file.kernels))
@@ -96,10 +96,10 @@ def list_(**values: Any) -> int:
     return Exit.OK
 
 
-def _survey(root: Path, options: Options, cache: Path) -> Survey:
+def _discover(root: Path, options: Options, cache: Path) -> Discovered:
     from abprof import devices
     from abprof.builds import WorkerFactory
-    from abprof.measure.discovery import find_workloads, survey
+    from abprof.measure.discovery import discover, find_workloads
     from abprof.system import processes
 
     chosen = devices.choose(options.device)
@@ -107,8 +107,8 @@ def _survey(root: Path, options: Options, cache: Path) -> Survey:
     files = find_workloads(root / (folder or "workloads"), options.workloads)
     with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
         factory = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch), files)
-        with factory.alone("survey") as worker:
-            return survey(worker, factory, options, chosen.kind)
+        with factory.alone("discovery") as worker:
+            return discover(worker, factory, options, chosen.kind)
 
 
 @app.command("doctor", short_help="Report what this machine can measure.")

@@ -27,7 +27,7 @@ _SCREEN = 200  # most cases of one request, which stays well under a pipe's size
 
 
 @dataclass(frozen=True)
-class Survey:
+class Discovered:
     """The workloads and cells of a run."""
 
     ready: wire.Ready
@@ -139,7 +139,7 @@ def workloads_differ(place: RunContext, trees: Sequence[Checkout], source: Path)
     ]
 
 
-def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -> Survey:
+def discover(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -> Discovered:
     """Return the workloads and cells of a new run on a device of `kind`. A workload that raises becomes a broken cell.
 
     Raises AbprofError if the worker cannot start, for an unknown preset or axis, and for an empty matrix.
@@ -192,11 +192,11 @@ def survey(worker: Worker, factory: WorkerFactory, config: Options, kind: str) -
     ghosts = [Cell(id=id, workload=id[:-1], kernel="", suite=id[:-1], params={}) for id in lost]
     lost_loads = [Workload(name=n, kernel="", suite=n, axes=(), judge="wall") for n in broken if n not in wanted]
     empty = tuple(name for name, points in cases.items() if not points)
-    return Survey(ready, (*loads, *lost_loads), (*chosen, *ghosts), lost, empty)
+    return Discovered(ready, (*loads, *lost_loads), (*chosen, *ghosts), lost, empty)
 
 
-def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Survey:
-    """Return the survey of a continued run, with `cells` only. `digest`: SHA-256 of the workloads as they are now.
+def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Discovered:
+    """Return the cells of a continued run, with `cells` only. `digest`: SHA-256 of the workloads as they are now.
 
     Raises AbprofError if the workloads or the worker's `versions` have changed.
     """
@@ -213,7 +213,7 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
         now = ready.versions.get(name, "not there")
         if now != version:
             raise AbprofError(f"{name} was {version} in the run and is {now} now", advice="start a new run")
-    return Survey(ready, run.workloads, cells, {})
+    return Discovered(ready, run.workloads, cells, {})
 
 
 def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str) -> Toolchain:
@@ -244,7 +244,7 @@ def ceilings(worker: Worker, timeout: float) -> Ceilings:
     why_not = (
         ""
         if best.tflops and best.gbps
-        else "they could not be measured, or the device had no free memory (logs/survey.log)"
+        else "they could not be measured, or the device had no free memory (logs/discovery.log)"
     )
     return replace(best, why_not=why_not)
 
@@ -266,7 +266,7 @@ def _failure(error: WorkerFault | WorkerDied, file: str) -> Failure:
     status: Status = "timeout" if isinstance(error, WorkerHung) else "crash"
     no_module = error.reason.startswith(("ModuleNotFoundError: No module named ", "ImportError: No module named "))
     own = isinstance(error, WorkerFault) and error.status == "crash" and not no_module
-    return Failure(status=status, reason=error.reason, log="survey.log", at=Path(file).name if own else "")
+    return Failure(status=status, reason=error.reason, log="discovery.log", at=Path(file).name if own else "")
 
 
 def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:

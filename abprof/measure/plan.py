@@ -118,7 +118,7 @@ def make_plan(
     source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
     factory = _factory(place, trees, files, logs)
     factory.forks.start(factory.argv("base"), at_once=not dry)
-    found, chains, ceilings = _surveyed(place, factory, digest, continued, dry=dry)
+    found, chains, ceilings = _discovered(place, factory, digest, continued, dry=dry)
     factory, notes = _contained(place, factory, chains, dry=dry)
     if not (continued and continued.part):
         for line in (*place.notes, *notes):
@@ -175,23 +175,23 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
     return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared))
 
 
-def _surveyed(
+def _discovered(
     place: RunContext, factory: WorkerFactory, digest: str, continued: Continued | None, *, dry: bool
-) -> tuple[discovery.Survey, dict[str, Toolchain], Ceilings | None]:
+) -> tuple[discovery.Discovered, dict[str, Toolchain], Ceilings | None]:
     """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here)."""
     options, kind, ceilings = place.options, place.device.kind, continued.run.ceilings if continued else None
     chains: dict[tuple[str, ...], Toolchain] = {}
-    with factory.alone("survey", forked=True) as worker:
+    with factory.alone("discovery", forked=True) as worker:
         if continued:
             found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
-            found = discovery.survey(worker, factory, options, kind)
+            found = discovery.discover(worker, factory, options, kind)
         chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind)
         if not (ceilings or dry or options.executor):
             ceilings = discovery.ceilings(worker, options.timeout)
     for side, argv in factory.workers.items():
         if tuple(argv) not in chains:
-            with factory.alone("survey", side) as worker:
+            with factory.alone("discovery", side) as worker:
                 ready = discovery.start(worker, factory)
                 chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind)
     return found, {side: chains[tuple(argv)] for side, argv in factory.workers.items()}, ceilings
@@ -222,7 +222,7 @@ def _require_cupti(where: str, workers: Mapping[str, Sequence[str]], chains: Map
             raise AbprofError(f"cupti-python is not installed for {side}", where=where, advice=advice)
 
 
-def _head(place: RunContext, factory: WorkerFactory, found: discovery.Survey, workloads_from: str) -> Run:
+def _head(place: RunContext, factory: WorkerFactory, found: discovery.Discovered, workloads_from: str) -> Run:
     """Return the header of a new run, with all options that a rerun needs to start the same workers."""
     config, kind, folder = place.options, place.device.kind, place.options.workloads_from
     options = msgspec.structs.replace(

@@ -149,7 +149,7 @@ def test_a_culprit_that_its_parent_does_not_confirm_is_in_doubt() -> None:
 
 
 def test_a_creep_of_many_small_steps_names_no_culprit() -> None:
-    """None of them is slower than its parent by what is looked for: what the steps lead to is told as in doubt."""
+    """None of them is slower than its parent by what is looked for: the result of the steps is reported as doubtful."""
     world, bad = line(slips(8, dict.fromkeys(range(1, 9), 0.5)))
     assert {finding.kind for finding in world.findings(bad)} == {"doubtful"}
 

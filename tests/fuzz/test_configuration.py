@@ -10,7 +10,7 @@ import pytest
 from abprof.records.errors import AbprofError
 from abprof.system import config_file as abprof_toml
 from abprof.system import waiver_file
-from tests.fuzz.asked import one_clear_line
+from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, hunt, many
 
 TOML = """

@@ -11,7 +11,7 @@ from abprof.extras.bot import encode
 from abprof.extras.bot.notice import MOST_BYTES
 from abprof.records.errors import Exit
 from tests import notices, runs
-from tests.fuzz.asked import Asker, asker
+from tests.fuzz.commands import Asker, asker
 from tests.fuzz.mutations import DEEP, RAW, fewest, hunt, texts_of
 from tests.github_server import REPO, unused_address
 

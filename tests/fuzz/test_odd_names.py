@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.fuzz.asked import steering
+from tests.fuzz.commands import steering
 from tests.fuzz.test_odd_texts import whole
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload

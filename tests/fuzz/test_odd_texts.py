@@ -227,7 +227,7 @@ def test_odd_words_change_no_shape(which: str, kind: str, examples: int) -> None
 
 
 def same(found: Any, wanted: Any) -> None:
-    """They are the same; where not, the first difference is what is told."""
+    """Assert that both are equal; report the first difference."""
     if isinstance(wanted, list) and found != wanted:
         place = next((n for n, (one, other) in enumerate(zip(found, wanted, strict=False)) if one != other), -1)
         raise AssertionError(

@@ -9,7 +9,7 @@ import pytest
 
 from abprof.evidence import probes
 from abprof.records.errors import AbprofError
-from tests.fuzz.asked import Asker, asker
+from tests.fuzz.commands import Asker, asker
 from tests.fuzz.mutations import bytes_of, few, hunt, many, texts_of
 from tests.ncu import recorded
 

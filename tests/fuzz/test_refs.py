@@ -11,7 +11,7 @@ from abprof import sides as repo
 from abprof.records import names
 from abprof.records.errors import AbprofError
 from abprof.sides import Repository
-from tests.fuzz.asked import one_clear_line
+from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import hunt, many
 from tests.gitrepo import GitRepo, make_repo
 

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from abprof.records import Arm, Artefact, Block, Finding, Kernel, Machine, Placed, Proof, Run, Touched
 from abprof.records.errors import AbprofError
 from abprof.store import runfolder
-from abprof.system import checksummed as sealed
+from abprof.system import checksummed
 from tests import declared, runs
 from tests.fuzz import rich
-from tests.fuzz.asked import Asker, asker, one_clear_line
+from tests.fuzz.commands import Asker, asker, one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, values_of
 
 __all__ = ["asker"]
 LOADED = Artefact(kind="module", name="a", path="/a", sha256="0")
-TOLD = [
+EVIDENCE_RECORDS = [
     Finding(proof=Proof(epoch=9, side="base", kernel="ffa", ok=True, artefacts=(LOADED,))),
     Finding(kernel=Kernel(side="base", package="ffa", name="k", kind="triton", key="k0")),
     Finding(touched=Touched(path="/a", how="changed", moment="in epoch 2")),
@@ -32,13 +32,13 @@ TOLD = [
 
 
 def plain(record: msgspec.Struct) -> Any:
-    return json.loads(sealed.text(record))
+    return json.loads(checksummed.text(record))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = runs.write(tmp_path / "runs", runs.run())
-    (made / "evidence.jsonl").write_bytes(b"".join(map(sealed.line, TOLD)))
+    (made / "evidence.jsonl").write_bytes(b"".join(map(checksummed.line, EVIDENCE_RECORDS)))
     return made
 
 
@@ -52,7 +52,7 @@ def read(folder: Path) -> None:
     assert isinstance(run, Run)
     assert all(isinstance(block, Block) for block in blocks)
     assert all("\n" not in note for note in notes)
-    sealed.text(run)
+    checksummed.text(run)
 
 
 @many
@@ -81,7 +81,7 @@ def test_a_report_of_any_values_ends_well(folder: Path, asker: Asker, name: str,
             (place / name).write_bytes(json.dumps(document).encode())
         else:
             (place / name).write_bytes(
-                b"".join(sealed.seal(json.dumps(one, separators=(",", ":")).encode()) for one in document)
+                b"".join(checksummed.seal(json.dumps(one, separators=(",", ":")).encode()) for one in document)
             )
         asker("report", place)
         asker("report", place, "--format", "artifact")

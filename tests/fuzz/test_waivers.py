@@ -15,7 +15,7 @@ from abprof.records.errors import AbprofError
 from abprof.system import waiver_file
 from abprof.verdict import waivers
 from tests import notices, runs
-from tests.fuzz.asked import one_clear_line
+from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import hunt, many
 from tests.fuzz.test_configuration import WAIVERS
 from tests.fuzz.test_odd_texts import ODD

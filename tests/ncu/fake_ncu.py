@@ -45,8 +45,8 @@ def main(words: list[str]) -> int:
 
 
 def mode() -> str:
-    told = os.environ.get("FAKE_NCU", "")
-    return Path(told).read_text() if told.startswith("/") else told
+    setting = os.environ.get("FAKE_NCU", "")
+    return Path(setting).read_text() if setting.startswith("/") else setting
 
 
 def read(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -112,7 +112,7 @@ def record(options: dict[str, str], program: list[str]) -> int:
 
 
 def show(options: dict[str, str]) -> int:
-    """The raw page. Without LC_ALL=C or base units it is one that nobody can read: they must have been asked for."""
+    """The raw page. Without LC_ALL=C or base units it is unreadable: abprof must set both."""
     assert options == {**options, "--csv": "", "--page": "raw", "--print-units": "base"}, options
     assert os.environ["LC_ALL"] == "C"
     kept = json.loads(Path(options["--import"]).read_bytes()[4:])

@@ -93,7 +93,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], words: list[str], line: str
 ) -> None:
     assert run_command_line(["memory", "--from", str(RAW), *words]) == Exit.CANNOT_RUN
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert line in told.err
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert line in printed.err
+    assert printed.err.count("\n") == 1

@@ -62,7 +62,7 @@ class Cluster:
         return [pid for pid in _processes(self._mark(name)) if word in _command(pid)]
 
     def free(self) -> bool:
-        """Whether every device of every node is nobody's."""
+        """Whether every device of every node is free."""
         code = "import ray; ray.init('auto', log_to_driver=False, logging_level='ERROR'); "
         code += "a, t = ray.available_resources(), ray.cluster_resources(); "
         code += "print(a.get('abprof') == t.get('abprof') and a.get('CPU') == t.get('CPU'))"

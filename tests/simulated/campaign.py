@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.simulated import promises
+from tests.simulated.disturbances import LONGEST, SHARD_TROUBLES, TROUBLES, Moment
 from tests.simulated.faults import gone
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import SPOIL, STATUS, Fault, Noise, Scenario, Time, Workload
-from tests.simulated.trouble import LONGEST, SHARD_TROUBLES, TROUBLES, Moment
 
 TRUTH = {"w/case=like": "same", "w/case=slow": "slower", "w/case=fast": "faster", "w/case=alike": "same"}
 _FACTORS = {"w/case=slow": 1.1, "w/case=fast": 0.9}
@@ -53,12 +53,12 @@ class Round:
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What abprof is asked."""
+        """The command line."""
         return _SPREAD_COMMAND if self.number >= SPREAD else COMMAND
 
     @property
-    def told(self) -> str:
-        """In a line, for a report."""
+    def summary(self) -> str:
+        """One line for a report."""
         what = [
             f"{f.do} at {f.verb} of {f.side} {f.cell}"
             + (f" on {f.device}" if f.device != "*" else "")
@@ -117,7 +117,7 @@ def _fault(rng: random.Random) -> Fault:
 def play(round_: Round, folder: Path) -> list[str]:
     """Play the round in a fresh laboratory. The promises that were broken, each in a line."""
     lab = Lab(folder, _scenario(round_))
-    return promises.of_a_round(lab, _played(lab, round_), f"round {round_.number}: {round_.told}")
+    return promises.of_a_round(lab, _played(lab, round_), f"round {round_.number}: {round_.summary}")
 
 
 def _played(lab: Lab, round_: Round) -> Iterator[str]:

@@ -23,7 +23,7 @@ from abprof.records import Comparison, Run
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.simulated import warm
 from tests.simulated.client import WORKER
-from tests.simulated.processes import alive, noted, show, told
+from tests.simulated.processes import alive, noted, show, thread_states
 from tests.simulated.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -142,7 +142,7 @@ class Lab:
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            threads = told(process.pid)
+            threads = thread_states(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             raise AssertionError(f"abprof did not end in {seconds} s\n{threads}\n{out}\n{err}") from None

@@ -97,7 +97,7 @@ def _once(run: Run, blocks: list[Block]) -> Iterator[str]:
 
 def _planned(run: Run, kept: list[Block]) -> list[list[Block]]:
     """The blocks of one plan each: a run's on one device, or a shard's of cells that no earlier one had measured. What a later
-    one adds the verdicts of all devices asked for, and when they were asked is not told."""
+    one adds the verdicts of all devices asked for, and the time of the look-up is left out."""
     if not run.machines:
         return [kept] if kept else []
     first: dict[str, int] = {}

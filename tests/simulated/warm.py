@@ -25,7 +25,7 @@ from pathlib import Path
 
 from abprof.builds.worker_factory import ForkServers
 from abprof.system.processes import ForkServer
-from tests.simulated.processes import show, told
+from tests.simulated.processes import show, thread_states
 
 _LONGEST = 1 << 17  # bytes of a request
 
@@ -56,7 +56,7 @@ def abprof(argv: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: floa
 
 
 def _read(pipes: Mapping[str, int], end: float) -> dict[str, bytes]:
-    """All that comes through these pipes. Past `end` the process is killed, and its number told as 0."""
+    """Read these pipes to their end. After `end` kill the process and report PID 0."""
     said = dict.fromkeys(pipes, b"")
     with selectors.DefaultSelector() as waiting:
         for name, pipe in pipes.items():
@@ -70,7 +70,7 @@ def _read(pipes: Mapping[str, int], end: float) -> dict[str, bytes]:
                     os.close(key.fd)
             if time.monotonic() > end and said["status"]:
                 pid = int(said["status"].split()[0])
-                threads = told(pid).encode()
+                threads = thread_states(pid).encode()
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
                 for key in list(waiting.get_map().values()):

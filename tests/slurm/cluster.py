@@ -94,7 +94,7 @@ class Cluster:
     def lose(self, node: str) -> None:
         """A node dies: its slurmd and everything that it runs, with -9."""
         there = self._of(node)
-        for deed in (psutil.Process.suspend, psutil.Process.kill):  # at once: nobody is left to tell how another ended
+        for deed in (psutil.Process.suspend, psutil.Process.kill):  # at once: none reports how another ended
             for process in there:
                 with suppress(psutil.NoSuchProcess):
                     deed(process)

@@ -32,8 +32,8 @@ def profile(arm: str, /, *kernels: dict[str, float], **fields: Any) -> Profile:
         )
         for i, of in enumerate(kernels)
     )
-    told = {"cell": CELL, "arm": arm, "purpose": "profile", "warmup": 1, "runs": 2, "kernels": made}
-    return Profile(**(told | fields))
+    usual = {"cell": CELL, "arm": arm, "purpose": "profile", "warmup": 1, "runs": 2, "kernels": made}
+    return Profile(**(usual | fields))
 
 
 def judged(before: dict[str, float], after: dict[str, float], pct: float = 30.0, **fields: Any) -> Comparison:

@@ -369,7 +369,7 @@ def test_a_peer_is_named_and_a_workload_without_names_costs_the_pass_nothing(ben
 def test_a_foreground_run_reports_in_a_file_and_is_not_marked_on_a_cpu(recorder: Recorder, tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(WORKLOAD)
     start = wire.Start("cpu", "base", None, {"good": str(tmp_path / "good.py")}, str(tmp_path))
-    reported = tmp_path / "told.json"
+    reported = tmp_path / "profile.json"
     job = wire.Foreground(start, wire.Open("good", {"n": 4}, "base", peer="torch", seed=1), 1, 2, str(reported))
     (tmp_path / "job.json").write_bytes(wire.dump(wire.pack(job)))
     assert main.foreground(tmp_path / "job.json") == 0

@@ -1,4 +1,4 @@
-"""Variants of one side against each other and peers against every side: verdicts by the sides' rules, families of their own."""
+"""Secondary comparisons, of variants with each other and peers with sides: the same rules, and families of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ladder(*, sides: tuple[str, ...] = ("base",), steps: tuple[str, ...] = STEPS
 
 
 def climbed(sides: tuple[str, ...] = ("base",), count: int = 4) -> list[Block]:
-    """`fast` takes 1/1.08 of the plain variant's time, `even` the same time, `wild` nobody knows."""
+    """`fast` takes 1/1.08 of the plain variant's time, `even` takes the same time, `wild` a random time."""
     made = []
     for epoch in range(count):
         noise, wild = QUIET[epoch % 4], WILD[epoch % 4]

@@ -1,4 +1,4 @@
-"""The end of output.txt: the seeds' case blocks, and last their warnings, for both directions, with our verdict."""
+"""The log footer: output.txt ends with the suites' case blocks and warnings, for both directions, and abprof's verdicts."""
 
 from __future__ import annotations
 
