@@ -52,7 +52,7 @@ def light(folder: Path) -> Path:
 
 
 class Lines(View):
-    """Collects what builders print."""
+    """Collects the builders' output."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__(quiet=True)
@@ -108,7 +108,7 @@ class Shop:
     def build(
         self, tree: Checkout, package: str = "tiny", *, rebuild: bool = False, cells: tuple[Cell, ...] | None = None
     ) -> Build:
-        """What came of it. The cell is tried too, where there is torch to make its inputs."""
+        """Return the result. With torch it also calls the cell."""
         job = Job(tree, Package(name=package), self.cells if cells is None else cells)
         (made,) = build_packages(self.shop, [job], Lines(self.lines), gpu=False, rebuild=rebuild)
         return made
@@ -139,7 +139,7 @@ def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(torch_shop: 
     assert torch_shop.identical([first, msgspec.structs.replace(again, side="target")], Package(name="tiny"))
     rebuilt = torch_shop.build(torch_shop.tree("base", TINY), rebuild=True)
     assert not rebuilt.cached
-    assert rebuilt.path != first.path  # whoever still uses the first keeps it
+    assert rebuilt.path != first.path  # users of the first build keep it
     assert Path(first.path).exists()
 
 

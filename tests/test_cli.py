@@ -1,4 +1,4 @@
-"""The command line: its verbs, its sugar, what goes to which stream, and how soon it answers."""
+"""The command line: verbs, short forms, standard output and error, and its start time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FULL, CAUSAL = (f"dense/seqlen=8192,mask_type={mask},direction=fwd" for mask in 
 PLAIN = Scenario(
     workloads={"dense": LOAD}, times=[Time(ns=20e6), Time(factor=1.3, cell="*mask_type=causal*", side="target")]
 )
-# What a verb needs besides the command line itself, and its help must not wait for.
+# Modules that verbs import late: --help must not load them.
 HEAVY = ("torch", "triton", "numpy", "pandas", "scipy", "jinja2", "git", "pynvml")
 
 
@@ -157,8 +157,8 @@ ODD = Scenario(
 )
 
 
-def test_what_is_not_as_it_should_be_is_told_before_anything_is_measured(tmp_path: Path) -> None:
-    """A workload that is broken, with its reason, one without a cell, and a package that is a single file."""
+def test_list_and_dry_run_show_broken_workloads(tmp_path: Path) -> None:
+    """A broken workload with its reason, a workload without a cell, and a package that is a single file."""
     odd = Lab(tmp_path, ODD)
     odd.repo.write({"kernels/add.py": "", "kernels/_shared.py": "", "kernels/include/add.h": ""})
     listed = odd.command(*at(odd, "list"))

@@ -29,7 +29,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def planned(lab: Lab, *args: str, repo: Path | None = None) -> dict[str, Any]:
-    """What a dry run says."""
+    """Return a dry run's output."""
     places = ["--repo", str(repo or lab.repo.path), "--device", "simulated"]
     return loose(lab.command("main", "fast", "--dry-run", "--json", *places, *args))
 
@@ -106,7 +106,7 @@ def test_a_bad_value_from_the_environment_names_the_variable(
     assert done.err.splitlines()[-1].startswith(f"abprof: {says}")
     option = "--" + variable.removeprefix("ABPROF_").lower()
     given = {"--threshold": "2", "--timeout": "9s", "--seed": "1", "--preset": "small"}.get(option)
-    if given:  # the command line wins, and what stands in the variable no longer matters
+    if given:  # the command line wins over the variable
         assert lab.command("main", "fast", "--json", "--dry-run", option, given).code == 0
 
 
@@ -155,7 +155,7 @@ def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None
 
 
 def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the preset, which decides what is measured, nor the budget, and not even its mistakes."""
+    """A change of the working tree's file has no effect: preset, budget and mistakes."""
     lab.repo.commit("all of it", {"abprof.toml": '[defaults]\npreset = "default"\nbudget = "7m"\n'})
     lab.repo.checkout("fast")
     lab.repo.commit("little", {"abprof.toml": '[defaults]\npreset = "small"\nbudget = "1s"\n'})
@@ -194,7 +194,7 @@ def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
 
 
 def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab) -> None:
-    """One file serves runs of one, two and three sides; what can never be a side is refused in any of them."""
+    """One file serves runs of one, two and three sides; an impossible side is an error in each."""
     lab.repo.write(
         {"abprof.toml": f'[python]\ntarget = "{sys.executable}"\ntarget2 = "/no/python"\ntarget17 = "nothing"\n'}
     )

@@ -116,7 +116,7 @@ def command(*args: str, cwd: Path, cache: Path | None = None) -> subprocess.Comp
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's commits have the same content whenever it is made: what is compiled for one run is there for the other."""
+    """The demo's commits always have the same content: both tests share compiled kernels."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -143,7 +143,7 @@ def verdicts(home: Path) -> dict[tuple[str, str], set[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_exactly_what_was_planted_is_found(tmp_path: Path, cache: Path) -> None:
-    """With time enough, so that a busy machine only takes longer; eight epochs are plenty for what was planted."""
+    """Without a tight budget: a busy machine only takes longer. Eight epochs decide the planted changes."""
     done = command("-c", PATIENT, cwd=tmp_path, cache=cache)
     assert done.returncode == 0, done.stderr
     named = causes(tmp_path, "bwd")

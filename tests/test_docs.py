@@ -1,4 +1,4 @@
-"""What the pages say is so: the commands of README and docs/CLI.md are run, links lead somewhere, tables agree with the code."""
+"""The docs are true: commands of README and docs/CLI.md run, links have targets, tables agree with the code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-define
 
 
 def blocks(text: str) -> list[str]:
-    """Lines of the fenced blocks that name no language: what a person types."""
+    """Return the lines of fenced blocks without a language: commands that a user types."""
     return [line for block in re.findall(r"^```\n(.*?)^```$", text, re.M | re.S) for line in block.splitlines() if line]
 
 
@@ -156,7 +156,7 @@ def test_every_page_is_reachable_from_readme() -> None:
 
 
 def test_pages_that_the_code_names_exist() -> None:
-    """An error's advice, or a comment, that sends somebody to a page that is not there."""
+    """No advice or comment names a page that does not exist."""
     named = {
         (file, page)
         for file in (*(ROOT / "abprof").rglob("*.py"), *(ROOT / "templates").rglob("*.*"))
@@ -176,7 +176,7 @@ def test_no_page_holds_a_path_of_one_machine(page: Path) -> None:
 
 
 def test_installing_replaces_nothing() -> None:
-    """Lower bounds only: whoever has an older or newer torch keeps it."""
+    """Only lower bounds: an installed older or newer torch stays."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     bounds = {re.split(r"[<>=!~ ;]", item)[0]: item.split(";")[0] for item in project["dependencies"]}
     assert {"torch", "triton"} <= set(bounds)

@@ -1,4 +1,4 @@
-"""Runs that are interrupted, killed, or started twice: the report is written, and what is left is tidied up."""
+"""Runs that are interrupted, killed or started twice: abprof writes the report and removes leftovers."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_killed_and_tidied_up_by_the_next_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_resumed(tmp_path: Path, number: signal.Signals) -> None:
-    """What was measured stays, byte for byte; the rest follows, in later epochs, until all is decided."""
+    """Earlier measurements stay, byte for byte; later epochs decide the rest."""
     lab = Lab(tmp_path, LONG)
     process = lab.start("main", "fast")
     wait_for(lambda: blocks(lab) >= 4, process)

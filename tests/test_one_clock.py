@@ -1,4 +1,4 @@
-"""Times at one clock: when a cell is judged so, and what a clock that wandered may say (abprof/verdict/cells.py)."""
+"""Times rescaled to one clock: when abprof judges them, with a wandering clock (abprof/verdict/cells.py)."""
 
 from __future__ import annotations
 

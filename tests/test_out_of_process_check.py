@@ -15,7 +15,7 @@ from tests.tinyrepo import PACKAGE, Done, abprof_afresh, source, tiny_repo
 
 __all__ = ["new_lab"]
 WRONG = source(100).replace("2.0f", "3.0f")
-# Whatever judges in its process says yes from now on.
+# From now on every check in this process succeeds.
 PATCHED_CHECK = """
 import gc as _gc, types as _types
 import abprof.kit as _kit
@@ -78,7 +78,7 @@ def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
     assert result.run.status == "complete"
 
 
-def test_inside_nobody_is_asked(new_lab: NewLab) -> None:
+def test_the_inside_check_starts_no_other_process(new_lab: NewLab) -> None:
     asked = Scenario(workloads={"w": load(["kept"])}, faults=[broken("wrong", "kept", verb="hand")])
     result = new_lab(asked).abprof("main", "fast")
     assert result.status("w/case=kept", "target") == ("ok", "")
@@ -117,7 +117,7 @@ def test_what_deceives_its_own_process(tmp_path: Path, files: dict[str, str], re
 
 @pytest.mark.slow
 def test_honest_code_passes_and_the_deceit_is_real(tmp_path: Path) -> None:
-    """The same patched check passes inside; and what is honest passes outside, where a second side is slower."""
+    """The patched check passes in its own process; honest code passes out of process, with a slower second side."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     files = {"kernels/tiny/__init__.py": PATCHED_CHECK + PACKAGE, "kernels/tiny/tiny.c": WRONG}

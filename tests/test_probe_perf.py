@@ -1,4 +1,4 @@
-"""--probe perf: what is read of perf's lines, what is said where it is not permitted, and both sides beside each other."""
+"""--probe perf: parsing of perf's lines, the message without permission, and both sides in one table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Consider adjusting /proc/sys/kernel/perf_event_paranoid setting to open
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a perf that comes first on PATH; `1` is what it saw when it first looked, `others` later."""
+    """A folder with a simulated perf first on PATH; `1` is its first recording, `others` the later ones."""
     folder = tmp_path / "fake"
     folder.mkdir()
     (folder / "perf").write_text(FAKE)

@@ -15,7 +15,7 @@ from tests.wheels import only, wheel
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # many workers that import torch
 QUICK = ("--quick", "--device", "cpu", "--no-peers", "--json")
 CELL = "tiny/n=4096"
-# What real packages do: ask for their own version, import by their real name, bring a second top-level module.
+# Like real packages: read the own version, import by the real name, have a second top-level module.
 PACKAGE = """
 from importlib.metadata import version
 __version__ = version("tiny-release")

@@ -1,4 +1,4 @@
-"""`abprof report RUN --format ...`: what is printed, what is not written, and what is refused. Two runs beside each other."""
+"""`abprof report RUN --format ...`: output without files, errors, and two runs in one table."""
 
 from __future__ import annotations
 
@@ -264,7 +264,7 @@ def spoil(folder: Path, lost: str) -> None:
 
 
 def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
-    """Written anew as it is, and not as a run in which nothing was measured."""
+    """The run is written again unchanged, not as a run without measurements."""
     before = json.loads((folder / "run.json").read_text())
     (folder / "rounds.jsonl").unlink()
     code, out, err = abprof("report", folder)

@@ -19,7 +19,7 @@ from tests.simulated.planted import load
 from tests.simulated.scenario import Scenario, Time
 from tests.tinyrepo import PACKAGE, abprof_afresh, source, tiny_repo
 
-# Tries what hostile code would, and says as JSON what came of it.
+# Try the attacks of hostile code, and print the results as JSON.
 HOSTILE = """
 import json, os, socket, sys
 from pathlib import Path
@@ -114,7 +114,7 @@ def fake(folder: Path, text: str) -> str:
 
 
 REFUSES = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
-# Starts what it is asked to try, and no worker: as where a driver does not work in a namespace.
+# Run trial commands but no worker, like a machine whose driver fails in a namespace.
 NO_WORKERS = 'case "$*" in *simulated*|*run_worker*) echo "no device in here"; exit 9;; esac'
 
 

@@ -124,7 +124,7 @@ def test_one_branch_says_by_itself_which_variant_is_faster(new_lab: NewLab) -> N
 
 @pytest.mark.slow
 def test_two_sides_with_a_ladder_and_a_peer(new_lab: NewLab) -> None:
-    """What is between variants neither reaches the table of the sides nor the exit code."""
+    """Comparisons of variants change neither the sides' table nor the exit code."""
     slower = Time(factor=SLOWER, side="target", arm="twin")
     result = new_lab(Scenario(workloads={"w": LADDER}, times=[*PLANTED, slower])).abprof()
     assert result.verdict("w/case=a", "target:twin") == "slower"

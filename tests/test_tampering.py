@@ -134,7 +134,7 @@ def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what:
 
 
 @pytest.mark.parametrize("where", ["repo/planted+", "home/.profile+", "repo/.git/hooks/post-checkout+"])
-def test_in_a_clean_environment_what_is_written_elsewhere_is_told(new_lab: NewLab, where: str) -> None:
+def test_in_a_clean_environment_writes_elsewhere_are_reported(new_lab: NewLab, where: str) -> None:
     faults = [Fault("write", "turn", side="target", text=where, once=True)]
     lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=[Time(ns=1e6)], faults=faults))
     (lab.repo.path / ".git" / "hooks").mkdir(exist_ok=True)

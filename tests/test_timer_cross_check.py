@@ -14,7 +14,7 @@ from abprof.verdict import judge
 from tests.blocks import block, head
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 
-CALL, REST = 2e6, 300_000  # ns: a call, and what a turn takes besides
+CALL, REST = 2e6, 300_000  # ns: a call, and the rest of a turn
 EPOCHS = range(1, 5)
 
 

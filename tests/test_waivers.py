@@ -1,4 +1,4 @@
-"""Waivers: what they cover, that a branch cannot waive itself, and that they end."""
+"""Waivers: their rows, their end, and that a branch cannot waive itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Benchmarks that exist, wrapped in one line: what becomes an axis, and that what is timed is what they would time."""
+"""Existing benchmarks wrapped in one line: their axes, and that abprof times the code that they time."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def discovery(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield made
 
 
-def test_cases_are_told_without_the_package(discovery: Side) -> None:
+def test_cases_are_listed_without_the_package(discovery: Side) -> None:
     report = discovery.ask(wire.Describe("report"))
     assert report.presets["default"] == [(["N"], [[128], [256]]), (["provider"], [["mylib"], ["torch"]])]
     assert report.presets["smoke"][0] == (["N"], [[128]])

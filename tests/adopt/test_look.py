@@ -1,4 +1,4 @@
-"""What `abprof init` finds in a repository by reading it, and the files it proposes: no code of it is run."""
+"""`abprof init` reads a repository, runs none of its code, and proposes files."""
 
 from __future__ import annotations
 

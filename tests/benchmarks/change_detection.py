@@ -49,7 +49,7 @@ def ours(trend: Trend) -> list[tuple[int, int]]:
 
 
 def nightly(points: Points) -> Callable[[Trend], list[tuple[int, int]]]:
-    """The same for a method that looks at a whole series: asked anew every night."""
+    """The same for a method that reads a whole series: it runs again every night."""
 
     def reported(trend: Trend) -> list[tuple[int, int]]:
         known: list[tuple[int, int]] = []
@@ -84,7 +84,7 @@ def row(name: str, method: Callable[[Trend], list[tuple[int, int]]], cells: int,
 
 
 def main(cells: int, nights: int) -> None:
-    """Everyone who is there."""
+    """Print the table of all methods."""
     print(
         f"{'method':34} | gauss 1 % | t3 1 % | spikes .5 % | step of 5 %, in 3 nights | drift of 0.3 % a night, before 5 %"
     )

@@ -110,7 +110,7 @@ def test_commits_that_leave_the_kernels_alone_are_not_measured(tmp_path: Path) -
 
 @pytest.mark.slow
 def test_cells_with_culprits_of_their_own(tmp_path: Path) -> None:
-    """Each cell has a search of its own; a cell that did not change ends after one step."""
+    """Each cell has its own search; a cell without a change ends after one step."""
     story = Story(tmp_path, replace(SCENARIO, workloads={"w": load(["a", "b", "c"])}))
     commits = [story.commit(factor=1.0)]
     for place in range(1, 7):

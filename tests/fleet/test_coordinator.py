@@ -26,7 +26,7 @@ Play = Callable[[Shard, str], Iterator[bytes | Lost]]
 
 
 class Player:
-    """An executor of which `play` says what each shard tells."""
+    """An executor whose shards send the news that `play` returns."""
 
     def __init__(self, slots: Sequence[str], play: Play, *, lasting: bool = True) -> None:
         self._slots, self._play, self.lasting = slots, play, lasting
@@ -167,7 +167,7 @@ def test_what_the_whole_leaves_open_goes_to_its_device_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["torn", "killed", "refused", "interrupted"])
-def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
+def test_a_shard_with_incomplete_news_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
     ids = [cell.id for cell in head().cells]
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
@@ -193,7 +193,7 @@ def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: 
             "torn": "checksum does not match",
             "killed": "killed by SIGKILL",
             "refused": "busy",
-            "interrupted": "ended with exit code 2",  # what ended it, its place knows
+            "interrupted": "ended with exit code 2",  # the place knows the reason
         }[how]
     )
     again = [slot for shard, slot in player.sent[1:] if {cell.id for cell in shard.run.cells} & set(loss.cells)]

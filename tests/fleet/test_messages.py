@@ -34,7 +34,7 @@ def test_a_shard_is_read_as_it_was_written() -> None:
     ],
     ids=["placed", "block", "warning", "ended"],
 )
-def test_news_are_read_as_they_were_told(news: News) -> None:
+def test_news_survive_a_write_and_a_read(news: News) -> None:
     line = checksummed.line(news)
     assert line.count(b"\n") == 1
     assert read_news(line[:-1]) == news
@@ -49,6 +49,6 @@ def test_news_are_read_as_they_were_told(news: News) -> None:
         (lambda _: checksummed.seal(json.dumps({"surprise": 1}).encode())[:-1], "not news of this abprof"),
     ],
 )
-def test_what_is_no_news_is_told(spoil: Callable[[bytes], bytes], says: str) -> None:
+def test_invalid_news_is_an_error(spoil: Callable[[bytes], bytes], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         read_news(spoil(checksummed.line(News(ended=Ended(why="done")))[:-1]))

@@ -1,4 +1,4 @@
-"""abprof.toml, pyproject.toml, waivers: whatever stands there is read rightly, or refused in one line."""
+"""Any content of abprof.toml, pyproject.toml and waivers is read correctly or refused in one line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What workers and shards say: their process also runs the code under test, so anything may come down the pipe."""
+"""Messages of workers and shards. Code under test runs in their processes and can write anything to the pipe."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run folder that somebody sent: whatever stands in it, `abprof report` reads it, or refuses it in one line."""
+"""A run folder from another user: `abprof report` reads any content, or refuses it in one line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def read(folder: Path) -> None:
-    """Read rightly, or refused; what is read can be written again."""
+    """The file is read correctly or refused; a read record can be written again."""
     try:
         run, blocks, notes = runfolder.read(folder)
     except AbprofError as error:
@@ -70,7 +70,7 @@ def test_any_bytes_are_read_or_refused(folder: Path, name: str, examples: int) -
 @fewest
 @pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl"])
 def test_a_report_of_any_values_ends_well(folder: Path, asker: Asker, name: str, examples: int) -> None:
-    """Lines whose checksum holds, of another program: what they say is judged, or they are dropped, or refused."""
+    """Lines of another program with valid checksums are judged, dropped or refused."""
     whole = (folder / name).read_bytes()
 
     def ask(document: Any) -> None:
@@ -98,7 +98,7 @@ def test_a_report_of_any_values_ends_well(folder: Path, asker: Asker, name: str,
 @pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl"])
 @pytest.mark.parametrize("data", [b"[" * DEEP, b'{"schema":1,"a":' + b"[" * DEEP, b'{"schema":' + b"9" * 5000 + b"}", b"\0" * 100,
                                   b"\n" * 1000], ids=["lists", "inside", "digits", "zeros", "lines"])  # fmt: skip
-def test_what_no_parser_expects_is_told(folder: Path, asker: Asker, name: str, data: bytes) -> None:
+def test_unexpected_content_is_an_error(folder: Path, asker: Asker, name: str, data: bytes) -> None:
     (folder / name).write_bytes(data + b"\n")
     assert asker("report", folder) == (2 if name == "run.json" else 0)
 
@@ -109,7 +109,7 @@ MADE = {"plain": rich.plain, "spread": rich.spread, "scripts": declared.scripts}
 @pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", MADE)
 def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kind: str, examples: int) -> None:
-    """Causes, kernels, traces, counters, samples, several machines, what older scripts wrote; and all that reads a run."""
+    """Causes, kernels, traces, counters, samples, several machines, files of older scripts; and all readers of a run."""
     folder = runs.write(tmp_path / "runs", MADE[kind]())
     document = json.loads((folder / "run.json").read_bytes())
 

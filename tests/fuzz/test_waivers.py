@@ -1,4 +1,4 @@
-"""Waivers: a file that a commit holds, words of a command line, patterns. What counts as accepted is what was accepted."""
+"""Waivers: a file of a commit, words of a command line, patterns. A waiver covers exactly its rows."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def unit(name: str) -> str:
 
 
 def value(name: str, launch: dict[str, float]) -> float:
-    """As the launch tells it, or what follows from its bytes: 1 byte takes 1 ns."""
+    """Return the launch's own value, or one from its bytes: 1 byte takes 1 ns."""
     if name in launch:
         return launch[name]
     if name.removesuffix(".per_second") in OF_BYTES:

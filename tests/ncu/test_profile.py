@@ -1,4 +1,4 @@
-"""`abprof profile` and `--probe ncu`: the metric table, its files, and what is refused; through an ncu that is not there."""
+"""`abprof profile` and `--probe ncu` with a simulated ncu: the metric table, its files, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine, and a machine that is switched off."""
+"""A real Ray cluster of several nodes on this machine, and a machine that can be switched off."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cluster:
         self._until_there(len(self._started))
 
     def off(self, name: str) -> None:
-        """The machine is gone at once: every process of it, whatever it was doing."""
+        """The machine stops at once, with all its processes."""
         process = self._started.pop(name)
         _kill_all(self._mark(name), _below(process.pid))
         process.wait(timeout=30)

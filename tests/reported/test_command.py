@@ -41,7 +41,7 @@ def repo(tmp_path: Path) -> GitRepo:
 
 
 def abprof(repo: GitRepo, *args: str) -> Done:
-    """The command line, in a process of its own."""
+    """Run the command line in its own process."""
     home = repo.path.parent
     places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
     ours = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home), "CALLS": str(home / "calls")}

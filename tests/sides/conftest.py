@@ -1,4 +1,4 @@
-"""What the tests of abprof.sides share: a machine without git configuration, and a cache folder."""
+"""Fixtures of the tests of abprof.sides: a machine without git configuration, and a cache folder."""
 
 from __future__ import annotations
 

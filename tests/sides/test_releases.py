@@ -1,4 +1,4 @@
-"""Releases by the real pip, from wheels made here: what is installed, kept and refused."""
+"""Releases installed by the real pip from local wheels: installation, cache and errors."""
 
 from __future__ import annotations
 

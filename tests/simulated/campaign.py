@@ -43,11 +43,11 @@ AT_ONCE = Moment(0, 0.0)
 
 @dataclass(frozen=True)
 class Round:
-    """What a number stands for."""
+    """Return the round of a number."""
 
     number: int
     faults: tuple[Fault, ...]
-    end: str  # of TROUBLES: what happens to abprof, its machine, or its files
+    end: str  # key of TROUBLES: the disturbance of abprof, its machine or its files
     moment: Moment = AT_ONCE
     again: Moment | None = None  # when it is killed once more while it goes on
 
@@ -147,13 +147,13 @@ def finished(result: Result) -> bool:
     return bool(result.folder and (result.folder / "run.json").exists() and result.run.status == "complete")
 
 
-# Whatever of these happens, every cell has its verdict in the end.
+# After each of these disturbances every cell has its verdict in the end.
 _HARMLESS = ("none", "stopped", "spoilt cache", "spoilt state", "stale locks",
              "shard SIGKILL", "shard SIGSEGV", "shard SIGTERM")  # fmt: skip
 
 
 def _died(round_: Round, result: Result) -> bool:
-    """Whether abprof was killed, or ended by what no program survives: no memory to say so in."""
+    """Whether abprof was killed, or ended without the memory for a message."""
     without_memory = round_.end == "memory" and result.code not in promises.CODES and "Traceback" not in result.err
     too_early = round_.end in ("SIGTERM", "SIGINT") and result.code < 0  # as any program: nothing was begun
     return (round_.end == "SIGKILL" and result.code < 0) or without_memory or too_early
@@ -210,6 +210,6 @@ def kept_rounds(lab: Lab) -> tuple[Path, bytes] | None:
 
 
 def grew(lab: Lab, kept: tuple[Path, bytes] | None) -> Iterator[str]:
-    """Whether what was measured before stands there byte for byte."""
+    """Whether the earlier measurements are unchanged, byte for byte."""
     if kept is not None and kept[0].exists() and not kept[0].read_bytes().startswith(kept[1]):
         yield f"{kept[0].name} lost what it held"

@@ -17,7 +17,7 @@ import psutil
 
 from tests.simulated.lab import Lab, Result
 
-LONGEST = 240.0  # seconds that a run of a round may take, whatever goes wrong: its time limits together are fewer
+LONGEST = 240.0  # most seconds of a run of a round; the sum of its time limits is less
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Moment:
 
 
 def _listen(process: subprocess.Popen[str], seconds: float) -> None:
-    """Let it print for so long; what it printed is kept for a later communicate()."""
+    """Read its output for `seconds`, and keep it for a later communicate()."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=seconds)
 
@@ -114,7 +114,7 @@ def _no_more_memory(process: psutil.Process, more: int) -> None:
 
 
 def memory(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-    """From that moment on abprof, and what it starts, gets hardly any more address space."""
+    """From that moment abprof and its children get almost no more address space."""
     process = lab.start(*command)
     # Before a worker has begun abprof may still be loading numpy, whose OpenBLAS spins for ever where it gets no memory.
     if replace(moment, workers=max(1, moment.workers)).wait(lab, process):

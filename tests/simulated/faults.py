@@ -192,7 +192,7 @@ def _eat() -> None:
 
 
 def _child(own_session: bool) -> int:
-    """Leave a sleeping child that inherits every descriptor. Returns its process id once it is what it will be."""
+    """Leave a sleeping child that inherits every descriptor. Returns its process id once it sleeps."""
     ready, tell = os.pipe()
     pid = os.fork()
     if pid:

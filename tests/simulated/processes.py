@@ -1,4 +1,4 @@
-"""Processes of a test: which ones the simulated workers noted, which still run, and what a command line printed."""
+"""Processes of a test: those that simulated workers noted, those that still run, and a command's output."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ _LONGEST = 1 << 17  # bytes of a request
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command line left; `code` is minus the signal's number for one that was killed."""
+    """The result of a command; `code` is minus the signal's number if it was killed."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ class Ended:
 
 
 def abprof(argv: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: float) -> Ended:
-    """Run it to its end and to the end of whatever holds its output. Raises AssertionError, and kills it, past `seconds`."""
+    """Run it until it and all writers of its output end. Kills it and raises AssertionError after `seconds`."""
     pipes = {name: os.pipe() for name in ("out", "err", "status")}
     request = json.dumps({"argv": list(argv), "env": dict(env), "cwd": str(cwd)}).encode()
     assert len(request) < _LONGEST

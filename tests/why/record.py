@@ -22,7 +22,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def compiled(folder: Path) -> dict[str, dict[str, Any]]:
-    """What `RECORDED` holds, from compilers of now."""
+    """Return the content of `RECORDED`, made by the installed compilers."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.planted.offline", str(folder)],
         env=os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")},

@@ -1,4 +1,4 @@
-"""A pass that was added or saved is named by the range that marks it; a mark alone, or another name, is none."""
+"""An added or saved pass is named by its range; a mark alone, or another name, is no cause."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.planted import BRANCHES
 from tests.why import cases
 from tests.why.cases import explain
 
-# The backward of a training step, in ns of one call of 1 ms; what the ranges leave is torch's own.
+# The backward of a training step, in ns of one call of 1 ms; torch takes the rest.
 BACKWARD = {"bwd_prepare": (1, 1e4), "bwd_run": (1, 9.5e5)}
 Ranges = dict[str, tuple[int, float]]
 

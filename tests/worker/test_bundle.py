@@ -69,7 +69,7 @@ def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> N
 
 
 def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:
-    """-S and -I leave out whatever is installed."""
+    """-S and -I hide installed packages."""
     place = worker_factory.install_bundle(tmp_path).parent
     code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.records.messages; print(abprof.records.messages.__file__)"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=True)
