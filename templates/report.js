@@ -1,5 +1,5 @@
 "use strict";
-// Sorting, filters, search, and the state of all that in the address. The page says everything without it.
+// Sorting, filters and search; the address keeps their state. The page is complete without this script.
 (() => {
   const all = (what, where = document) => [...where.querySelectorAll(what)];
   const make = (tag, has = {}, ...inside) => { const it = Object.assign(document.createElement(tag), has); it.append(...inside); return it; };
@@ -17,7 +17,7 @@
   const usual = loud.length ? loud : verdicts;
   const labels = (one) => one.heads.map((head) => head.textContent.trim());
 
-  // ---- what is chosen: by the controls, and by the address
+  // ---- the choice: from the controls and from the address
   const search = make("input", { type: "search", id: "q", placeholder: "part of any column" });
   const boxes = new Map(verdicts.map((name) => [name, make("input", { type: "checkbox", value: name })]));
   const selects = new Map();
@@ -86,7 +86,7 @@
   const order = (one, at, down) => {
     const first = one.rows.map((row) => ({ row, key: value(row, at) }));
     first.sort((a, b) => {
-      if (a.key === null || b.key === null) return (a.key === null) - (b.key === null); // what has no value stands last
+      if (a.key === null || b.key === null) return (a.key === null) - (b.key === null); // rows without a value come last
       const by = typeof a.key === typeof b.key ? (typeof a.key === "number" ? a.key - b.key : natural(a.key, b.key)) : typeof a.key === "number" ? -1 : 1;
       return down ? -by : by;
     });

@@ -40,7 +40,7 @@ _LIMITS = (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_FSIZE, reso
 
 
 def inherited() -> dict[str, object]:
-    """Of this process what every process that a later test starts would get from it."""
+    """Return the state of this process that its children inherit."""
     heard = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD)
     return {
         "signals": [signal.getsignal(number) for number in heard],

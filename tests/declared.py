@@ -77,8 +77,8 @@ def scripts() -> Run:
     cells, seen = [], []
     for seqlen, times in TIMES.items():
         cells.append(_cell(ladder, {"seq_len": seqlen, "batch": 4, "n_heads": 32, "head_dim": 128}, _FLOPS * seqlen**2))
-        told = "block_m=128 block_n=64 num_warps=8 num_stages=2 tma=True per_sm=2"
-        seen += [_seen(cells[-1], f"{side}:{step}", ms, configuration=told)
+        configuration = "block_m=128 block_n=64 num_warps=8 num_stages=2 tma=True per_sm=2"
+        seen += [_seen(cells[-1], f"{side}:{step}", ms, configuration=configuration)
                  for side in ("base", "target") for step, ms in zip(STEPS, times, strict=True)]  # fmt: skip
     cells.append(runs.changed(_cell(specialised, {"N_CTX": 128}, 2.684e8), bytes=4194304.0))
     seen += [_seen(cells[-1], f"base:{name}", ms) for name, ms in (("ws", 0.234), ("ws_pp", 0.2))]

@@ -32,7 +32,7 @@ def unused_address() -> str:
 
 @dataclass
 class Fault:
-    """What happens in place of (with `after`: as well as) the next answers that match."""
+    """A fault in place of the next matching answers (with `after`: in addition to them)."""
 
     method: str
     path: str  # regular expression
@@ -45,7 +45,7 @@ class Fault:
 
 
 class GitHub:
-    """The server and what it holds. Use as a context manager."""
+    """The server and its content; a context manager."""
 
     def __init__(self) -> None:
         self.heads = {7: "9f2c4e7a" * 5, 8: "8" * 40}

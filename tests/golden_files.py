@@ -1,4 +1,4 @@
-"""What small runs look like, byte for byte: the formats of the five original systems, and one page.
+"""Expected files of small runs, byte for byte: the formats of the five original systems, and one page.
 
 `python -m tests.golden_files` writes them anew: read the diff.
 """
@@ -17,7 +17,7 @@ OTHERS = ("fmha_scaling", "bubble_reduction")  # files of these names are kept o
 
 
 def rendered() -> dict[str, bytes]:
-    """File name -> what abprof makes now."""
+    """Return file name -> abprof's current content."""
     run, scripts = runs.run(), declared.scripts()
     made = {
         f"legacy/{name}": text

@@ -1,4 +1,4 @@
-"""Runs of many cells, for the size of pages and what a browser does with them, and blocks of them one at a time.
+"""Runs of many cells, for the size of pages and their speed in a browser; their blocks one at a time.
 `python -m tests.large CELLS FILE`."""
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SHARES: tuple[tuple[Verdict, float, float], ...] = (
 
 
 def run(cells: int, *, changed: float = 0.1) -> Run:
-    """A run of so many dense cells with phases, of which the share `changed` is slower, faster, unclear or slight."""
+    """A run of `cells` dense cells with phases; the share `changed` is slower, faster, unclear or slight."""
     plain = runs.run(f"20261120T021700Z-{cells}-cells")
     made: list[Cell] = []
     seen: list[Observation] = []

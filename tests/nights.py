@@ -1,4 +1,4 @@
-"""Run folders of many nights: what `abprof nightly` leaves, with times that a test gives, without measuring."""
+"""Run folders of many nights, as `abprof nightly` writes them, with the test's times and without measuring."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ BEGAN = datetime(2026, 1, 1, 2, 17, tzinfo=UTC)
 
 
 def commit(number: int) -> str:
-    """The made-up hash of the commit that is head on this night."""
+    """Return the simulated hash of this night's head."""
     return hashlib.sha1(str(number).encode()).hexdigest()
 
 
@@ -112,7 +112,7 @@ class Nights:
         )
 
     def series_of(self, cell: str, times: Sequence[float]) -> None:
-        """A first night, and one night for each further time: the base is what the head was the night before."""
+        """Make a first night, and one for each further time; base is the head of the night before."""
         self.add({cell: (None, times[0])}, kind="first")
         for before, after in pairwise(times):
             self.add({cell: (before, after)})

@@ -1,4 +1,4 @@
-"""NVML played by an object: what pynvml's functions answer is set by a test."""
+"""A simulated NVML: the test sets the answers of pynvml's functions."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ UUIDS = ["GPU-aaaa", "GPU-abbb", "GPU-cccc"]
 
 
 class NotSupported(Exception):
-    """What a driver says to a question it does not know."""
+    """The driver's error for an unsupported query."""
 
 
 class Failed(Exception):
-    """What a driver says of a GPU that it has lost."""
+    """The driver's error for a lost GPU."""
 
     def __init__(self, value: int) -> None:
         super().__init__(value)

@@ -9,8 +9,8 @@ from contextlib import closing, suppress
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on, all different, from below those that the system gives to connections: of those one may
-    be taken in the seconds until the server listens on it."""
+    """Return different free ports below the system's ephemeral range: a connection could take an ephemeral port
+    before the server listens on it."""
     found: list[int] = []
     for port in random.Random(os.getpid()).sample(range(20_000, 32_000), 200):
         with closing(socket.socket()) as one, suppress(OSError):

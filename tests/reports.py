@@ -26,7 +26,7 @@ def footer(run: Run, log: str = "") -> str:
 
 
 def shown(run: Run, width: int = 150, *, everything: bool = False) -> str:
-    """What a terminal of this width prints."""
+    """Return the output on a terminal of this width."""
     out = io.StringIO()
     terminal.show(Page(run, ()), Console(file=out, width=width), Path("runs/x"), everything=everything)
     return out.getvalue()

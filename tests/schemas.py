@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
 
 
 def text(schema: dict[str, Any]) -> str:
-    """The schema as it stands in docs/schemas/."""
+    """Return the schema in docs/schemas/."""
     return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
 
 
@@ -55,7 +55,7 @@ def _line(title: str, record: Any) -> dict[str, Any]:
 
 
 def _whole(title: str, record: Any) -> dict[str, Any]:
-    """The schema of a file that is one record, or one of several."""
+    """Return the schema of a file with one record, or with one of several."""
     schema: dict[str, Any] = {"$schema": DIALECT, "title": title, **msgspec.json.schema(record)}
     _strict(schema)
     return schema
@@ -92,7 +92,7 @@ def _object(**properties: Any) -> dict[str, Any]:
 
 
 def _strict(schema: dict[str, Any]) -> None:
-    # msgspec describes what it accepts without `additionalProperties` for dataclasses; the wire refuses unknown keys.
+    # msgspec's schemas lack `additionalProperties` for dataclasses; the wire refuses unknown keys.
     for definition in schema["$defs"].values():
         if definition.get("type") == "object":
             definition.setdefault("additionalProperties", False)

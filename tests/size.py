@@ -10,6 +10,7 @@ import grimp
 from networkx import DiGraph, strongly_connected_components
 
 ROOT = Path(__file__).parent.parent
+WORDED = ("abprof", "docs", "templates", "tests", "README.md", "CHANGELOG.md", "Makefile")
 MUST = {"lines in abprof/": 26_000, "entries at its top": 19, "import cycles": 0, "modules with one importer": 50}
 MUST |= {"option declarations": 130, "lines in tests/": 36_000, "words in docs/": 30_000, "told": 20, "nobody": 10}
 OPTION = r"typer.(?:Option|Argument)\(|\b(?:flag|text|number|many|Option)\(\s*\"--"
@@ -50,7 +51,7 @@ def counted() -> dict[str, int]:
         "option declarations": uses(OPTION, "abprof"),
         "lines in tests/": lines("tests"),
         "words in docs/": sum(len(file.read_text().split()) for file in tracked("docs") if file.suffix == ".md"),
-        **{word: uses(rf"(?i)\b{word}\b", "abprof", "docs", "templates") for word in ("told", "nobody")},
+        **{word: uses(rf"(?i)\b{word}\b", *WORDED) for word in ("told", "nobody")},
     }
 
 

@@ -25,7 +25,7 @@ PLAIN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)])
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
-    """One repository for all refusals: what one leaves behind, the next would find."""
+    """One repository for all errors: leftovers of one command would break the next."""
     return Lab(tmp_path_factory.mktemp("bad"), PLAIN)
 
 
@@ -63,7 +63,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),
         ("main fast --cell zz/case=a", "--cell: no workload 'zz' in "),
         ("main fast --cell w", "'w': not a cell's id (write it as reports do: WORKLOAD/axis=value"),
-        ("main ~nobody-at-all/x", "unknown ref '~nobody-at-all/x'"),
+        ("main ~no-such-user-here/x", "unknown ref '~no-such-user-here/x'"),
         ("main a/" + "b" * 300, "unknown ref 'a/bbb"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
@@ -223,7 +223,7 @@ def test_a_broken_abprof_toml(tmp_path: Path, text: str, says: str) -> None:
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """No file may grow beyond 1 KiB, then 8 KiB: before run.json stands nothing is left, afterwards what was measured."""
+    """Files are limited to 1 KiB, then 8 KiB: no run remains without run.json; later the measurements remain."""
     lab = Lab(tmp_path, PLAIN)
     env = {**lab.environment(), "PYTHONDONTWRITEBYTECODE": "1"}  # the limit would cut abprof's own short
     for kib, left in ((1, False), (8, True)):

@@ -1,4 +1,4 @@
-"""`/abprof COMMIT key=value`: what is a command, who may run it; and the workflow that starts it."""
+"""`/abprof COMMIT key=value`: its syntax, its users, and the workflow that starts it."""
 
 from __future__ import annotations
 

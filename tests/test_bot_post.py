@@ -39,7 +39,7 @@ def plain(kind: str = "slower", began: str = EARLY, head: str = HEAD) -> dict[st
 
 
 class Post:
-    """`abprof comment --artifact` as the posting job starts it: its exit code, and what it prints."""
+    """Run `abprof comment --artifact` as the posting job does; return its exit code and output."""
 
     def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.folder, self.capsys = folder, capsys

@@ -52,7 +52,7 @@ def light(folder: Path) -> Path:
 
 
 class Lines(View):
-    """Collects what builders print."""
+    """Collects the builders' output."""
 
     def __init__(self, lines: list[str]) -> None:
         super().__init__(quiet=True)
@@ -63,7 +63,7 @@ class Lines(View):
 
 
 class Shop:
-    """A workshop, and trees that are not git's. Its builders import torch, or else something as light as LIGHT."""
+    """A worker factory, and trees that are not git's. Its builders import torch, or else something as light as LIGHT."""
 
     def __init__(self, folder: Path, torch: bool = False) -> None:
         self.folder = folder
@@ -108,7 +108,7 @@ class Shop:
     def build(
         self, tree: Checkout, package: str = "tiny", *, rebuild: bool = False, cells: tuple[Cell, ...] | None = None
     ) -> Build:
-        """What came of it. The cell is tried too, where there is torch to make its inputs."""
+        """Return the result. With torch it also calls the cell."""
         job = Job(tree, Package(name=package), self.cells if cells is None else cells)
         (made,) = build_packages(self.shop, [job], Lines(self.lines), gpu=False, rebuild=rebuild)
         return made
@@ -140,7 +140,7 @@ def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(torch_shop: 
     assert torch_shop.identical([first, msgspec.structs.replace(again, side="target")], Package(name="tiny"))
     rebuilt = torch_shop.build(torch_shop.tree("base", TINY), rebuild=True)
     assert not rebuilt.cached
-    assert rebuilt.path != first.path  # whoever still uses the first keeps it
+    assert rebuilt.path != first.path  # users of the first build keep it
     assert Path(first.path).exists()
 
 
@@ -199,7 +199,7 @@ UNROLLED = LOADED.replace('print("$"', 'print("unrolled", os.environ.get("RMS_UN
 
 @pytest.mark.slow
 def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
-    """Whatever it is called: nobody but the package knows what its build() reads."""
+    """A file of any name counts: only the package knows what its build() reads."""
     tree = shop.tree("base", {**TINY, "kernels/tiny/__init__.py": UNROLLED})
 
     def made(**env: str) -> Build:

@@ -1,4 +1,4 @@
-"""What change detection finds, what it ignores, and how often it errs: on nights whose truth is known."""
+"""Change detection on nights with known changes: found changes, ignored noise, and error rates."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def waits(trends: list[Trend], truth: int) -> np.ndarray:
 
 
 def one(values: list[float], machine: list[str] | None = None, numbers: list[int] | None = None) -> Trend:
-    """A trend without noise beyond what is given: the base is what the head was the night before."""
+    """A trend with the given noise only; base is the head of the night before."""
     head = np.array(values)
     base = np.concatenate([[np.nan], head[:-1]])
     with np.errstate(invalid="ignore"):

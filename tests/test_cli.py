@@ -1,4 +1,4 @@
-"""The command line: its verbs, its sugar, what goes to which stream, and how soon it answers."""
+"""The command line: verbs, short forms, standard output and error, and its start time."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FULL, CAUSAL = (f"dense/seqlen=8192,mask_type={mask},direction=fwd" for mask in 
 PLAIN = Scenario(
     workloads={"dense": LOAD}, times=[Time(ns=20e6), Time(factor=1.3, cell="*mask_type=causal*", side="target")]
 )
-# What a verb needs besides the command line itself, and its help must not wait for.
+# Modules that verbs import late: --help must not load them.
 HEAVY = ("torch", "triton", "numpy", "pandas", "scipy", "jinja2", "git", "pynvml")
 
 
@@ -202,8 +202,8 @@ ODD = Scenario(
 )
 
 
-def test_what_is_not_as_it_should_be_is_told_before_anything_is_measured(tmp_path: Path) -> None:
-    """A workload that is broken, with its reason, one without a cell, and a package that is a single file."""
+def test_list_and_dry_run_show_broken_workloads(tmp_path: Path) -> None:
+    """A broken workload with its reason, a workload without a cell, and a package that is a single file."""
     odd = Lab(tmp_path, ODD)
     odd.repo.write({"kernels/add.py": "", "kernels/_shared.py": "", "kernels/include/add.h": ""})
     listed = odd.command(*at(odd, "list"))
@@ -211,8 +211,8 @@ def test_what_is_not_as_it_should_be_is_told_before_anything_is_measured(tmp_pat
     assert "odd: broken: NameError: name 'touch' is not defined" in listed.out.splitlines()
     assert "  no cell in preset default" in listed.out.splitlines()
     assert listed.out.splitlines()[-1] == "2 cells in preset default"
-    told = loose(odd.command(*at(odd, "list", "--json")))
-    assert told["broken"] == {"odd": "NameError: name 'touch' is not defined"}
+    document = loose(odd.command(*at(odd, "list", "--json")))
+    assert document["broken"] == {"odd": "NameError: name 'touch' is not defined"}
     planned = odd.command(*at(odd, "main", "fast", "--dry-run"))
     assert "  odd/  (broken: NameError: name 'touch' is not defined)" in planned.out.splitlines()
     assert planned.out.splitlines()[-1].startswith("2 cells on ")
@@ -303,10 +303,10 @@ def test_a_rerun_under_another_judge_is_refused(lab: Lab) -> None:
 
 
 def test_list_names_packages_workloads_and_cells(lab: Lab) -> None:
-    told = loose(lab.command(*at(lab, "list", "--json")))
-    assert told["kernels"] == ["k"]
-    assert [load["name"] for load in told["workloads"]] == ["dense"]
-    assert [cell["id"] for cell in told["cells"]] == [FULL, CAUSAL]
+    listed = loose(lab.command(*at(lab, "list", "--json")))
+    assert listed["kernels"] == ["k"]
+    assert [load["name"] for load in listed["workloads"]] == ["dense"]
+    assert [cell["id"] for cell in listed["cells"]] == [FULL, CAUSAL]
     shown = lab.command(*at(lab, "list"))
     assert shown.code == 0
     assert "2 cells in preset default" in shown.out
@@ -389,13 +389,13 @@ def test_list_starts_its_worker_by_abprof_toml(lab: Lab, tmp_path: Path) -> None
     done = configured(tmp_path, '[python]\nall = "no-such-python"\n', "list")
     assert done.returncode == 2
     assert json.loads(done.stdout)["error"]["where"].endswith("/abprof.toml:3, python.all")
-    other = replace(lab.now, workloads={"dense": replace(lab.now.workloads["dense"], text="told by the other")})
+    other = replace(lab.now, workloads={"dense": replace(lab.now.workloads["dense"], text="text of the other side")})
     path = other.write(tmp_path / "other.json")
     file = lab.repo.path / "abprof.toml"
     file.write_text(f'schema = 1\n[environment]\nset = {{ABPROF_SIMULATED = "{path}"}}\n')
-    told = loose(lab.command(*at(lab, "list", "--json")))
+    listed = loose(lab.command(*at(lab, "list", "--json")))
     file.unlink()
-    assert [load["text"] for load in told["workloads"]] == ["told by the other"]
+    assert [load["text"] for load in listed["workloads"]] == ["text of the other side"]
 
 
 def test_clean_removes_builds_when_asked_and_never_runs(lab: Lab) -> None:
@@ -403,10 +403,10 @@ def test_clean_removes_builds_when_asked_and_never_runs(lab: Lab) -> None:
     builds = lab.cache / "builds"
     assert list(builds.iterdir())
     runs = sorted(lab.runs.rglob("*"))
-    for name in ("bundles/abc", "landed"):  # of an earlier version
+    for name in ("bundles/abc", "harness", "landed"):  # of an earlier version
         (lab.cache / name).mkdir(parents=True)
     result = lab.command("clean", "--builds")
-    assert not any((lab.cache / name).exists() for name in ("bundles", "landed"))
+    assert not any((lab.cache / name).exists() for name in ("bundles", "harness", "landed"))
     assert result.code == 0
     assert result.out.count("removed the build") >= 2
     assert list(builds.iterdir()) == []

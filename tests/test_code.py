@@ -1,4 +1,4 @@
-"""Machine code by content: real compilers and real disassemblers, and what is said where they are not there."""
+"""Machine code by content, with real compilers and disassemblers, and the messages if they are missing."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def planned(lab: Lab, *args: str, repo: Path | None = None) -> dict[str, Any]:
-    """What a dry run says."""
+    """Return a dry run's output."""
     places = ["--repo", str(repo or lab.repo.path), "--device", "simulated"]
     return loose(lab.command("main", "fast", "--dry-run", "--json", *places, *args))
 
@@ -67,11 +67,11 @@ def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch)
     }
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), **given})
 
-    def told(*args: str) -> tuple[list[str], Any]:
+    def dry_run(*args: str) -> tuple[list[str], Any]:
         plan = loose(lab.command("main", "fast", "--dry-run", "--json", *args))
         return [cell["id"] for cell in plan["cells"]], plan["options"]
 
-    cells, settings = told()
+    cells, settings = dry_run()
     assert cells == ["w/case=b,n=2"]
     assert {name: settings[name] for name in ("seed", "budget", "fail_on", "epochs")} == {
         "seed": 7,
@@ -79,7 +79,7 @@ def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch)
         "fail_on": ["never"],
         "epochs": 5,
     }
-    cells, settings = told("--only", "n=3", "--seed", "8")
+    cells, settings = dry_run("--only", "n=3", "--seed", "8")
     assert (cells, settings["seed"]) == (["w/case=a,n=3", "w/case=b,n=3"], 8)
 
 
@@ -106,7 +106,7 @@ def test_a_bad_value_from_the_environment_names_the_variable(
     assert done.err.splitlines()[-1].startswith(f"abprof: {says}")
     option = "--" + variable.removeprefix("ABPROF_").lower()
     given = {"--threshold": "2", "--timeout": "9s", "--seed": "1", "--preset": "small"}.get(option)
-    if given:  # the command line wins, and what stands in the variable no longer matters
+    if given:  # the command line wins over the variable
         assert lab.command("main", "fast", "--json", "--dry-run", option, given).code == 0
 
 
@@ -124,7 +124,7 @@ def test_a_bad_value_from_the_environment_names_the_variable(
 def test_a_bad_value_of_the_file_names_file_line_and_key(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, name: str, text: str, device: str, says: str
 ) -> None:
-    """And no option that nobody gave; one that was given wins, and what stands in the file no longer matters."""
+    """Only given options are recorded; a given option wins over the file."""
     lab.set(Scenario(workloads={"w": replace(LOAD, presets={**LOAD.presets, "none": {"case": []}})}))
     where = f"{lab.repo.path}/{name}:"
     if name == "base's commit":
@@ -155,20 +155,20 @@ def test_the_file_is_found_from_a_folder_inside_the_repository(lab: Lab) -> None
 
 
 def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the preset, which decides what is measured, nor the budget, and not even its mistakes."""
+    """A change of the working tree's file has no effect: preset, budget and mistakes."""
     lab.repo.commit("all of it", {"abprof.toml": '[defaults]\npreset = "default"\nbudget = "7m"\n'})
     lab.repo.checkout("fast")
     lab.repo.commit("little", {"abprof.toml": '[defaults]\npreset = "small"\nbudget = "1s"\n'})
 
-    def told() -> tuple[int, float]:
+    def cells_and_budget() -> tuple[int, float]:
         plan = planned(lab)
         return len(plan["cells"]), plan["options"]["budget"]
 
-    assert told() == (1, 1.0), "by hand: the working tree's"
+    assert cells_and_budget() == (1, 1.0), "by hand: the working tree's"
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
-    assert told() == (2, 420.0)
+    assert cells_and_budget() == (2, 420.0)
     lab.repo.write({"abprof.toml": "[defaults\n"})
-    assert told() == (2, 420.0)
+    assert cells_and_budget() == (2, 420.0)
     assert planned(lab, "--preset", "small", "--budget", "5m")["options"]["budget"] == 300.0
     assert len(planned(lab, "--preset", "small")["cells"]) == 1
 
@@ -194,7 +194,7 @@ def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
 
 
 def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab) -> None:
-    """One file serves runs of one, two and three sides; what can never be a side is refused in any of them."""
+    """One file serves runs of one, two and three sides; an impossible side is an error in each."""
     lab.repo.write(
         {"abprof.toml": f'[python]\ntarget = "{sys.executable}"\ntarget2 = "/no/python"\ntarget17 = "nothing"\n'}
     )

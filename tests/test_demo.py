@@ -116,7 +116,7 @@ def command(*args: str, cwd: Path, cache: Path | None = None) -> subprocess.Comp
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The demo's commits have the same content whenever it is made: what is compiled for one run is there for the other."""
+    """The demo's commits always have the same content: both tests share compiled kernels."""
     return tmp_path_factory.mktemp("cache")
 
 
@@ -125,8 +125,8 @@ def causes(home: Path, direction: str) -> set[str]:
     (folder,) = (path for path in (home / "abprof-demo" / "runs").iterdir() if path.is_dir())
     run: dict[str, Any] = json.loads((folder / "run.json").read_bytes())
     cells = {cell["id"] for cell in run["cells"] if cell["params"]["direction"] == direction}
-    told = [row["causes"] or () for row in run["comparisons"] if row["from"] == "base" and row["cell"] in cells]
-    return {cause["text"] for each in told for cause in each}
+    lists = [row["causes"] or () for row in run["comparisons"] if row["from"] == "base" and row["cell"] in cells]
+    return {cause["text"] for each in lists for cause in each}
 
 
 def verdicts(home: Path) -> dict[tuple[str, str], set[str]]:
@@ -143,7 +143,7 @@ def verdicts(home: Path) -> dict[tuple[str, str], set[str]]:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_exactly_what_was_planted_is_found(tmp_path: Path, cache: Path) -> None:
-    """With time enough, so that a busy machine only takes longer; eight epochs are plenty for what was planted."""
+    """Without a tight budget: a busy machine only takes longer. Eight epochs decide the planted changes."""
     done = command("-c", PATIENT, cwd=tmp_path, cache=cache)
     assert done.returncode == 0, done.stderr
     named = causes(tmp_path, "bwd")

@@ -1,4 +1,4 @@
-"""Devices seen from the parent: which one is meant, what is refused, what voids a round. NVML is played by an object."""
+"""Devices seen from the parent: the choice of a device, errors, and rejected rounds. NVML is simulated."""
 
 from __future__ import annotations
 

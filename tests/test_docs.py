@@ -1,4 +1,4 @@
-"""What the pages say is so: the commands of README and docs/CLI.md are run, links lead somewhere, tables agree with the code."""
+"""The docs are true: commands of README and docs/CLI.md run, links have targets, tables agree with the code."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-define
 
 
 def blocks(text: str) -> list[str]:
-    """Lines of the fenced blocks that name no language: what a person types."""
+    """Return the lines of fenced blocks without a language: commands that a user types."""
     return [line for block in re.findall(r"^```\n(.*?)^```$", text, re.M | re.S) for line in block.splitlines() if line]
 
 
@@ -133,9 +133,9 @@ def test_every_verb_explains_itself(lab: Lab, verb: str) -> None:
 
 
 def test_exit_codes_are_those_of_the_code() -> None:
-    told = re.search(r"Exit codes: (.*?)\n\n", README, re.S)
-    assert told
-    numbers = [int(part.split()[0]) for part in re.split(r";\s*", told[1])]
+    section = re.search(r"Exit codes: (.*?)\n\n", README, re.S)
+    assert section
+    numbers = [int(part.split()[0]) for part in re.split(r";\s*", section[1])]
     assert numbers == [code.value for code in Exit]
 
 
@@ -163,7 +163,7 @@ def test_every_page_is_reachable_from_readme() -> None:
 
 
 def test_pages_that_the_code_names_exist() -> None:
-    """An error's advice, or a comment, that sends somebody to a page that is not there."""
+    """No advice or comment names a page that does not exist."""
     named = {
         (file, page)
         for file in (*(ROOT / "abprof").rglob("*.py"), *(ROOT / "templates").rglob("*.*"))
@@ -183,17 +183,17 @@ def test_no_page_holds_a_path_of_one_machine(page: Path) -> None:
 
 
 def test_installing_replaces_nothing() -> None:
-    """Lower bounds only: whoever has an older or newer torch keeps it."""
+    """Only lower bounds: an installed older or newer torch stays."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     bounds = {re.split(r"[<>=!~ ;]", item)[0]: item.split(";")[0] for item in project["dependencies"]}
     assert {"torch", "triton"} <= set(bounds)
     for item in bounds.values():
         assert re.fullmatch(r"[\w-]+>=[\d.]+", item.strip()), item
-    told = re.search(r"requires lower bounds.*?(?=\n\n)", README, re.S)
-    assert told
-    versions = re.findall(r"torch (\d+\.\d+)", told[0])
+    section = re.search(r"requires lower bounds.*?(?=\n\n)", README, re.S)
+    assert section
+    versions = re.findall(r"torch (\d+\.\d+)", section[0])
     assert versions
-    assert bounds["torch"] == f"torch>={min(versions, key=lambda told: int(told.partition('.')[2]))}", (
+    assert bounds["torch"] == f"torch>={min(versions, key=lambda version: int(version.partition('.')[2]))}", (
         "the oldest that is said to be tested"
     )
 

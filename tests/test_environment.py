@@ -1,4 +1,4 @@
-"""What a worker's environment holds, and what is kept from it."""
+"""A worker's environment: the variables it gets, and those it does not get."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `--dry-run` says of the time: it follows the work, counts every arm, and says when a look does not fit."""
+"""The time estimate of `--dry-run`: it follows the work, counts every arm, and warns if a look does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is told while a run is measured outlives abprof, and what a machine refuses is one line."""
+"""Evidence recorded during a run survives the end of abprof; a machine's refusal is one line."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_kernels_and_touched_files_are_known_after_a_kill(record: Record) -> Non
     run = runfolder.read(record.folder.path)[0]
     assert kernel in run.kernels
     assert run.touched == (touched,)
-    assert len((record.folder.path / runfolder.EVIDENCE).read_bytes().splitlines()) == 2, "a kernel is told once"
+    assert len((record.folder.path / runfolder.EVIDENCE).read_bytes().splitlines()) == 2, "a kernel is recorded once"
 
 
 def test_a_line_of_evidence_that_is_torn_is_said_and_written_over(record: Record) -> None:

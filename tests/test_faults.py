@@ -12,7 +12,7 @@ from tests.simulated.scenario import Fault, Scenario, Time, Workload
 CASES = ["a", "bad", "c"]
 FAST = [Time(ns=20e6)]
 BAD = "w/case=bad"
-LIMIT = ("--timeout", "3s")  # what hangs costs as much, often
+LIMIT = ("--timeout", "3s")  # a hanging worker costs this time, often
 PHASES = [("run", "k.run", "the kernel itself", 0.5)]
 
 
@@ -27,7 +27,7 @@ def fault(do: str, verb: str, case: str = "bad", side: str = "target", **more: o
 
 
 def run(folder: Path, planted: Scenario, *arguments: str) -> Result:
-    """`abprof main fast` in a fresh laboratory; whatever happened, nothing may be left and nothing touched."""
+    """Run `abprof main fast` in a new lab; no leftovers and no changes of the user's files are allowed."""
     lab = Lab(folder, planted)
     before = lab.fingerprint()
     result = lab.abprof("main", "fast", *(arguments or LIMIT))

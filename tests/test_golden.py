@@ -1,4 +1,4 @@
-"""Golden runs: what `abprof report RUN` says of recorded runs stays what it was, whatever becomes of the code behind it.
+"""Golden runs: the results of `abprof report RUN` for recorded runs stay the same when the code changes.
 
 tests/golden/runs.tar.xz holds a folder a run: `run.json`, `rounds.jsonl` and `evidence.jsonl` as abprof wrote them, without
 results where rounds give them again, and `expected.json`, what `abprof report RUN --json` said of it (without prose) and the
@@ -71,7 +71,7 @@ def table(name: str, text: str, like: str) -> list[list[str]]:
 
 
 def report(folder: Path, out: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    """What `abprof report` makes of a folder: its exit code, its results and its CSV files."""
+    """Run `abprof report` on a folder: exit code, results and CSV files."""
     out.readouterr()
     code = run_command_line(["report", str(folder), "--json"])
     said = json.loads(out.readouterr().out)

@@ -78,7 +78,7 @@ def test_cuptis_timer_without_cupti_says_how_to_get_it(new_lab: NewLab) -> None:
     assert "--timer: cannot import cupti" in result.err
     assert "-m pip install cupti-python" in result.err
     lab.repo.write({"abprof.toml": f"schema = 1\n[kernels.{lab.kernels[0]}.env]\nPYTHONPATH = '/x'\n"})
-    assert lab.abprof("main", "fast", "--timer", "cupti").code == 1, "only the survey's worker lacks that path"
+    assert lab.abprof("main", "fast", "--timer", "cupti").code == 1, "only the discovery's worker lacks that path"
 
 
 def test_a_cpu_has_no_such_timers(new_lab: NewLab) -> None:

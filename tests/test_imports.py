@@ -1,4 +1,4 @@
-"""What a process of abprof loads. Which package may import which is checked by `make lint` (import-linter, pyproject.toml)."""
+"""Modules that abprof's processes load. `make lint` checks imports between packages (import-linter, pyproject.toml)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs that are interrupted, killed, or started twice: the report is written, and what is left is tidied up."""
+"""Runs that are interrupted, killed or started twice: abprof writes the report and removes leftovers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.simulated.lab import TIMEOUT, Lab
-from tests.simulated.processes import alive, noted, told
+from tests.simulated.processes import alive, noted, thread_states
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
@@ -29,7 +29,7 @@ def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds
     end = time.monotonic() + seconds
     while not what():
         assert process.poll() is None, (process.returncode, process.communicate())
-        assert time.monotonic() < end, f"it never happened\n{told(process.pid)}"
+        assert time.monotonic() < end, f"it never happened\n{thread_states(process.pid)}"
         time.sleep(0.05)
 
 
@@ -86,7 +86,7 @@ def test_killed_and_tidied_up_by_the_next_run(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_resumed(tmp_path: Path, number: signal.Signals) -> None:
-    """What was measured stays, byte for byte; the rest follows, in later epochs, until all is decided."""
+    """Earlier measurements stay, byte for byte; later epochs decide the rest."""
     lab = Lab(tmp_path, LONG)
     process = lab.start("main", "fast")
     wait_for(lambda: blocks(lab) >= 4, process)

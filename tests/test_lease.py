@@ -1,4 +1,4 @@
-"""One measuring run at a time on a device, across processes and whatever ends them."""
+"""One measuring run at a time on a device, across processes, however they end."""
 
 from __future__ import annotations
 

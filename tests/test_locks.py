@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def free(lock: Path) -> bool:
-    with leases.abandoned(lock) as nobody:
-        return nobody
+    with leases.abandoned(lock) as acquired:
+        return acquired
 
 
 def test_held_until_dropped(tmp_path: Path) -> None:

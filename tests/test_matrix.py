@@ -27,11 +27,11 @@ def cells() -> list[Cell]:
 
 
 def test_declarations_become_the_record_that_travels() -> None:
-    told = wire.Described("w", "k", "s", ())
-    plain = matrix.workload(told, "", "cpu")
+    described = wire.Described("w", "k", "s", ())
+    plain = matrix.workload(described, "", "cpu")
     assert (plain.scaled, plain.ladder, plain.sweep) == ("", (), None)
     sweep = Sweep(("ratio",), (Band((0.0, 0.2), (2.0, 4.0)),), against="base")
-    rich = matrix.workload(replace(told, scaled="n", ladder=("a", "b"), sweep=sweep), "", "cpu")
+    rich = matrix.workload(replace(described, scaled="n", ladder=("a", "b"), sweep=sweep), "", "cpu")
     assert (rich.scaled, rich.ladder) == ("n", ("a", "b"))
     band = Band(density=(0.0, 0.2), speedup=(2.0, 4.0))
     assert rich.sweep == Sweep(axes=("ratio",), density="density", against="base", bands=(band,))
@@ -42,19 +42,19 @@ def test_declarations_become_the_record_that_travels() -> None:
     [((), ("a",)), (("c",), ("c",)), (("c", "b"), ("b", "c")), (("all",), ("a", "b", "c")), (("z",), ())],
 )
 def test_peers_are_those_asked_for_or_the_workloads_default(asked: tuple[str, ...], found: tuple[str, ...]) -> None:
-    told = wire.Described("w", "k", "s", (), peers=("a", "b", "c"), default_peers=["a"])
-    assert matrix.workload(told, "", "cpu", asked).peers == found
-    assert matrix.workload(replace(told, default_peers=None), "", "cpu").peers == ("a", "b", "c")
-    assert matrix.workload(replace(told, default_peers=[]), "", "cpu").peers == ()
+    described = wire.Described("w", "k", "s", (), peers=("a", "b", "c"), default_peers=["a"])
+    assert matrix.workload(described, "", "cpu", asked).peers == found
+    assert matrix.workload(replace(described, default_peers=None), "", "cpu").peers == ("a", "b", "c")
+    assert matrix.workload(replace(described, default_peers=[]), "", "cpu").peers == ()
 
 
 def test_a_peer_that_no_workload_has_is_refused() -> None:
-    told = wire.Described("w", "k", "s", (), peers=("sdpa", "flex"))
-    matrix.known_peers([told], ("flex", "all"))
+    described = wire.Described("w", "k", "s", (), peers=("sdpa", "flex"))
+    matrix.known_peers([described], ("flex", "all"))
     with pytest.raises(AbprofError, match=r"--peer: no workload has a peer 'flax' \(did you mean flex"):
-        matrix.known_peers([told], ("flax",))
+        matrix.known_peers([described], ("flax",))
     with pytest.raises(AbprofError, match="no workload has peers"):
-        matrix.known_peers([replace(told, peers=())], ("flex",))
+        matrix.known_peers([replace(described, peers=())], ("flex",))
 
 
 def test_zipped_axes_go_in_step() -> None:

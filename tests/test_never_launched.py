@@ -48,7 +48,7 @@ def test_one_pass_that_saw_nothing_outweighs_the_epochs_that_did_not_look(new_la
 @pytest.mark.gpu
 @pytest.mark.alone
 def test_a_kernel_that_remembers_its_answers_is_broken(tmp_path: Path) -> None:
-    """On a GPU: the target keeps what it computed once and launches nothing any more; its outputs stay right."""
+    """On a GPU: the target returns its first result and launches nothing; its outputs stay right."""
     assert torch.cuda.is_available()
     repo = make_repo(tmp_path / "repo")
     files = planted.files() | {".gitignore": "runs/\n"}

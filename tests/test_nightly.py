@@ -16,8 +16,7 @@ import pytest
 
 from abprof.extras.nightly import read_history
 from tests.simulated.lab import Lab, Result
-from tests.simulated.processes import stopped
-from tests.simulated.processes import told as waits_in
+from tests.simulated.processes import stopped, thread_states
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}})
@@ -30,7 +29,7 @@ def lab(tmp_path: Path) -> Lab:
 
 
 def night(lab: Lab, *words: str) -> tuple[int, dict[str, Any], Result]:
-    """One `abprof nightly`: exit code, its JSON line, and what else it left."""
+    """The result of one `abprof nightly`: exit code, JSON line and files."""
     done = lab.abprof("nightly", "--quiet", *words)
     lines = done.out.splitlines()
     assert len(lines) == 1, (done.code, done.out, done.err)
@@ -38,7 +37,7 @@ def night(lab: Lab, *words: str) -> tuple[int, dict[str, Any], Result]:
 
 
 def push(lab: Lab, factor: float = 1.0) -> str:
-    """A new commit on main, of which the head is so many times slower than the base."""
+    """Make a new commit on main that changes the head's time by this factor."""
     slower = Time(factor=factor, side="target")
     lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), slower], noise=QUICK.noise))
     count = int(lab.repo.git("rev-list", "--count", "HEAD"))
@@ -136,7 +135,7 @@ def _wait(what: Any, process: subprocess.Popen[str], seconds: float = 240) -> No
         if process.poll() is not None:  # it may have got there and ended between two looks
             assert what(), process.communicate()
             return
-        assert time.monotonic() < end, f"never\n{waits_in(process.pid)}"
+        assert time.monotonic() < end, f"never\n{thread_states(process.pid)}"
         time.sleep(0.02)
 
 
@@ -170,7 +169,7 @@ def test_killed_at_each_stage_the_next_night_makes_up_for_it(lab: Lab, stage: An
     if process.returncode is None:
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
-    # It may have gone further between the look and the kill: what is expected is read from what it left.
+    # It may continue between the check and the kill: the expectation depends on its files.
     expected = "nothing" if _finished(lab) else "first"
     code, line, done = night(lab)
     assert (code, line["did"]) == (0, expected), done.err
@@ -180,7 +179,7 @@ def test_killed_at_each_stage_the_next_night_makes_up_for_it(lab: Lab, stage: An
 
 @pytest.mark.slow
 def test_two_at_once_are_one(lab: Lab) -> None:
-    """The first is held in its second epoch: its worker stands still until the other has been refused."""
+    """The first job stops in its second epoch until the second job is refused."""
     lab.set(replace(QUICK, faults=[Fault("sigstop:0", "turn", epoch=2, once=True)]))
     process = lab.start("nightly")
     _wait(lambda: _measures(lab) and stopped(lab.scenario), process)
@@ -220,7 +219,7 @@ def _level(case: str, number: int) -> float:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_many_nights_with_a_planted_step_and_drift(tmp_path: Path) -> None:
-    """The drift is far below what any night's threshold could see, and is confirmed before it sums to 7 %."""
+    """The drift is far below every night's threshold, and is confirmed before it adds up to 7 %."""
     lab = Lab(tmp_path, Scenario(workloads={"w": SEQUENCE}))
     heads, codes, found = [], [], list[dict[str, Any]]()
     for number in range(1, NIGHTS + 1):

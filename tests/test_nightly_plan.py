@@ -1,4 +1,4 @@
-"""The parts of a nightly job: what is planned, when doctor reports a problem."""
+"""The parts of a nightly job: its plan, and doctor's warnings."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_what_does_not_fit_alone_either_is_that_arms_outcome(new_lab: NewLab) ->
     assert result.verdict("w/case=small") == "same"
 
 
-# What a device's memory is to its processes: one takes it all, and gives it back when its tensors are gone.
+# A simulated device memory: one process takes all of it, and returns it when its tensors are gone.
 GREEDY = '''
 """Doubling, with inputs that take the whole of a memory that both sides share."""
 import fcntl, os, torch

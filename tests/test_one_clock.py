@@ -1,4 +1,4 @@
-"""Times at one clock: when a cell is judged so, and what a clock that wandered may say (abprof/verdict/cells.py)."""
+"""Times rescaled to one clock: when abprof judges them, with a wandering clock (abprof/verdict/cells.py)."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_of_single_rounds_the_ratios_have_no_say_in_whether_the_clock_counts() -
     assert row.read_pct == pytest.approx(0.04, abs=0.001)
     assert row.high_pct - row.low_pct > 0.6
     three = only(judge(head(), made[:3]))
-    assert "one_clock" not in three.reasons, "of three nobody can tell"
+    assert "one_clock" not in three.reasons, "three ratios are too few"
 
 
 # ---------------------------------------------------------------- epochs of a single round

@@ -1,4 +1,4 @@
-"""Arms that are not ok: how their epochs merge into one status, and what verdict that makes."""
+"""Arms that are not ok: their epochs merge into one status, which gives a verdict."""
 
 from __future__ import annotations
 

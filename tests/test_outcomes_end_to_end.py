@@ -50,7 +50,7 @@ def test_outcomes(new_lab: NewLab) -> None:
     table = result.table()
     assert table.pop("w/case=fine") == "same"
     for status in FAILURES:
-        apart = status in {"unsupported", "missing"}  # on both sides: nobody's fault
+        apart = status in {"unsupported", "missing"}  # on both sides: not the target's fault
         verdicts = [table[f"w/case={status}-{where}"] for where in ("target", "base", "both")]
         assert verdicts == ["broken", "unclear", "unclear" if apart else "broken"], status
         assert result.row(f"w/case={status}-base").reasons[0] == f"base_{status}"

@@ -1,7 +1,7 @@
-"""What abprof itself started is never foreign on the device, whenever a worker begins or ends (Device.watch).
+"""abprof's own processes never count as foreign on the device, whenever a worker starts or ends (Device.watch).
 
-Real crews of simulated workers on a played GPU. It lists whoever was sent `start`, as NVML lists whoever has a context, and is
-sampled before and after every answer, on the workers' own clock.
+Real pools of simulated workers on a simulated GPU. The GPU lists each worker that got `start`, as NVML
+lists each process with a context. It is sampled before and after every answer, on the workers' clock.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from abprof.records import Block, Build, Cell, Checkout, Options, Package, Workl
 from abprof.system import processes as proc
 from tests.blocks import head, side
 from tests.nvml import Nvml
-from tests.simulated.client import workshop
+from tests.simulated.client import worker_factory
 from tests.simulated.clock import Clock
 from tests.simulated.planted import broken, load
 from tests.simulated.processes import alive, noted
@@ -47,7 +47,7 @@ class Played(Nvml):
 
     @property
     def pids(self) -> list[int]:  # type: ignore[override]
-        """`late`: the driver lets nobody go."""
+        """`late`: the driver still lists ended processes."""
         return [pid for pid in noted(self.scenario, "worker") if self.late or alive(pid)] + self.others
 
     @pids.setter
@@ -56,7 +56,7 @@ class Played(Nvml):
 
 
 class ByHand(CudaDevice):
-    """Samples when it is told to."""
+    """Samples on request."""
 
     def watch(self, *own: Any) -> None:
         self._thread = threading.current_thread()
@@ -65,7 +65,7 @@ class ByHand(CudaDevice):
 
 @pytest.fixture
 def factory(tmp_path: Path) -> WorkerFactory:
-    return workshop(tmp_path)
+    return worker_factory(tmp_path)
 
 
 @pytest.fixture
@@ -142,14 +142,14 @@ def test_a_worker_that_is_started_anew_is_no_stranger(
     nvml, gpu = played
     nvml.late = late
     blocks = measured(plan(tmp_path, factory, gpu, *FAULTS[what]))
-    assert starts(tmp_path) > 2 * (2 + 4) + 2, "more than one for each side and crew, and the peers of each epoch"
+    assert starts(tmp_path) > 2 * (2 + 4) + 2, "more than one for each side and pool, and the peers of each epoch"
     assert any(block.rounds for block in blocks)
     assert {block.state.foreign for block in blocks} == {()}
     assert {(block.rejected, block.rejected_why) for block in blocks} == {((), "")}
 
 
 def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]) -> None:
-    """A process of this test's, which no workshop started."""
+    """The test's own process, which no worker factory started."""
     nvml, gpu = played
     nvml.others = [os.getpid()]
     blocks = measured(plan(tmp_path, factory, gpu, *FAULTS["one that dies of the profiled pass"]), 1)

@@ -1,4 +1,4 @@
-"""--probe perf: what is read of perf's lines, what is said where it is not permitted, and both sides beside each other."""
+"""--probe perf: parsing of perf's lines, the message without permission, and both sides in one table."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Consider adjusting /proc/sys/kernel/perf_event_paranoid setting to open
 
 @pytest.fixture
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a perf that comes first on PATH; `1` is what it saw when it first looked, `others` later."""
+    """A folder with a simulated perf first on PATH; `1` is its first recording, `others` the later ones."""
     folder = tmp_path / "fake"
     folder.mkdir()
     (folder / "perf").write_text(FAKE)
@@ -78,9 +78,9 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
     assert "| twice | tiny.so | false | 3 | 5 |" in text
     assert "Sampled by perf" in (result.folder / "report.html").read_text()
     assert not list(result.folder.rglob("perf.data*"))
-    told = [line.split() for line in (fake / "calls").read_text().splitlines()]
-    assert told[0][:5] == ["record", "-F", str(first.hz), "-B", "-N"]
-    assert told[1][-2:] == ["-F", "event,ip,sym,dso"]
+    commands = [line.split() for line in (fake / "calls").read_text().splitlines()]
+    assert commands[0][:5] == ["record", "-F", str(first.hz), "-B", "-N"]
+    assert commands[1][-2:] == ["-F", "event,ip,sym,dso"]
 
 
 def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: Path) -> None:

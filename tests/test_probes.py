@@ -1,4 +1,4 @@
-"""--probe torch: which rows are traced, what is kept, and that no run is lost by it."""
+"""--probe torch: traced rows, kept files, and that a failed trace does not fail a run."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def test_each_side_proves_its_own_commits_code(ordinary: Ordinary) -> None:
 
 @pytest.mark.slow
 def test_a_binary_is_never_stale(tmp_path: Path) -> None:
-    """A header's content changes and its time goes back: what decides is the content, so the wrong factor is found."""
+    """A header's content changes and its time goes back: abprof compares content, so it finds the wrong factor."""
     repo = tiny_repo(tmp_path / "repo")
     header = repo.path / "kernels" / "tiny" / "factor.h"
     repo.commit(
@@ -123,7 +123,7 @@ def test_branches_that_also_hold_an_abprof_folder(ordinary: Ordinary) -> None:
     """abprof is installed here (editable, in a checkout), and each branch has one that raises: neither mixes in."""
     log = (Path(ordinary.done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()
     kit = next(line for line in log.splitlines() if line.startswith("KIT ")).removeprefix("KIT ")
-    assert kit.startswith(str(ordinary.home / "cache" / "harness"))
+    assert kit.startswith(str(ordinary.home / "cache" / "worker"))
 
 
 FINDER = '''
@@ -164,7 +164,7 @@ def python_with_an_editable_mypkg(folder: Path, elsewhere: Path, how: str) -> Pa
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["finder", "path"])
 def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> None:
-    """The interpreter's own mypkg triples and lies in another checkout; each side's is measured all the same."""
+    """The interpreter's own mypkg is a slower one in another checkout; abprof still measures each side's."""
     repo = tiny_repo(tmp_path / "repo")
     init = PACKAGE + "\nfrom mypkg import names\nassert names.FACTOR == 2\n"
     package = {"src/mypkg/__init__.py": init, "src/mypkg/names.py": "FACTOR = 2\n", "src/mypkg/tiny.c": source(100)}
@@ -195,7 +195,7 @@ def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> 
 
 
 LEAKS: dict[str, tuple[str, str]] = {
-    # what the package on the branch does -> words of the reason
+    # the package's fault on the branch -> words of the reason
     "a module of the user's checkout": (
         PACKAGE + "\nimport sys; sys.path.insert(0, {repo!r} + '/tools'); import helper\n",
         "module helper was loaded from {repo}/tools/helper.py, outside this side's tree",
@@ -274,7 +274,7 @@ def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> Non
 
 
 def installed_from(site: Path, origin: Path, name: str, *files: str) -> None:
-    """Leave what `pip install ORIGIN` leaves beside these files."""
+    """Write the metadata that `pip install ORIGIN` writes beside these files."""
     info = site / f"{name}-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")

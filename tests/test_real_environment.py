@@ -1,4 +1,4 @@
-"""What a real worker finds around it: odd folders, no secrets, private caches, and nothing that it leaves behind."""
+"""The environment of a real worker: odd folders, no secrets, private caches, no leftovers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MINE = {"GITHUB_TOKEN": "ghp_1234567890", "MY_EDITOR": "vi", "PYTHONPATH": "/els
 
 
 def found(done: Done) -> dict[str, Any]:
-    """What the kernel package saw when it was imported for measuring."""
+    """Return the environment that the kernel package saw at its import."""
     log = (Path(done.run["run_dir"]) / "logs" / "worker-base-tiny.log").read_text()
     line = next(line for line in log.splitlines() if line.startswith("FOUND "))
     seen: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
@@ -47,7 +47,7 @@ def test_folders_with_blanks_quotes_and_letters_of_any_kind(tmp_path: Path) -> N
 def test_secrets_and_other_trees_are_kept_from_kernels(
     tmp_path: Path, ci: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By hand all but secrets and what lets other code in; in CI, or with --env clean, an allow-list."""
+    """By hand a worker gets all but secrets and variables that load other code; in CI or with --env clean, an allow-list."""
     for name, value in MINE.items():
         monkeypatch.setenv(name, value)
     repo = tiny_repo(tmp_path / "repo")

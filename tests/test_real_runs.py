@@ -32,7 +32,7 @@ def fingerprint(repo: GitRepo) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Slip:
-    """A run of `main .` on a working tree that does the work four times over, and what the repository was before and after."""
+    """A run of `main .` on a working tree with four times the work, and the repository's state before and after."""
 
     repo: GitRepo
     home: Path

@@ -1,4 +1,4 @@
-"""^C while the record is written, at every line of what does so: no round is lost, and nothing looks tampered with."""
+"""^C at every line of the code that writes the record: no round is lost, and no file looks tampered with."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CELLS = 2
 
 @pytest.fixture(autouse=True)
 def _no_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Written a hundred times they would take minutes, and they are made of what run.json has."""
+    """Skip the pages: a hundred writes take minutes, and run.json has all their data."""
     monkeypatch.setattr(report, "write_all", lambda *_: None)
 
 
@@ -109,7 +109,7 @@ def struck(folder: Path, what: Callable[[Record], None]) -> Iterator[tuple[Run, 
 
 
 def test_while_a_changed_file_is_noted(tmp_path: Path) -> None:
-    """What is on the disk is in the report: the next one, made of the disk, says nothing else."""
+    """The report has everything on the disk: the next report, made from the disk, is equal."""
     found = [Touched(path=f"k{i}.so", how="changed", moment="in epoch 1") for i in range(2)]
     seen = set()
     for run, again in struck(tmp_path, lambda made: made.note(found)):

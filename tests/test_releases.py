@@ -15,7 +15,7 @@ from tests.wheels import only, wheel
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # many workers that import torch
 QUICK = ("--quick", "--device", "cpu", "--no-peers", "--json")
 CELL = "tiny/n=4096"
-# What real packages do: ask for their own version, import by their real name, bring a second top-level module.
+# Like real packages: read the own version, import by the real name, have a second top-level module.
 PACKAGE = """
 from importlib.metadata import version
 __version__ = version("tiny-release")
@@ -41,7 +41,7 @@ def test_two_releases_away_from_any_repository(tmp_path: Path) -> None:
     (place / "bench").mkdir(parents=True)
     (place / "bench" / "tiny.py").write_text(WORKLOAD.replace("API = 1", "from ._shared import N\nAPI = 1"))
     (place / "bench" / "_shared.py").write_text("N = 4096\n")
-    (place / "bench" / "other.py").write_text("raise RuntimeError('nobody asked for this one')\n")
+    (place / "bench" / "other.py").write_text("raise RuntimeError('this workload is not selected')\n")
     env = {**only(PIP_FIND_LINKS=str(links), PIP_NO_INDEX="1"), "GIT_CEILING_DIRECTORIES": str(tmp_path)}
     two = ("dist:tiny-release==1.0", "dist:tiny-release==2.0")
     done = abprof(*two, *QUICK, "--workloads", "bench/tiny.py", cwd=place, home=tmp_path, **env)
@@ -95,8 +95,8 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     made = Lab(tmp_path, Scenario(workloads={"w": load}, times=[Time(ns=20e6), Time(factor=0.9, side="target")]))
     for version in ("1.0", "2.0"):
         wheel(tmp_path / "links", "k", version, {"k/__init__.py": f"WHO = {version}\n"})
-    told = only(PIP_FIND_LINKS=str(tmp_path / "links"), PIP_NO_INDEX="1")
-    monkeypatch.setattr(made, "environment", lambda: {**Lab.environment(made), **told})
+    pip = only(PIP_FIND_LINKS=str(tmp_path / "links"), PIP_NO_INDEX="1")
+    monkeypatch.setattr(made, "environment", lambda: {**Lab.environment(made), **pip})
     return made
 
 

@@ -1,4 +1,4 @@
-"""What did not run: each reason once, with what it cost, cut where lines are short and whole where there is room."""
+"""Failures in reports: each reason once, with its cost, cut in short lines and whole elsewhere."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def listed(run: Run) -> list[Failed]:
     return all_failures(run, groups(run))
 
 
-def test_sides_of_one_label_are_told_apart() -> None:
+def test_sides_of_one_label_are_distinguished() -> None:
     """`abprof main main`, and neither builds."""
     of = failed_builds()
     twice = runs.changed(of, sides=(of.sides[0], runs.changed(of.sides[1], label=of.sides[0].label)))
@@ -70,7 +70,7 @@ def test_sides_of_one_label_are_told_apart() -> None:
     assert [line.split(",")[0] for line in lines] == ["main (base)", "main (target)"]
 
 
-def test_a_failed_build_is_told_once_per_side_and_package():
+def test_a_failed_build_is_shown_once_per_side_and_package():
     run = failed_builds()
     cells = len(run.cells)
     assert cells == 15
@@ -81,7 +81,7 @@ def test_a_failed_build_is_told_once_per_side_and_package():
     assert {one.reason for one in listed(run)} == {ERROR}
 
 
-def test_the_reason_is_told_once_a_side_and_cut_to_a_line():
+def test_the_reason_is_shown_once_a_side_and_cut_to_a_line():
     run = failed_builds()
     start = re.escape(ERROR[:40])
     for lines in (shown(run).splitlines(), footer(run).splitlines()):
@@ -98,7 +98,7 @@ def test_the_reason_is_told_once_a_side_and_cut_to_a_line():
     assert "THE-END" not in text.partition("## Can it be trusted")[0]
 
 
-def test_equal_reasons_of_crashes_are_told_together():
+def test_equal_reasons_of_crashes_are_shown_together():
     run = crashes("ccdc")
     assert [(one.what, one.reason[:12]) for one in listed(run)] == [
         ("3 cells (first: dense mask_type=full direction=fwd)", "RuntimeError"),

@@ -1,4 +1,4 @@
-"""`abprof report RUN --format ...`: what is printed, what is not written, and what is refused. Two runs beside each other."""
+"""`abprof report RUN --format ...`: output without files, errors, and two runs in one table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from abprof.cli import run_command_line
 from abprof.report import FORMATS, legacy, rendered
 from abprof.report.terminal import compare
-from abprof.system import checksummed as sealed
+from abprof.system import checksummed
 
 from . import declared, runs
 
@@ -258,13 +258,13 @@ def spoil(folder: Path, lost: str) -> None:
     first, rest = rounds.split(b"\n", 1)
     block = {key: value for key, value in json.loads(first).items() if key != "sum"}
     block["rounds"][0][0][3] = 0.25
-    infinite = sealed.seal(json.dumps(block, separators=(",", ":")).replace("0.25", "1e999", 1).encode())
+    infinite = checksummed.seal(json.dumps(block, separators=(",", ":")).replace("0.25", "1e999", 1).encode())
     spoilt = {"rounds": b"", "half a line": rounds[:-200], "a turn": infinite + rest}
     (folder / "rounds.jsonl").write_bytes(spoilt.get(lost, rounds))
 
 
 def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
-    """Written anew as it is, and not as a run in which nothing was measured."""
+    """The run is written again unchanged, not as a run without measurements."""
     before = json.loads((folder / "run.json").read_text())
     (folder / "rounds.jsonl").unlink()
     code, out, err = abprof("report", folder)

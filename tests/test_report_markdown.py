@@ -1,4 +1,4 @@
-"""report.md: whole, and safe with whatever a branch, a message or a machine is called."""
+"""report.md: complete, and safe for any name of a branch or machine and any message."""
 
 from __future__ import annotations
 

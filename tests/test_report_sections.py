@@ -1,4 +1,4 @@
-"""Sections that workloads declare: the numbers, what they say where something did not run, and when they are not there."""
+"""Sections that workloads declare: numbers, texts for failed arms, and when a section is left out."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def found() -> dict[str, Block]:
 
 
 def rows(part: Block, *keys: str) -> list[tuple[str, ...]]:
-    """The rows that begin so, without what they begin with."""
+    """Return the rows with this start, without it."""
     return [row[len(keys) :] for row in part.tables[0].rows if row[: len(keys)] == keys]
 
 

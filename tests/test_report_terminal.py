@@ -1,4 +1,4 @@
-"""The table on the terminal: what needs a person first, readable on a narrow one, no colour where none is wanted."""
+"""The table on the terminal: important rows first, readable if narrow, no colour if unwanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Going on with a run: its workers are set up as they were, whatever the rerun's own surroundings."""
+"""A continued run sets up its workers as before, in any environment of the rerun."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIMITS = ("--timeout", "5s", "--build-timeout", "2m")
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """abprof's own folders, for what is called in this process."""
+    """abprof's own folders, for calls in this process."""
     for name in ("CACHE", "STATE"):
         monkeypatch.setenv(f"ABPROF_{name}_DIR", str(tmp_path / name.lower()))
     return tmp_path

@@ -13,12 +13,12 @@ from tests.gitrepo import GitRepo
 from tests.tinyrepo import PACKAGE, WORKLOAD, abprof, abprof_afresh, source, tiny_repo
 
 CELL = "tiny/n=4096"
-# Every call leaves a line, and so does what a profiler told the process.
-TOLD = """
+# Every call writes a line with the profiler's environment variable.
+LOGGED = """
     with open(os.environ["CALLS"], "a") as file:
         print(x.numel(), os.environ.get("NV_NSIGHT_X", ""), file=file)
 """
-COUNTING = PACKAGE.replace("    global _library\n", "    global _library\n" + TOLD)
+COUNTING = PACKAGE.replace("    global _library\n", "    global _library\n" + LOGGED)
 VARIED = (
     WORKLOAD
     + """
@@ -130,8 +130,8 @@ def test_what_is_refused_before_anything_starts(
 def test_what_is_called_finds_no_secret_in_its_parent(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo", 1)
     looks = """
-    told = [Path(f"/proc/{pid}/environ").read_bytes().count(b"s3cret") for pid in (os.getpid(), os.getppid())]
-    print("FOUND", *told, flush=True)
+    counts = [Path(f"/proc/{pid}/environ").read_bytes().count(b"s3cret") for pid in (os.getpid(), os.getppid())]
+    print("FOUND", *counts, flush=True)
 """
     looking = PACKAGE.replace("    global _library\n", "    global _library\n" + looks)
     repo.commit("looks", {"kernels/tiny/__init__.py": looking})

@@ -1,4 +1,4 @@
-"""The run folder: atomic, strict, readable after a crash, honest about what it dropped."""
+"""The run folder: atomic, strict, readable after a crash; it reports dropped lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`abprof scripts`: what it writes is run, with tools that keep what they are listed, and with abprof itself."""
+"""`abprof scripts`: the tests run its scripts with tools that record their arguments, and with abprof itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.simulated.scenario import Scenario, Time, Workload
 from tests.tinyrepo import ROOT, WORKLOAD, abprof, source, tiny_repo
 
 BIN = Path(sys.executable).parent
-# A tool that keeps its arguments, and does of its work what a script waits for.
+# A tool that records its arguments and writes the files that a script waits for.
 TOOL = r"""#!/usr/bin/env bash
 me=${0##*/}
 printf '%s\0' "$me" "$@" $'\x1e' >>"$CALLS"
@@ -83,7 +83,7 @@ def written(texts: dict[str, str], folder: Path) -> Path:
 
 
 class Called:
-    """What a script did: its exit code, what it printed, and what the tools were listed, in order."""
+    """A script's result: exit code, output, and the tools' arguments in order."""
 
     def __init__(self, script: Path, path: Path | str, *args: str, fails: str = "") -> None:
         calls = script.with_suffix(".calls")
@@ -151,7 +151,7 @@ def test_foreign_text_is_one_argument_and_is_never_executed(
     assert pythons == {"/o p/$(touch pwned)/python"}
 
 
-def test_what_the_profilers_are_told(tmp_path: Path, tools: Path) -> None:
+def test_arguments_of_the_profilers(tmp_path: Path, tools: Path) -> None:
     run = runs.run()
     folder = written(scripts(run, run.cells[:1], tmp_path), tmp_path / "made")
     ncu = Called(folder / "ncu_analysis.sh", tools, "--warmup", "2", "--runs", "5")
@@ -208,8 +208,8 @@ def test_flagged_rows_come_first_and_arms_that_did_not_run_are_left_out(tmp_path
     assert text.count("look ladder") == 4
     crashed = next(cell for cell in run.cells if "sparsity_ratio=0.1,q_block_size=64" in cell.id)
     assert [line.split()[2] for line in text.splitlines() if crashed.id in line] == ["base"]
-    assert text.count("beside dense") == 6
-    assert "beside\n" in text, "one side alone has nothing beside it"
+    assert text.count("compare dense") == 6
+    assert "compare\n" in text, "one side alone has nothing beside it"
 
 
 @pytest.mark.parametrize(("name", "tool"), [("nvtx_analysis.sh", "nsys"), ("ncu_analysis.sh", "ncu")])
@@ -227,10 +227,10 @@ def test_without_the_tool_a_line_says_so(name: str, tool: str, tmp_path: Path, t
 @pytest.mark.parametrize(
     ("args", "said"),
     [
-        (["--frames"], "no option --frames"),
+        (["--frames"], "unknown option --frames"),
         (["--out"], "--out needs a value"),
         (["--repo", "/nowhere/at/all"], "no such folder: /nowhere/at/all"),
-        (["no such cell"], "no cell has no such cell in its id"),
+        (["no such cell"], "no cell id contains no such cell"),
     ],
 )
 def test_a_script_refuses_what_it_does_not_know(args: list[str], said: str, tmp_path: Path, tools: Path) -> None:
@@ -314,7 +314,7 @@ def test_scripts_of_a_run_measure_the_same_again_at_its_commits(lab: Lab, tmp_pa
 
 
 def planned(lab: Lab, script: Path, folder: Path) -> Run:
-    """What compare_analysis.sh would measure, by an `abprof` that is this checkout's."""
+    """Return the plan of compare_analysis.sh with this checkout's `abprof`."""
     (folder / "abprof").write_text(f'#!/bin/sh\nexec {sys.executable} -P -m abprof "$@"\n')
     (folder / "abprof").chmod(0o755)
     env = {**lab.environment(), "PATH": f"{folder}:{os.environ['PATH']}"}
@@ -334,7 +334,7 @@ def test_scripts_of_refs_need_no_run(lab: Lab, tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_as_in_the_run_is_said(lab: Lab, tmp_path: Path) -> None:
-    """A working tree that is another now, and workloads that only one side's run-cell can be given."""
+    """A changed working tree, and workloads that exist for one side only."""
     lab.repo.write({"kernels/k/__init__.py": "WHO = 'now'\n"})
     given = ("main", ".", "--cell", "w/n=2", "--workloads-from", "base", "--out", str(tmp_path / "made"))
     done = lab.command("scripts", *given, "--repo", str(lab.repo.path), "--device", "simulated")
@@ -401,7 +401,7 @@ def test_compare_analysis_on_a_real_repository(tmp_path: Path) -> None:
 
 @pytest.mark.gpu
 def test_the_profilers_scripts_on_a_gpu(tmp_path: Path) -> None:
-    """Real ncu and nsys where they are there: what lies in the folder, and the ranges that both find the calls by."""
+    """Real ncu and nsys if installed: their files, and the ranges that mark the calls."""
     repo = tiny_repo(tmp_path / "repo", 1)
     workload = WORKLOAD.replace(
         'torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))', 'torch.randn(case["n"], device=device)'

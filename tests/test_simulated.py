@@ -1,4 +1,4 @@
-"""What the simulated worker pretends: scenarios are read as they were written, strictly, and their numbers are exact."""
+"""The simulated worker: scenarios survive a write and a strict read, and their numbers are exact."""
 
 from __future__ import annotations
 

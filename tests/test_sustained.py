@@ -1,4 +1,4 @@
-"""`--sustained`: calls without a pause, at the power limit, and which verdicts they withhold."""
+"""Sustained runs, without pauses and at the power limit: their cells, and verdicts that they overrule."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_slices_that_fail_leave_the_verdict_of_the_turns(new_lab: NewLab) -> Non
 
 
 def test_a_side_that_did_not_build_and_a_cell_that_is_left_out_have_no_slices(new_lab: NewLab) -> None:
-    """Nor is the run lost: what failed is typed, and the rest has its verdicts."""
+    """The run continues: the failure has a status, and the other cells have verdicts."""
     two = {"w": load(["agrees", "same"], skips={"w/case=same": "too large"}), "other": load(["agrees"], kernel="j")}
     faults = [Fault(do="crash_status", verb="build", side="target", cell="*", text="no compiler")]
     scenario = Scenario(workloads=two, times=times(planted("agrees", 1.15)), faults=faults)

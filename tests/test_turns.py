@@ -34,7 +34,7 @@ def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
 
 
 def test_a_gpus_epoch_ends_when_its_time_on_the_wall_is_over() -> None:
-    """Short calls take several times as long as their times add up to; what is known of a cell lifts the limit."""
+    """Turns of short calls take several times the sum of the calls; a cell's known times raise the limit."""
     pace = turns.pace("cuda", [45_000.0] * 3, [1e6] * 3, SETTINGS)
     assert pace.rounds * 45e-6 * pace.calls * 3 < pace.seconds, "by the calls' own time all rounds fit in"
     assert [pace.over(rounds, pace.seconds) for rounds in (6, 7, 8, 9, 10)] == [False, False, True, False, True]

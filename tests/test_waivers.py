@@ -1,4 +1,4 @@
-"""Waivers: what they cover, that a branch cannot waive itself, and that they end."""
+"""Waivers: their rows, their end, and that a branch cannot waive itself."""
 
 from __future__ import annotations
 
@@ -80,11 +80,11 @@ GOOD = 'schema = 1\n[[waiver]]\ncells = "a"\nmost_percent = 5\nreason = "r"\nown
     ],
 )
 def test_a_file_that_cannot_be_meant_is_refused_with_its_place(text, says):
-    with pytest.raises(AbprofError) as told:
+    with pytest.raises(AbprofError) as raised:
         waiver_file.parse(text, "main:abprof-waivers.toml")
-    assert says in told.value.line
-    assert told.value.line.startswith("main:abprof-waivers.toml")
-    assert " - at " not in told.value.line
+    assert says in raised.value.line
+    assert raised.value.line.startswith("main:abprof-waivers.toml")
+    assert " - at " not in raised.value.line
 
 
 def run_waive(tmp_path: Path, *args: str, cells: str = "dense/*") -> int:

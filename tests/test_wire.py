@@ -1,4 +1,4 @@
-"""The worker's messages: what is sent arrives equal, and nothing else arrives."""
+"""The worker's messages: a sent message arrives equal, and no other message arrives."""
 
 from __future__ import annotations
 

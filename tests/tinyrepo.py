@@ -86,7 +86,7 @@ def work(case):
 
 @dataclass(frozen=True)
 class Done:
-    """What a finished command line left."""
+    """The result of a finished command."""
 
     code: int
     out: str
@@ -94,7 +94,7 @@ class Done:
 
     @property
     def run(self) -> dict[str, Any]:
-        """What --json printed."""
+        """Return the output of --json."""
         loaded: dict[str, Any] = json.loads(self.out)
         return loaded
 
@@ -126,7 +126,7 @@ def tiny_repo(path: Path, repeat: int = 100) -> GitRepo:
 
 
 def abprof(*args: str, cwd: Path, home: Path, **env: str) -> Done:
-    """Run the command line with caches of its own."""
+    """Run the command line with its own caches."""
     done = warm.abprof(args, _environment(home, env), cwd, LIMIT)
     return Done(done.code, done.out, done.err)
 

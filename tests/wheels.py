@@ -42,6 +42,6 @@ def index(folder: Path, name: str, links: Mapping[Path, str]) -> str:
 
 
 def only(**places: str) -> dict[str, str]:
-    """pip's variables for these places alone, whatever this machine is set to."""
+    """Return pip's variables for these places only, without this machine's settings."""
     blank = {"PIP_CONFIG_FILE": "/dev/null", "PIP_EXTRA_INDEX_URL": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "0"}
     return {**blank, **places}

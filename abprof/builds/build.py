@@ -31,7 +31,7 @@ from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 from abprof.system.trees import remove_tree, tree_hash
 
 _LOOK = 0.5  # seconds between wake-ups of the main thread, in which Python handles signals
-_EARLIER = ("bundles", "landed")  # cache folders of earlier versions of abprof
+_EARLIER = ("bundles", "harness", "landed")  # cache folders of earlier versions of abprof
 _MOST_DEATHS = 3  # after so many deaths of the process in cases, no further case is called at build time
 _ERROR = re.compile(
     r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"

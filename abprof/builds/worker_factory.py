@@ -301,7 +301,7 @@ def interpreter(config: Options, side: str) -> str:
 
 
 def install_bundle(cache: Path) -> Path:
-    """Copy the worker's code to CACHE/harness/HASH/, and return the path of the start script there.
+    """Copy the worker's code to CACHE/worker/HASH/, and return the path of the start script there.
 
     A copy that code under test has changed is replaced. Raises AbprofError if this fails.
     """
@@ -312,7 +312,7 @@ def install_bundle(cache: Path) -> Path:
     digest = hashlib.sha256()
     for name in sorted(files):
         digest.update(f"{name}\0".encode() + files[name])
-    home = cache / "harness" / digest.hexdigest()[:16]
+    home = cache / "worker" / digest.hexdigest()[:16]
     if not _holds(home, files):
         fresh = home.with_name(f"{home.name}.{secrets.token_hex(8)}")
         for name, text in files.items():

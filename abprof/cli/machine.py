@@ -73,7 +73,7 @@ def list_(**values: Any) -> int:
     root = Path(repo.open_repository(Path(values["repo"]), cache=cache).path)
     file = read_file(root) or File()
     options = options_from(["."], values).under(file)
-    found = _survey(root, options, cache)
+    found = _discover(root, options, cache)
     python = (path.relative_to(root / "kernels").parts[0] for path in (root / "kernels").rglob("*.py"))
     named = {name.removesuffix(".py") for name in python if not name.startswith(("_", "."))}
     kernels = sorted({name for name in named if not missing(root, file.package(name))} | set(file.kernels))
@@ -96,7 +96,7 @@ def list_(**values: Any) -> int:
     return Exit.OK
 
 
-def _survey(root: Path, options: Options, cache: Path) -> Discovered:
+def _discover(root: Path, options: Options, cache: Path) -> Discovered:
     from abprof import devices
     from abprof.builds import WorkerFactory
     from abprof.measure import Discovered
@@ -107,7 +107,7 @@ def _survey(root: Path, options: Options, cache: Path) -> Discovered:
     files = workload_files.find(root / (folder or "workloads"), options.workloads)
     with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
         factory = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch), files)
-        with factory.alone("survey") as worker:
+        with factory.alone("discovery") as worker:
             return Discovered.of(worker, factory, options, chosen.kind)
 
 

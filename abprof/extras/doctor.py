@@ -114,7 +114,7 @@ def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
                 continue
             known.add(argv)
             try:
-                with factory.alone("survey", side) as worker:
+                with factory.alone("discovery", side) as worker:
                     ready = worker.call(Start(device, "base"), 120)
             except (WorkerDied, WorkerFault) as error:
                 yield Finding(name, "problem", error.reason, "check `import torch` in that interpreter")

@@ -28,26 +28,26 @@ from abprof.system.console import View
 from abprof.verdict import undecided
 
 _ALONE_AFTER = 600.0  # seconds after which a cluster's shard ends if the coordinator does not touch the file ALIVE
-Tell = Callable[[News], None]
+Notify = Callable[[News], None]
 
 
 class _NewsView(View):
     """A console view that sends lines and warnings to the coordinator. What builds print stays in their logs."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, notify: Notify) -> None:
         super().__init__(quiet=True)
-        self._tell = tell
+        self._notify = notify
 
     def say(self, line: str, style: str = "") -> None:  # noqa: ARG002
-        self._tell(News(line=line))
+        self._notify(News(line=line))
 
     def warn(self, line: str) -> None:
-        self._tell(News(warning=line))
+        self._notify(News(warning=line))
 
 
-def measure(shard: Shard, tell: Tell) -> float:
+def measure(shard: Shard, notify: Notify) -> float:
     """Measure a shard and return the seconds spent. Raises AbprofError or, at ^C and SIGTERM, KeyboardInterrupt."""
-    view = _NewsView(tell)
+    view = _NewsView(notify)
     if shard.cpus:
         os.sched_setaffinity(0, shard.cpus)
     Path(shard.logs).mkdir(parents=True, exist_ok=True)
@@ -63,10 +63,10 @@ def measure(shard: Shard, tell: Tell) -> float:
     ):
         not_busy(place.device)
         plan = Plan.of(place, trees, Path(shard.logs), view)
-        return _measure(place, plan, shard, tell, view)
+        return _measure(place, plan, shard, notify, view)
 
 
-def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View) -> float:
+def _measure(place: RunContext, plan: Plan, shard: Shard, notify: Notify, view: View) -> float:
     watch = plan.watched(place)
     builds = _builds(place, plan, shard, view)
     machine = place.device.machine()
@@ -76,9 +76,9 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
     # A GPU's lease has a name unique among machines; on every machine the processor's lease is called cpu.
     device = f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease
     machine = msgspec.structs.replace(machine, ceilings=head.ceilings, builds=builds)
-    tell(News(placed=Placed(device=device, machine=machine)))
+    notify(News(placed=Placed(device=device, machine=machine)))
     for touched in watch.built(builds, "before it was measured"):
-        tell(News(touched=touched))
+        notify(News(touched=touched))
     blocks, proofs, measured = list(shard.blocks), list[Proof](), set[tuple[str, int]]()
 
     def wanted() -> set[str]:
@@ -98,16 +98,16 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, tell: Tell, view: View
             if _failed(item) and (why := place.device.gone()):  # a lost device: every further cell would fail here
                 raise AbprofError(why, where=place.device.lease)
             if isinstance(item, Kernel):
-                tell(News(kernel=item))
+                notify(News(kernel=item))
             elif isinstance(item, Proof):
                 proofs.append(msgspec.structs.replace(item, device=device, shard=shard.number))
-                tell(News(proof=proofs[-1]))
+                notify(News(proof=proofs[-1]))
             else:
                 blocks.append(msgspec.structs.replace(item, device=device, shard=shard.number))
                 measured.add((item.cell, item.epoch))
-                tell(News(block=blocks[-1]))
+                notify(News(block=blocks[-1]))
                 for touched in watch.look(f"in epoch {item.epoch}"):
-                    tell(News(touched=touched))
+                    notify(News(touched=touched))
         seconds = seconds or time.monotonic() - began
     return seconds
 
@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     threading.Thread(target=_end_without, args=(options.shard.with_name(ALIVE), most), daemon=True).start()
     out = os.open(options.shard.with_suffix(".jsonl"), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
-    def tell(news: News) -> None:
+    def notify(news: News) -> None:
         line = memoryview(checksummed.line(news))
         while line:
             line = line[os.write(out, line) :]
@@ -169,14 +169,14 @@ def main(argv: list[str] | None = None) -> int:
             shard = read_shard(options.shard.read_bytes())
             if DEVICE in os.environ and not shard.held:
                 shard = msgspec.structs.replace(shard, device=os.environ[DEVICE])
-            tell(News(ended=Ended(why="done", seconds=measure(shard, tell))))
+            notify(News(ended=Ended(why="done", seconds=measure(shard, notify))))
     except (AbprofError, ValueError, OSError) as error:
         reason = error.line if isinstance(error, AbprofError) else str(error)
         print(reason, file=sys.stderr)
-        tell(News(ended=Ended(why="refused", reason=reason)))
+        notify(News(ended=Ended(why="refused", reason=reason)))
         return Exit.CANNOT_RUN
     except KeyboardInterrupt:
-        tell(News(ended=Ended(why="interrupted")))
+        notify(News(ended=Ended(why="interrupted")))
         return Exit.INTERRUPTED
     return Exit.OK
 

@@ -91,7 +91,7 @@ class Discovered:
 
 
 def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: tuple[Cell, ...]) -> Discovered:
-    """Return the survey of a continued run, with `cells` only. `digest`: SHA-256 of the workloads as they are now.
+    """Return the discovery of a continued run, with `cells` only. `digest`: SHA-256 of the workloads as they are now.
 
     Raises AbprofError if the workloads or the worker's `versions` have changed.
     """
@@ -146,7 +146,7 @@ def ceilings(worker: Worker, timeout: float) -> Ceilings:
     why_not = (
         ""
         if best.tflops and best.gbps
-        else "they could not be measured, or the device had no free memory (logs/survey.log)"
+        else "they could not be measured, or the device had no free memory (logs/discovery.log)"
     )
     return replace(best, why_not=why_not)
 
@@ -168,7 +168,7 @@ def _failure(error: WorkerFault | WorkerDied, file: str) -> Failure:
     status: Status = "timeout" if isinstance(error, WorkerHung) else "crash"
     no_module = error.reason.startswith(("ModuleNotFoundError: No module named ", "ImportError: No module named "))
     own = isinstance(error, WorkerFault) and error.status == "crash" and not no_module
-    return Failure(status=status, reason=error.reason, log="survey.log", at=Path(file).name if own else "")
+    return Failure(status=status, reason=error.reason, log="discovery.log", at=Path(file).name if own else "")
 
 
 def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:

@@ -64,12 +64,12 @@ class Estimate:
     def cell(self, cell: Cell, arms: int) -> tuple[float, float]:
         """Return the least and the usual seconds of one cell with `arms` arms in an epoch."""
         kind, call = self.run.machine.kind, self.call(cell)
-        opening = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0] + _CALLS_TO_OPEN * arms * call
+        set_up = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0] + _CALLS_TO_OPEN * arms * call
         at_least = max(call, 1e-6)
         paces = [
             turns.pace(kind, [at_least * 1e9] * arms, [0.0] * arms, self.run.options, share) for share in (0.0, 1.0)
         ]
-        least, most = (opening + pace.rounds * pace.calls * arms * at_least for pace in paces)
+        least, most = (set_up + pace.rounds * pace.calls * arms * at_least for pace in paces)
         return least, most
 
     @property

@@ -76,7 +76,7 @@ class Plan:
         source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
         factory = _factory(place, trees, files, logs)
         factory.forks.start(factory.argv("base"), at_once=not dry)
-        found, chains, ceilings = _surveyed(place, factory, digest, dry=dry)
+        found, chains, ceilings = _discovered(place, factory, digest, dry=dry)
         factory, notes = _contained(place, factory, chains, dry=dry)
         if not (continued and continued.part):
             for line in (*place.notes, *notes):
@@ -308,7 +308,7 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
     return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared), importable=importable)
 
 
-def _surveyed(
+def _discovered(
     place: RunContext, factory: WorkerFactory, digest: str, *, dry: bool
 ) -> tuple[discovery.Discovered, dict[str, Toolchain], Ceilings | None]:
     """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here).
@@ -321,7 +321,7 @@ def _surveyed(
     own_path = any("PYTHONPATH" in package.env for package in place.file.kernels.values())
     cupti = options.asked_by("--timer") if options.by_timer == "cupti" and kind != "cpu" and not own_path else ""
     chains: dict[tuple[str, ...], Toolchain] = {}
-    with factory.alone("survey", forked=True) as worker:
+    with factory.alone("discovery", forked=True) as worker:
         if continued:
             found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
@@ -331,7 +331,7 @@ def _surveyed(
             ceilings = discovery.ceilings(worker, options.timeout)
     for side, argv in factory.workers.items():
         if tuple(argv) not in chains:
-            with factory.alone("survey", side) as worker:
+            with factory.alone("discovery", side) as worker:
                 ready = discovery.start(worker, factory)
                 chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind, cupti)
     return found, {side: chains[tuple(argv)] for side, argv in factory.workers.items()}, ceilings

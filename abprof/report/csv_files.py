@@ -12,7 +12,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from abprof.records import HOST, Cell, Comparison, Observation, Run
+from abprof.records import HOST, Arm, Cell, Comparison, Observation, Run
 from abprof.records.errors import AbprofError
 from abprof.records.visible import cell as safe_cell
 from abprof.report import rows
@@ -72,7 +72,7 @@ def cells_csv(run: Run) -> str:
     seen: dict[str, list[Observation | None]] = {}
     for observation in run.observations:
         seen.setdefault(observation.cell, []).append(observation)
-    judged = {(c.cell, c.to): c for c in reversed(run.comparisons) if c.from_.split(":")[0] == "base"}
+    judged = {(c.cell, c.to): c for c in reversed(run.comparisons) if Arm.of(c.from_).worker == "base"}
     lines = [_cell_line(run, cell, one, judged.get((cell.id, one.arm)) if one else None)
              for cell in run.cells for one in seen.get(cell.id, [None])]  # fmt: skip
     names = [*dict.fromkeys(name for line in lines for name in line)]

@@ -93,8 +93,8 @@ class Group:
         self.variants = any(row.variant for row in rows)
         names = {cell.id: cell for cell in cells}
         # Library implementations measured in the same rounds.
-        self.peers = [(names[o.cell], Arm.of(o.arm), o) for o in run.observations
-                      if o.cell in names and o.arm[:5] == "peer:"]  # fmt: skip
+        found = [(names[o.cell], Arm.of(o.arm), o) for o in run.observations if o.cell in names]
+        self.peers = [one for one in found if one[1].peer]
         sides = {target.id, "base"} if target else {"base"}
         others = [c for k, c in judged.items() if k not in used] + list(run.within)
         # (cell, from, to) -> comparison of another pair of arms: a peer with a side, or variants of a side with each other.

@@ -152,7 +152,7 @@ def headline(run: Run) -> str:
     return clean(run.header.sentence, 1000) if run.header else "Nothing was judged"
 
 
-def unfinished(run: Run) -> tuple[str, ...]:
+def incomplete(run: Run) -> tuple[str, ...]:
     """Return a tuple: one sentence if the run is incomplete, nothing if the run is complete."""
     return () if run.status == "complete" else (f"This run is {run.status}: what is missing was not measured.",)
 

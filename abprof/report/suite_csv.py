@@ -488,7 +488,7 @@ def _case(group: Group, row: Row) -> dict[str, object]:
 
 
 def _findings(page: Page) -> Iterator[str]:
-    yield from ("", page.headline, *page.weaker, *sentences.unfinished(page.run))
+    yield from ("", page.headline, *page.weaker, *sentences.incomplete(page.run))
     if page.failed:
         yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in page.failed), "")
     yield from (f"⚠️  {sentences.warning(one)}" for one in page.run.warnings)

@@ -60,7 +60,7 @@ def show(of: Page, console: Console, folder: Path, *, everything: bool = False) 
         _workload(workload, console, everything)
     if of.caption and any(everything or not line.row.folded for workload in of.workloads for line in workload.lines):
         console.print(Text(of.caption, style="dim"))
-    for line in (*sentences.unfinished(of.run), of.headline):
+    for line in (*sentences.incomplete(of.run), of.headline):
         _say(console, line, "bold")
     _say(console, of.trusted[:1].upper() + of.trusted[1:], "")
     _say(console, f"Report: {folder / 'report.html'}", "")
@@ -153,6 +153,6 @@ def _notes(first: Run, second: Run) -> Iterator[str]:
         if before != after:
             yield f"{clean(what, 40)}: {clean(before, 80)} → {clean(after, 80)}"
     for place, run in (("first", first), ("second", second)):
-        yield from (f"the {place} run: {line}" for line in sentences.unfinished(run))
+        yield from (f"the {place} run: {line}" for line in sentences.incomplete(run))
         if run.header and not run.header.trusted:
             yield f"the {place} run cannot be trusted"

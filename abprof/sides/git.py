@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from abprof.records.errors import AbprofError
+from abprof.system.processes import how_ended
 
 # A git hook may start abprof. Most variables that git sets for hooks would redirect every git command: they are dropped, except
 # those that configure the connection to a server.
@@ -59,8 +60,7 @@ class GitError(AbprofError):
         self.stderr = re.sub(r"://[^/@\s]+@", "://", stderr)
         lines = [line.strip() for line in self.stderr.splitlines() if line.strip() and not line.startswith("hint:")]
         telling = [line.split(": ", 1)[1] for line in lines if line.startswith(("error: ", "fatal: "))]
-        failed = f"killed by signal {-status}" if status < 0 else f"exit status {status}"
-        self.line_of_git = next(iter([*telling, *lines, failed]))
+        self.line_of_git = next(iter([*telling, *lines, how_ended(status)]))
         super().__init__(f"git {verb}: {self.line_of_git}")
 
 

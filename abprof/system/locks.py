@@ -87,6 +87,6 @@ def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
             except BaseException:
                 os.close(descriptor)
                 raise
-            os.close(descriptor)  # the holder deleted the file, so this lock excludes nobody: lock the new file
+            os.close(descriptor)  # the holder deleted the file, so this lock excludes no process: lock the new file
     except OSError as error:
         raise AbprofError(f"cannot make lock files here: {error.strerror}", where=str(lock.parent)) from error

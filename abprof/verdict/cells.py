@@ -27,6 +27,7 @@ from abprof.records import (
     Run,
     Status,
 )
+from abprof.records.quantities import plural
 from abprof.verdict import stats
 
 Array = NDArray[np.float64]
@@ -68,10 +69,9 @@ def kept_rounds(block: Block) -> Rounds:
     numbers = np.full((len(block.arms), 4, len(kept)), np.nan)
     at_round = np.repeat(np.arange(len(kept)), [len(row) for row in kept])
     numbers[arms.astype(int), :, at_round] = np.stack([value, wall, clock, wait], axis=1)
-    calls = f"{block.calls} call{'s' if block.calls != 1 else ''} a turn"
     return Rounds(
         epoch=block.epoch,
-        protocol=block.rule if block.metric == REPORTED else f"{block.timer}, {calls}",
+        protocol=block.rule if block.metric == REPORTED else f"{block.timer}, {plural(block.calls, 'call')} a turn",
         outcomes=block.outcomes,
         arms={arm: own for arm, own in zip(block.arms, numbers, strict=True) if not np.isnan(own[TIME]).all()},
     )

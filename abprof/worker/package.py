@@ -124,7 +124,7 @@ INTERPRETER = (
     *(prefix + name for prefix in _PREFIXES for name in ("lib/", "lib64/")),
     os.path.realpath(sys.executable),
 )
-HARNESS = _folder(os.path.dirname(os.path.dirname(os.path.dirname(wire.__file__))))  # noqa: PTH120
+BUNDLE = _folder(os.path.dirname(os.path.dirname(os.path.dirname(wire.__file__))))  # noqa: PTH120
 # Folders where systems, administrators and container runtimes install libraries, drivers and compilers.
 SYSTEM = (
     *("/usr/", "/lib/", "/lib32/", "/lib64/", "/libx32/", "/opt/", "/nix/store/", "/gnu/store/", "/snap/", "/cvmfs/"),
@@ -185,7 +185,7 @@ class Prover:
         tops = (module for name, module in list(sys.modules.items()) if "." not in name)
         inside = _both_names([p for m in tops if isinstance(at := getattr(m, "__path__", None), list) for p in at])
         self.importable = tuple(
-            p for p in (*path, *inside) if p in named or not p.startswith((*self.installed, HARNESS))
+            p for p in (*path, *inside) if p in named or not p.startswith((*self.installed, BUNDLE))
         )
         # Folders of libraries: of LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH and the CUDA driver.
         places = [*_listed("LD_LIBRARY_PATH"), *_listed("CUDA_HOME"), *_listed("CUDA_PATH")]
@@ -249,7 +249,7 @@ class Prover:
         `given` (in other folders known at the start) or `outside`. `file`: name as loaded; `path`: real path."""
         if path.startswith(self._own):
             return "own"
-        if path.startswith((*INTERPRETER, HARNESS)):  # even in a forbidden folder
+        if path.startswith((*INTERPRETER, BUNDLE)):  # even in a forbidden folder
             return "environment"
         if path.startswith(self._forbidden):
             return "outside"

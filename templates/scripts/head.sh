@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-{# What the scripts share. Everything that is printed here is one quoted word (abprof/report/scripts.py). #}
-# Written by `abprof scripts`, which writes it anew at any time. --help says how it is called.
-# shellcheck disable=SC1003,SC2016 # names of branches and cells are quoted so that nothing in them is expanded
+{# The start of every script. abprof/report/scripts.py quotes each inserted value as one shell word. #}
+# `abprof scripts RUN` writes this file. --help shows its options.
+# shellcheck disable=SC1003,SC2016 # names of branches and cells are quoted: the shell must not expand them
 set -euo pipefail
 unset CDPATH
 trap 'exit 130' INT
@@ -21,4 +21,4 @@ need() {
   command -v "$1" >/dev/null || refuse "$1 is not installed, or not on PATH: $2"
 }
 need "$abprof" 'pip install abprof, or name it: ABPROF=/path/to/abprof'
-[[ $abprof != */* ]] || abprof=$(cd -- "$(dirname -- "$abprof")" && pwd)/${abprof##*/} # it is called from another folder
+[[ $abprof != */* ]] || abprof=$(cd -- "$(dirname -- "$abprof")" && pwd)/${abprof##*/} # a script changes its folder before it calls abprof

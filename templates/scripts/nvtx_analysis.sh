@@ -2,12 +2,12 @@
 {% include "scripts/rows.sh" %}
 begin nsys 'NVIDIA Nsight Systems, https://developer.nvidia.com/nsight-systems'
 
-# File, side, kernel package, ref, cell, further options: a timeline of its calls, and tables of ranges and kernels.
+# look FILE SIDE KERNEL REF CELL [OPTIONS]: record a timeline of the calls; write tables of ranges and kernels.
 look() {
   local file=$1 side=$2 kernel=$3 ref=$4 cell=$5 report
   shift 5
   ready "$side" "$kernel" "$ref" "$cell" "$@" || return 0
-  rm -f -- "$file.nsys-rep" "$file.qdrep" "$file.sqlite" "$file.txt" # nsys stats would read the last run's again
+  rm -f -- "$file.nsys-rep" "$file.qdrep" "$file.sqlite" "$file.txt" # or nsys stats would read the last run's files
   nsys profile --trace=cuda,nvtx,osrt --sample=none --cpuctxsw=none --force-overwrite=true --output="$file" \
     "$abprof" run-cell --repo "$repo" --device "$device" "$@" --warmup "$warmup" --runs "$runs" -- "$ref" "$cell" ||
     { failed "nsys could not record $cell on $side" && return 0; }

@@ -1,4 +1,4 @@
-{# How a script that goes through arms of cells is called, and what it does with each. #}
+{# The options of a script that records arms of cells, and the functions that every arm needs. #}
 warmup={{ warmup }}
 runs={{ runs }}
 out=$(cd -- "$(dirname -- "$0")" && pwd)/{{ out }}
@@ -8,7 +8,7 @@ while [[ $# -gt 0 ]]; do
   case $1 in
     --help | -h)
       printf 'usage: %s [--out DIR] [--warmup CALLS] [--runs CALLS] [--repo DIR] [--device DEVICE] [PART]\n' "$me"
-      printf 'PART: only cells whose id has this in it. What is recorded lies in DIR, by default %s\n' "$out"
+      printf 'PART: record only cells whose id contains this text. DIR: folder for the recordings; default: %s\n' "$out"
       exit 0
       ;;
     --out | --warmup | --runs | --repo | --device)
@@ -16,21 +16,21 @@ while [[ $# -gt 0 ]]; do
       printf -v "${1#--}" %s "$2"
       shift 2
       ;;
-    -*) refuse "no option $1 (--help has them)" ;;
+    -*) refuse "unknown option $1 (--help lists the options)" ;;
     *)
       part=$1
       shift
       ;;
   esac
 done
-# A tool, and where it is from: begin, where it is there, in the folder that is recorded into.
+# begin TOOL ADDRESS: check that the tool is installed, and change to the folder for the recordings.
 begin() {
   need "$1" "$2"
   [[ -d $repo ]] || refuse "no such folder: $repo"
   repo=$(cd -- "$repo" && pwd)
   mkdir -p -- "$out"
   cd -- "$out"
-  printf 'what is recorded lies in %s\n' "$PWD"
+  printf 'recording into %s\n' "$PWD"
 }
 
 declare -A built=()
@@ -42,8 +42,8 @@ failed() {
   failures=$((failures + 1))
 }
 
-# Side, kernel package, ref, cell, further options: whether this arm is to be looked at and its calls can be made. What is
-# compiled is compiled now, once for a side and a package, and not under the profiler.
+# ready SIDE KERNEL REF CELL [OPTIONS]: succeed if PART selects the cell and its calls work. The first cell of a side and a
+# kernel package compiles the package here, so that no compiler runs under the profiler.
 ready() {
   local side=$1 kernel=$2 ref=$3 cell=$4
   shift 4
@@ -52,13 +52,13 @@ ready() {
   printf '\n== %s: %s, %s\n' "$side" "$cell" "$ref"
   [[ -z ${built["$side $kernel"]-} ]] || return 0
   if ! "$abprof" run-cell --repo "$repo" --device "$device" "$@" --warmup 0 --runs 1 -- "$ref" "$cell"; then
-    failed "$side: $cell could not be called; the line above says why"
+    failed "$side: $cell could not be called (see the line above)"
     return 1
   fi
   built["$side $kernel"]=yes
 }
 
 ended() {
-  [[ $looked -gt 0 ]] || refuse "no cell has $part in its id"
+  [[ $looked -gt 0 ]] || refuse "no cell id contains $part"
   [[ $failures -eq 0 ]] || exit 1
 }

@@ -136,7 +136,7 @@ WORKLOADS = {
 
 
 def package(repeat: int = 1, more: str = "") -> str:
-    """The package: its time is proportional to `repeat`; `more` is added to what it returns."""
+    """The package. Its time is proportional to `repeat`; it adds `more` to its result."""
     return PACKAGE.format(repeat=repeat, more=more)
 
 

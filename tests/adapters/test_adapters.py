@@ -1,4 +1,4 @@
-"""Benchmarks that exist, wrapped in one line: what becomes an axis, and that what is timed is what they would time."""
+"""Existing benchmarks wrapped in one line: their axes, and that abprof times the code that they time."""
 
 from __future__ import annotations
 
@@ -38,19 +38,19 @@ def side(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]
 
 
 @pytest.fixture(scope="module")
-def survey(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    with worker(root, tmp_path_factory.mktemp("survey"), mounted=False) as made:
+def discovery(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
+    with worker(root, tmp_path_factory.mktemp("discovery"), mounted=False) as made:
         yield made
 
 
-def test_cases_are_told_without_the_package(survey: Side) -> None:
-    report = survey.ask(wire.Describe("report"))
+def test_cases_are_listed_without_the_package(discovery: Side) -> None:
+    report = discovery.ask(wire.Describe("report"))
     assert report.presets["default"] == [(["N"], [[128], [256]]), (["provider"], [["mylib"], ["torch"]])]
     assert report.presets["smoke"][0] == (["N"], [[128]])
-    suite = survey.ask(wire.Describe("suite"))
+    suite = discovery.ask(wire.Describe("suite"))
     names = ["test_softmax[32]", "test_softmax[64]", "test_pedantic", "test_skipped", "test_broken"]
     assert suite.presets["default"] == [(["test"], [[f"test_speed.py::{name}"] for name in names])]
-    operator = survey.ask(wire.Describe("operator"))
+    operator = discovery.ask(wire.Describe("operator"))
     assert operator.presets["default"] == [
         (["input", "x"], [[0, "32"], [1, "64"]]),
         (["backend"], [["torch_softmax"], ["mylib_softmax"]]),
@@ -124,13 +124,13 @@ def test_a_test_without_an_operation_is_typed(side: Side, case: str, status: str
         ('tritonbench("benchmarks/shapes.py:Op", kernel="mylib", mode="up")', "'up' is not a valid Mode"),
     ],
 )
-def test_what_cannot_be_wrapped_says_so(root: Path, survey: Side, workload: str, message: str) -> None:
+def test_what_cannot_be_wrapped_says_so(root: Path, discovery: Side, workload: str, message: str) -> None:
     name = f"bad{abs(hash(workload))}"
     file = root / "workloads" / f"{name}.py"
     file.write_text(f"from abprof.adapters import *\nWORKLOAD = {workload}\n")
-    survey.ask(wire.Start("cpu", "base", None, {name: str(file)}))
+    discovery.ask(wire.Start("cpu", "base", None, {name: str(file)}))
     with pytest.raises(WorkerFault) as fault:
-        survey.ask(wire.Describe(name))
+        discovery.ask(wire.Describe(name))
     assert message in fault.value.reason
 
 

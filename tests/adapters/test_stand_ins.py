@@ -1,4 +1,4 @@
-"""What a benchmark may ask of a package that is not there, and by which names its timer is found."""
+"""Stand-ins for missing packages that a benchmark imports, and the names of its timer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other people's repositories, rebuilt in their structure: what a kernel project looks like before abprof came along."""
+"""Copies of the structure of real kernel projects before they adopt abprof."""
 
 from __future__ import annotations
 

@@ -163,7 +163,7 @@ def interpreter(folder: Path, extra: str) -> Path:
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_sides_with_different_dependencies(tmp_path: Path) -> None:
-    """The target needs what only its own interpreter has, and in another version than base's."""
+    """The target needs a package that only its own interpreter has, in another version than base's."""
     repo = make_repo(tmp_path / "repo")
     text = "import dependency\n\n\ndef scale(x):\n    return x * dependency.{name}\n"
     load = workload("return Op(lambda: kernel.scale(inputs))")

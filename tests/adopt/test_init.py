@@ -1,4 +1,4 @@
-"""`abprof init` on whole repositories: what it writes, that the next command runs, and what it refuses."""
+"""`abprof init` on whole repositories: its files, its errors, and that the next command runs."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_likeliest_function_is_taken_and_others_are_named(tmp_path: Path) ->
     assert (repo.path / "workloads" / "scaled.py").exists()
 
 
-def test_what_is_there_is_not_overwritten_without_being_told(tmp_path: Path) -> None:
+def test_existing_files_are_overwritten_only_with_overwrite(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**PLAIN, "workloads/softmax.py": "API = 1\n"})
     done = init(repo, home=tmp_path)
     assert done.code == 2
@@ -65,7 +65,7 @@ def test_what_is_there_is_not_overwritten_without_being_told(tmp_path: Path) -> 
     assert "KERNEL" in (repo.path / "workloads" / "softmax.py").read_text()
 
 
-def test_a_configuration_that_is_there_is_told_what_it_lacks(tmp_path: Path) -> None:
+def test_missing_keys_of_an_existing_configuration_are_printed(tmp_path: Path) -> None:
     repo = repository(tmp_path / "repo", {**PLAIN, "abprof.toml": "schema = 1\n[defaults]\nthreshold = 3.0\n"})
     done = init(repo, home=tmp_path)
     assert done.code == 2
@@ -140,7 +140,7 @@ def test_what_was_proposed_is_measured(tmp_path: Path, files: dict[str, str], ar
     assert set(done.statuses("base").values()) == {"ok"}, done.run["observations"]
 
 
-def test_a_repository_without_a_commit_is_told_to_make_one(tmp_path: Path) -> None:
+def test_a_repository_without_a_commit_is_an_error(tmp_path: Path) -> None:
     repo = make_repo(tmp_path / "repo")
     done = init(repo, "--kernel", "rows", home=tmp_path)
     assert done.code == 0

@@ -1,4 +1,4 @@
-"""What `abprof init` finds in a repository by reading it, and the files it proposes: no code of it is run."""
+"""`abprof init` reads a repository, runs none of its code, and proposes files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_where_a_function_is_imported_from(
 
 
 @pytest.mark.parametrize(
-    ("told", "axes"),
+    ("documented", "axes"),
     [
         ("x: (batch, width)", '"batch", "width"'),
         ("x (torch.Tensor): rows of shape `[B, T, D]`, as they are", '"B", "T", "D"'),
@@ -86,8 +86,8 @@ def test_where_a_function_is_imported_from(
         ("x: a pair (start, end)", '"rows", "width"'),
     ],
 )
-def test_docstrings_tell_shapes(told: str, axes: str) -> None:
-    text = f'import torch\n\n\ndef frob(x: torch.Tensor):\n    """Frob.\n\n    Args:\n        {told}\n    """\n    return x\n'
+def test_docstrings_tell_shapes(documented: str, axes: str) -> None:
+    text = f'import torch\n\n\ndef frob(x: torch.Tensor):\n    """Frob.\n\n    Args:\n        {documented}\n    """\n    return x\n'
     assert f'"x": draw({axes}),' in made({"frob.py": text})[1]
 
 
@@ -116,8 +116,8 @@ def test_scalars_and_defaults_are_marked() -> None:
 )
 def test_a_workload_runs_whatever_its_parameters_are_called(signature: str, body: str) -> None:
     code = f"def {signature}:\n    return norm({body})\n"
-    told = "norm(" + ", ".join(f"{name}.contiguous()" for name in body.split(", ")) + ")"
-    text = f"import torch\n\n\n{code.replace('T.Tensor', 'torch.Tensor').replace(f'norm({body})', told)}"
+    copied = "norm(" + ", ".join(f"{name}.contiguous()" for name in body.split(", ")) + ")"
+    text = f"import torch\n\n\n{code.replace('T.Tensor', 'torch.Tensor').replace(f'norm({body})', copied)}"
     workload: dict[str, Any] = {}
     exec(made({"norm.py": text})[1], workload)
     case = {"rows": 4, "width": 8, "dtype": "float32"}

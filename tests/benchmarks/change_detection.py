@@ -4,7 +4,7 @@ cells, and nights until a step and a drift are confirmed. The table is in docs/N
 
 Whoever of the others can be imported takes part: `pip install apache-otava` (numpy 2.2; a venv of its own), `pip install asv`.
 Each sees the head's absolute times night by night, at most the last 60, as it would in a nightly job; an alert is a change
-point at least three nights old that it has not told within five nights of that place before.
+point at least three nights old that it has not reported within five nights of that place before.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ def asv(values: Sequence[float]) -> list[int]:
 
 
 def ours(trend: Trend) -> list[tuple[int, int]]:
-    """(first night, night it was told) of each confirmed change."""
+    """(first night, night it was reported) of each confirmed change."""
     return [(change.night, change.found) for change in find_changes([trend])[0]]
 
 
 def nightly(points: Points) -> Callable[[Trend], list[tuple[int, int]]]:
-    """The same for a method that looks at a whole series: asked anew every night."""
+    """The same for a method that reads a whole series: it runs again every night."""
 
-    def told(trend: Trend) -> list[tuple[int, int]]:
+    def reported(trend: Trend) -> list[tuple[int, int]]:
         known: list[tuple[int, int]] = []
         for night in range(10, len(trend.head) + 1):
             first = max(0, night - WINDOW)
@@ -61,21 +61,21 @@ def nightly(points: Points) -> Callable[[Trend], list[tuple[int, int]]]:
                     known.append((place, night))
         return known
 
-    return told
+    return reported
 
 
-def row(name: str, told: Callable[[Trend], list[tuple[int, int]]], cells: int, nights: int) -> None:
+def row(name: str, method: Callable[[Trend], list[tuple[int, int]]], cells: int, nights: int) -> None:
     """Print a line of the table."""
     began, line = time.process_time(), [f"{name:34}"]
     laws: tuple[tuple[Law, float], ...] = (("gauss", 0.01), ("t3", 0.01), ("spikes", 0.005))
     for law, noise in laws:
         alerts = [
-            found for trend in fleet(cells, nights, noise, 1, law=law) for _, found in told(trend) if found > BURN
+            found for trend in fleet(cells, nights, noise, 1, law=law) for _, found in method(trend) if found > BURN
         ]
         line.append(f"{len(alerts) / (nights - BURN) * 500 / cells:7.2f}")
     for what in ({"step": (BURN + 1, 0.05)}, {"drift": (BURN + 1, 0.003)}):
         waits = [
-            min((found - BURN for _, found in told(trend) if found > BURN), default=math.inf)
+            min((found - BURN for _, found in method(trend) if found > BURN), default=math.inf)
             for trend in fleet(cells, BURN + 25, 0.01, 2, **what)  # type: ignore[arg-type]
         ]
         in_time = np.mean(np.array(waits) <= (3 if "step" in what else 16))
@@ -84,7 +84,7 @@ def row(name: str, told: Callable[[Trend], list[tuple[int, int]]], cells: int, n
 
 
 def main(cells: int, nights: int) -> None:
-    """Everyone who is there."""
+    """Print the table of all methods."""
     print(
         f"{'method':34} | gauss 1 % | t3 1 % | spikes .5 % | step of 5 %, in 3 nights | drift of 0.3 % a night, before 5 %"
     )

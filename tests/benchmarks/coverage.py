@@ -49,13 +49,13 @@ def same_code(folders: Sequence[str]) -> Iterator[tuple[Run, list[Block], list[P
 
 
 def unchanged(run: Run) -> bool:
-    """Whether all sides are one tree, or sides of a selfcheck, whose cells say what was injected."""
+    """Whether all sides are one tree, or the sides of a selfcheck (its cells name the injected change)."""
     meters = all("inject" in cell.params for cell in run.cells)
     return meters or len({side.tree for side in run.sides}) == 1
 
 
 def intervals(item: CellData) -> Iterator[tuple[str, str, bool]]:
-    """Of one cell: the class of its calls, what read them, and whether zero is inside."""
+    """Return a cell's duration class, its timer, and whether the interval contains zero."""
     arms = [arm for arm in item.states if not arm.startswith("peer:")]
     changed = {"target"} if item.cell.params.get("inject") else set()
     for before, after in combinations([arm for arm in arms if arm not in changed], 2):

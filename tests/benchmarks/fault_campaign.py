@@ -30,7 +30,7 @@ def main(numbers: range, processes: int) -> int:
     with ProcessPoolExecutor(processes) as pool:
         for number, broken, seconds in pool.map(one, numbers):
             how = "broke a promise" if broken else "kept"
-            print(f"round {number} {how}, {seconds:.0f} s: {drawn(number).told}", *broken, sep="\n", flush=True)
+            print(f"round {number} {how}, {seconds:.0f} s: {drawn(number).summary}", *broken, sep="\n", flush=True)
             broke += bool(broken)
             words = {f"worker: {fault.word}" for fault in drawn(number).faults} | {f"abprof: {drawn(number).end}"}
             played.update(words)

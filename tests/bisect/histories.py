@@ -54,8 +54,8 @@ class Story:
             made.append(self.commit(*([last] if last else []), **own))
         return made
 
-    def told(self) -> Story:
-        """Write them all; branch story is at the last."""
+    def written(self) -> Story:
+        """Write all commits; branch `story` is at the last."""
         marks = self.lab.folder / "marks"
         command = ["git", "fast-import", "--quiet", "--force", f"--export-marks={marks}"]
         environment = {"PATH": os.environ["PATH"], **ENVIRONMENT}

@@ -20,12 +20,12 @@ SLOW = 1.03
 def test_the_only_commit_between_the_ends(tmp_path: Path) -> None:
     story = Story(tmp_path)
     good, bad = story.line([1.0, SLOW])
-    result = story.told().bisect(good, bad, "--json")
+    result = story.written().bisect(good, bad, "--json")
     assert result.code == 0, result.err
     assert story.culprits(result) == [bad]
-    told = loose(result)
-    assert [step["question"] for step in told["steps"]] == ["ends", "parent"]
-    assert all((Path(told["bisect_dir"]) / step["run"] / "report.html").exists() for step in told["steps"])
+    answer = loose(result)
+    assert [step["question"] for step in answer["steps"]] == ["ends", "parent"]
+    assert all((Path(answer["bisect_dir"]) / step["run"] / "report.html").exists() for step in answer["steps"])
     assert story.lab.left_behind() == []
 
 
@@ -47,7 +47,7 @@ def test_nothing_changed_between_the_ends(tmp_path: Path) -> None:
     """A slip that was taken back is not there at the bad end: one step says so."""
     story = Story(tmp_path)
     commits = story.line([1.0, SLOW, SLOW, 1.0])
-    result = story.told().bisect(commits[0], commits[-1])
+    result = story.written().bisect(commits[0], commits[-1])
     assert result.code == 0, result.err
     assert "nothing changed" in result.out
     assert [p.name for p in sorted((_folder(story.lab) / "steps").iterdir())] == ["01"]
@@ -70,13 +70,13 @@ def sixty_four(story: Story, slips: dict[int, float], broken: range = range(0)) 
 def test_slips_among_64_commits(tmp_path: Path, slips: list[int]) -> None:
     story = Story(tmp_path)
     commits = sixty_four(story, dict.fromkeys(slips, SLOW))
-    result = story.told().bisect(commits[0], commits[-1], "--json")
+    result = story.written().bisect(commits[0], commits[-1], "--json")
     assert result.code == 0, result.err
     assert story.culprits(result) == [commits[place] for place in slips]
     if len(slips) == 1:
         questions = [step["question"] for step in loose(result)["steps"]]
         assert questions[:8] == ["ends", *["step"] * 6, "parent"]
-        # What is left, before it and after it, is asked once each: unless the steps have told it, which is by their noise.
+        # One comparison each covers the commits before and after it, unless noise made a step cover them already.
         assert questions[8:] in (["ends"], ["ends", "ends"])
 
 
@@ -85,7 +85,7 @@ def test_slips_among_64_commits(tmp_path: Path, slips: list[int]) -> None:
 def test_ten_of_64_commits_that_do_not_build(tmp_path: Path, at: int) -> None:
     story = Story(tmp_path)
     commits = sixty_four(story, {at: SLOW}, range(28, 38))
-    result = story.told().bisect(commits[0], commits[-1], "--json")
+    result = story.written().bisect(commits[0], commits[-1], "--json")
     if at == 20:
         assert (result.code, story.culprits(result)) == (0, [commits[at]]), result.err
         return
@@ -102,7 +102,7 @@ def test_a_slip_on_a_branch_that_was_merged(tmp_path: Path) -> None:
     branch = story.line([1.0] * 3 + [SLOW] * 5, main[3])
     merge = story.commit(main[-1], branch[-1], factor=SLOW)
     after = story.line([SLOW] * 6, merge)
-    result = story.told().bisect(main[0], after[-1], "--json")
+    result = story.written().bisect(main[0], after[-1], "--json")
     assert (result.code, story.culprits(result)) == (0, [branch[3]]), result.err
 
 
@@ -116,20 +116,20 @@ def test_commits_that_leave_the_kernels_alone_are_not_measured(tmp_path: Path) -
     culprit = last = story.commit(last, factor=SLOW)
     for _ in range(20):
         last = story.commit(last)
-    result = story.told().bisect(good, last, "--json")
+    result = story.written().bisect(good, last, "--json")
     assert (result.code, story.culprits(result)) == (0, [culprit]), result.err
     assert [step["question"] for step in loose(result)["steps"]] == ["ends", "parent"]
 
 
 @pytest.mark.slow
 def test_cells_with_culprits_of_their_own(tmp_path: Path) -> None:
-    """Each cell has a search of its own; a cell that did not change ends after one step."""
+    """Each cell has its own search; a cell without a change ends after one step."""
     story = Story(tmp_path, replace(SCENARIO, workloads={"w": load(["a", "b", "c"])}))
     commits = [story.commit(factor=1.0)]
     for place in range(1, 7):
         factors = {"*case=a": SLOW if place >= 2 else 1.0, "*case=b": SLOW if place >= 5 else 1.0}
         commits.append(story.commit(commits[-1], factors=factors))
-    result = story.told().bisect(commits[0], commits[-1], "--json")
+    result = story.written().bisect(commits[0], commits[-1], "--json")
     assert (result.code, story.culprits(result)) == (0, [commits[2], commits[5]]), result.err
     found = {one["row"]["cell"]: len(one["findings"]) for one in loose(result)["found"]}
     assert found == {"w/case=a": 1, "w/case=b": 1, "w/case=c": 0}
@@ -140,7 +140,7 @@ def test_what_is_never_certain_is_not_guessed(tmp_path: Path) -> None:
     """Processes that differ by far more than the change: at the last planned look the ends are open, and nothing is named."""
     story = Story(tmp_path, replace(SCENARIO, noise=[Noise(epoch=0.3)]))
     commits = story.line([1.0, SLOW])
-    result = story.told().bisect(commits[0], commits[-1], "--json")
+    result = story.written().bisect(commits[0], commits[-1], "--json")
     assert (result.code, story.culprits(result)) == (4, []), result.err
     (finding,) = loose(result)["found"][0]["findings"]
     assert (finding["kind"], finding["answer"]["result"], finding["answer"]["epochs"]) == ("open", "unclear", 32)
@@ -148,11 +148,11 @@ def test_what_is_never_certain_is_not_guessed(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_step_that_was_tampered_with_answers_nothing(tmp_path: Path) -> None:
-    """A file that the run rests on was changed while it ran: what it measured is of nobody knows what."""
+    """A file that the run depends on changed while it ran: its measurements are of unknown code."""
     planted = Fault(do="write", verb="turn", side="target", once=True, text="cache/builds/*/*/src/kernels/k/*.json")
     story = Story(tmp_path, replace(SCENARIO, faults=[planted]))
     good, bad = story.line([1.0, SLOW])
-    result = story.told().bisect(good, bad, "--json")
+    result = story.written().bisect(good, bad, "--json")
     assert (result.code, story.culprits(result)) == (4, []), result.err
     (finding,) = loose(result)["found"][0]["findings"]
     assert (finding["kind"], finding["answer"]["result"], finding["answer"]["reason"]) == (
@@ -188,7 +188,7 @@ main()
 def test_a_bisection_goes_on_where_it_was_ended(tmp_path: Path, how: signal.Signals) -> None:
     story = Story(tmp_path)
     commits = story.line([1.0] * 5 + [SLOW] * 4)
-    lab = story.told().lab
+    lab = story.written().lab
     ends = story.hashes[commits[0]], story.hashes[commits[-1]]
     ended = lab.finish(lab.start("bisect", *ends, program=("-P", "-c", STRUCK), env={"STRUCK_BY": f"{int(how)}"}))
     assert ended.code == (-how if how == signal.SIGKILL else 130), (ended.out, ended.err)
@@ -222,7 +222,7 @@ def refused(result: Result, *words: str) -> None:
 def test_ends_that_are_none(tmp_path: Path) -> None:
     story = Story(tmp_path)
     good, bad = story.line([1.0, SLOW])
-    lab = story.told().lab
+    lab = story.written().lab
     lab.repo.git("branch", "aside", story.hashes[good])
     lab.repo.checkout("aside")
     lab.repo.commit("Aside")
@@ -242,13 +242,13 @@ def test_ends_that_are_none(tmp_path: Path) -> None:
 def test_ends_that_cannot_be_measured(tmp_path: Path) -> None:
     story = Story(tmp_path)
     good, bad = story.commit(factor=1.0), story.commit(1, build="no such header")
-    refused(story.told().bisect(good, bad), "no cell can be measured on both GOOD and BAD", "build_failed")
+    refused(story.written().bisect(good, bad), "no cell can be measured on both GOOD and BAD", "build_failed")
 
 
 def test_the_plan_is_shown_and_nothing_is_measured(tmp_path: Path) -> None:
     story = Story(tmp_path)
     commits = story.line([1.0] * 65)
-    result = story.told().bisect(commits[0], commits[-1], "--dry-run")
+    result = story.written().bisect(commits[0], commits[-1], "--dry-run")
     assert result.code == 0, result.err
     assert "changed by 64 commits along first parents: 6 steps to halve them" in result.out
     assert "9 steps for one culprit" in result.out
@@ -260,7 +260,7 @@ def test_the_plan_says_where_a_workload_has_no_reference(tmp_path: Path) -> None
     workloads = {"w": replace(SCENARIO.workloads["w"], checked="sides")}
     story = Story(tmp_path, replace(SCENARIO, workloads=workloads))
     good, bad = story.line([1.0, SLOW])
-    result = story.told().bisect(good, bad, "--dry-run")
+    result = story.written().bisect(good, bad, "--dry-run")
     assert result.code == 0, result.err
     assert "Weaker guarantee: w has no reference." in result.out
 
@@ -274,8 +274,8 @@ def _folder(lab: Lab) -> Path:
 def test_every_step_is_read_by_the_given_timer(tmp_path: Path) -> None:
     story = Story(tmp_path)
     good, bad = story.line([1.0, SLOW])
-    result = story.told().bisect(good, bad, "--timer", "graph", "--json")
-    told = loose(result)
+    result = story.written().bisect(good, bad, "--timer", "graph", "--json")
+    answer = loose(result)
     assert story.culprits(result) == [bad], result.err
-    runs = [Path(told["bisect_dir"]) / step["run"] / "run.json" for step in told["steps"]]
+    runs = [Path(answer["bisect_dir"]) / step["run"] / "run.json" for step in answer["steps"]]
     assert {row["metric"] for run in runs for row in json.loads(run.read_text())["comparisons"]} == {"gpu_graph"}

@@ -1,4 +1,4 @@
-"""What a bisection shows and keeps: its lines, its pages and its file, of a history whose answers are known."""
+"""A bisection's lines, pages and file, for a history with known answers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def begun(world: World, bad: str) -> Bisection:
 
 @dataclass
 class Measured:
-    """Stands in for the runs: what they would find is known of the world."""
+    """Answers in place of runs, from the known history."""
 
     world: World
     steps: int = 0

@@ -82,7 +82,7 @@ def test_nothing_slower_is_seen_at_the_ends() -> None:
 
 @given(st.lists(st.sampled_from([0.0, 0.0, 0.0, 0.0, 3.0, 5.0]), min_size=1, max_size=40), st.data())
 def test_every_slip_is_found(steps: list[float], data: st.DataObject) -> None:
-    """Whatever their number and place; commits that change nothing may hold what stood before, and cost no step."""
+    """Any number of culprits at any place; commits without a change cost no step."""
     idle = [i for i, step in enumerate(steps, 1) if not step]
     same = data.draw(st.sets(st.sampled_from(idle))) if idle else set()
     world, bad = line([math.log1p(step / 100) for step in steps], same=same)
@@ -149,7 +149,7 @@ def test_a_culprit_that_its_parent_does_not_confirm_is_in_doubt() -> None:
 
 
 def test_a_creep_of_many_small_steps_names_no_culprit() -> None:
-    """None of them is slower than its parent by what is looked for: what the steps lead to is told as in doubt."""
+    """No commit is slower than its parent by the searched change: the result is reported as doubtful."""
     world, bad = line(slips(8, dict.fromkeys(range(1, 9), 0.5)))
     assert {finding.kind for finding in world.findings(bad)} == {"doubtful"}
 
@@ -163,7 +163,7 @@ def test_a_revert_to_what_the_good_end_holds_costs_no_step() -> None:
 
 
 def test_what_holds_the_same_as_the_bad_end_is_as_slow() -> None:
-    """Half a change and its other half, after the culprit, leave what the culprit made."""
+    """Two opposite half changes after the culprit leave its change in place."""
     world, bad = line(slips(64, {10: 3.0}))
     holds = {**world.history.holds, "c10": "slow", bad: "slow"}
     world = World(History("c0", world.history.links, holds), world.levels)
@@ -201,7 +201,7 @@ def grown(data: st.DataObject) -> tuple[World, str, set[str]]:
 
 @given(st.data())
 def test_culprits_among_branches_and_merges(data: st.DataObject) -> None:
-    """Every slip is found whatever the branches, and no other commit is named; but for a slip made in a merge."""
+    """Every slip on any branch is found and no other commit is named, except a slip made in a merge."""
     world, bad, slipped = grown(data)
     found = culprits(world.findings(bad))
     assert set(found) <= slipped

@@ -25,7 +25,7 @@ def column(page, at: int, workload: str = "dense") -> list[str]:
 
 
 def until(page, what: str) -> None:
-    """Wait for what a script says. Playwright's own waiting evaluates text, which the page's policy refuses."""
+    """Wait for a script's condition. Playwright's own wait evaluates text, which the page's policy refuses."""
     for _ in range(100):
         if page.evaluate(what):
             return

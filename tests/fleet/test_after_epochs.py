@@ -1,4 +1,4 @@
-"""What is timed after all epochs, of a run on several devices: each cell where its rounds are from, once, and none forgotten."""
+"""Follow-up measurements of a run on several devices: each cell once, on the device of its rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parent's loop, with an executor that plays: what goes out, what is recorded, what comes back and what is told."""
+"""The coordinator with a simulated executor: the shards it sends, the news it gets, and what it records and prints."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import File
 from abprof.store import runfolder
 from abprof.store.record import Record
-from abprof.system import checksummed as sealed
+from abprof.system import checksummed
 from abprof.system.console import View
 from tests import runs
 
@@ -27,7 +27,7 @@ Play = Callable[[Shard, str], Iterator[bytes | Lost]]
 
 
 class Player:
-    """An executor of which `play` says what each shard tells."""
+    """An executor whose shards send the news that `play` returns."""
 
     def __init__(self, slots: Sequence[str], play: Play, *, lasting: bool = True) -> None:
         self._slots, self._play, self.lasting = slots, play, lasting
@@ -70,13 +70,13 @@ def measured(shard: Shard, slot: str, epochs: int) -> list[Block]:
     ]
 
 
-def told(shard: Shard, slot: str, epochs: int = 4) -> Iterator[bytes | Lost]:
+def shard_news(shard: Shard, slot: str, epochs: int = 4) -> Iterator[bytes | Lost]:
     """An orderly shard."""
     machine = Machine(host="h", device="d", kind="cuda", uuid=slot, ceilings=Ceilings(tflops=1.0))
-    yield sealed.line(News(placed=Placed(device=slot, machine=machine)))
-    yield sealed.line(News(line="hello"))
-    yield from (sealed.line(News(block=block)) for block in measured(shard, slot, epochs))
-    yield sealed.line(News(ended=Ended(why="done", seconds=10.0)))
+    yield checksummed.line(News(placed=Placed(device=slot, machine=machine)))
+    yield checksummed.line(News(line="hello"))
+    yield from (checksummed.line(News(block=block)) for block in measured(shard, slot, epochs))
+    yield checksummed.line(News(ended=Ended(why="done", seconds=10.0)))
     yield Lost("ended with exit code 0")
 
 
@@ -134,7 +134,7 @@ def fewer_than(epochs: int, ids: Sequence[str]) -> Callable[[Sequence[Block]], s
 
 def test_every_cell_goes_out_once_and_all_slots_work(tmp_path: Path) -> None:
     ids = [cell.id for cell in head().cells]
-    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], told)
+    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], shard_news)
     stage.run(player)
     assert sorted(cell.id for shard, _ in player.sent for cell in shard.run.cells) == sorted(ids)
     assert {slot for _, slot in player.sent} == {"GPU-a", "GPU-b"}
@@ -153,7 +153,7 @@ def test_what_the_whole_leaves_open_goes_to_its_device_again(tmp_path: Path) -> 
         return fewer_than(4, ids)(blocks) | fewer_than(6, ids[:1])(blocks)
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
-        return told(shard, slot, max(shard.least.values(), default=4))
+        return shard_news(shard, slot, max(shard.least.values(), default=4))
 
     stage, player = Stage(tmp_path, wanted), Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
@@ -166,20 +166,20 @@ def test_what_the_whole_leaves_open_goes_to_its_device_again(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("how", ["torn", "killed", "refused", "interrupted"])
-def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
+def test_a_shard_with_incomplete_news_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
     ids = [cell.id for cell in head().cells]
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         if shard.number != 1:
-            return told(shard, slot)
-        whole = list(told(shard, slot, 3))
+            return shard_news(shard, slot)
+        whole = list(shard_news(shard, slot, 3))
         if how == "torn":
             whole[2] = b'{"block":'
         if how == "killed":
             whole[-2:] = [Lost("killed by SIGKILL")]
         if how in ("refused", "interrupted"):
             end = Ended(why=how, reason="busy" if how == "refused" else "")  # type: ignore[arg-type]
-            whole[-2:] = [sealed.line(News(ended=end)), Lost("ended with exit code 2")]
+            whole[-2:] = [checksummed.line(News(ended=end)), Lost("ended with exit code 2")]
         return iter(whole)
 
     stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], play)
@@ -192,7 +192,7 @@ def test_what_is_not_told_whole_is_lost_and_runs_elsewhere(tmp_path: Path, how: 
             "torn": "checksum does not match",
             "killed": "killed by SIGKILL",
             "refused": "busy",
-            "interrupted": "ended with exit code 2",  # what ended it, its place knows
+            "interrupted": "ended with exit code 2",  # the place knows the reason
         }[how]
     )
     again = [slot for shard, slot in player.sent[1:] if {cell.id for cell in shard.run.cells} & set(loss.cells)]
@@ -212,8 +212,8 @@ def test_a_further_attempt_and_then_an_outcome(tmp_path: Path) -> None:
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         if ids[0] in {cell.id for cell in shard.run.cells}:
-            return iter([*list(told(shard, slot, 1))[:-2], Lost("killed by SIGSEGV")])
-        return told(shard, slot)
+            return iter([*list(shard_news(shard, slot, 1))[:-2], Lost("killed by SIGSEGV")])
+        return shard_news(shard, slot)
 
     stage, player = Stage(tmp_path, wanted), Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
@@ -231,8 +231,8 @@ def test_a_verdict_whose_slices_are_lost_each_time_stands_without_them(tmp_path:
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         if ids[0] in {cell.id for cell in shard.run.cells}:
-            return iter([*list(told(shard, slot))[:-2], Lost("killed by SIGSEGV")])
-        return told(shard, slot)
+            return iter([*list(shard_news(shard, slot))[:-2], Lost("killed by SIGSEGV")])
+        return shard_news(shard, slot)
 
     stage = Stage(tmp_path, fewer_than(4, ids), sustained=True)
     player = Player(["GPU-a", "GPU-b"], play)
@@ -249,7 +249,7 @@ def test_where_no_shard_can_begin_the_run_is_refused(tmp_path: Path) -> None:
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         del shard, slot
-        yield sealed.line(News(ended=Ended(why="refused", reason="torch was 2.1 in the run and is 2.2 now")))
+        yield checksummed.line(News(ended=Ended(why="refused", reason="torch was 2.1 in the run and is 2.2 now")))
         yield Lost("ended with exit code 2")
 
     stage = Stage(tmp_path, fewer_than(4, ids))
@@ -259,7 +259,7 @@ def test_where_no_shard_can_begin_the_run_is_refused(tmp_path: Path) -> None:
 
 def test_every_device_gets_controls(tmp_path: Path) -> None:
     ids = [cell.id for cell in head().cells]
-    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], told)
+    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], shard_news)
     arms = tuple(arm for arm in runs.run().arms if not arm.peer)
     assert any(arm.side == "control" for arm in arms)
     stage.record.head = msgspec.structs.replace(stage.record.head, arms=arms)

@@ -1,4 +1,4 @@
-"""What of the executors needs no cluster: their options, their files, and that a cluster may be absent."""
+"""The executors without a cluster: their options, their files, and a missing cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shard and its news as they travel: what is written is read again, and what is torn or unknown is told."""
+"""Shards and news survive a write and a read; torn or unknown lines are errors."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from abprof.fleet.messages import Ended, News, Shard, read_news, read_shard
 from abprof.records import Machine, Placed
 from abprof.records.options import File
-from abprof.system import checksummed as sealed
+from abprof.system import checksummed
 from tests import runs
 
 
@@ -19,9 +19,9 @@ def test_a_shard_is_read_as_it_was_written() -> None:
     arms = {cell.id: run.arms for cell in run.cells}
     rest = {"budget": 60.0, "repository": "/r", "logs": "/l", "blocks": tuple(runs.blocks(run))}
     shard = Shard(number=3, run=run, file=File(), arms=arms, **rest)
-    assert read_shard(sealed.line(shard)) == shard
+    assert read_shard(checksummed.line(shard)) == shard
     with pytest.raises(ValueError, match="not a shard of this abprof"):
-        read_shard(sealed.seal(b'{"schema": 1}'))
+        read_shard(checksummed.seal(b'{"schema": 1}'))
 
 
 @pytest.mark.parametrize(
@@ -34,8 +34,8 @@ def test_a_shard_is_read_as_it_was_written() -> None:
     ],
     ids=["placed", "block", "warning", "ended"],
 )
-def test_news_are_read_as_they_were_told(news: News) -> None:
-    line = sealed.line(news)
+def test_news_survive_a_write_and_a_read(news: News) -> None:
+    line = checksummed.line(news)
     assert line.count(b"\n") == 1
     assert read_news(line[:-1]) == news
 
@@ -46,9 +46,9 @@ def test_news_are_read_as_they_were_told(news: News) -> None:
         (lambda line: line[:-9], "checksum"),
         (lambda line: line.replace(b"done", b"gone"), "checksum"),
         (lambda _: b"hello", "checksum"),
-        (lambda _: sealed.seal(json.dumps({"surprise": 1}).encode())[:-1], "not news of this abprof"),
+        (lambda _: checksummed.seal(json.dumps({"surprise": 1}).encode())[:-1], "not news of this abprof"),
     ],
 )
-def test_what_is_no_news_is_told(spoil: Callable[[bytes], bytes], says: str) -> None:
+def test_invalid_news_is_an_error(spoil: Callable[[bytes], bytes], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        read_news(spoil(sealed.line(News(ended=Ended(why="done")))[:-1]))
+        read_news(spoil(checksummed.line(News(ended=Ended(why="done")))[:-1]))

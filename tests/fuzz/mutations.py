@@ -46,7 +46,7 @@ def hunt(strategy: st.SearchStrategy[Any], ask: Callable[[Any], object], example
 
 @st.composite
 def bytes_of(draw: st.DrawFn, data: bytes) -> bytes:
-    """The file with one to three places cut, doubled, or replaced by what does not belong there."""
+    """Return the file with one to three places cut, doubled or replaced by foreign bytes."""
     for _ in range(draw(st.integers(1, 3))):
         begin = draw(st.integers(0, len(data)))
         end = min(len(data), begin + draw(st.sampled_from((0, 1, 1, 8, 200))))

@@ -1,4 +1,4 @@
-"""abprof.toml, pyproject.toml, waivers: whatever stands there is read rightly, or refused in one line."""
+"""Any content of abprof.toml, pyproject.toml and waivers is read correctly or refused in one line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from abprof.records.errors import AbprofError
 from abprof.system import config_file as abprof_toml
 from abprof.system import waiver_file
-from tests.fuzz.asked import one_clear_line
+from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, hunt, many
 
 TOML = """

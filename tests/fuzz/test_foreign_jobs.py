@@ -1,4 +1,4 @@
-"""What reaches abprof from other jobs and other people's hands: events of GitHub, artifacts, variables."""
+"""Input from other jobs and users: GitHub events, artifacts, environment variables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from abprof.extras.bot import encode
 from abprof.extras.bot.notice import MOST_BYTES
 from abprof.records.errors import Exit
 from tests import notices, runs
-from tests.fuzz.asked import Asker, asker
+from tests.fuzz.commands import Asker, asker
 from tests.fuzz.mutations import DEEP, RAW, fewest, hunt, texts_of
 from tests.github_server import REPO, unused_address
 
@@ -29,8 +29,8 @@ EVENTS = {
 
 
 @pytest.fixture(autouse=True)
-def nobody_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is read rightly goes on to GitHub, which is not there."""
+def no_server_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Valid input leads to a request to GitHub, which does not answer here."""
     for name in [name for name in os.environ if name.startswith(("GITLAB_", "CI_", "GITHUB_", "GH_", "ABPROF_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("NO_PROXY", "*")

@@ -1,4 +1,4 @@
-"""What workers and shards say: their process also runs the code under test, so anything may come down the pipe."""
+"""Messages of workers and shards. Code under test runs in their processes and can write anything to the pipe."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from abprof.fleet.messages import News, read_news
 from abprof.records import Touched
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
-from abprof.system import checksummed as sealed
+from abprof.system import checksummed
 from abprof.system.processes import Worker, WorkerDied, WorkerFault
 from tests.fuzz.mutations import DEEP, bytes_of, encoded, hunt, many, values_of
 
@@ -99,8 +99,8 @@ def test_an_answer_of_anything_is_a_dead_worker(tmp_path: Path, answer: bytes) -
 
 
 NEWS = [
-    sealed.line(News(warning="hello"))[:-1],
-    sealed.line(News(touched=Touched(path="/a", how="changed", moment="in epoch 2")))[:-1],
+    checksummed.line(News(warning="hello"))[:-1],
+    checksummed.line(News(touched=Touched(path="/a", how="changed", moment="in epoch 2")))[:-1],
 ]
 
 
@@ -115,7 +115,7 @@ def test_any_news_are_news_or_no_news(examples: int) -> None:
 
     resealed = st.sampled_from(NEWS).flatmap(
         lambda line: values_of({k: v for k, v in json.loads(line).items() if k != "sum"}).map(
-            lambda d: sealed.seal(encoded(d))[:-1]
+            lambda d: checksummed.seal(encoded(d))[:-1]
         )
     )
     hunt(st.sampled_from(NEWS).flatmap(bytes_of) | resealed, read, examples)

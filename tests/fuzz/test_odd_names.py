@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.fuzz.asked import steering
+from tests.fuzz.commands import steering
 from tests.fuzz.test_odd_texts import whole
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
@@ -51,7 +51,7 @@ def clean(result: Result, *codes: int) -> None:
             assert not steering(text), ascii(text)
 
 
-def test_a_run_of_odd_names_is_told_and_kept(done: Result) -> None:
+def test_a_run_of_odd_names_is_reported_and_stored(done: Result) -> None:
     clean(done, 1)
     assert done.folder
     for file in sorted(done.folder.iterdir()):

@@ -44,7 +44,7 @@ ODD = (
 )  # fmt: skip
 SIGNS = st.text(st.characters(exclude_categories=()), min_size=1, max_size=12)
 LETTERS = st.lists(st.sampled_from(ODD) | SIGNS, min_size=1, max_size=40)
-BLANK = "the word "  # what reports make of a plain word of several: no path, no number
+BLANK = "the word "  # an ordinary name of several words in a report: no path, no number
 RUNS = {"plain": rich.plain, "spread": rich.spread}
 of_both = pytest.mark.parametrize("which", RUNS)
 some = pytest.mark.parametrize("examples", [1, pytest.param(150, marks=pytest.mark.nightly)])
@@ -61,7 +61,7 @@ def right(which: str) -> Run:
 
 
 def hidden(text: str) -> str:
-    """The first letter that is none, or steers what shows it."""
+    """Return the first control or surrogate character."""
     found = [
         sign for sign in text if unicodedata.category(sign) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp") and sign not in _OWN
     ]
@@ -76,7 +76,7 @@ Shape = Callable[[Run], Any]
 
 
 def tables(run: Run) -> dict[str, tuple[int, ...]]:
-    """Every CSV file's lines and columns. What is in a cell stays there."""
+    """Return lines and columns of every CSV file. A cell's text stays in its cell."""
     found = {"cells.csv": csv_files.cells_csv(run)}
     for files in (suite_csv.files, probes.files):
         found |= {
@@ -132,7 +132,7 @@ def narrow(run: Run) -> None:
 
 
 class Elements(HTMLParser):
-    """What a browser makes of a page: elements with the names of their attributes, and where links go."""
+    """Parse a page as a browser does: elements with the names of their attributes, and the targets of links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ RENDERER = MarkdownIt("commonmark", {"html": True}).enable("table").enable("stri
 
 
 def rendered(text: str) -> list[object]:
-    """What GitHub makes of it, without the texts themselves."""
+    """Return GitHub's rendering without the texts."""
     assert not hidden(text), hidden(text)
     seen: list[object] = []
     for token in RENDERER.parse(text):
@@ -227,7 +227,7 @@ def test_odd_words_change_no_shape(which: str, kind: str, examples: int) -> None
 
 
 def same(found: Any, wanted: Any) -> None:
-    """They are the same; where not, the first difference is what is told."""
+    """Assert that both are equal; report the first difference."""
     if isinstance(wanted, list) and found != wanted:
         place = next((n for n, (one, other) in enumerate(zip(found, wanted, strict=False)) if one != other), -1)
         raise AssertionError(

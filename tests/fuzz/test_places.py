@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from tests.fuzz.asked import Asker, asker
+from tests.fuzz.commands import Asker, asker
 
 __all__ = ["asker"]
 KINDS: dict[str, Callable[[Path], object]] = {

@@ -1,4 +1,4 @@
-"""What other programs recorded: CSV files of the older scripts, of ncu, perf's lines, traces and trees of profilers."""
+"""Recordings of other programs: CSV files of older scripts and of ncu, perf's lines, profilers' traces and trees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from abprof.evidence import probes
 from abprof.records.errors import AbprofError
-from tests.fuzz.asked import Asker, asker
+from tests.fuzz.commands import Asker, asker
 from tests.fuzz.mutations import bytes_of, few, hunt, many, texts_of
 from tests.ncu import recorded
 
@@ -57,7 +57,7 @@ def test_any_recording_of_ncu_is_read_or_refused(asker: Asker, page: int, exampl
 
 
 @many
-def test_any_trace_is_kept_or_told(tmp_path: Path, examples: int) -> None:
+def test_any_trace_is_stored_or_reported(tmp_path: Path, examples: int) -> None:
     """The errors are those that become the trace's `missing` (abprof/evidence/probes.py)."""
     made, target = tmp_path / "made", tmp_path / "kept"
 

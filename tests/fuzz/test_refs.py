@@ -1,4 +1,4 @@
-"""Names of refs: what git allows, and what people and events write. Each stands for its commit, or is refused in one line."""
+"""Names of refs, valid for git and as users and events write them. Each gives its commit or one line of error."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from abprof import sides as repo
 from abprof.records import names
 from abprof.records.errors import AbprofError
 from abprof.sides import Repository
-from tests.fuzz.asked import one_clear_line
+from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import hunt, many
 from tests.gitrepo import GitRepo, make_repo
 
@@ -23,7 +23,7 @@ ALLOWED = (
     "origin/main", "a/b/c/d", "run", "report", "0" * 40, "deadbeef", "\u202eabc", "e\u0301", "\ud7ff", "_", "\u2025",
     "CON", "a,b", "!x", "a...b".replace("...", "\u2026")
 )  # fmt: skip
-# What none is called, or what means something else.
+# Invalid names of refs, and names with another meaning.
 WORDS = (
     "", " ", "-", "--", "-x", "--help", "--repo", "-C", "..", "...", "a..b", "main..HEAD", "main...", "...main", "@",
     "@{", "@{u}", "@{-1}", "HEAD@{0}", "HEAD~99999999999", "HEAD^{tree}", "HEAD^{/x}", ":/", ":/x", "HEAD:", "HEAD:a",

@@ -1,4 +1,4 @@
-"""A run folder that somebody sent: whatever stands in it, `abprof report` reads it, or refuses it in one line."""
+"""A run folder from another user: `abprof report` reads any content, or refuses it in one line."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 from abprof.records import Arm, Artefact, Block, Finding, Kernel, Machine, Placed, Proof, Run, Touched
 from abprof.records.errors import AbprofError
 from abprof.store import runfolder
-from abprof.system import checksummed as sealed
+from abprof.system import checksummed
 from tests import declared, runs
 from tests.fuzz import rich
-from tests.fuzz.asked import Asker, asker, one_clear_line
+from tests.fuzz.commands import Asker, asker, one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, values_of
 
 __all__ = ["asker"]
 LOADED = Artefact(kind="module", name="a", path="/a", sha256="0")
-TOLD = [
+EVIDENCE_RECORDS = [
     Finding(proof=Proof(epoch=9, side="base", kernel="ffa", ok=True, artefacts=(LOADED,))),
     Finding(kernel=Kernel(side="base", package="ffa", name="k", kind="triton", key="k0")),
     Finding(touched=Touched(path="/a", how="changed", moment="in epoch 2")),
@@ -32,18 +32,18 @@ TOLD = [
 
 
 def plain(record: msgspec.Struct) -> Any:
-    return json.loads(sealed.text(record))
+    return json.loads(checksummed.text(record))
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = runs.write(tmp_path / "runs", runs.run())
-    (made / "evidence.jsonl").write_bytes(b"".join(map(sealed.line, TOLD)))
+    (made / "evidence.jsonl").write_bytes(b"".join(map(checksummed.line, EVIDENCE_RECORDS)))
     return made
 
 
 def read(folder: Path) -> None:
-    """Read rightly, or refused; what is read can be written again."""
+    """The file is read correctly or refused; a read record can be written again."""
     try:
         run, blocks, notes = runfolder.read(folder)
     except AbprofError as error:
@@ -52,7 +52,7 @@ def read(folder: Path) -> None:
     assert isinstance(run, Run)
     assert all(isinstance(block, Block) for block in blocks)
     assert all("\n" not in note for note in notes)
-    sealed.text(run)
+    checksummed.text(run)
 
 
 @many
@@ -70,7 +70,7 @@ def test_any_bytes_are_read_or_refused(folder: Path, name: str, examples: int) -
 @fewest
 @pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl"])
 def test_a_report_of_any_values_ends_well(folder: Path, asker: Asker, name: str, examples: int) -> None:
-    """Lines whose checksum holds, of another program: what they say is judged, or they are dropped, or refused."""
+    """Lines of another program with valid checksums are judged, dropped or refused."""
     whole = (folder / name).read_bytes()
 
     def ask(document: Any) -> None:
@@ -81,7 +81,7 @@ def test_a_report_of_any_values_ends_well(folder: Path, asker: Asker, name: str,
             (place / name).write_bytes(json.dumps(document).encode())
         else:
             (place / name).write_bytes(
-                b"".join(sealed.seal(json.dumps(one, separators=(",", ":")).encode()) for one in document)
+                b"".join(checksummed.seal(json.dumps(one, separators=(",", ":")).encode()) for one in document)
             )
         asker("report", place)
         asker("report", place, "--format", "artifact")
@@ -98,7 +98,7 @@ def test_a_report_of_any_values_ends_well(folder: Path, asker: Asker, name: str,
 @pytest.mark.parametrize("name", ["run.json", "rounds.jsonl", "evidence.jsonl"])
 @pytest.mark.parametrize("data", [b"[" * DEEP, b'{"schema":1,"a":' + b"[" * DEEP, b'{"schema":' + b"9" * 5000 + b"}", b"\0" * 100,
                                   b"\n" * 1000], ids=["lists", "inside", "digits", "zeros", "lines"])  # fmt: skip
-def test_what_no_parser_expects_is_told(folder: Path, asker: Asker, name: str, data: bytes) -> None:
+def test_unexpected_content_is_an_error(folder: Path, asker: Asker, name: str, data: bytes) -> None:
     (folder / name).write_bytes(data + b"\n")
     assert asker("report", folder) == (2 if name == "run.json" else 0)
 
@@ -109,7 +109,7 @@ MADE = {"plain": rich.plain, "spread": rich.spread, "scripts": declared.scripts}
 @pytest.mark.parametrize("examples", [2, pytest.param(100, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("kind", MADE)
 def test_any_values_of_all_that_a_run_can_hold(tmp_path: Path, asker: Asker, kind: str, examples: int) -> None:
-    """Causes, kernels, traces, counters, samples, several machines, what older scripts wrote; and all that reads a run."""
+    """Causes, kernels, traces, counters, samples, several machines, files of older scripts; and all readers of a run."""
     folder = runs.write(tmp_path / "runs", MADE[kind]())
     document = json.loads((folder / "run.json").read_bytes())
 

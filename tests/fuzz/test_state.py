@@ -1,4 +1,4 @@
-"""What lies in abprof's own folders, which others can write to as well: heartbeats, noise, bisections, notes."""
+"""Files in abprof's own folders, which other programs can change: heartbeats, noise, bisections, notes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from abprof.system import heartbeat
 from abprof.system.console import View
 from tests.bisect.test_pages import Measured, begun
 from tests.bisect.test_search import line, slips
-from tests.fuzz.asked import asker, one_clear_line
+from tests.fuzz.commands import asker, one_clear_line
 from tests.fuzz.mutations import DEEP, hunt, many, texts_of
 
 __all__ = ["asker"]
@@ -36,7 +36,7 @@ def beaten(folder: Path) -> Path:
 
 
 @many
-def test_any_heartbeat_is_told_or_passed_over(tmp_path: Path, examples: int) -> None:
+def test_any_heartbeat_is_shown_or_skipped(tmp_path: Path, examples: int) -> None:
     file = beaten(tmp_path)
 
     def ask(data: bytes) -> None:
@@ -61,7 +61,7 @@ def test_any_heartbeat_is_told_or_passed_over(tmp_path: Path, examples: int) -> 
 def test_any_bisection_is_gone_on_with_or_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int, examples: int
 ) -> None:
-    """Of one that is interrupted, and of one that is complete: what stands there is asked further, or refused."""
+    """The file of an interrupted or complete bisection: it is continued or refused."""
     world, bad = line(slips(20, {7: 3.0, 15: 5.0}), silent={9})
     monkeypatch.setattr(job, "measure", Measured(world, stop_after=count))
     with contextlib.suppress(KeyboardInterrupt):

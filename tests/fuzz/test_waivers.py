@@ -1,4 +1,4 @@
-"""Waivers: a file that a commit holds, words of a command line, patterns. What counts as accepted is what was accepted."""
+"""Waivers: a file of a commit, words of a command line, patterns. A waiver covers exactly its rows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from abprof.records.errors import AbprofError
 from abprof.system import waiver_file
 from abprof.verdict import waivers
 from tests import notices, runs
-from tests.fuzz.asked import one_clear_line
+from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import hunt, many
 from tests.fuzz.test_configuration import WAIVERS
 from tests.fuzz.test_odd_texts import ODD

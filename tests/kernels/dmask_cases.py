@@ -1,4 +1,4 @@
-"""Masks that reach every branch of kernels/dmask, the float64 reference, and what is judged wrong."""
+"""Masks that reach every branch of kernels/dmask, the float64 reference, and the tolerances."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def attend(data: Tensors, scale: float | None) -> Tensors:
 
 
 def wrong(got: Tensors, data: Tensors, scale: float | None) -> str:
-    """Everything that is wrong with out, dq, dk and dv, "" if nothing."""
+    """Return all errors of out, dq, dk and dv; "" if there are none."""
     exact, naive = reference(data, scale), reference(data, scale, data["q"].dtype)
     exact = {name: t.where(t.abs() > 1e-12, 0.0) for name, t in exact.items()}  # zero: rows that see one key, say
     found = [judge(name, got[name], exact[name], naive[name]) for name in NAMES]

@@ -78,7 +78,7 @@ def _with_lies(name: str, device: str) -> list[bool]:
 
 
 def unvisited(device: str) -> str:
-    """What no list names is not read: NaN there stays there."""
+    """Blocks outside the lists are not read: NaN in them has no effect."""
     case = next(cases.named("strips"))
     data = cases.draw(case, torch.float16, device, seed=5)
     mask = torch.zeros_like(data["mask"])

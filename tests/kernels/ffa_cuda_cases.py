@@ -184,7 +184,7 @@ def judge(name: str, got: torch.Tensor, ref: torch.Tensor, naive: torch.Tensor) 
 def wrong(
     got: tuple[torch.Tensor, torch.Tensor, Grads], data: dict[str, torch.Tensor], case: Case, scale: float
 ) -> str:
-    """Everything that is wrong with (out, lse, (dq, dk, dv)), "" if nothing."""
+    """Return all errors of (out, lse, (dq, dk, dv)); "" if there are none."""
     seen = visible(case.schedule(data["q"].device), case.heads)
     ref, naive = reference(data, seen, scale), reference(data, seen, scale, data["q"].dtype)
     out, lse, grads = got
@@ -202,7 +202,7 @@ def wrong(
 
 @contextmanager
 def poisoned() -> Iterator[None]:
-    """torch.empty and torch.empty_like give NaN: what a kernel does not write shows."""
+    """torch.empty and torch.empty_like return NaN, which shows memory that a kernel does not write."""
     empty, empty_like = torch.empty, torch.empty_like
 
     def poison(t: torch.Tensor) -> torch.Tensor:

@@ -49,7 +49,7 @@ def naive(
 
 
 def wrong(case: Case, rung: str, device: torch.device | str = "cpu", scale: float = 0.11) -> str:
-    """What is wrong with a rung on two heads of which the second is all NaN: the first must not notice it."""
+    """Return a rung's error on two heads, the second all NaN, which must not change the first."""
     generator = torch.Generator(device).manual_seed(case.length)
     size = (1, 2, case.length, case.dim)
     q, k, v = (torch.randn(size, generator=generator, device=device).to(case.dtype) for _ in range(3))

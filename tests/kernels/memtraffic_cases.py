@@ -1,4 +1,4 @@
-"""Shapes and block lists for kernels/memtraffic, and what is judged wrong."""
+"""Shapes and block lists for kernels/memtraffic, and the tolerances."""
 
 from __future__ import annotations
 
@@ -90,12 +90,12 @@ def reference(tensors: list[torch.Tensor], visited: BlockLists | None, dtype: to
 
 
 def tf32(t: torch.Tensor) -> torch.Tensor:
-    """Ten bits, the others cut off: what tensor cores read of float32."""
+    """Cut float32 to ten bits of mantissa, as tensor cores do."""
     return (t.contiguous().view(torch.int32) >> 13 << 13).view(torch.float32)
 
 
 def wrong(case: Case, got: torch.Tensor, tensors: list[torch.Tensor], visited: BlockLists | None) -> str:
-    """What is wrong with the output, "" if nothing."""
+    """Return the output's error; "" if it is right."""
     exact = reference(tensors, visited, torch.float64)
     if case.dtype == SINGLE:
         naive = reference([tf32(t) for t in tensors], visited, torch.float64)

@@ -10,7 +10,7 @@ from triton.backends.driver import DriverBase
 
 
 class OfflineDriver(DriverBase):
-    """Answers what the compiler asks of a driver; there is nothing to launch on."""
+    """A driver that answers the compiler's queries and launches nothing."""
 
     def __init__(self, capability: int = 90) -> None:
         self.target = GPUTarget("cuda", capability, 32)

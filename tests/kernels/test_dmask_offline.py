@@ -20,7 +20,7 @@ QUICK = ("classes", "lists", "choice", "random_sparse", "one_query")
 
 
 def run(module: str, *args: str, **env: str) -> str:
-    """What `python -m module` prints; it must exit with 0."""
+    """Return the output of `python -m module`, which must exit with 0."""
     command = [sys.executable, "-m", f"tests.kernels.{module}", *args]
     variables = os.environ | {"OMP_NUM_THREADS": "1"} | env
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
@@ -62,7 +62,7 @@ def tensors(**changes: Any) -> dict[str, torch.Tensor]:
         ({"mask": torch.ones(10, 12, dtype=torch.bool)}, r"not \[10, 12\]"),
     ],
 )
-def test_bad_arguments_are_told_in_one_line(changes: dict[str, torch.Tensor], message: str) -> None:
+def test_bad_arguments_give_one_line(changes: dict[str, torch.Tensor], message: str) -> None:
     with pytest.raises(ValueError, match=message) as reported:
         masked_attention(**tensors(**changes))
     assert "\n" not in str(reported.value)

@@ -1,4 +1,4 @@
-"""The public functions of kernels/ffa: what they refuse, the schedules they make, the phases they mark."""
+"""The public functions of kernels/ffa: their errors, schedules and phases."""
 
 from __future__ import annotations
 

@@ -45,12 +45,12 @@ class Copy:
         return subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
 
     def compiled(self) -> int:
-        """Compilations so far; asking for the version is none."""
+        """Return the compilations so far, without calls for the version."""
         lines = self.calls.read_text().splitlines() if self.calls.exists() else []
         return sum("--version" not in line for line in lines)
 
     def commands(self) -> list[str]:
-        """What the compiler was called with, but for the scratch folder's name; the sources are compiled side by side."""
+        """Return the compiler's arguments without the scratch folder's name; sources compile in parallel."""
         lines = self.calls.read_text().splitlines()
         return sorted(re.sub(r"\S*/ffa_cpu-\w+/", "", line) for line in lines if "--version" not in line)
 

@@ -15,7 +15,7 @@ AVX2, AVX512 = 1, 2
 
 @pytest.fixture(autouse=True)
 def poisoned_memory():
-    """torch.empty hands out NaN, so whatever the kernels read without having written it shows."""
+    """torch.empty returns NaN, which shows reads of memory that the kernels did not write."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     yield

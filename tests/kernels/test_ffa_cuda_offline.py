@@ -21,7 +21,7 @@ CPU = torch.device("cpu")
 
 
 def run(module: str, *args: str, tmp_path: Path, **env: str) -> str:
-    """What `python -m module` prints; it must exit with 0."""
+    """Return the output of `python -m module`, which must exit with 0."""
     variables = os.environ | {"ABPROF_BUILD_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"} | env
     command = [sys.executable, "-m", f"tests.kernels.{module}", *args]
     done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)

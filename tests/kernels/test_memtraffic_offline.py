@@ -65,7 +65,7 @@ ONE = torch.zeros(1, 2, 100, 64)
         ((ONE, ONE, ONE, lists(3, 4, 4)), NotImplementedError, "NVIDIA GPU: its tensors are on cpu"),
     ],
 )
-def test_bad_arguments_are_told_in_one_line(
+def test_bad_arguments_give_one_line(
     variant: str, arguments: tuple[Any, ...], error: type[Exception], message: str
 ) -> None:
     functions = getattr(memtraffic, variant)

@@ -49,7 +49,7 @@ def package(launches: str) -> str:
 
 
 def launching_repo(path: Path, base: str = ONCE, *, peers: bool = False, **branches: str) -> GitRepo:
-    """Branch main, and one for each name: what their calls launch."""
+    """Make branch main, and one for each name, with the launches of their calls."""
     repo = tiny_repo(path, 1)
     files = {"kernels/tiny/__init__.py": package(base), "workloads/tiny.py": WORKLOAD + (PEERS if peers else "")}
     repo.commit("launches", files)
@@ -70,6 +70,6 @@ def path_with_ncu(folder: Path) -> str:
 
 
 def with_ncu(*words: str, repo: GitRepo, home: Path, **env: str) -> Done:
-    """Run abprof on a CPU with the stand-in on PATH and nothing else that is called ncu."""
+    """Run abprof on a CPU with the simulated ncu on PATH and no other ncu."""
     path = f"{path_with_ncu(home / 'bin')}:{Path(sys.executable).parent}:/usr/bin:/bin"
     return abprof(*words, cwd=repo.path, home=home, **{"PATH": path, "CUDA_HOME": "", **env})

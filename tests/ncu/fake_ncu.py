@@ -45,8 +45,8 @@ def main(words: list[str]) -> int:
 
 
 def mode() -> str:
-    told = os.environ.get("FAKE_NCU", "")
-    return Path(told).read_text() if told.startswith("/") else told
+    setting = os.environ.get("FAKE_NCU", "")
+    return Path(setting).read_text() if setting.startswith("/") else setting
 
 
 def read(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -112,7 +112,7 @@ def record(options: dict[str, str], program: list[str]) -> int:
 
 
 def show(options: dict[str, str]) -> int:
-    """The raw page. Without LC_ALL=C or base units it is one that nobody can read: they must have been asked for."""
+    """The raw page. Without LC_ALL=C or base units it is unreadable: abprof must set both."""
     assert options == {**options, "--csv": "", "--page": "raw", "--print-units": "base"}, options
     assert os.environ["LC_ALL"] == "C"
     kept = json.loads(Path(options["--import"]).read_bytes()[4:])
@@ -144,7 +144,7 @@ def unit(name: str) -> str:
 
 
 def value(name: str, launch: dict[str, float]) -> float:
-    """As the launch tells it, or what follows from its bytes: 1 byte takes 1 ns."""
+    """Return the launch's own value, or one from its bytes: 1 byte takes 1 ns."""
     if name in launch:
         return launch[name]
     if name.removesuffix(".per_second") in OF_BYTES:

@@ -92,7 +92,7 @@ def raw(launches: Sequence[L], *, nvtx: bool = True, unit: str = "byte") -> str:
 
 
 def written(rows: Sequence[Sequence[str]]) -> str:
-    """Every cell quoted, after what ncu and the program print."""
+    """Every cell quoted, after lines of ncu and of the program."""
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
     said = '==PROF== Connected to process 446 (/usr/bin/python3.12)\n==PROF== Profiling "attn_fwd" - 0: 0%....100% - 3 passes\n'

@@ -25,7 +25,7 @@ A_CALL = ["dram_bytes_a_call", "l2_bytes_a_call", "l1_bytes_a_call"]
 
 @pytest.fixture(autouse=True)
 def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a pipe there is no width to keep to; whoever runs these tests may have set one."""
+    """Unset the width of the terminal: output to a pipe has none."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -34,7 +34,7 @@ def rows(text: str) -> list[dict[str, str]]:
 
 
 def test_the_pages_example_is_what_is_printed() -> None:
-    """Run as a person runs it, on a terminal that is wide enough."""
+    """Run the command as on a wide terminal."""
     page = (ROOT / "docs" / "NCU.md").read_text()
     example = re.search(r"^\$ abprof (.*)\n((?:.*\n)*?)```", page, re.M)
     assert example
@@ -93,7 +93,7 @@ def test_what_cannot_be_is_one_line_and_exit_code_2(
     capsys: pytest.CaptureFixture[str], words: list[str], line: str
 ) -> None:
     assert run_command_line(["memory", "--from", str(RAW), *words]) == Exit.CANNOT_RUN
-    told = capsys.readouterr()
-    assert told.out == ""
-    assert line in told.err
-    assert told.err.count("\n") == 1
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert line in printed.err
+    assert printed.err.count("\n") == 1

@@ -1,4 +1,4 @@
-"""`abprof profile` and `--probe ncu`: the metric table, its files, and what is refused; through an ncu that is not there."""
+"""`abprof profile` and `--probe ncu` with a simulated ncu: the metric table, its files, and errors."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CONFLICTS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared.sum"
 
 
 def measured(name: str = "attn_fwd", **more: Any) -> KernelProfile:
-    told = {ncu.TIME: 1000.0, "dram__bytes_read.sum": 1024.0, "dram__bytes_write.sum": 1024.0}
+    usual = {ncu.TIME: 1000.0, "dram__bytes_read.sum": 1024.0, "dram__bytes_write.sum": 1024.0}
     fields = {"grid": "(132, 1, 1)", "block": "(384, 1, 1)", "kind": "compute", "launches": 5, "launches_a_call": 1}
     given = more.pop("metrics", {})
-    return KernelProfile(name=name, metrics=told | given, **(fields | more))
+    return KernelProfile(name=name, metrics=usual | given, **(fields | more))
 
 
 def under_ncu(base: tuple[KernelProfile, ...], target: tuple[KernelProfile, ...] | None, **more: Any) -> Run:
@@ -96,9 +96,9 @@ def test_sums_are_means_over_launches_and_rates_are_weighted_by_time(
 
 @pytest.mark.slow
 def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
-    """The three ways in, with one repository: what is told of a kernel, what is kept, and that a run keeps its times."""
-    told = 'launch("twice_kernel", 8 * x.numel(), **{"lts__t_sector_hit_rate.pct": %d, "%s": 3.0})'
-    base, hotter = (told % (rate, ncu.stall("long_scoreboard")) for rate in (80, 30))
+    """Three commands on one repository: the kernel's report, the kept files, and unchanged times of a run."""
+    package = 'launch("twice_kernel", 8 * x.numel(), **{"lts__t_sector_hit_rate.pct": %d, "%s": 3.0})'
+    base, hotter = (package % (rate, ncu.stall("long_scoreboard")) for rate in (80, 30))
     repo = launching_repo(tmp_path / "repo", base, hotter=hotter + '\nlaunch("copy_kernel", 4)')
     done = with_ncu("profile", "main", "hotter", *CPU, repo=repo, home=tmp_path, FAKE_NCU_LACKS=TENSOR)
     assert done.code == Exit.OK, done.err

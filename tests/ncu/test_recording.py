@@ -66,7 +66,7 @@ def of(number: str, unit: str) -> str:
     return details([L(bytes={"dram": 1.0})]).replace('"byte","1"', f'"{unit}","{number}"').replace("84.50", "84")
 
 
-NONE = r"a\.csv: no table of ncu --csv in this file, expected one"
+NONE = r"a\.csv: 0 tables of ncu --csv in this file, expected one"
 REFUSED = {
     "empty": ("", NONE),
     "prose": ("hello\n", NONE),

@@ -1,4 +1,4 @@
-"""N = warm-up + runs calls: what is counted, what is refused, and what k*N launches are."""
+"""N = warm-up + runs calls: counted launches, errors, and kernels with k*N launches."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_a_level_that_some_launches_lack_has_no_number() -> None:
         ("broadcast_add", "compute"),
     ],
 )
-def test_what_only_moves_data_is_told_by_its_name(kernel: str, kind: str) -> None:
+def test_kernels_that_only_move_data_are_found_by_name(kernel: str, kind: str) -> None:
     assert taken([L(kernel)] * 3).rows[0].kind == kind
 
 

@@ -1,4 +1,4 @@
-"""A real Ray cluster of several nodes on this machine, and a machine that is switched off."""
+"""A real Ray cluster of several nodes on this machine, and a machine that can be switched off."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Cluster:
         self._until_there(len(self._started))
 
     def off(self, name: str) -> None:
-        """The machine is gone at once: every process of it, whatever it was doing."""
+        """The machine stops at once, with all its processes."""
         process = self._started.pop(name)
         _kill_all(self._mark(name), _below(process.pid))
         process.wait(timeout=30)
@@ -62,7 +62,7 @@ class Cluster:
         return [pid for pid in _processes(self._mark(name)) if word in _command(pid)]
 
     def free(self) -> bool:
-        """Whether every device of every node is nobody's."""
+        """Whether every device of every node is free."""
         code = "import ray; ray.init('auto', log_to_driver=False, logging_level='ERROR'); "
         code += "a, t = ray.available_resources(), ray.cluster_resources(); "
         code += "print(a.get('abprof') == t.get('abprof') and a.get('CPU') == t.get('CPU'))"

@@ -1,4 +1,4 @@
-"""Runs whose shards are on a real Ray cluster of several nodes, simulated devices: exact verdicts, whatever becomes of a node."""
+"""Runs on a real Ray cluster of several nodes with simulated devices: exact verdicts, also if nodes are lost."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def lab(tmp_path: Path, on: Cluster) -> Iterator[OnRay]:
 
 
 def test_a_node_is_switched_off_in_the_middle(lab: OnRay) -> None:
-    """What it had measured of its cells is measured again, whole, on another."""
+    """Another node measures all cells of the lost shard again, from their first epoch."""
     lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
     lab.nodes(3)
     process = lab.begin()

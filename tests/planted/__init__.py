@@ -14,7 +14,7 @@ TREE = Path(__file__).parent / "tree"
 
 @dataclass(frozen=True)
 class Planted:
-    """A branch: what it changes in which part, the kind of cause that it plants, and what else is true of it."""
+    """A branch: the changed part, its change, the planted kind of cause, and other facts."""
 
     part: str
     file: str
@@ -49,7 +49,7 @@ BRANCHES = {
     "uncoalesced": Planted("strides", "kernels/planted/strides.py", "ACROSS = False", "ACROSS = True", "coalescing"),
     "beyond_cache": Planted("window", "kernels/planted/window.py", "FAR = False", "FAR = True", "dram_traffic"),
 }
-# The same machine code and launches on both sides: Nsight Compute alone can tell what it is.
+# Both sides have the same machine code and launches: only Nsight Compute can name the cause.
 COUNTED = ("uncoalesced", "beyond_cache")
 # What these change is in the code of one kernel, or in which there are: their kernels tell it without a GPU.
 COMPILED = (
@@ -64,7 +64,7 @@ def files() -> dict[str, str]:
 
 
 def changed(branch: str) -> dict[str, str]:
-    """The one file that a branch changes. Raises ValueError where base no longer has what is to be changed."""
+    """Return the one file that a branch changes. Raises ValueError if base lacks the text to replace."""
     planted = BRANCHES[branch]
     text = (TREE / planted.file).read_text()
     if text.count(planted.old) != 1:

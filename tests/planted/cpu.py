@@ -73,7 +73,7 @@ def reference(case, given):
 def check(case, outputs, expected):
     return compare(outputs, expected, rtol=1e-4, atol=1e-5)
 '''
-# Branch -> (what it changes, the kind of cause, what the sentence names)
+# Branch -> (its change, the kind of cause, text in the sentence)
 BRANCHES: dict[str, tuple[dict[str, str], str, str]] = {
     "lost_vectorisation": ({"kernels/blend/__init__.py": PACKAGE.replace('"-O3"', '"-O1"')}, "vectorisation", "blend"),
     "extra_pass": (

@@ -30,12 +30,12 @@ def test_the_commit_that_made_a_command_slower(tmp_path: Path) -> None:
     repo, commits = history(tmp_path, [{"times.py": lines(sort=1.3, copy=2.0)}])
     done = bisect(repo, commits[0], commits[-1], "--only", "name=sort", "--json")
     assert done.code == 0, done.err
-    told = json.loads(done.out)
-    assert told["culprits"] == [commits[1]]
-    assert told["weaker"][0].startswith(WEAKER)
+    out = json.loads(done.out)
+    assert out["culprits"] == [commits[1]]
+    assert out["weaker"][0].startswith(WEAKER)
     assert WEAKER in done.err, "before the first step"
     for page in ("report.md", "report.html"):
-        assert WEAKER.replace(".", "") in (Path(told["bisect_dir"]) / page).read_text().replace(".", "")
+        assert WEAKER.replace(".", "") in (Path(out["bisect_dir"]) / page).read_text().replace(".", "")
 
 
 @pytest.mark.slow
@@ -57,12 +57,12 @@ def test_what_does_not_build_prints_nothing_or_crashes_is_passed_over(tmp_path: 
     repo.write({"abprof.toml": TOML})
     done = bisect(repo, commits[0], bad, "--json")
     assert done.code == 4, done.err
-    told = json.loads(done.out)
-    (finding,) = [one for found in told["found"] for one in found["findings"]]
+    out = json.loads(done.out)
+    (finding,) = [one for found in out["found"] for one in found["findings"]]
     assert finding["kind"] == "range"
     assert finding["commits"] == [*commits[2:6], bad]
     said = {
-        row["answer"]["reason"] for step in told["steps"] for row in step["rows"] if row["answer"]["result"] == "cannot"
+        row["answer"]["reason"] for step in out["steps"] for row in step["rows"] if row["answer"]["result"] == "cannot"
     }
     assert said <= {"build_failed", "crash", "missing"}
     assert "build_failed" in said

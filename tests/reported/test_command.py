@@ -22,8 +22,8 @@ from tests.tinyrepo import ROOT, Done
 BENCH = """
 import json, os, sys, pathlib
 import times
-with open(os.environ["TOLD"], "a") as told:
-    told.write(os.path.basename(os.path.dirname(os.path.abspath(times.__file__))) + " " + " ".join(sys.argv[1:]) + "\\n")
+with open(os.environ["CALLS"], "a") as calls:
+    calls.write(os.path.basename(os.path.dirname(os.path.abspath(times.__file__))) + " " + " ".join(sys.argv[1:]) + "\\n")
 times.say()
 """
 SAY = "def say():\n    print({!r})\n"
@@ -41,10 +41,10 @@ def repo(tmp_path: Path) -> GitRepo:
 
 
 def abprof(repo: GitRepo, *args: str) -> Done:
-    """The command line, in a process of its own."""
+    """Run the command line in its own process."""
     home = repo.path.parent
     places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
-    ours = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home), "TOLD": str(home / "told")}
+    ours = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home), "CALLS": str(home / "calls")}
     ended = warm.abprof(args, {**ENVIRONMENT, **places, **ours}, repo.path, 120.0)
     return Done(ended.code, ended.out, ended.err)
 
@@ -87,8 +87,8 @@ def test_every_epoch_has_fresh_processes_in_balanced_order(repo: GitRepo) -> Non
     assert len(orders) == 4
     assert all(sorted(order) == ["base", "control", "target"] for order in orders)
     assert [order[::-1] for order in orders[::2]] == orders[1::2], "every second order mirrors the one before"
-    told = (repo.path.parent / "told").read_text().splitlines()
-    assert len(told) == 2 + 4 * 3, "once on each side at first, then three processes an epoch"
+    calls = (repo.path.parent / "calls").read_text().splitlines()
+    assert len(calls) == 2 + 4 * 3, "once on each side at first, then three processes an epoch"
 
 
 def test_a_side_that_fails_is_broken_with_its_last_line(repo: GitRepo) -> None:
@@ -212,11 +212,11 @@ def test_a_command_of_a_stranger_writes_to_its_own_worktree_alone(repo: GitRepo)
 SLEEPER = """
 import os, time
 print("sort,1", flush=True)
-with open(os.environ["TOLD"], "a+") as told:
-    told.write(f"{os.getpid()}\\n")
-    told.flush()
-    told.seek(0)
-    count = len(told.readlines())
+with open(os.environ["CALLS"], "a+") as calls:
+    calls.write(f"{os.getpid()}\\n")
+    calls.flush()
+    calls.seek(0)
+    count = len(calls.readlines())
 if count > 2:
     time.sleep(600)
 """
@@ -226,8 +226,8 @@ if count > 2:
 def test_an_interrupted_command_is_ended_and_the_report_is_written(repo: GitRepo) -> None:
     repo.write({"bench.py": SLEEPER})
     repo.commit("sleeps in its first epoch")
-    home, told = repo.path.parent, repo.path.parent / "told"
-    places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state"), "TOLD": str(told)}
+    home, calls = repo.path.parent, repo.path.parent / "calls"
+    places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state"), "CALLS": str(calls)}
     process = subprocess.Popen(
         [sys.executable, "-m", "abprof", "HEAD", "HEAD", "--device", "cpu", "--", sys.executable, "bench.py"],
         cwd=repo.path,
@@ -236,7 +236,7 @@ def test_an_interrupted_command_is_ended_and_the_report_is_written(repo: GitRepo
         stderr=subprocess.PIPE,
         text=True,
     )
-    while not told.exists() or len(told.read_text().splitlines()) < 3:
+    while not calls.exists() or len(calls.read_text().splitlines()) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -244,4 +244,4 @@ def test_an_interrupted_command_is_ended_and_the_report_is_written(repo: GitRepo
     assert process.returncode == 130, err
     assert "This run is interrupted" in out
     assert (folder(repo) / "report.html").exists()
-    assert not alive(int(told.read_text().splitlines()[-1]), wait=60)
+    assert not alive(int(calls.read_text().splitlines()[-1]), wait=60)

@@ -1,4 +1,4 @@
-"""What a command may print, and what is said of what it may not."""
+"""Valid output of a command that times itself, and the errors for invalid output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of abprof.sides share: a machine without git configuration, and a cache folder."""
+"""Fixtures of the tests of abprof.sides: a machine without git configuration, and a cache folder."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from abprof.sides import Repository, open_repository
 from tests.gitrepo import GitRepo, make_repo
 
-NOBODY = 65534
+OTHER_USER = 65534
 KERNEL = {"kernels/ffa/__init__.py": "SPEED = 1\n"}
 
 
@@ -69,7 +69,7 @@ def fingerprint(top: Path) -> dict[str, str]:
 
 
 def as_somebody_else(job: Callable[[], str]) -> str:
-    """What `job` gives, run by a user whom file modes stop: in a child process where the tests are run by root."""
+    """Return the result of `job` run by a user without root's rights: in a child process if root runs the tests."""
     if os.geteuid() != 0:
         return job()
     receive, send = os.pipe()
@@ -77,8 +77,8 @@ def as_somebody_else(job: Callable[[], str]) -> str:
     if child == 0:
         try:
             os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
+            os.setgid(OTHER_USER)
+            os.setuid(OTHER_USER)
             os.write(send, job().encode())
         except BaseException as error:
             os.write(send, repr(error).encode())

@@ -36,7 +36,7 @@ with checkouts(repository, sides, run="doomed"):
 
 @pytest.fixture
 def run(repo: GitRepo, cache: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that makes worktrees and keeps them, in a process group of its own."""
+    """A process in its own process group that makes worktrees and keeps them."""
     with subprocess.Popen(
         [sys.executable, "-c", RUN, str(repo.path), str(cache)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},

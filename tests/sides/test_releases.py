@@ -1,4 +1,4 @@
-"""Releases by the real pip, from wheels made here: what is installed, kept and refused."""
+"""Releases installed by the real pip from local wheels: installation, cache and errors."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ FILES = {"tinyk/__init__.py": "from tinyk_ops import WHO\n", "tinyk_ops.py": "WH
 
 @dataclass
 class Shelf:
-    """A folder of wheels that pip is told of, and abprof's cache."""
+    """A folder of wheels that pip searches, and abprof's cache."""
 
     links: Path
     cache: Path
     monkeypatch: pytest.MonkeyPatch
     said: list[str] = field(default_factory=list)
 
-    def told(self, **places: str) -> None:
+    def set_pip(self, **places: str) -> None:
         for name, value in only(**places).items():
             self.monkeypatch.setenv(name, value)
 
@@ -42,7 +42,7 @@ class Shelf:
 @pytest.fixture
 def shelf(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shelf:
     made = Shelf(tmp_path / "links", tmp_path / "cache", monkeypatch)
-    made.told(PIP_FIND_LINKS=str(made.links), PIP_NO_INDEX="1")
+    made.set_pip(PIP_FIND_LINKS=str(made.links), PIP_NO_INDEX="1")
     return made
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_had_is_one_line(shelf: Shelf) -> None:
 def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> None:
     files = {version: wheel(shelf.links, "tinyk", version, FILES) for version in ("1.0", "2.0")}
     links = {files["1.0"]: 'data-yanked="wrong at 4096"', files["2.0"]: 'data-requires-python="&gt;=9"'}
-    shelf.told(PIP_INDEX_URL=index(shelf.links / "simple", "tinyk", links), PIP_NO_INDEX="0")
+    shelf.set_pip(PIP_INDEX_URL=index(shelf.links / "simple", "tinyk", links), PIP_NO_INDEX="0")
     _, notes = shelf.resolve("dist:tinyk==1.0")
     assert notes == ("tinyk==1.0 was withdrawn by its authors: wrong at 4096",)
     assert shelf.refusal("dist:tinyk==2.0").startswith("tinyk==2.0: pip found no wheel")

@@ -16,7 +16,7 @@ Opened = Callable[[GitRepo], Repository]
 
 
 def files_of(repository: Repository, spec: str = ".") -> dict[str, str]:
-    """The fingerprint of what a worktree of `spec` holds."""
+    """Return the fingerprint of a worktree's content at `spec`."""
     sides, _ = resolve(repository, [spec])
     with checkouts(repository, sides, run="r") as (made,):
         prints = fingerprint(Path(made.path))

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def leftovers(cache: Path) -> list[str]:
-    """What is in the cache beside the clones themselves."""
+    """Return the entries of the cache without the clones."""
     records = [str(path) for path in cache.glob("repos/*/worktrees/*")]
     return records + [str(path) for name in ("worktrees", "index") for path in (cache / name).glob("*")]
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.simulated import promises
+from tests.simulated.disturbances import LONGEST, SHARD_TROUBLES, TROUBLES, Moment
 from tests.simulated.faults import gone
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import SPOIL, STATUS, Fault, Noise, Scenario, Time, Workload
-from tests.simulated.trouble import LONGEST, SHARD_TROUBLES, TROUBLES, Moment
 
 TRUTH = {"w/case=like": "same", "w/case=slow": "slower", "w/case=fast": "faster", "w/case=alike": "same"}
 _FACTORS = {"w/case=slow": 1.1, "w/case=fast": 0.9}
@@ -43,22 +43,22 @@ AT_ONCE = Moment(0, 0.0)
 
 @dataclass(frozen=True)
 class Round:
-    """What a number stands for."""
+    """Return the round of a number."""
 
     number: int
     faults: tuple[Fault, ...]
-    end: str  # of TROUBLES: what happens to abprof, its machine, or its files
+    end: str  # key of TROUBLES: the disturbance of abprof, its machine or its files
     moment: Moment = AT_ONCE
     again: Moment | None = None  # when it is killed once more while it goes on
 
     @property
     def command(self) -> tuple[str, ...]:
-        """What abprof is asked."""
+        """The command line."""
         return _SPREAD_COMMAND if self.number >= SPREAD else COMMAND
 
     @property
-    def told(self) -> str:
-        """In a line, for a report."""
+    def summary(self) -> str:
+        """One line for a report."""
         what = [
             f"{f.do} at {f.verb} of {f.side} {f.cell}"
             + (f" on {f.device}" if f.device != "*" else "")
@@ -117,7 +117,7 @@ def _fault(rng: random.Random) -> Fault:
 def play(round_: Round, folder: Path) -> list[str]:
     """Play the round in a fresh laboratory. The promises that were broken, each in a line."""
     lab = Lab(folder, _scenario(round_))
-    return promises.of_a_round(lab, _played(lab, round_), f"round {round_.number}: {round_.told}")
+    return promises.of_a_round(lab, _played(lab, round_), f"round {round_.number}: {round_.summary}")
 
 
 def _played(lab: Lab, round_: Round) -> Iterator[str]:
@@ -147,13 +147,13 @@ def finished(result: Result) -> bool:
     return bool(result.folder and (result.folder / "run.json").exists() and result.run.status == "complete")
 
 
-# Whatever of these happens, every cell has its verdict in the end.
+# After each of these disturbances every cell has its verdict in the end.
 _HARMLESS = ("none", "stopped", "spoilt cache", "spoilt state", "stale locks",
              "shard SIGKILL", "shard SIGSEGV", "shard SIGTERM")  # fmt: skip
 
 
 def _died(round_: Round, result: Result) -> bool:
-    """Whether abprof was killed, or ended by what no program survives: no memory to say so in."""
+    """Whether abprof was killed, or ended without the memory for a message."""
     without_memory = round_.end == "memory" and result.code not in promises.CODES and "Traceback" not in result.err
     too_early = round_.end in ("SIGTERM", "SIGINT") and result.code < 0  # as any program: nothing was begun
     return (round_.end == "SIGKILL" and result.code < 0) or without_memory or too_early
@@ -210,6 +210,6 @@ def kept_rounds(lab: Lab) -> tuple[Path, bytes] | None:
 
 
 def grew(lab: Lab, kept: tuple[Path, bytes] | None) -> Iterator[str]:
-    """Whether what was measured before stands there byte for byte."""
+    """Whether the earlier measurements are unchanged, byte for byte."""
     if kept is not None and kept[0].exists() and not kept[0].read_bytes().startswith(kept[1]):
         yield f"{kept[0].name} lost what it held"

@@ -33,7 +33,7 @@ def faulty(*faults: Fault) -> Scenario:
     return replace(SCENARIO, faults=list(faults))
 
 
-def workshop(folder: Path) -> WorkerFactory:
+def worker_factory(folder: Path) -> WorkerFactory:
     """A factory of simulated workers that play `folder`/scenario.json and load builds at `folder`/build."""
     (folder / "build" / "src").mkdir(parents=True)
     argv = [sys.executable, "-P", str(WORKER)]

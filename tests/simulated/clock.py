@@ -1,4 +1,4 @@
-"""Virtual time. Turns return at once; this clock advances by what they would have taken."""
+"""Virtual time. Turns return at once; this clock advances by their programmed times."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Clock:
 
 
 def _shared(path: Path, origin: int) -> mmap.mmap:
-    """The clock's file, mapped. Whoever comes first makes it, and publishes it by a link, so it is never seen empty."""
+    """Map the clock's file. The first process creates it and publishes it by a link, so no process sees it empty."""
     if not path.exists():
         fresh = path.with_name(f"{path.name}.{os.getpid()}")
         fresh.write_bytes(CELL.pack(origin))

@@ -192,7 +192,7 @@ def _eat() -> None:
 
 
 def _child(own_session: bool) -> int:
-    """Leave a sleeping child that inherits every descriptor. Returns its process id once it is what it will be."""
+    """Leave a sleeping child that inherits every descriptor. Returns its process id once it sleeps."""
     ready, tell = os.pipe()
     pid = os.fork()
     if pid:
@@ -211,7 +211,7 @@ def _child(own_session: bool) -> int:
 
 
 def _continued(process: int, seconds: float) -> None:
-    """Once it has stopped, for a signal that comes before continues nobody."""
+    """Wait until the process has stopped, then continue it: an earlier SIGCONT has no effect."""
     stat = Path(f"/proc/{process}/stat")
     while (state := stat.read_text().rpartition(")")[2].split()[0]) != "T":
         if state in "ZX":
@@ -222,7 +222,7 @@ def _continued(process: int, seconds: float) -> None:
 
 
 def _stop(seconds: float) -> None:
-    """Stop this process, as `kill -STOP` does; a child continues it after `seconds` (0: nobody does)."""
+    """Stop this process, as `kill -STOP` does; a child continues it after `seconds` (0: never)."""
     me, helper = os.getpid(), 0
     if seconds:
         helper = os.fork()

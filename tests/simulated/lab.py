@@ -23,7 +23,7 @@ from abprof.records import Comparison, Run
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.simulated import warm
 from tests.simulated.client import WORKER
-from tests.simulated.processes import alive, noted, show, told
+from tests.simulated.processes import alive, noted, show, thread_states
 from tests.simulated.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ TIMEOUT = 600.0
 
 @dataclass(frozen=True)
 class Result:
-    """What one invocation left."""
+    """The result of one command."""
 
     code: int
     out: str
@@ -68,7 +68,7 @@ class Result:
 class Lab:
     """One repository with branches main and fast, abprof's folders, and the scenario of the next run."""
 
-    worker = str(WORKER)  # what stands in the command line of every worker and builder
+    worker = str(WORKER)  # a part of the command line of every worker and builder
 
     def __init__(self, folder: Path, scenario: Scenario) -> None:
         self.folder = folder
@@ -111,7 +111,7 @@ class Lab:
     def start(
         self, *args: str, program: Sequence[str] = ("-P", "-m", "abprof"), env: Mapping[str, str] | None = None
     ) -> subprocess.Popen[str]:
-        """Start `abprof ARGS --repo ... --device simulated` without waiting; `program`: what the interpreter runs for it."""
+        """Start `abprof ARGS --repo ... --device simulated` without waiting; `program`: the interpreter's arguments for it."""
         return subprocess.Popen(
             [sys.executable, *program, *self._placed(args)],
             env={**self.environment(), **(env or {})},
@@ -142,7 +142,7 @@ class Lab:
         try:
             out, err = process.communicate(timeout=seconds)
         except subprocess.TimeoutExpired:
-            threads = told(process.pid)
+            threads = thread_states(process.pid)
             os.killpg(process.pid, signal.SIGKILL)
             out, err = process.communicate()
             raise AssertionError(f"abprof did not end in {seconds} s\n{threads}\n{out}\n{err}") from None
@@ -162,7 +162,7 @@ class Lab:
         return len(noted(self.scenario, "worker"))
 
     def left_behind(self) -> list[str]:
-        """What should be gone after a run: living processes, worktrees, and entries in the user's .git."""
+        """Return leftovers of a run: living processes, worktrees, and entries in the user's .git."""
         left = [f"process {pid}" for pid in noted(self.scenario) if alive(pid, wait=60)]
         trees = self.cache / "worktrees"
         left += [str(path) for path in (trees.iterdir() if trees.exists() else []) if path.is_dir()]

@@ -1,4 +1,4 @@
-"""What whole-run tests plant: differences of speed, noise, and outcomes, in scenarios of one short workload."""
+"""Planted differences of speed, noise and outcomes for whole-run tests, in scenarios of one short workload."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.simulated.lab import Lab
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 SLOWER, FASTER, SLIGHT = 1.15, 1 / 1.15, 1.01
-NOISE = Noise(turn=0.005, common=0.02, epoch=0.0005)  # what h200-like epochs look like: a twentieth of a per cent
+NOISE = Noise(turn=0.005, common=0.02, epoch=0.0005)  # like epochs on an H200: 0.05 %
 LONG = 20e6  # ns of a call: 18 rounds a cell and epoch
 
 NewLab = Callable[[Scenario], Lab]

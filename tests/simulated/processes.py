@@ -1,4 +1,4 @@
-"""Processes of a test: which ones the simulated workers noted, which still run, and what a command line printed."""
+"""Processes of a test: those that simulated workers noted, those that still run, and a command's output."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ def _state(pid: int) -> str:
 
 
 def stopped(scenario: Path) -> list[int]:
-    """The workers that have stopped (`sigstop`), of which a run can be held in its middle."""
+    """Return the stopped workers (fault `sigstop`), which hold a run in its middle."""
     return [pid for pid in noted(scenario, "worker") if _state(pid) == "T"]
 
 
 def ignores(pid: int, *signals: int) -> bool:
-    """Whether the process lives, and has told the kernel to drop all of these."""
+    """Whether the process lives, and ignores all of these signals."""
     try:
         (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn:"))
     except OSError:
@@ -49,15 +49,15 @@ def ignores(pid: int, *signals: int) -> bool:
 
 
 def signal_another_thread(pid: int, number: int) -> None:
-    """A signal to a thread of the process that is not its first: which one takes a signal is the system's choice."""
+    """Signal a thread of the process other than its first: the system may choose any thread."""
     others = sorted(thread for task in Path(f"/proc/{pid}/task").iterdir() if (thread := int(task.name)) != pid)
     send = ctypes.CDLL(None, use_errno=True).syscall
     # The newest is most likely one that waits for what the first waits for; it may end between two looks.
     assert any(send(_TGKILL, pid, other, int(number)) == 0 for other in reversed(others)), f"threads: {others}"
 
 
-def told(pid: int) -> str:
-    """What the system says of a process that does not end: its signals, and what each of its threads waits in."""
+def thread_states(pid: int) -> str:
+    """Describe a process that does not end: its signals, and the kernel function in which each thread waits."""
     said = []
     for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
         try:

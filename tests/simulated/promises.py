@@ -1,4 +1,4 @@
-"""What abprof promises whatever goes wrong, read from what a round left. Each function gives a line for each broken promise."""
+"""abprof's promises under any fault, checked after a round. Each function returns a line for each broken promise."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ CODES = (0, 1, 2, 4, 130)  # abprof/records/errors.py; 3 is a bug
 
 
 def of_a_command(result: Result) -> Iterator[str]:
-    """It ended with a documented code, and without a traceback; what it refused it said in a line."""
-    own = [line for line in result.err.splitlines() if not line.startswith("[")]  # what a builder prints is its own
+    """It ended with a documented code and no traceback, and gave one line for an error."""
+    own = [line for line in result.err.splitlines() if not line.startswith("[")]  # lines of a builder
     if result.code not in CODES or any(line.startswith("Traceback") for line in own):
         yield f"exit code {result.code}: {result.err[:300]} ... {result.err[-300:]}"
     elif result.code == 2 and not (result.err + result.out).strip():
@@ -78,7 +78,7 @@ def _whole(result: Result, run: Run, truth: Collection[str]) -> Iterator[str]:
 
 
 def _once(run: Run, blocks: list[Block]) -> Iterator[str]:
-    """No cell was measured twice in an epoch, nor in an epoch that began when it was decided."""
+    """No cell was measured twice in an epoch, or in an epoch after its decision."""
     # A profiled pass has processes and an epoch of its own, and no rounds.
     passes = [
         b for b in blocks if not b.rounds and all(each.status in ("ok", "identical") for each in b.outcomes.values())
@@ -97,7 +97,7 @@ def _once(run: Run, blocks: list[Block]) -> Iterator[str]:
 
 def _planned(run: Run, kept: list[Block]) -> list[list[Block]]:
     """The blocks of one plan each: a run's on one device, or a shard's of cells that no earlier one had measured. What a later
-    one adds the verdicts of all devices asked for, and when they were asked is not told."""
+    one adds the verdicts of all devices asked for, and the time of the look-up is left out."""
     if not run.machines:
         return [kept] if kept else []
     first: dict[str, int] = {}
@@ -108,7 +108,7 @@ def _planned(run: Run, kept: list[Block]) -> list[list[Block]]:
 
 
 def on_one_device(blocks: list[Block]) -> Iterator[str]:
-    """What stands of a cell is of one device."""
+    """All blocks of a cell are of one device."""
     homes: dict[str, set[str]] = {}
     for block in blocks:
         if block.metric:
@@ -117,7 +117,7 @@ def on_one_device(blocks: list[Block]) -> Iterator[str]:
 
 
 def _evident(run: Run, blocks: list[Block]) -> Iterator[str]:
-    """A verdict rests on epochs in which both sides' workers said what they had loaded."""
+    """A verdict uses only epochs in which both sides' workers listed their loaded files."""
     proved = {(proof.epoch, proof.shard, proof.side) for proof in run.proofs if proof.ok}
     for row in run.comparisons:
         if row.verdict in ("unclear", "broken"):
@@ -137,7 +137,7 @@ def _both_ran(block: Block) -> bool:
 
 
 def of_a_round(lab: Lab, played: Iterator[str], what: str) -> list[str]:
-    """What was broken while it was `played`, and what holds after every round: `abprof clean` ends well, and nothing is left."""
+    """Return broken promises of the `played` round and after it: `abprof clean` succeeds and leaves nothing."""
     before = lab.fingerprint()
     broken = [*played, *(f"clean: {line}" for line in of_a_command(lab.command("clean")))]
     return [f"{line} ({what})" for line in (*broken, *of_what_is_left(lab, before))]
@@ -161,7 +161,7 @@ def of_what_is_left(lab: Lab, before: Mapping[str, str]) -> Iterator[str]:
 
 
 def _processes(lab: Lab) -> Iterator[int]:
-    """Living processes that were given this laboratory's folders, whatever they are."""
+    """Return living processes whose environment or command line has this lab's folders."""
     needle = f"ABPROF_STATE_DIR={lab.state}".encode()
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):

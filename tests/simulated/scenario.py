@@ -121,9 +121,9 @@ class Workload:
     max_abs: float = 1e-6
     max_rel: float = 1e-6
     peak_mem_bytes: int | None = 1 << 20
-    host_ns: float = 0.0  # what the host needs to enqueue a call
+    host_ns: float = 0.0  # the host's time to enqueue a call
     nodes: int = 1  # of a call's CUDA graph
-    wall_extra_ns: float = 0.0  # what the host's clock sees beyond the judged metric
+    wall_extra_ns: float = 0.0  # the host's time in addition to the judged metric
 
     def axes(self) -> dict[str, list[tuple[list[str], list[Any]]]]:
         """The presets as the wire has them: axes zipped or alone, and each value a list as long."""
@@ -163,7 +163,7 @@ class Scenario:
     packages: dict[str, str] = field(default_factory=dict)
 
     def variants_of(self, side: str, kernel: str) -> list[str]:
-        """What the side's kernel package offers: the last rule that matches, or else all that workloads name."""
+        """Return the variants of the side's kernel package: of the last matching rule, or all variants of the workloads."""
         for pattern in reversed(self.variants):
             if _side(pattern, side):
                 return self.variants[pattern]
@@ -195,7 +195,7 @@ class Scenario:
         return self.scatter(self.ns(side, cell, arm), self.noise_of(side, cell), side, epoch, cell, arm, turn)
 
     def scatter(self, ns: float, noise: Noise | None, side: str, epoch: int, cell: str, arm: str, turn: int) -> float:
-        """`noisy`, given what `ns` and `noise_of` say (a worker looks those up once per open arm)."""
+        """`noisy` with the results of `ns` and `noise_of` (a worker looks them up once per open arm)."""
         return ns if noise is None else ns * math.exp(self._wobble(noise, side, epoch, cell, arm, turn))
 
     def noise_of(self, side: str, cell: str) -> Noise | None:
@@ -264,5 +264,5 @@ def _match(pattern: str, name: str) -> bool:
 
 
 def _side(pattern: str, side: str) -> bool:
-    """Control and peers stand in for base: what is written for `base` holds for them as well."""
+    """The control and peers are copies of base: rules for `base` apply to them too."""
     return _match(pattern, side) or (side in {"control", "peers"} and _match(pattern, "base"))

@@ -25,14 +25,14 @@ from pathlib import Path
 
 from abprof.builds.worker_factory import ForkServers
 from abprof.system.processes import ForkServer
-from tests.simulated.processes import show, told
+from tests.simulated.processes import show, thread_states
 
 _LONGEST = 1 << 17  # bytes of a request
 
 
 @dataclass(frozen=True)
 class Ended:
-    """What a command line left; `code` is minus the signal's number for one that was killed."""
+    """The result of a command; `code` is minus the signal's number if it was killed."""
 
     code: int
     out: str
@@ -40,7 +40,7 @@ class Ended:
 
 
 def abprof(argv: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: float) -> Ended:
-    """Run it to its end and to the end of whatever holds its output. Raises AssertionError, and kills it, past `seconds`."""
+    """Run it until it and all writers of its output end. Kills it and raises AssertionError after `seconds`."""
     pipes = {name: os.pipe() for name in ("out", "err", "status")}
     request = json.dumps({"argv": list(argv), "env": dict(env), "cwd": str(cwd)}).encode()
     assert len(request) < _LONGEST
@@ -56,7 +56,7 @@ def abprof(argv: Sequence[str], env: Mapping[str, str], cwd: Path, seconds: floa
 
 
 def _read(pipes: Mapping[str, int], end: float) -> dict[str, bytes]:
-    """All that comes through these pipes. Past `end` the process is killed, and its number told as 0."""
+    """Read these pipes to their end. After `end` kill the process and report PID 0."""
     said = dict.fromkeys(pipes, b"")
     with selectors.DefaultSelector() as waiting:
         for name, pipe in pipes.items():
@@ -70,7 +70,7 @@ def _read(pipes: Mapping[str, int], end: float) -> dict[str, bytes]:
                     os.close(key.fd)
             if time.monotonic() > end and said["status"]:
                 pid = int(said["status"].split()[0])
-                threads = told(pid).encode()
+                threads = thread_states(pid).encode()
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(pid, signal.SIGKILL)
                 for key in list(waiting.get_map().values()):

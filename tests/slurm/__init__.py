@@ -1,1 +1,1 @@
-"""The Slurm executor, and what is told to Slurm: on a real slurmctld and slurmd where they are installed."""
+"""The Slurm executor and its job scripts, on a real slurmctld and slurmd if they are installed."""

@@ -60,7 +60,7 @@ _PARTITION = "PartitionName=gpus Nodes={nodes} Default=YES MaxTime=60 State=UP"
 
 @dataclass
 class Cluster:
-    """A living cluster. `environment` has what Slurm's commands need to find it."""
+    """A running cluster. `environment`: the variables that Slurm's commands need."""
 
     folder: Path
     environment: dict[str, str]
@@ -79,7 +79,7 @@ class Cluster:
         return self.ask("squeue", "--array", "--noheader", f"--states={chosen}", "--format=%i").split()
 
     def facts(self, job: str) -> dict[str, str]:
-        """What the controller says of a job: JobState, Partition, Features, TresPerNode, Restarts, ..."""
+        """Return the controller's facts of a job: JobState, Partition, Features, TresPerNode, Restarts, ..."""
         words = self.ask("scontrol", "show", "job", "--oneliner", job).split()
         return dict(word.split("=", 1) for word in words if "=" in word)
 
@@ -94,7 +94,7 @@ class Cluster:
     def lose(self, node: str) -> None:
         """A node dies: its slurmd and everything that it runs, with -9."""
         there = self._of(node)
-        for deed in (psutil.Process.suspend, psutil.Process.kill):  # at once: nobody is left to tell how another ended
+        for deed in (psutil.Process.suspend, psutil.Process.kill):  # at once: none reports how another ended
             for process in there:
                 with suppress(psutil.NoSuchProcess):
                     deed(process)
@@ -164,7 +164,7 @@ def _up(cluster: Cluster, nodes: int) -> None:
 
 
 def _down(cluster: Cluster, controller: subprocess.Popen[bytes]) -> None:
-    """Jobs first, then the daemons, then whatever of theirs is left."""
+    """Stop jobs, then daemons, then their remaining processes."""
     nodes = re.findall(r"NodeName=(\S+)", (cluster.folder / "slurm.conf").read_text())
     with suppress(AssertionError, subprocess.TimeoutExpired):
         cluster.ask("scancel", f"--user={getpass.getuser()}")

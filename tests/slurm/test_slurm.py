@@ -1,4 +1,4 @@
-"""Runs whose shards are jobs of a real Slurm, on simulated devices: exact verdicts, whatever becomes of the jobs."""
+"""Runs whose shards are jobs of a real Slurm, on simulated devices: exact verdicts, also if jobs are lost."""
 
 from __future__ import annotations
 

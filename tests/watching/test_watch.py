@@ -20,12 +20,12 @@ EVEN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)])
 
 
 def slower(factor: float) -> Scenario:
-    """A target that takes so many times as long in one of its cells."""
+    """A target whose time in one cell is multiplied by this factor."""
     return Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=factor, side="target", cell="*case=a")])
 
 
 class Watched:
-    """A watching abprof, and what it answers."""
+    """A watching abprof and its output."""
 
     def __init__(self, lab: Lab, process: subprocess.Popen[str]) -> None:
         self.lab, self.process, self.err = lab, process, ""
@@ -41,7 +41,7 @@ class Watched:
         return lines[:-1]
 
     def save(self, text: str, where: str = "kernels/k/__init__.py") -> None:
-        """Whole at once: a busy machine may stop whoever writes for longer than a save is waited for."""
+        """Write the file at once: on a busy machine a slow write could outlast the wait for a save."""
         fresh = self.lab.folder / "saved.py"
         fresh.write_text(text)
         fresh.replace(self.lab.repo.path / where)

@@ -63,10 +63,10 @@ def run(
 ) -> Run:
     """A run of that one row, with its results."""
     ratio, ns = 1 + pct / 100, 1e6
-    told = censuses or (census(before, ns, noise), census(after, ns * ratio, noise))
+    found = censuses or (census(before, ns, noise), census(after, ns * ratio, noise))
     outcomes = {
         arm: Outcome(status="ok", census=seen, phases=dict(parts) or None)
-        for arm, seen, parts in zip(("base", "target"), told, phases, strict=True)
+        for arm, seen, parts in zip(("base", "target"), found, phases, strict=True)
     }
     made = []
     for number in range(1, EPOCHS + 1):

@@ -22,21 +22,21 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def compiled(folder: Path) -> dict[str, dict[str, Any]]:
-    """What `RECORDED` holds, from compilers of now."""
+    """Return the content of `RECORDED`, made by the installed compilers."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.planted.offline", str(folder)],
         env=os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")},
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    told = json.loads(done.stdout.splitlines()[-1])
-    for sides in told.values():
+    recorded = json.loads(done.stdout.splitlines()[-1])
+    for sides in recorded.values():
         for side, part in sides.items():
             raw = [msgspec.convert(one | {"side": side, "package": "ffa", "kind": "triton"}, Kernel)
                    for one in part["kernels"]]  # fmt: skip
             read = machine_code.read_kernels(blocks.head(), raw, folder / "read")
             kept = [msgspec.structs.replace(kernel, path="", seconds=None) for kernel in read]
             part["kernels"] = [msgspec.to_builtins(kernel) for kernel in kept]
-    return told
+    return recorded
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def looked(arm: str, functions: Mapping[str, int], *, file: str = "k.so", sample
 
 
 def under_perf(found: tuple[Kernel, ...], pct: float, *sampled: Sampled) -> Comparison:
-    """The row of base and target, of a millisecond and so much more or less, with what perf took of both."""
+    """The row of base (1 ms) and target (a change of it), with perf's samples of both."""
     head, ratio = blocks.head(kernels=found, sampled=sampled), 1 + pct / 100
     status = {arm: Outcome(status="ok", census=PLAIN) for arm in ("base", "target")}
     made = [

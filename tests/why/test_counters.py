@@ -1,4 +1,4 @@
-"""Causes that Nsight Compute's counters name: only where they changed, and are what the kernel waits for."""
+"""Causes from Nsight Compute's counters: only counters that changed and that the kernel waits for."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def profile(arm: str, /, *kernels: dict[str, float], **fields: Any) -> Profile:
         )
         for i, of in enumerate(kernels)
     )
-    told = {"cell": CELL, "arm": arm, "purpose": "profile", "warmup": 1, "runs": 2, "kernels": made}
-    return Profile(**(told | fields))
+    usual = {"cell": CELL, "arm": arm, "purpose": "profile", "warmup": 1, "runs": 2, "kernels": made}
+    return Profile(**(usual | fields))
 
 
 def judged(before: dict[str, float], after: dict[str, float], pct: float = 30.0, **fields: Any) -> Comparison:
@@ -49,7 +49,7 @@ def test_more_bytes_of_a_kernel_that_waits_for_them() -> None:
     assert (row.causes or ())[0].text == text
 
 
-def test_a_hit_rate_that_fell_is_told_with_it() -> None:
+def test_a_lower_hit_rate_is_part_of_the_cause() -> None:
     row = judged(PLAIN, PLAIN | {TIME: 1.3e6, "dram__bytes.sum": 1.32e9, L2_HITS: 41.0})
     assert (row.causes or ())[0].text.endswith("88 % busy, L2 hit rate 50 -> 41 % in copy_0")
 

@@ -30,13 +30,13 @@ def changed(side: Side, classes: dict[str, int] | None = None, **fields: Any) ->
     return made
 
 
-def told(row_pct: float, before: Side, after: Side, **more: Any) -> list[str]:
+def kinds_of(row_pct: float, before: Side, after: Side, **more: Any) -> list[str]:
     return cases.kinds(cases.judged(before, after, row_pct, **more))
 
 
 def alike(before: Side, after: Side, classes: tuple[dict[str, int], dict[str, int]], pct: float = 30.0) -> list[str]:
     """Kinds of a row of one kernel that differs in these instructions and in nothing else."""
-    return told(pct, changed(before, classes[0]), changed(after, classes[1], code="another"))
+    return kinds_of(pct, changed(before, classes[0]), changed(after, classes[1], code="another"))
 
 
 # ---------------------------------------------------------------- a harmless change beside the cause
@@ -47,7 +47,7 @@ def alike(before: Side, after: Side, classes: tuple[dict[str, int], dict[str, in
 def test_a_constant_beside_the_cause_does_not_take_its_place(branch: str, name: str) -> None:
     base = changed(SIDES[branch]["base"], constants={name: 8})
     target = changed(SIDES[branch]["target"], constants={name: 4})
-    assert told(60.0, base, target) == [BRANCHES[branch].kind]
+    assert kinds_of(60.0, base, target) == [BRANCHES[branch].kind]
 
 
 def test_the_same_code_over_another_grid_is_said() -> None:
@@ -87,7 +87,7 @@ def test_a_clock_is_no_change_of_code(number: int) -> None:
 def test_what_made_it_slower_is_no_cause_of_a_faster_row(branch: str) -> None:
     sides = SIDES[branch]
     neutral = {"autotune", "block_size", "constants", "kernels_replaced", "stages"}  # these cost time or save it
-    kinds = set(told(-20.0, sides["base"], sides["target"]))
+    kinds = set(kinds_of(-20.0, sides["base"], sides["target"]))
     assert not kinds & ({BRANCHES[branch].kind} - neutral)
 
 
@@ -116,7 +116,7 @@ NEAR: list[tuple[str, dict[str, int], dict[str, int]]] = [
 )
 def test_a_phase_is_named_where_it_is_nearly_all_of_the_change(after: dict[str, float], said: list[str]) -> None:
     base = {"main": 7e5, "post": 3e5, "total": 1e6}
-    assert told(20.0, SPILL, SPILL, phases=(base, after)) == said
+    assert kinds_of(20.0, SPILL, SPILL, phases=(base, after)) == said
 
 
 # ---------------------------------------------------------------- counters against code
@@ -137,4 +137,4 @@ def test_bytes_that_nsight_compute_did_not_see_rise_refute_a_loop_more(bytes_aft
         )
         for arm, ns, moved in (("base", 1e6, 1e8), ("target", 1.3e6, bytes_after))
     )  # fmt: skip
-    assert told(30.0, sides["base"], sides["target"], profiles=profiles) == named
+    assert kinds_of(30.0, sides["base"], sides["target"], profiles=profiles) == named

@@ -119,7 +119,7 @@ def test_an_added_operation_is_named_and_one_that_takes_no_time_is_not(tmp_path:
 
 
 @pytest.mark.parametrize("pct", [-20.0, 20.0])
-def test_the_same_code_is_told_from_a_change(tmp_path: Path, pct: float) -> None:
+def test_the_same_code_is_distinguished_from_a_change(tmp_path: Path, pct: float) -> None:
     [cause] = judged(read(tmp_path, BASE, ("\n\n" + cpu.SOURCE, "-O3")), pct).causes or ()
     assert (cause.kind, cause.text) == (
         "same_code",

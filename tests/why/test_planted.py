@@ -55,16 +55,16 @@ def test_the_sentence_has_the_numbers_of_both_sides(branch: str, said: str) -> N
 
 @pytest.mark.parametrize("number", range(20))
 def test_nothing_is_named_where_both_sides_are_the_same(number: int) -> None:
-    """A/A: rows that do not move have no causes; one that a machine's mischief moves is told to have the same code."""
+    """A/A: rows that do not move have no causes; a row that the machine moves gets the cause `same_code`."""
     chance = random.Random(number)
     side = SIDES[COMPILED[number % len(COMPILED)]]["base"]
     phases = [
         {"main": 8e5 * chance.lognormvariate(0, 0.01), "post": 2e5 * chance.lognormvariate(0, 0.01)} for _ in range(2)
     ]
-    told = [parts | {"total": sum(parts.values())} for parts in phases]
-    still = cases.judged(side, side, 0.0, phases=told, noise=chance)
+    totals = [parts | {"total": sum(parts.values())} for parts in phases]
+    still = cases.judged(side, side, 0.0, phases=totals, noise=chance)
     assert (still.verdict, still.causes) == ("same", None)
-    moved = cases.judged(side, side, chance.choice((-4.0, 4.0)), phases=told, noise=chance)
+    moved = cases.judged(side, side, chance.choice((-4.0, 4.0)), phases=totals, noise=chance)
     assert moved.verdict in {"slower", "faster"}
     assert cases.kinds(moved) == ["same_code"]
 

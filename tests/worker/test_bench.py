@@ -1,4 +1,4 @@
-"""What a real worker answers, request by request: contracts of workloads, arms of a cell, fresh inputs."""
+"""A real worker's answers: contracts of workloads, arms of a cell, fresh inputs."""
 
 from __future__ import annotations
 
@@ -291,7 +291,7 @@ def test_the_workloads_own_exceptions_name_its_function(worker: Side, how: str, 
     ("how", "line"), [("answers", "Answers: of the kernel"), ("forged", "ValueError: of the kernel")]
 )
 def test_a_kernel_cannot_blame_the_workload(worker: Side, how: str, line: str) -> None:
-    """Whatever attributes it has, and has an answer for: its reason is reported, and the worker lives on."""
+    """For an exception with any attributes the worker reports a reason and continues."""
     with pytest.raises(WorkerFault) as fault:
         opened(worker, case={"how": how})
     assert (fault.value.status, fault.value.reason, fault.value.at) == ("crash", line, "")

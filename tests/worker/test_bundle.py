@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from abprof.builds import worker_factory as harness
+from abprof.builds import worker_factory
 
-ROOT = Path(harness.__file__).parents[1]
+ROOT = Path(worker_factory.__file__).parents[1]
 
 
 def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
-    script = harness.install_bundle(tmp_path)
+    script = worker_factory.install_bundle(tmp_path)
     copied = {str(path.relative_to(script.parent)) for path in script.parent.rglob("*") if path.is_file()}
     rooms = {f"abprof/{path.relative_to(ROOT)}" for room in ("worker",) for path in (ROOT / room).rglob("*.py")}
     assert copied == {
@@ -30,12 +30,12 @@ def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
 
 
 def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script = harness.install_bundle(tmp_path)
+    script = worker_factory.install_bundle(tmp_path)
     before = script.stat().st_ino
-    assert harness.install_bundle(tmp_path) == script
+    assert worker_factory.install_bundle(tmp_path) == script
     assert script.stat().st_ino == before
-    monkeypatch.setattr(harness, "_RUN", harness._RUN + "# changed\n")
-    other = harness.install_bundle(tmp_path)
+    monkeypatch.setattr(worker_factory, "_RUN", worker_factory._RUN + "# changed\n")
+    other = worker_factory.install_bundle(tmp_path)
     assert other.parent != script.parent
     assert script.exists(), "a run that uses the older one keeps it"
 
@@ -43,7 +43,7 @@ def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("spoilt", ["changed", "removed", "added", "compiled", "linked", "all a link"])
 def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> None:
     """Code under test runs as the user whose cache it is: of one run it could change the judge of the next."""
-    script = harness.install_bundle(tmp_path)
+    script = worker_factory.install_bundle(tmp_path)
     outputs, bench = (script.parent / "abprof" / "worker" / name for name in ("checks.py", "bench.py"))
     if spoilt == "changed":
         outputs.write_text(outputs.read_text().replace("max", "min"))
@@ -59,18 +59,18 @@ def test_what_was_written_to_since_is_put_away(tmp_path: Path, spoilt: str) -> N
     else:
         script.parent.rename(tmp_path / "mine")
         script.parent.symlink_to(tmp_path / "mine")
-    assert harness.install_bundle(tmp_path) == script
+    assert worker_factory.install_bundle(tmp_path) == script
     test_only_the_workers_part_is_copied(tmp_path)
     for path in (outputs, bench):
         assert path.read_bytes() == (ROOT / "worker" / path.name).read_bytes()
         assert not path.is_symlink()
     assert not script.parent.is_symlink()
-    assert [path.name for path in (tmp_path / "harness").iterdir()] == [script.parent.name]
+    assert [path.name for path in (tmp_path / "worker").iterdir()] == [script.parent.name]
 
 
 def test_its_messages_need_the_standard_library_alone(tmp_path: Path) -> None:
-    """-S and -I leave out whatever is installed."""
-    place = harness.install_bundle(tmp_path).parent
+    """-S and -I hide installed packages."""
+    place = worker_factory.install_bundle(tmp_path).parent
     code = f"import sys; sys.path.insert(0, {str(place)!r}); import abprof.records.messages; print(abprof.records.messages.__file__)"
     done = subprocess.run([sys.executable, "-S", "-I", "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == str(place / "abprof" / "records" / "messages.py")

@@ -1,4 +1,4 @@
-"""The timers of a worker on a device that is made up; test_timers_gpu.py uses a real one."""
+"""A worker's timers on a simulated device; test_timers_gpu.py uses a real one."""
 
 from __future__ import annotations
 

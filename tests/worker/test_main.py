@@ -25,7 +25,7 @@ OTHER = ModuleType("abprof_side.tiny_two")
 
 
 def caught(code: str) -> BaseException:
-    """What this line of Python raises."""
+    """Return the exception of this line of Python."""
     names = {"PACKAGE": PACKAGE, "PART": PART, "OTHER": OTHER, "torch": torch, "Unsupported": Unsupported}
     try:
         exec(code, names)
@@ -138,7 +138,7 @@ def check(case, outputs, expected):
 
 @contextlib.contextmanager
 def real(tmp_path: Path, device: str, body: str) -> Iterator[tuple[proc.Worker, wire.Start]]:
-    """A worker of its own for a kernel `take(table, index)` of this body, and its start request."""
+    """Make a worker for a kernel `take(table, index)` with this body, and its start request."""
     (tmp_path / "w.py").write_text(WORKLOAD)
     (tmp_path / "k").mkdir()
     (tmp_path / "k" / "__init__.py").write_text(f"import gc\ndef take(table, index):\n    {body}\n")

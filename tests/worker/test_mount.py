@@ -1,4 +1,4 @@
-"""A side's package is imported from its own folder, whatever else is installed, hooked in or on the path."""
+"""A side's package is imported from its own folder, despite installed copies, import hooks and paths."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from abprof.worker.workload import load
 
 @pytest.fixture(autouse=True)
 def clean_imports(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What a test imports and hooks in is gone after it."""
+    """Undo a test's imports and hooks."""
     before = set(sys.modules)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))

@@ -1,4 +1,4 @@
-"""A profiled pass: which calls count, what a call launched, NVTX ranges, Triton's compilations, and ceilings."""
+"""A profiled pass: counted calls, launches of a call, NVTX ranges, Triton's compilations, and ceilings."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def test_a_kernel_belongs_to_the_call_and_range_that_launched_it() -> None:
     assert (found.phases, found.total) == ({"run": 100.0, "store": None}, 100.0)
 
 
-def test_a_call_without_launches_is_told_from_a_profiler_that_sees_nothing() -> None:
+def test_a_call_without_launches_differs_from_a_blind_profiler() -> None:
     nothing = read(device_pass(kernels=0)).census
     assert (nothing.launches, nothing.missing) == ((), "")
     assert read(device_pass(shown=False, kernels=0)).census.missing == profile.UNSEEN
@@ -277,7 +277,7 @@ def check(case, outputs, expected):
 
 
 def nested(names: list[str], inside: list[str]) -> list[str]:
-    """What the recorder records of ranges of these names, the first outermost."""
+    """Return the recording of ranges with these names, the first outermost."""
     ends = [text for name in reversed(names) for text in (")", ">" + name)]
     return [*(text for name in names for text in ("<" + name, "(" + name)), *inside, *ends]
 
@@ -329,7 +329,7 @@ def bench(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mo
     before, known = vars(record_function).copy(), set(sys.modules)
     yield made
     for name in set(sys.modules) - known:
-        if name.startswith("abprof_"):  # other tests' proofs list what is loaded
+        if name.startswith("abprof_"):  # other tests' proofs list loaded files
             del sys.modules[name]
     assert vars(record_function) == before
 
@@ -369,7 +369,7 @@ def test_a_peer_is_named_and_a_workload_without_names_costs_the_pass_nothing(ben
 def test_a_foreground_run_reports_in_a_file_and_is_not_marked_on_a_cpu(recorder: Recorder, tmp_path: Path) -> None:
     (tmp_path / "good.py").write_text(WORKLOAD)
     start = wire.Start("cpu", "base", None, {"good": str(tmp_path / "good.py")}, str(tmp_path))
-    reported = tmp_path / "told.json"
+    reported = tmp_path / "profile.json"
     job = wire.Foreground(start, wire.Open("good", {"n": 4}, "base", peer="torch", seed=1), 1, 2, str(reported))
     (tmp_path / "job.json").write_bytes(wire.dump(wire.pack(job)))
     assert main.foreground(tmp_path / "job.json") == 0

@@ -1,4 +1,4 @@
-"""The list of what is loaded, and the reason when some of it may not be."""
+"""The list of loaded files, and the reason for a forbidden file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from abprof.worker.package import Prover as Judge
 
 
 class Prover:
-    """Proves with what was given when the test began: its own process, with other tests' modules and libraries."""
+    """Make proofs in this process, which already has other tests' modules and libraries."""
 
     def __init__(self) -> None:
         self.given = Judge(wire.Mount("", "", "", "", []))
@@ -36,7 +36,7 @@ class Prover:
         return reason, [item for item in found if item.path not in self._before]
 
     def begin(self) -> None:
-        """The worker begins now: what is on its paths is given."""
+        """Start the worker's view here: files on its paths are part of the environment."""
         self.given = Judge(wire.Mount("", "", "", "", []))
 
 
@@ -125,7 +125,7 @@ def test_a_module_from_where_nothing_may_come(
 def test_a_module_of_the_packages_own_name_from_anywhere_else(
     proved: Prover, tmp_path: Path, modules: dict[str, Path], name: str
 ) -> None:
-    """Also from a place that is not forbidden in general: an installed copy."""
+    """An installed copy, from a folder that is otherwise allowed, is forbidden too."""
     load(modules, name, tmp_path / "installed" / "mypkg.py")
     reason, found = proved(mount(tmp_path, "mypkg"), {})
     assert reason == f"module {name} was loaded from {tmp_path / 'installed' / 'mypkg.py'}, outside this side's tree"
@@ -154,7 +154,7 @@ def test_a_library_from_anywhere_else(proved: Prover, tmp_path: Path, name: str)
 def test_what_was_on_the_path_when_the_worker_began_is_allowed_and_listed(
     proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PYTHONPATH, a .pth file: modules and their libraries; but for what is forbidden and what bears the package's name."""
+    """PYTHONPATH and .pth files may give modules and libraries, except forbidden ones and ones with the package's name."""
     for folder in ("shared", "checkout"):
         monkeypatch.syspath_prepend(str(tmp_path / folder))
     proved.begin()
@@ -259,7 +259,7 @@ def test_a_library_that_was_replaced_or_removed_since_it_was_loaded_is_no_proof(
 
 
 def test_the_interpreters_own_packages_may_lie_in_the_checkout(proved: Prover, tmp_path: Path) -> None:
-    """A .venv in the repository under test: what is installed there is the environment, not the code under test."""
+    """Packages in a .venv of the repository under test are environment, not code under test."""
     given = mount(tmp_path)
     own = wire.Mount(given.name, given.root, given.module, "", given.allowed, [str(Path(sys.prefix) / "lib")])
     assert proved(own, {}) == ("", [])
@@ -303,7 +303,7 @@ def test_what_was_installed_from_the_repository_is_another_trees(
 def test_an_installed_copy_of_the_package_is_no_sides_own_whatever_its_modules_are_called(
     proved: Prover, tmp_path: Path, modules: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The release of what is under test, beside torch: its extension module at the top level would serve every side."""
+    """An installed release of the package under test: its top-level extension module would serve every side."""
     site, side = tmp_path / "site", tmp_path / "side"
     monkeypatch.syspath_prepend(str(site))
     proved.begin()

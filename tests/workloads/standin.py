@@ -19,7 +19,7 @@ class UnsupportedOption(NotImplementedError):
 
 @dataclass(frozen=True)
 class Slips:
-    """What is wrong with the package now."""
+    """Return the package's current fault."""
 
     scale: float = 1.0  # times the softmax scale
     shift: int = 0  # a causal row sees this many keys too many
@@ -34,7 +34,7 @@ SLIPS = Slips()
 @contextmanager
 def slip(**changes: Any) -> Iterator[None]:
     """Make the package wrong for a while."""
-    global SLIPS  # noqa: PLW0603 - a package's own state is what is under test
+    global SLIPS  # noqa: PLW0603 - the package's own state is under test
     before, SLIPS = SLIPS, replace(SLIPS, **changes)
     try:
         yield

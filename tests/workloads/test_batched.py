@@ -16,7 +16,7 @@ from tests.workloads.conftest import cases, load
 
 @dataclass(frozen=True)
 class Known:
-    """What the tests need to know of a workload: a small case by its axes' names, and the kernel's function."""
+    """A workload for the tests: a small case by its axes' names, and the kernel's function."""
 
     name: str
     small: dict[str, Any]

@@ -60,7 +60,7 @@ def test_cell_is_right(module: ModuleType, one: dict[str, Any]) -> None:
     [pytest.param(load(n), one, id=f"{n}-{'-'.join(map(str, one.values()))}") for n, one in few()],
 )
 def test_peers_are_right_where_they_can_be(module: ModuleType, one: dict[str, Any]) -> None:
-    """A library may give NaN in rows that see nothing: those cells are `wrong` in a run, which is what they are."""
+    """A library may return NaN in rows that see nothing: those cells are rightly `wrong` in a run."""
     inputs = module.inputs(one, DEVICE, 3)
     if "mask" in inputs and not bool(inputs["mask"].any(-1).all()):
         pytest.skip("rows that see nothing")

@@ -1,4 +1,4 @@
-"""workloads/dynamic_mask.py without its kernel: the patterns' densities, inputs, facts, bands, and what its check finds."""
+"""workloads/dynamic_mask.py without its kernel: the patterns' densities, inputs, facts, bands, and its check."""
 
 from __future__ import annotations
 

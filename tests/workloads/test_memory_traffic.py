@@ -1,4 +1,4 @@
-"""workloads/memory_traffic.py without its kernels: matrices, BigBird's lists, the formulas, and what its check finds."""
+"""workloads/memory_traffic.py without its kernels: matrices, BigBird's lists, formulas, and its check."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from abprof.builds import worker_factory as harness
+from abprof.builds import worker_factory
 from abprof.records import messages as wire
 from abprof.system.processes import Worker
 
@@ -62,7 +62,7 @@ def started(place: Path, mount: wire.Mount | None, workloads: list[Path]) -> Ite
     scratch = place / "scratch"
     scratch.mkdir(parents=True, exist_ok=True)
     worker = Worker(
-        [sys.executable, "-P", str(harness.install_bundle(place / "cache"))],
+        [sys.executable, "-P", str(worker_factory.install_bundle(place / "cache"))],
         env={**os.environ, "XDG_CACHE_HOME": str(place / "cache"), "OMP_NUM_THREADS": "1"},
         cwd=place,
         log=place / "log",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from abprof.records.errors import AbprofError
 from abprof.records.ncu import BYTES, METRICS, STALLS, TABLE, TIME, Name, stall
+from abprof.records.quantities import plural
 
 MEMORY = (*BYTES, TIME)
 PROFILE = tuple(dict.fromkeys((*MEMORY, *(name for row in TABLE for name in row.names), *map(stall, STALLS))))
@@ -42,9 +43,8 @@ def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
         raise AbprofError(getattr(error, "strerror", "") or str(error), where=str(path)) from None
     headers = [at for at, line in enumerate(lines) if line.startswith('"ID",') and '"Kernel Name"' in line]
     if len(headers) != 1:
-        errors = [line for line in lines if line.startswith(("==ERROR==", "==WARNING== No kernels"))]
-        what = f"{len(headers) or 'no'} table{'s' if headers else ''} of ncu --csv in this file, expected one"
-        what += f"; ncu printed {errors[0][:200]!r}" if errors else ""
+        errors = [f"; ncu printed {s[:200]!r}" for s in lines if s.startswith(("==ERROR==", "==WARNING== No kernels"))]
+        what = f"{plural(len(headers), 'table')} of ncu --csv in this file, expected one{''.join(errors[:1])}"
         how = f"{_HOW}; from a report: ncu --import REPORT.ncu-rep --csv --page raw"
         raise AbprofError(what, where=str(path), advice=how)
     found: dict[tuple[str, str], dict[str, tuple[str, str]]] = {}  # process, ID -> metric -> number, unit

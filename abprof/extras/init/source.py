@@ -217,8 +217,8 @@ def _handed(value: ast.expr) -> str:
 def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
     found = {}
     for name in names:
-        told = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
-        parts = [part.strip() for part in told[1].split(",") if part.strip()] if told else []
+        match = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
+        parts = [part.strip() for part in match[1].split(",") if part.strip()] if match else []
         if parts and all(p.isidentifier() or p.isdigit() for p in parts) and not _TYPES & {p.lower() for p in parts}:
             found[name] = tuple(parts)
     return found

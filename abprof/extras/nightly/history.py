@@ -208,7 +208,7 @@ def _values(run: _Run) -> Iterator[Value]:
                 judged = next((name for name in METRICS[:4] if name in item.metrics), "wall")
                 yield from _metrics(cell, arm, judged, ("", None, None, None), (None, item))
     for row in run.comparisons:
-        if row.from_.startswith("base") and Arm.of(row.to).side == "target":
+        if Arm.of(row.from_).worker == "base" and Arm.of(row.to).side == "target":
             pct = 0.0 if row.pct is None and "identical_code" in row.reasons else row.pct
             both = seen.get((row.cell, row.from_)), seen.get((row.cell, row.to))
             yield from _metrics(row.cell, row.to, row.metric, (row.verdict, pct, row.low_pct, row.high_pct), both)

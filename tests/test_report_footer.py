@@ -1,4 +1,4 @@
-"""The end of output.txt: the seeds' case blocks, and last their warnings, for both directions, with our verdict."""
+"""The log footer: output.txt ends with the suites' case blocks and warnings, for both directions, and abprof's verdicts."""
 
 from __future__ import annotations
 
@@ -76,8 +76,8 @@ def test_the_good_line_only_when_every_cell_is_fine():
     assert "✅" not in footer(runs.single())
 
 
-def test_each_case_is_told_by_its_own_threshold():
-    """abprof.toml's [[threshold]] entries; the run's own threshold holds for what none of them matches."""
+def test_each_case_is_judged_by_its_own_threshold():
+    """abprof.toml's [[threshold]] entries; the run's own threshold applies to all other cells."""
     strict = runs.changed(runs.unchanged().options, threshold=5.0, thresholds=(("*", 1.0),))
     fine = runs.changed(runs.unchanged(), options=strict)
     assert footer(fine).endswith("fluctuation is within 1% for all test cases.\n")

@@ -1,4 +1,4 @@
-"""Variants of one side against each other and peers against every side: verdicts by the sides' rules, families of their own."""
+"""Secondary comparisons, of variants with each other and peers with sides: the same rules, and families of their own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def ladder(*, sides: tuple[str, ...] = ("base",), steps: tuple[str, ...] = STEPS
 
 
 def climbed(sides: tuple[str, ...] = ("base",), count: int = 4) -> list[Block]:
-    """`fast` takes 1/1.08 of the plain variant's time, `even` the same time, `wild` nobody knows."""
+    """`fast` takes 1/1.08 of the plain variant's time, `even` takes the same time, `wild` a random time."""
     made = []
     for epoch in range(count):
         noise, wild = QUIET[epoch % 4], WILD[epoch % 4]
@@ -124,7 +124,7 @@ def test_one_branch_says_by_itself_which_variant_is_faster(new_lab: NewLab) -> N
 
 @pytest.mark.slow
 def test_two_sides_with_a_ladder_and_a_peer(new_lab: NewLab) -> None:
-    """What is between variants neither reaches the table of the sides nor the exit code."""
+    """Comparisons of variants change neither the sides' table nor the exit code."""
     slower = Time(factor=SLOWER, side="target", arm="twin")
     result = new_lab(Scenario(workloads={"w": LADDER}, times=[*PLANTED, slower])).abprof()
     assert result.verdict("w/case=a", "target:twin") == "slower"

@@ -1,4 +1,4 @@
-"""`--check outside`: a package that deceives its own process does not deceive another."""
+"""`--check outside`: a package that deceives its own process does not deceive a second process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.tinyrepo import PACKAGE, Done, abprof_afresh, source, tiny_repo
 
 __all__ = ["new_lab"]
 WRONG = source(100).replace("2.0f", "3.0f")
-# Whatever judges in its process says yes from now on.
+# From now on every check in this process succeeds.
 PATCHED_CHECK = """
 import gc as _gc, types as _types
 import abprof.kit as _kit
@@ -49,7 +49,7 @@ def double(x):
 
 
 def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
-    """What the base keeps too is how the workload prepares its operation; nobody is blamed for it."""
+    """Memory that base keeps too belongs to the workload's preparation; no side fails for it."""
     cells = ["honest", "wrong", "kept", "packed", "both", "base", "dead"]
     faults = [
         broken("wrong", "wrong", "target", verb="hand"),
@@ -78,7 +78,7 @@ def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
     assert result.run.status == "complete"
 
 
-def test_inside_nobody_is_asked(new_lab: NewLab) -> None:
+def test_the_inside_check_starts_no_other_process(new_lab: NewLab) -> None:
     asked = Scenario(workloads={"w": load(["kept"])}, faults=[broken("wrong", "kept", verb="hand")])
     result = new_lab(asked).abprof("main", "fast")
     assert result.status("w/case=kept", "target") == ("ok", "")
@@ -93,7 +93,7 @@ def compared(tmp_path: Path, files: dict[str, str], *options: str) -> Done:
     return abprof_afresh("main", "other", *asked, cwd=repo.path, home=tmp_path / "home")
 
 
-def told(done: Done) -> tuple[str, str]:
+def target_outcome(done: Done) -> tuple[str, str]:
     """Status of the target and its reason."""
     (row,) = (row for row in done.run["observations"] if row["arm"] == "target")
     return row["status"], row["reason"]
@@ -110,19 +110,19 @@ def told(done: Done) -> tuple[str, str]:
     ids=["check patched", "kept by seed", "kept by address"],
 )
 def test_what_deceives_its_own_process(tmp_path: Path, files: dict[str, str], reason: str) -> None:
-    status, said = told(compared(tmp_path, files, "--check", "outside"))
+    status, said = target_outcome(compared(tmp_path, files, "--check", "outside"))
     assert status == "wrong"
     assert reason in said
 
 
 @pytest.mark.slow
 def test_honest_code_passes_and_the_deceit_is_real(tmp_path: Path) -> None:
-    """The same patched check passes inside; and what is honest passes outside, where a second side is slower."""
+    """The patched check passes in its own process; honest code passes out of process, with a slower second side."""
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     files = {"kernels/tiny/__init__.py": PATCHED_CHECK + PACKAGE, "kernels/tiny/tiny.c": WRONG}
-    assert told(compared(tmp_path / "a", files)) == ("ok", "")
+    assert target_outcome(compared(tmp_path / "a", files)) == ("ok", "")
     honest = compared(tmp_path / "b", {"kernels/tiny/tiny.c": source(250)}, "--check", "outside")
-    assert told(honest) == ("ok", "")
+    assert target_outcome(honest) == ("ok", "")
     assert honest.run["options"]["check"] == "outside"
     assert not list(Path(honest.run["run_dir"]).rglob("*.outputs"))

@@ -1,4 +1,4 @@
-"""`--contain`: what code under test can reach behind bubblewrap, and that it lives and dies as it does without."""
+"""`--contain`: what code under test can reach in the sandbox. It starts and ends as it does without one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.simulated.planted import load
 from tests.simulated.scenario import Scenario, Time
 from tests.tinyrepo import PACKAGE, abprof_afresh, source, tiny_repo
 
-# Tries what hostile code would, and says as JSON what came of it.
+# Try the attacks of hostile code, and print the results as JSON.
 HOSTILE = """
 import json, os, socket, sys
 from pathlib import Path
@@ -40,12 +40,12 @@ try:
     os.kill(asked["parent"], 0)
     did["kill"] = "reached"
 except ProcessLookupError:
-    did["kill"] = "nobody"
+    did["kill"] = "no process"
 try:
     socket.create_connection(("127.0.0.1", asked["port"]), 2).close()
     did["network"] = "reached"
 except OSError:
-    did["network"] = "nobody"
+    did["network"] = "refused"
 did["processes"] = sorted(int(name) for name in os.listdir("/proc") if name.isdigit())
 did["secrets"] = [name for name in os.listdir("/proc") if name.isdigit() and int(name) > 1
                   and b"PARENTS_OWN" in Path(f"/proc/{name}/environ").read_bytes()]
@@ -97,7 +97,7 @@ def test_hostile_code_reaches_its_own_folder_alone(
     assert did[f"read {home}/.ssh"] == []
     assert did[f"read {home}/.netrc"] in ("", "refused")
     assert did[f"read {others}/kernel.so"] == "base's", "what others built can be read and not written"
-    assert (did["kill"], did["network"]) == ("nobody", "reached" if network else "nobody")
+    assert (did["kill"], did["network"]) == ("no process", "reached" if network else "refused")
     assert did["processes"] == [1, 2]
     assert (did["secrets"], did["disks"], int(did["capabilities"], 16)) == ([], [], 0)
     assert (others / "kernel.so").read_text() == "base's"
@@ -114,7 +114,7 @@ def fake(folder: Path, text: str) -> str:
 
 
 REFUSES = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
-# Starts what it is asked to try, and no worker: as where a driver does not work in a namespace.
+# Run trial commands but no worker, like a machine whose driver fails in a namespace.
 NO_WORKERS = 'case "$*" in *simulated*|*run_worker*) echo "no device in here"; exit 9;; esac'
 
 

@@ -1,5 +1,5 @@
-"""What happens to abprof from outside while it runs: signals, memory and disks that end, clocks that jump, files that another
-program spoils. Each returns what the command left; a moment is told by how many workers had begun, not by the clock."""
+"""Disturbances of a running abprof: signals, full memory and disks, jumping clocks, files that another program spoils.
+Each returns the command's result. A moment is a count of started workers, not a time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ import psutil
 
 from tests.simulated.lab import Lab, Result
 
-LONGEST = 240.0  # seconds that a run of a round may take, whatever goes wrong: its time limits together are fewer
+LONGEST = 240.0  # most seconds of a run of a round; the sum of its time limits is less
 
 
 @dataclass(frozen=True)
 class Moment:
-    """When it strikes: so many workers have begun, and a part of a second has passed since."""
+    """When a disturbance starts: `after` seconds after `workers` workers have started."""
 
     workers: int
     after: float
 
     def wait(self, lab: Lab, process: subprocess.Popen[str]) -> bool:
-        """Until then. False: abprof ended before. What it prints meanwhile is read, or it would wait for a reader."""
+        """Wait for the moment; False if abprof ended before. Reads abprof's output, or a full pipe would block it."""
         while process.poll() is None:
             if lab.begun(process) >= self.workers:
                 _listen(process, self.after)
@@ -38,7 +38,7 @@ class Moment:
 
 
 def _listen(process: subprocess.Popen[str], seconds: float) -> None:
-    """Let it print for so long; what it printed is kept for a later communicate()."""
+    """Read its output for `seconds`, and keep it for a later communicate()."""
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.communicate(timeout=seconds)
 
@@ -114,7 +114,7 @@ def _no_more_memory(process: psutil.Process, more: int) -> None:
 
 
 def memory(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-    """From that moment on abprof, and what it starts, gets hardly any more address space."""
+    """From that moment abprof and its children get almost no more address space."""
     process = lab.start(*command)
     # Before a worker has begun abprof may still be loading numpy, whose OpenBLAS spins for ever where it gets no memory.
     if replace(moment, workers=max(1, moment.workers)).wait(lab, process):
@@ -132,7 +132,7 @@ def spoilt(what: str) -> Trouble:
     def strike(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
         lab.abprof(*command, seconds=LONGEST)
         folder = {"cache": lab.cache, "state": lab.state}[what]
-        files = sorted(path for path in folder.rglob("*") if path.is_file() and "harness" not in path.parts)
+        files = sorted(path for path in folder.rglob("*") if path.is_file() and "worker" not in path.parts)
         for path in rng.sample(files, min(len(files), 5)):
             spoil(path, rng)
         return lab.abprof(*command, seconds=LONGEST)
@@ -151,9 +151,9 @@ def spoil(path: Path, rng: random.Random) -> None:
 
 
 def stale(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Result:
-    """Locks, notes and git's own lock files lie there that nobody holds: what kill -9 leaves, and with other content."""
+    """Leave lock files, notes and git's lock files without a holder, as kill -9 does, with odd content."""
     lab.abprof(*command, seconds=LONGEST)
-    nobody = rng.choice((b"", b'{"pid": 999999999, "what": "gone"}', b"\xff\xfe\0", b"[]", b"/nowhere/at/all"))
+    content = rng.choice((b"", b'{"pid": 999999999, "what": "gone"}', b"\xff\xfe\0", b"[]", b"/nowhere/at/all"))
     stores = sorted((lab.cache / "repos").glob("*.git"))
     of_git = ("config", "packed-refs", "HEAD", "shallow", "refs/heads/main", "index")
     places = [
@@ -170,7 +170,7 @@ def stale(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Res
     ]
     for place in rng.sample(places, min(len(places), 5)):
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_bytes(nobody)
+        place.write_bytes(content)
     dead = lab.cache / "worktrees" / f"{rng.randrange(1 << 48):012x}" / "s0"
     dead.mkdir(parents=True)
     (dead / "left").touch()

@@ -1,4 +1,4 @@
-"""Secrets of abprof's own process, sought by what it starts: by real processes that try."""
+"""Secret scrubbing: real child processes search for the secrets of abprof's process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What code under test wrote where it should not: seen from outside, whoever it was and however it was hidden."""
+"""Tamper detection: files that code under test changed, whatever process changed them and however it hid that."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def put_back(path: Path) -> None:
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def told(found: list[Touched], root: Path) -> list[tuple[str, str, bool]]:
+def facts(found: list[Touched], root: Path) -> list[tuple[str, str, bool]]:
     return sorted((str(Path(one.path).relative_to(root)), one.how, one.falsifies) for one in found)
 
 
@@ -54,25 +54,25 @@ def test_what_is_measured_and_judges_is_watched(tmp_path: Path) -> None:
     (tmp_path / "workloads" / "w.py").write_text("")
     build = built(tmp_path / "base")
     watch = Watch([tmp_path / "workloads"], [])
-    assert told(list(watch.built([build], "now")), tmp_path) == []
-    assert told(list(watch.look("now")), tmp_path) == []
+    assert facts(list(watch.built([build], "now")), tmp_path) == []
+    assert facts(list(watch.look("now")), tmp_path) == []
     for harmless in ("out/log", "caches/triton/lock"):
         (tmp_path / "base" / harmless).write_text("again")
     (tmp_path / "base" / "caches" / "triton" / "new.cubin").write_text("compiled now")
-    assert told(list(watch.look("now")), tmp_path) == []
+    assert facts(list(watch.look("now")), tmp_path) == []
     (tmp_path / "workloads" / "w.py").write_text("# another judge")
     (tmp_path / "base" / "out" / "k.so").write_text("slower")
     put_back(tmp_path / "base" / "caches" / "triton" / "a" / "k.cubin")
     (tmp_path / "base" / "src" / "k" / "torch.py").write_text("# found before the real one")
     (tmp_path / "base" / "src" / "k" / "__init__.py").unlink()
-    assert told(list(watch.look("now")), tmp_path) == [
+    assert facts(list(watch.look("now")), tmp_path) == [
         ("base/caches/triton/a/k.cubin", "changed", True),
         ("base/out/k.so", "changed", True),
         ("base/src/k/__init__.py", "removed", True),
         ("base/src/k/torch.py", "added", True),
         ("workloads/w.py", "changed", True),
     ]
-    assert told(list(watch.look("now")), tmp_path) == [], "said once"
+    assert facts(list(watch.look("now")), tmp_path) == [], "reported once"
 
 
 def planted(module: Path, text: str) -> Path:
@@ -98,7 +98,7 @@ def test_compiled_python_that_somebody_puts_beside_a_source_is_seen(tmp_path: Pa
     done = subprocess.run(imported, cwd=modules[0].parent, capture_output=True, text=True, check=True)
     assert done.stdout == "9\n", "Python believes it"
     found = watch.built([build], "now") if when == "while it is built" else watch.look("now")
-    assert told(list(found), tmp_path) == sorted((str(path.relative_to(tmp_path)), "added", True) for path in compiled)
+    assert facts(list(found), tmp_path) == sorted((str(path.relative_to(tmp_path)), "added", True) for path in compiled)
 
 
 # ---------------------------------------------------------------- whole runs
@@ -113,7 +113,7 @@ JUDGING = {
 
 @pytest.mark.parametrize("what", JUDGING)
 def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what: str) -> None:
-    """The target gains by it: it is called faster, and nobody is to act on that."""
+    """The target gains by it: its verdict is faster, but the result must not be used."""
     verb, glob = JUDGING[what]
     epoch = 2 if what == "the rounds" else None  # they are there after the first
     spoils = Fault("write", verb, side="target", text=glob, once=True, epoch=epoch)
@@ -134,7 +134,7 @@ def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what:
 
 
 @pytest.mark.parametrize("where", ["repo/planted+", "home/.profile+", "repo/.git/hooks/post-checkout+"])
-def test_in_a_clean_environment_what_is_written_elsewhere_is_told(new_lab: NewLab, where: str) -> None:
+def test_in_a_clean_environment_writes_elsewhere_are_reported(new_lab: NewLab, where: str) -> None:
     faults = [Fault("write", "turn", side="target", text=where, once=True)]
     lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=[Time(ns=1e6)], faults=faults))
     (lab.repo.path / ".git" / "hooks").mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""A command line in this process, and the promise of all of them: a documented exit code, and never a traceback."""
+"""Run command lines in this process: each ends with a documented exit code and without a traceback."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from abprof.records.errors import AbprofError, Exit
 
 
 class Asker:
-    """Runs command lines with folders of its own."""
+    """Runs command lines with its own state and cache folders."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.folder = folder
         self.state = folder / "state"
-        self.said = b""  # standard output of the last
-        self.told = ""  # and standard error
+        self.said = b""  # standard output of the last command
+        self.err = ""  # its standard error
         monkeypatch.setenv("ABPROF_STATE_DIR", str(self.state))
         monkeypatch.setenv("ABPROF_CACHE_DIR", str(folder / "cache"))
 
     def __call__(self, *words: str | Path) -> int:
-        """The exit code. Fails where abprof calls itself broken, or refuses without a clear line."""
+        """Return the exit code. Fail on an internal error, and on a refusal without one clear line."""
         out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.StringIO()
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = run_command_line([str(word) for word in words])
             out.flush()
         self.said = out.buffer.getvalue()  # type: ignore[attr-defined]
-        self.told = err.getvalue()
-        for text in (self.told, self.said.decode()):
+        self.err = err.getvalue()
+        for text in (self.err, self.said.decode()):
             assert not steering(text), f"{steering(text)!a} in {ascii(text)[:2000]}"
         log = self.state / "bug.log"
         if code == Exit.BUG:
@@ -45,12 +45,12 @@ class Asker:
 
 
 def steering(text: str) -> str:
-    """The first letter that a terminal obeys, or that is none; the ends of lines are ours."""
+    """Return the first control or surrogate character except a line end; "" if there is none."""
     return next((sign for sign in text if unicodedata.category(sign) in ("Cc", "Cs") and sign != "\n"), "")
 
 
 def one_clear_line(error: AbprofError) -> None:
-    """What a person is told."""
+    """Check an error for users: one line, short, without control characters."""
     assert error.what
     assert "\n" not in error.line
     assert not steering(error.line), ascii(error.line)

@@ -1,4 +1,4 @@
-"""A timer that the code under test has patched: the parent's clock contradicts it."""
+"""Timer cross-check: the parent's clock contradicts a timer that code under test has patched."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from abprof.verdict import judge
 from tests.blocks import block, head
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 
-CALL, REST = 2e6, 300_000  # ns: a call, and what a turn takes besides
+CALL, REST = 2e6, 300_000  # ns: a call, and the rest of a turn
 EPOCHS = range(1, 5)
 
 
-def epoch(number: int, claimed: float, true: float, *, told: bool = True, metric: str = "wall") -> Block:
+def epoch(number: int, claimed: float, true: float, *, recorded: bool = True, metric: str = "wall") -> Block:
     """Twelve rounds of two calls a turn: the timer says that the target takes `claimed` of base's time, the parent's clock
     that it takes `true` of it."""
     chance = random.Random(f"{number}/{claimed}/{true}")
@@ -27,7 +27,7 @@ def epoch(number: int, claimed: float, true: float, *, told: bool = True, metric
     rounds = tuple(
         tuple(
             msgspec.structs.replace(
-                turn, waited=int(2 * CALL * real[turn.arm] + REST * chance.uniform(0.5, 1.5)) if told else 0
+                turn, waited=int(2 * CALL * real[turn.arm] + REST * chance.uniform(0.5, 1.5)) if recorded else 0
             )
             for turn in row
         )
