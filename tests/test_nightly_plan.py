@@ -82,7 +82,7 @@ def test_the_summary_begins_with_the_answer_and_keeps_foreign_text_in_code() -> 
     run = row(9, "step", LAST, HEAD, exit_code=1, sentence="1 slower")
     text = summary(NightReport("step", "main", 9, HEAD, 1, (run,), weaker, changes, (Shift(9, 4.0, 12),), ("`note`",)))
     assert text.startswith("## abprof nightly, `main`: slower or broken, please read\n")
-    assert "all 12 cells moved together by +4.0 %" in text
+    assert "all 12 cells together became 4.0 % slower" in text
     assert "10 more are in history.html" in text
     assert "\n# " not in text
-    assert len([line for line in text.splitlines() if line.endswith("| 7 | +5.2 % | the code |")]) == 20
+    assert len([line for line in text.splitlines() if line.endswith("| 7 | 5.2 % slower | the code |")]) == 20

@@ -32,7 +32,7 @@ def test_the_only_commit_between_the_ends(tmp_path: Path) -> None:
 def test_a_step_that_its_budget_cannot_pay_ends_the_search_and_is_continued(tmp_path: Path) -> None:
     story = Story(tmp_path)
     good, bad = story.line([1.0, SLOW])
-    ended = story.told().bisect(good, bad, "--budget", "0.01s")
+    ended = story.written().bisect(good, bad, "--budget", "0.01s")
     folder = _folder(story.lab).relative_to(tmp_path)
     assert (ended.code, ended.out[:25]) == (4, "w/case=a: undecided after"), ended.err
     assert f"abprof bisect --resume {tmp_path / folder} --budget TIME" in ended.err
