@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from abprof import report as reports
-from abprof.builds import in_use
+from abprof.builds import Watch, in_use
 from abprof.evidence import Ncu, explained, probed, read_kernels
-from abprof.fleet import coordinate, executor_of, read_options
+from abprof.fleet import Executor, coordinate, executor_of, read_options
 from abprof.measure import Bench, Estimate, Plan, RunContext, epochs, follow_up, look_around
 from abprof.records import LOOKS, Block, Build, Checkout, Item, Run, filters, names
 from abprof.records.errors import AbprofError
@@ -201,39 +201,75 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
         executor_of(place, plan, record.folder.logs, record.view.say) or contextlib.nullcontext() as executor,
     ):
         watch, add = plan.watched(place), progress(record)
-        before = time.monotonic()
-        builds = plan.build_kernels(place, record.view)
-        began += time.monotonic() - before
-        plan = start(place, plan, builds, record, add)
-        record.note(watch.built(builds, "while kernels were built"))
-        about, fits = Estimate(plan.run).text(peers=not place.options.no_peers)
-        if not (fits or record.blocks):
-            record.view.warn(about)
-        budget, path = place.options.budget - (time.monotonic() - began), record.folder.path
-        if executor:
-            items = coordinate(plan, record, executor, place)
-        else:
-            items = epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
-        with record.view.working("starting workers", budget):
-            for item in items:
-                add(item)
-                if isinstance(item, Block) and not executor:
-                    record.note(watch.look(f"in epoch {item.epoch}"))
+        plan, seconds = build(place, plan, record, watch, add)
+        end = began + seconds + place.options.budget
+        measure_epochs(place, plan, record, executor, watch, add, end)
         if not executor:  # with an executor each shard does the follow-up of its own cells
-            until = max(began + place.options.budget, time.monotonic() + _FOLLOW_UP * place.options.budget)
-            for block in follow_up(plan, record.blocks, record.next_epoch, until):
-                add(block)
-            if time.monotonic() > until and (late := len(plan.owed(record.blocks))):
-                record.view.warn(f"no budget was left to profile {plural(late, 'cell')}; raise --budget")
-        names, say = place.options.probe, record.view.say
-        for trace in probed(plan, record.judged("running"), names, path, record.next_epoch, say) if names else ():
-            record.add(trace)
+            measure_follow_up(place, plan, record, add, end)
+        probe(place, plan, record)
         record.note(watch.look("after the epochs"))
-        for kernel in read_kernels(record.known("running"), record.kernels.values(), place.cache / "code"):
-            key = kernel_key(kernel)
-            # If the file is gone, keep the earlier reading.
-            if not kernel.missing or record.kernels.get(key, kernel).missing:
-                record.kernels[key] = kernel
+        read_machine_code(place, record)
+
+
+def build(
+    place: RunContext, plan: Plan, record: Record, watch: Watch, add: Callable[[Item], None]
+) -> tuple[Plan, float]:
+    """Build the packages, and write the run's header. Return the plan with every cell's arms, and the builds' seconds."""
+    before = time.monotonic()
+    builds = plan.build_kernels(place, record.view)
+    seconds = time.monotonic() - before
+    plan = start(place, plan, builds, record, add)
+    record.note(watch.built(builds, "while kernels were built"))
+    about, fits = Estimate(plan.run).text(peers=not place.options.no_peers)
+    if not (fits or record.blocks):
+        record.view.warn(about)
+    return plan, seconds
+
+
+def measure_epochs(
+    place: RunContext,
+    plan: Plan,
+    record: Record,
+    executor: Executor | None,
+    watch: Watch,
+    add: Callable[[Item], None],
+    end: float,
+) -> None:
+    """Measure epochs until every cell has a verdict or the budget ends (`end`, by time.monotonic())."""
+    budget = end - time.monotonic()
+    if executor:
+        items = coordinate(plan, record, executor, place)
+    else:
+        items = epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
+    with record.view.working("starting workers", budget):
+        for item in items:
+            add(item)
+            if isinstance(item, Block) and not executor:
+                record.note(watch.look(f"in epoch {item.epoch}"))
+
+
+def measure_follow_up(place: RunContext, plan: Plan, record: Record, add: Callable[[Item], None], end: float) -> None:
+    """Profile each cell once, and with --sustained time it without pauses. Profiling stops when the budget ends."""
+    until = max(end, time.monotonic() + _FOLLOW_UP * place.options.budget)
+    for block in follow_up(plan, record.blocks, record.next_epoch, until):
+        add(block)
+    if time.monotonic() > until and (late := len(plan.owed(record.blocks))):
+        record.view.warn(f"no budget was left to profile {plural(late, 'cell')}; raise --budget")
+
+
+def probe(place: RunContext, plan: Plan, record: Record) -> None:
+    """Run the profilers that --probe names on changed cells."""
+    chosen, path, say = place.options.probe, record.folder.path, record.view.say
+    for trace in probed(plan, record.judged("running"), chosen, path, record.next_epoch, say) if chosen else ():
+        record.add(trace)
+
+
+def read_machine_code(place: RunContext, record: Record) -> None:
+    """Read the machine code of kernels that have not been read. If a file is gone, keep the earlier reading."""
+    for kernel in read_kernels(record.known("running"), record.kernels.values(), place.cache / "code"):
+        key = kernel_key(kernel)
+        if not kernel.missing or record.kernels.get(key, kernel).missing:
+            record.kernels[key] = kernel
 
 
 def start(

@@ -1,7 +1,7 @@
 """Hold a GPU's application clock during a run (--lock-clocks), and restore the former clocks afterwards.
 
 A second process, `python -m abprof.devices.clocks`, restores them when its standard input ends. That happens when the
-block ends, and also when the run is killed.
+`with` block that holds the clocks ends, and also when the run is killed.
 """
 
 from __future__ import annotations

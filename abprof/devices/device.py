@@ -54,7 +54,7 @@ class Device:
 
 
 class CpuDevice(Device):
-    """The host's CPU. It is always usable, because other load slows both sides of a round alike."""
+    """The host's CPU. Unlike a GPU it may be measured while it is busy: other load slows both sides of a round alike."""
 
     kind = lease = worker = "cpu"  # one lease covers the whole machine
 

@@ -62,7 +62,7 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:ini
 
 @dataclass(frozen=True)
 class Bench:
-    """The command, ready to measure: the run's header, the sides, the arms and the names."""
+    """A command that times itself, ready to be run: the run's header, the sides, the arms and the names of the times."""
 
     head: Run
     sides: dict[str, _Side]  # side id -> how the command runs there

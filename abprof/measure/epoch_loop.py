@@ -38,8 +38,11 @@ class Budget:
     more: float  # seconds that all further rounds of an epoch add
 
     def share(self) -> float:
-        """Return which part (0 to 1) of the optional rounds (beyond the fewest) fits in, if the time left shall hold the
-        epochs up to the look at _AIM, or up to the last earlier look that it holds with a quarter of these rounds."""
+        """Return which part (0 to 1) of its optional rounds, beyond the fewest, an epoch should measure.
+
+        With it the epochs up to the look at _AIM fit into the time left. If they do not even with a quarter of these
+        rounds, the last earlier look is the aim that does.
+        """
         time, needed = _RESERVE * self.left, [look - self.done for look in LOOKS if look > self.done]
         aims = [epochs for epochs in needed if self.done + epochs <= _AIM] or needed[:1] or [1]
         each = self.fixed + _LEAST_SHARE * self.more

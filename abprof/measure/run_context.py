@@ -1,6 +1,6 @@
 """Find options, repository, devices, sides and folders of a run, before anything is built or measured.
 
-The methods `worktrees` and `alone` (reserves the devices) of a RunContext then enclose the run.
+The run then takes place inside two context managers of the RunContext: `worktrees`, and `alone`, which reserves devices.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Package(PackageTable, frozen=True, kw_only=True):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """Return the folders that contain all files of a build, relative to the side's root; "" is the root itself."""
+        """Return the folders that together contain all files of a build, relative to the side's root; "" is the root itself."""
         if all(pattern.endswith("/**") for pattern in self.patterns):  # other patterns may match at any depth
             return tuple(dict.fromkeys(pattern[:-3] for pattern in self.patterns))
         return ("",)

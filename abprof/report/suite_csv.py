@@ -479,7 +479,7 @@ def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[st
 
 
 def _case(group: Group, row: Row) -> dict[str, object]:
-    """Return {axis: value} for the axes that identify the row in output.txt, and its variant."""
+    """Return the columns that identify the row in output.txt: axis -> value, and the variant."""
     columns = group.workload.seed_columns
     names = compare_keys(columns) if columns else tuple(row.cell.params)
     shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}

@@ -123,8 +123,9 @@ def _ratio_scatter(blocks: Sequence[dict[str, Array]]) -> float | None:
 def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
     """Return the standard deviation over rounds of the mean log time of all arms; None with too few arms or rounds.
 
-    A choice by drift does not bias ratios if all arms scatter equally. If one arm scatters three times as far as the
-    others, 7 % of the 95 % intervals miss instead of 5 % (tests/simulations/test_error_rates.py).
+    Whether times are rescaled to one clock is decided by this value. That does not bias ratios if all arms scatter
+    equally. If one arm scatters three times as far as the others, 7 % of the 95 % intervals miss instead of 5 %
+    (tests/simulations/test_error_rates.py).
     """
     several = [block for block in blocks if len(block) > 1]
     common = sorted(set.intersection(*map(set, several))) if several else []

@@ -391,11 +391,12 @@ def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin
 
 
 def _parent_contradicts(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
-    """Whether the parent process's clock contradicts the verdict with 95 % confidence; False if it was not read.
+    """Whether the parent process's clock contradicts the verdict with 95 % confidence; False if that clock was not read.
 
     Code under test can patch the timer in the worker, but not the parent's clock, which measures whole turns. `faster`
-    is contradicted if the parent's clock shows less than half of the saving. If host time is judged, every verdict but
-    `slower` is contradicted if only the parent's clock shows a slow-down of more than `threshold` per cent.
+    is contradicted if the parent's clock shows less than half of the saving that the worker measured. If host time is
+    judged, every verdict but `slower` is contradicted if only the parent's clock shows a slow-down of more than
+    `threshold` per cent.
     """
     if verdict == "slower":
         return False

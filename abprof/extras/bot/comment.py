@@ -30,7 +30,7 @@ _NAMED = 5  # workloads named in the sentence about a weaker guarantee
 
 @dataclass(frozen=True)
 class _Room:
-    """How much of a notice a comment shows."""
+    """The most rows and characters of a notice that fit into a comment."""
 
     rows: int
     details: int  # number of failures and warnings; 0 leaves out the environment, too
