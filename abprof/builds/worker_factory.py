@@ -50,7 +50,7 @@ class ForkServers:
         """`env`: environment of the servers (None: start no server); `folder`: working folder; `log`: log file."""
         self._env, self._folder, self._log = env, folder, log
         self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
-        self._with_package: dict[tuple[str, int], ForkServer] = {}
+        self._with_package: dict[tuple[str, int], ForkServer | None] = {}
 
     @property
     def plenty(self) -> bool:
@@ -80,12 +80,15 @@ class ForkServers:
                 self._with_package[key] = plain.with_package(start, env=env, cwd=cwd, log=self._log)
             except (OSError, WorkerDied):
                 return None
+        if (made := self._with_package[key]) and not made.alive:
+            made.kill()  # also what its import started
+            self._with_package[key] = None
         return self._with_package[key]
 
     def close(self) -> None:
         """End all fork servers; no server starts later."""
         self._env = None
-        for server in (*self._with_package.values(), *self._servers.values()):
+        for server in (*filter(None, self._with_package.values()), *self._servers.values()):
             server.kill()
 
     def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
@@ -113,7 +116,7 @@ class WorkerFactory:
     ] = ()  # folders of the repository under test; packages installed from them belong to no side
     workloads: Mapping[str, str] = field(default_factory=dict)  # name -> file
     toolchain: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # side id -> versions in the build key
-    importable: bool = True  # whether fork servers may import packages: not where workloads wrap benchmarks
+    imports: int = _SERVERS  # fork servers that import a side's package; 0 where workloads wrap benchmarks
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
     sandbox: Sandbox | None = None  # sandbox for code under test; None: no sandbox
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # secret part of names
@@ -240,12 +243,12 @@ class WorkerFactory:
 
     def preload(self, side: str, checkout: Checkout, package: Package, place: Path) -> None:
         """Start the fork servers that import the package of the build at `place`, without waiting for the imports."""
-        for number in range(_SERVERS if self._preloads(side, package) and self.forks.plenty else 0):
+        for number in range(self.imports if self._preloads(side, package) and self.forks.plenty else 0):
             self._servers(side, checkout, package, place, number + 1)
 
     def _preloads(self, side: str, package: Package) -> bool:
         # Not on a CPU: all epochs of a server would have the package's code at the same addresses, which affects times.
-        return self.device != "cpu" and side != PEERS and not package.env and self.importable and not self.sandbox
+        return self.device != "cpu" and side != PEERS and not package.env and self.imports > 0 and not self.sandbox
 
     def _servers(
         self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int
@@ -255,8 +258,8 @@ class WorkerFactory:
         if plain is None or not self._preloads(side, package):
             return [plain] if plain else []
         start, env = self.start(side, self.mount(checkout, package, place)), self.worker_env(checkout, package, place)
-        own = self.forks.with_package(plain, str(place), epoch, start, env, place / "src")
-        return [own, plain] if own and own.alive else [plain]
+        own = self.forks.with_package(plain, f"{checkout.path} {place}", epoch, start, env, place / "src")
+        return [own, plain] if own else [plain]
 
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
         """Return the environment of each builder or worker that uses the build at `place`."""

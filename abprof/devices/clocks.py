@@ -33,17 +33,20 @@ def locked(nvml: Any, handle: Any, uuid: str, mhz: int) -> Iterator[None]:
         nearest = min(known, key=lambda each: abs(each - mhz))
         raise AbprofError(f"{uuid} has no clock of {mhz} MHz", where=where, advice=f"the nearest is {nearest}")
     argv = [sys.executable, "-P", "-m", "abprof.devices.clocks", uuid, str(memory), str(graphics)]
-    try:
-        with guarded(argv, os.environ):
-            try:
-                nvml.nvmlDeviceSetApplicationsClocks(handle, memory, mhz)
-            except Exception as error:
-                raise AbprofError(f"the clocks of {uuid} cannot be set: {error}", where=where, advice=_ALLOW) from error
-            if (now := nvml.nvmlDeviceGetApplicationsClock(handle, _GRAPHICS)) != mhz:
-                raise AbprofError(f"{uuid} is set to {mhz} MHz, but reports {now}", where=where, advice=_ALLOW)
-            yield
-    except WorkerDied as died:
-        raise AbprofError(f"the process that restores the clocks failed: {died.reason}", where=where) from died
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(guarded(argv, os.environ))
+        except WorkerDied as died:
+            raise AbprofError(f"the process that restores the clocks failed: {died.reason}", where=where) from died
+        try:
+            nvml.nvmlDeviceSetApplicationsClocks(handle, memory, mhz)
+        except Exception as error:
+            raise AbprofError(f"the clocks of {uuid} cannot be set: {error}", where=where, advice=_ALLOW) from error
+        if (now := nvml.nvmlDeviceGetApplicationsClock(handle, _GRAPHICS)) != mhz:
+            raise AbprofError(f"{uuid} is set to {mhz} MHz, but reports {now}", where=where, advice=_ALLOW)
+        yield
+    if nvml.nvmlDeviceGetApplicationsClock(handle, _GRAPHICS) != graphics:  # after the run's report: no error
+        print(f"warning: the clocks of {uuid} are not restored: run `nvidia-smi -rac`", file=sys.stderr)
 
 
 def main(uuid: str, memory: str, graphics: str) -> None:

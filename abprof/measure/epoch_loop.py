@@ -36,6 +36,7 @@ class Budget:
     done: int  # epochs that count towards the looks
     fixed: float  # seconds of an epoch with the fewest rounds: estimated, then as the last epoch took
     more: float  # seconds that all further rounds of an epoch add
+    epochs: int | None = None  # --epochs: as many are measured
 
     def share(self) -> float:
         """Return which part (0 to 1) of its optional rounds, beyond the fewest, an epoch should measure.
@@ -44,6 +45,7 @@ class Budget:
         rounds, the last earlier look is the aim that does.
         """
         time, needed = _RESERVE * self.left, [look - self.done for look in LOOKS if look > self.done]
+        needed = [max(1, self.epochs - self.done)] if self.epochs else needed
         aims = [epochs for epochs in needed if self.done + epochs <= _AIM] or needed[:1] or [1]
         each = self.fixed + _LEAST_SHARE * self.more
         epochs = next((epochs for epochs in reversed(aims) if epochs * each <= time), aims[0])
@@ -65,6 +67,7 @@ class Budget:
 
 @dataclass
 class _Known:
+    starting: float = 0.0  # seconds until workers had started
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
@@ -88,7 +91,7 @@ def epochs(
     known = _Known()
     todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
     fixed, more = turns.epoch_cost(plan.device.kind, sum(len(plan.arms[cell]) for cell in todo))
-    left = Budget(budget, done, fixed, more)
+    left = Budget(budget, done, fixed, more, plan.run.options.epochs)
     while todo:
         share = 1.0 if quick else left.share()
         if number > first and (quick or not left.affords(share)):
@@ -101,6 +104,8 @@ def epochs(
                     yield plan.labelled(item.block)
                 else:
                     yield item
+        if number == first:  # fork servers import torch and packages once
+            once += known.starting
         left.charge(time.monotonic() - start, once, beyond, share)
         number += 1
         todo = wanted() & plan.arms.keys()
@@ -126,7 +131,9 @@ def _package(
     """Measure the cells of one package in one epoch. Leaves out arms that gave no answer in two epochs."""
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
+    began = time.monotonic()
     with plan.pool(cells[0].kernel, list(dict.fromkeys(workers)), epoch) as pool:
+        known.starting += time.monotonic() - began
         present = set(pool.start_order)
         yield from pool.proofs()
         loaded = set[tuple[str, str, str]]()

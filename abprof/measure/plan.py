@@ -44,7 +44,7 @@ from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.sides import Repository
-from abprof.system import certificate, paths, workload_files
+from abprof.system import paths, workload_files
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
@@ -92,6 +92,7 @@ class Plan:
             notes=tuple(dict.fromkeys((*head.notes, *notes))),
             options=msgspec.structs.replace(head.options, sandbox=", ".join(sandboxes) if all(sandboxes) else ""),
             ceilings=ceilings,
+            uncertified=place.uncertified(),
             toolchains=head.toolchains or chains,
         )
         kernels = dict.fromkeys(cell.kernel for cell in found.cells if cell.kernel)
@@ -304,8 +305,8 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
     ours = (str(place.cache / name) for name in ("worktrees", "builds", "dists"))
     sources, home = (*place.repository.folders(), *ours), paths.home()
     shared = (str(home / name) for name in (".cache", ".triton", ".local")) if home else ()  # shared by all branches
-    importable = not place.file.benchmarks
-    return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared), importable=importable)
+    imports = 0 if place.file.benchmarks else 1 if place.options.quick else factory.imports
+    return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared), imports=imports)
 
 
 def _discovered(
@@ -383,8 +384,6 @@ def _sandbox(factory: WorkerFactory) -> str:
 
 def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
     """Return the header of a new run: run.json without results. `rest`: fields about the code under test."""
-    machine = place.device.machine()
-    lacks = certificate.lacking(place.state, machine.uuid or machine.device, machine.facts.get("driver", ""))
     return Run(
         schema=SCHEMA,
         id=place.id,
@@ -394,8 +393,8 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
         sides=place.sides,
         waivers=place.waivers,
         night=place.options.night,
-        machine=machine,
-        uncertified=lacks if os.environ.get("CI") else "",
+        machine=place.device.machine(),
+        uncertified=place.uncertified(),
         arms=(),
         **rest,
     )

@@ -24,7 +24,7 @@ from abprof.devices import Device, lease, not_busy
 from abprof.records import WAIVER_FILE, Cell, Checkout, Run, Side, Waiver, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
-from abprof.system import paths, toml, waiver_file, workload_files
+from abprof.system import certificate, paths, toml, waiver_file, workload_files
 from abprof.system.config_file import parse_file, read_file
 from abprof.system.console import View
 
@@ -76,6 +76,14 @@ class RunContext:
     def submodules(self) -> bool:
         """Whether any configured package needs the repository's submodules."""
         return any(entry.submodules for entry in self.file.kernels.values())
+
+    def uncertified(self) -> str:
+        """Return why a slow-down must not fail the run, in CI without a passed selfcheck on every device; else ""."""
+        machines = [device.machine() for device in self.devices] if os.environ.get("CI") else []
+        lacks = (
+            certificate.lacking(self.state, one.uuid or one.device, one.facts.get("driver", "")) for one in machines
+        )
+        return next(filter(None, lacks), "")
 
     @property
     def root(self) -> Path:

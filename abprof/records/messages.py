@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 CALL_RANGE = "abprof_call"  # the range around each profiled call
+MARK = "ABPROF_CHILD"  # environment variable with the mark: ids of a process and its ancestors
 LONG_CALL = 5e7  # ns: calls this long are made as rarely as possible
 MIDDLE_CALL = 1e7  # ns: on a GPU calls this long need little warm-up, and few calls per turn
 WRAPPED = "_repository"  # folder in the copy of the workloads, with the benchmarks that they wrap

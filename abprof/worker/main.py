@@ -21,10 +21,9 @@ from typing import Any
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import adapters
+from abprof.worker import adapters, package
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
-from abprof.worker.package import preload
 
 _PR_SET_PDEATHSIG = 1
 sys.modules.setdefault("abprof.adapters", adapters)  # workloads import this name
@@ -173,7 +172,7 @@ def fork_workers(fd: int) -> int:
     has ended. Returns 1 at once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
     """
     if not (pid := os.fork()):
-        os._exit(int(torch.cuda._is_in_bad_fork()))
+        os._exit(int(torch.cuda._is_in_bad_fork() or not _driver_starts()))
     # Count threads after the fork, because OpenBLAS ends its threads before a fork.
     if os.waitpid(pid, 0)[1] or len(list(Path("/proc/self/task").iterdir())) > 1:
         print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
@@ -202,6 +201,12 @@ def fork_workers(fd: int) -> int:
                 os.close(each)
 
 
+def _driver_starts() -> bool:
+    """Whether CUDA's driver, if it is loaded, can start in this process. It cannot if an import started it before the fork."""
+    loaded = any("/libcuda.so" in path for path in package.mapped_objects())
+    return not loaded or ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
+
+
 def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
     """Fork a worker, which closes the fork server's descriptors (`own`). Return the worker's process id."""
     begun, begin = os.pipe()
@@ -221,10 +226,13 @@ def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
         os.dup2(output, 2)
         for each in (begun, begin, output, *own):
             os.close(each)
-        os.environ.clear()
-        os.environ.update(request["env"])
-        os.chdir(request["cwd"])
-        random.seed()
+        if package.preloaded():  # the environment is the server's: keep what the import changed in it
+            os.environ[wire.MARK] = request["env"][wire.MARK]
+        else:
+            os.environ.clear()
+            os.environ.update(request["env"])
+            os.chdir(request["cwd"])
+            random.seed()
         _die_with_parent()
         _make_home()
         code = _fork_with_package(ends[0], request["start"]) if "start" in request else serve(*ends)
@@ -235,7 +243,7 @@ def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
 def _fork_with_package(fd: int, start: dict[str, Any]) -> int:
     request: wire.Start = wire.unpack(wire.Start, start)
     try:
-        preload(request)
+        package.preload(request)
     except BaseException:  # noqa: BLE001 - a worker repeats the import, and reports what it raises
         traceback.print_exc()
         return 1

@@ -94,6 +94,10 @@ def preload(start: wire.Start) -> None:
     _preloaded = start.mount, before, module
 
 
+def preloaded() -> bool:
+    return _preloaded is not None
+
+
 def prover(start: wire.Start) -> Prover:
     """Return the checker of loaded files for a worker whose device is in use, and that has run no workload yet."""
     if _preloaded and _preloaded[0] == start.mount:
@@ -203,6 +207,8 @@ class Prover:
     def started(self) -> None:
         """Count the libraries that are mapped now, such as the driver's, as loaded before the side's code."""
         objects = [path for path in mapped_objects() if path not in self._objects]
+        if self._objects:  # the package may have had some of them loaded
+            objects = [path for path in objects if path.startswith((*INTERPRETER, *SYSTEM))]
         drivers = [os.path.dirname(path) for path in objects if "/libcuda.so" in path]  # noqa: PTH120
         self.linkable = (*self.linkable, *_both_names(drivers))
         self.loaded |= {path for path in objects if not path.startswith(self._named)}

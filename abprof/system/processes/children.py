@@ -18,7 +18,8 @@ from typing import Any
 
 import psutil
 
-MARK = "ABPROF_CHILD"  # environment variable with the mark: ids of a process and its ancestors
+from abprof.records.messages import MARK
+
 _PARENT_EVERY = 0.2  # seconds between checks whether the parent lives
 _PR_SET_PDEATHSIG = 1
 _ORDERLY = 20.0  # seconds between SIGTERM and SIGKILL

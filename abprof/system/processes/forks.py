@@ -18,9 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from abprof.records import messages as wire
-from abprof.system.processes.children import MARK, WorkerDied, end_tree, new_mark, start
+from abprof.records.messages import MARK
+from abprof.system.processes.children import WorkerDied, end_tree, new_mark, start
 
-_TO_ANSWER = 120.0  # seconds; the first answer waits for the imports, perhaps from a network disk
+_TO_ANSWER = 120.0  # seconds from a server's start to its first answer, after its imports, perhaps from a network disk
+_TO_FORK = 10.0  # seconds to a later answer
 
 
 class Forked:
@@ -52,6 +54,7 @@ class ForkServer:
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
         self._codes: dict[int, int] = {}
+        self._until = time.monotonic() + _TO_ANSWER
         self._process: subprocess.Popen[bytes] | Forked
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
@@ -66,7 +69,7 @@ class ForkServer:
         """Fork a fork server that imports the package of `start`, so that its workers need not. Does not wait for the
         import. If the import fails, or starts CUDA or a thread, the new server ends."""
         made = object.__new__(ForkServer)
-        made._codes, made._mark = {}, new_mark()
+        made._codes, made._mark, made._until = {}, new_mark(), time.monotonic() + _TO_ANSWER
         made._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         request = {"env": {**env, MARK: made._mark}, "cwd": str(cwd), "start": wire.pack(start)}
         try:
@@ -91,7 +94,7 @@ class ForkServer:
             socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
         except OSError as error:
             raise WorkerDied(f"the fork server does not answer: {error.strerror}") from error
-        deadline = time.monotonic() + _TO_ANSWER
+        deadline = max(self._until, time.monotonic() + _TO_FORK)
         while self.alive and time.monotonic() < deadline:
             message = self.listen(1.0)
             if "pid" in message:

@@ -97,18 +97,20 @@ def watching(
 def guarded(argv: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
     """Run the block beside a process that cleans up once its standard input ends, after the block or this process.
 
-    Raises WorkerDied if the process does not print `ready` first, or fails to clean up.
+    Raises WorkerDied if the process ends before it prints `ready`.
     """
     child = subprocess.Popen(
         argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
     with child:  # closes the pipes and waits
-        line = child.stdout.readline().decode(errors="replace").strip() if child.stdout else ""
-        if line != "ready":
-            raise WorkerDied(line or how_ended(child.wait()))
+        last = b""
+        for line in child.stdout or ():
+            if line == b"ready\n":
+                break
+            last = line
+        else:
+            raise WorkerDied(last.decode(errors="replace").strip() or how_ended(child.wait()))
         yield
-    if child.returncode:
-        raise WorkerDied(how_ended(child.returncode))
 
 
 class Program:

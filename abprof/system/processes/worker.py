@@ -17,8 +17,8 @@ import msgspec
 
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
+from abprof.records.messages import MARK
 from abprof.system.processes.children import (
-    MARK,
     Log,
     WorkerDied,
     WorkerFault,
