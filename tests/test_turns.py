@@ -39,6 +39,7 @@ def test_a_gpus_epoch_ends_when_its_time_on_the_wall_is_over() -> None:
     assert pace.rounds * 45e-6 * pace.calls * 3 < pace.seconds, "by the calls' own time all rounds fit in"
     assert [pace.over(rounds, pace.seconds) for rounds in (6, 7, 8, 9, 10)] == [False, False, True, False, True]
     assert not pace.over(100, 0.99 * pace.seconds)
+    assert turns.pace("cuda", [45_000.0] * 3, [1e6] * 3, SETTINGS, 0.25).seconds == pace.seconds / 4
     others = [turns.pace(kind, [45_000.0] * 3, [1e6] * 3, SETTINGS) for kind in ("simulated", "cpu")]
     assert [pace.seconds for pace in others] == [math.inf] * 2
 

@@ -123,7 +123,7 @@ def pace(
         fewest=fewest,
         early=again < _LONG_OPEN and not long,
         empties=min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0,
-        seconds=budget / 1e9 if kind == "cuda" else math.inf,
+        seconds=share * budget / 1e9 if kind == "cuda" else math.inf,
     )
 
 
