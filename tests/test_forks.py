@@ -98,11 +98,11 @@ def test_a_package_is_imported_once_for_all_workers_where_that_is_safe(
     """Each worker lists the package's file as the side's own. After an import that starts a thread, or fails, workers import."""
     package = tmp_path / "kernels" / "pack" / "__init__.py"
     package.parent.mkdir(parents=True)
-    package.write_text(f"open({str(tmp_path / 'count')!r}, 'a').write('x')\n{code}")
+    package.write_text(f"open({str(tmp_path / 'count')!r}, 'a').write('x')\nimport os\nos.environ['SET'] = '1'\n{code}")
     load = tmp_path / "load.py"
-    load.write_text("from abprof.kit import Op\nAPI, KERNEL = 1, 'pack'\nPRESETS = {'default': {'n': [1]}}\n"
+    load.write_text("import os\nfrom abprof.kit import Op\nAPI, KERNEL = 1, 'pack'\nPRESETS = {'default': {'n': [1]}}\n"
                     "def inputs(case, device, seed): return ()\n"
-                    "def prepare(kernel, variant, case, inputs): return Op(lambda: None)\n")  # fmt: skip
+                    "def prepare(kernel, variant, case, inputs): return Op(lambda: os.environ['SET'])\n")  # fmt: skip
     mount = wire.Mount(
         "pack", str(tmp_path / "kernels"), "abprof_side.pack", str(tmp_path), [str(tmp_path / "kernels")]
     )

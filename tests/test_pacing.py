@@ -32,6 +32,7 @@ def test_a_budget_holds_twelve_epochs_or_as_many_as_reach_an_earlier_look() -> N
     assert short.share() == pytest.approx(
         0.5
     )  # four epochs of 22.5 s: six would have less than a quarter of the rounds
+    assert Budget(100, done=0, fixed=10, more=25, epochs=2).share() == 1.0, "--epochs 2 needs no room for more"
     short.charge(40, once=8, more=12.5, share=0.5)
     assert (short.left, short.fixed, short.more) == (60, 19.5, 25)
     assert (short.share(), short.affords(0.0)) == (0.0, True), "not even the first look fits in"
