@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
+from abprof.records import Machine
 from abprof.system import certificate
 from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
@@ -278,14 +280,15 @@ def test_in_ci_a_slow_down_fails_a_run_only_where_this_boot_passed_a_selfcheck(
         assert done.run.uncertified in "".join(one.text for one in done.run.warnings if one.kind == "uncertified")
         return done.code, done.run.uncertified
 
+    here = Machine(host="simulated", device="simulated", kind="simulated")
     assert ended() == (1, ""), "by hand"
     monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true"})
     assert ended() == (4, "this machine has passed no selfcheck")
-    certificate.keep(lab.state, "simulated", "", "run", "")
+    certificate.keep(lab.state, here, "run", "")
     assert ended() == (1, "")
-    certificate.keep(lab.state, "simulated", "", "run", "2 false alarms on unchanged code")
+    certificate.keep(lab.state, here, "run", "2 false alarms on unchanged code")
     assert ended() == (4, "this machine failed its last selfcheck (2 false alarms on unchanged code)")
-    certificate.keep(lab.state, "simulated", "550.1", "run", "")
+    certificate.keep(lab.state, msgspec.structs.replace(here, facts={"driver": "550.1"}), "run", "")
     assert ended() == (4, "this machine has passed no selfcheck since its driver was changed")
     (file,) = (lab.state / "certificates").iterdir()
     file.write_text(file.read_text().replace('"boot":"', '"boot":"an earlier '))

@@ -23,7 +23,7 @@ def argv(tmp_path: Path) -> list[str]:
 
 @pytest.fixture
 def server(argv: list[str], tmp_path: Path) -> Iterator[ForkServer]:
-    made = ForkServer(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "forks.log")
+    made = ForkServer.of(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "forks.log")
     yield made
     made.kill()
 

@@ -64,7 +64,7 @@ class ForkServers:
             return None
         if key not in self._servers or not self._servers[key].alive:
             try:
-                self._servers[key] = ForkServer(argv, env=self._env, cwd=self._folder, log=self._log)
+                self._servers[key] = ForkServer.of(argv, env=self._env, cwd=self._folder, log=self._log)
             except WorkerDied:
                 return None
         return self._servers[key]

@@ -80,10 +80,7 @@ class RunContext:
     def uncertified(self) -> str:
         """Return why a slow-down must not fail the run, in CI without a passed selfcheck on every device; else ""."""
         machines = [device.machine() for device in self.devices] if os.environ.get("CI") else []
-        lacks = (
-            certificate.lacking(self.state, one.uuid or one.device, one.facts.get("driver", "")) for one in machines
-        )
-        return next(filter(None, lacks), "")
+        return next(filter(None, (certificate.lacking(self.state, machine) for machine in machines)), "")
 
     @property
     def root(self) -> Path:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from abprof.records import Machine
 from abprof.system.files import put
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
@@ -21,18 +22,18 @@ class _Certificate(msgspec.Struct):
     fault: str
 
 
-def keep(state: Path, device: str, driver: str, run: str, fault: str) -> None:
-    """Write the result of the selfcheck `run` on `device` to the state folder. Raises AbprofError."""
-    put(_file(state, device), msgspec.json.encode(_Certificate(_boot(), driver, run, fault)))
+def keep(state: Path, machine: Machine, run: str, fault: str) -> None:
+    """Write the result of the selfcheck `run` on the machine's device to the state folder. Raises AbprofError."""
+    put(_file(state, machine), msgspec.json.encode(_Certificate(_boot(), _driver(machine), run, fault)))
 
 
-def lacking(state: Path, device: str, driver: str) -> str:
-    """Return why `device` has no valid certificate; "": it has one. `driver`: the driver's version, "" for a CPU."""
+def lacking(state: Path, machine: Machine) -> str:
+    """Return why the machine's device has no valid certificate; "": it has one."""
     try:
-        found = msgspec.json.decode(_file(state, device).read_bytes(), type=_Certificate)
+        found = msgspec.json.decode(_file(state, machine).read_bytes(), type=_Certificate)
     except (OSError, msgspec.MsgspecError):
         return "this machine has passed no selfcheck"
-    if (found.boot, found.driver) != (_boot(), driver):
+    if (found.boot, found.driver) != (_boot(), _driver(machine)):
         what = "its driver was changed" if found.boot == _boot() else "it was booted"
         return f"this machine has passed no selfcheck since {what}"
     return f"this machine failed its last selfcheck ({found.fault})" if found.fault else ""
@@ -42,5 +43,10 @@ def _boot() -> str:
     return _BOOT.read_text().strip() if _BOOT.exists() else ""
 
 
-def _file(state: Path, device: str) -> Path:
+def _driver(machine: Machine) -> str:
+    return machine.facts.get("driver", "")
+
+
+def _file(state: Path, machine: Machine) -> Path:
+    device = machine.uuid or machine.device
     return state / "certificates" / f"{hashlib.sha256(device.encode()).hexdigest()[:16]}.json"

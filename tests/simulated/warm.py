@@ -150,7 +150,7 @@ def fork_workers() -> None:
     def server(self: ForkServers, argv: Sequence[str], epoch: int) -> ForkServer | None:
         key = (tuple(argv), 0)
         if self._env is not None and not (key in self._servers and self._servers[key].alive):
-            self._servers[key] = ForkServer(argv, env=self._env, cwd=self._folder, log=self._log)
+            self._servers[key] = ForkServer.of(argv, env=self._env, cwd=self._folder, log=self._log)
         return None if self._env is None else self._servers[key]
 
     ForkServers.server = server  # type: ignore[method-assign]

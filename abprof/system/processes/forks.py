@@ -13,7 +13,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -50,35 +50,36 @@ class Forked:
 
 
 class ForkServer:
-    """Starts a fork server with the command `argv`, and asks the server to fork workers."""
+    """A process that forks workers. Started with a command (`of`), or forked off another server (`with_package`)."""
 
-    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> None:
+    def __init__(self, launch: Callable[[int], tuple[subprocess.Popen[bytes] | Forked, str]]) -> None:
+        """`launch` starts the process, which gets a socket's descriptor, and returns the process and its mark."""
         self._codes: dict[int, int] = {}
         self._until = time.monotonic() + _TO_ANSWER
-        self._process: subprocess.Popen[bytes] | Forked
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            argv, passed = [*argv, "--fork", str(theirs.fileno())], (theirs.fileno(),)
             try:
-                self._process, self._mark = start(argv, env, cwd=cwd, log=log, pass_fds=passed)
-            except WorkerDied:
+                self._process, self._mark = launch(theirs.fileno())
+            except (OSError, WorkerDied):
                 self._socket.close()
                 raise
 
+    @classmethod
+    def of(cls, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path) -> ForkServer:
+        """Start a fork server with the command `argv`. Raises WorkerDied."""
+        return cls(lambda fd: start([*argv, "--fork", str(fd)], env, cwd=cwd, log=log, pass_fds=(fd,)))
+
     def with_package(self, start: wire.Start, *, env: Mapping[str, str], cwd: Path, log: Path) -> ForkServer:
         """Fork a fork server that imports the package of `start`, so that its workers need not. Does not wait for the
-        import. If the import fails, or starts CUDA or a thread, the new server ends."""
-        made = object.__new__(ForkServer)
-        made._codes, made._mark, made._until = {}, new_mark(), time.monotonic() + _TO_ANSWER
-        made._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        request = {"env": {**env, MARK: made._mark}, "cwd": str(cwd), "start": wire.pack(start)}
-        try:
-            with theirs, log.open("ab") as output:
-                made._process = self._forked(request, [theirs.fileno(), output.fileno()])
-        except (OSError, WorkerDied):
-            made._socket.close()
-            raise
-        return made
+        import. If the import fails, or starts CUDA or a thread, the new server ends. Raises WorkerDied, OSError."""
+
+        def launch(fd: int) -> tuple[Forked, str]:
+            mark = new_mark()
+            request = {"env": {**env, MARK: mark}, "cwd": str(cwd), "start": wire.pack(start)}
+            with log.open("ab") as output:
+                return self._forked(request, [fd, output.fileno()]), mark
+
+        return ForkServer(launch)
 
     @property
     def alive(self) -> bool:
