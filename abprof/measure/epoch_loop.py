@@ -41,8 +41,8 @@ class Budget:
     def share(self) -> float:
         """Return which part (0 to 1) of its optional rounds, beyond the fewest, an epoch should measure.
 
-        With it the epochs up to the look at _AIM fit into the time left. If they do not even with a quarter of these
-        rounds, the last earlier look is the aim that does.
+        The aim is that the epochs up to the look at _AIM fit into the time left. If they do not fit even with a quarter of
+        the optional rounds, the aim is the last earlier look whose epochs do.
         """
         time, needed = _RESERVE * self.left, [look - self.done for look in LOOKS if look > self.done]
         needed = [max(1, self.epochs - self.done)] if self.epochs else needed
