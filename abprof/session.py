@@ -240,7 +240,7 @@ def measure_epochs(
     if executor:
         items = coordinate(plan, record, executor, place)
     else:
-        items = epochs(plan, record.wanted, first=record.next_epoch, done=record.done, budget=budget)
+        items = epochs(plan, record.wanted, first=record.next_epoch, budget=budget)
     with record.view.working("starting workers", budget):
         for item in items:
             add(item)

@@ -24,26 +24,26 @@ def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
     """4 TFLOP on two cores of 0.02 TFLOP/s: 100 s a call, of which an epoch needs 8 rounds of two sides at least."""
     run = planned()
     assert Estimate(run).call(run.cells[0]) == pytest.approx(100)
-    fewest, _ = Estimate(run).epoch(peers=False)
-    assert fewest > 28 * 2 * turns.FEWEST * 100
+    epoch = Estimate(run).epoch(peers=False)
+    assert epoch > 28 * 2 * turns.FEWEST * 100
     said = Estimate(run).text(peers=False)[0]
     assert "the first look does not fit into the budget of 10 min" in said
     assert "assuming 0.04 TFLOP/s" in said
-    hours = stats.LOOKS[0] * fewest / 3600
+    hours = stats.LOOKS[0] * epoch / 3600
     assert f"{hours:.1f} h" in said
 
 
 def test_short_calls_fit() -> None:
     said = Estimate(planned(flops=1e9, cells=2)).text(peers=False)[0]
-    assert "if all is clear" in said
+    assert "if the first look decides" in said
     assert "does not fit" not in said
 
 
 def test_peers_and_controls_are_arms_too() -> None:
     run = planned(cells=6)
-    alone, _ = Estimate(run).epoch(peers=False)
-    beside, _ = Estimate(run).epoch(peers=True)
-    one_branch, _ = Estimate(runs.changed(run, sides=run.sides[:1])).epoch(peers=False)
+    alone = Estimate(run).epoch(peers=False)
+    beside = Estimate(run).epoch(peers=True)
+    one_branch = Estimate(runs.changed(run, sides=run.sides[:1])).epoch(peers=False)
     assert beside / alone == pytest.approx(4 / 3, rel=0.01)  # two sides and a control; with the peer four
     assert one_branch / alone == pytest.approx(1 / 3, rel=0.01)
 

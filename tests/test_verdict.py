@@ -179,14 +179,26 @@ def test_a_clear_cell_stops_at_the_first_look_and_a_hard_one_goes_on() -> None:
 def test_between_looks_an_undecided_cell_goes_on() -> None:
     hard = [1.0, 1.03, 0.98, 1.01]
     assert undecided(head(), epochs([*hard, 1.0])) == {"dense/n=0"}
-    assert undecided(head(), epochs([*times(1.0), 1.7])) == set()  # decided at four: the fifth is past the end
+    assert undecided(head(), epochs([*times(1.05), 1.7])) == set()  # decided at four: the fifth is past the end
+
+
+def test_a_cell_that_is_the_same_is_measured_until_rare_slow_processes_would_have_been_seen() -> None:
+    """The wider the margin, the fewer processes: rare slow processes must shift the mean beyond it."""
+    for margin, needed in ((0.5, 24), (1.0, 12), (2.0, 6), (5.0, 4)):
+        run = head(settings={"margin": margin, "threshold": 5.0})
+        going = {count: bool(undecided(run, epochs([1.0, 1.001] * (count // 2)))) for count in (4, 6, 8, 12, 22, 24)}
+        assert going == {count: count < needed for count in going}, margin
+    slow = [6e7 * ratio for ratio in (1.0, 1.001, 1.0, 1.001)]
+    long = [block(i, {"base": 6e7, "target": time}) for i, time in enumerate(slow, start=1)]
+    assert undecided(head(), long) == set(), "calls of 60 ms: the row says what share of processes may differ unseen"
 
 
 def test_a_change_that_may_be_chance_among_many_cells_goes_on() -> None:
     ratios = [1.02, 1.021, 1.019, 1.02]  # p about 0.01: enough alone, not among thirty
     assert undecided(head(), epochs(ratios)) == set()
     run = head(30)
-    blocks = [b for cell in run.cells for b in epochs(ratios if cell.id == "dense/n=0" else [1.0] * 4, cell=cell.id)]
+    others = [1.0, 1.001] * 12
+    blocks = [b for cell in run.cells for b in epochs(ratios if cell.id == "dense/n=0" else others, cell=cell.id)]
     judged = judge(run, blocks)
     assert (judged.comparisons[0].verdict, judged.comparisons[0].discovery) == ("slower", False)
     assert undecided(run, blocks) == {"dense/n=0"}

@@ -79,7 +79,7 @@ def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: Vi
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = plan.build_kernels(place, view if view.verbose else quiet)
     plan = session.start(place, plan, builds, record)
-    for item in epochs(plan, record.wanted, first=number, done=0, budget=place.options.budget):
+    for item in epochs(plan, record.wanted, first=number, budget=place.options.budget):
         record.add(item)
     return record.judged("complete")
 

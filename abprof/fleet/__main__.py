@@ -90,10 +90,8 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, notify: Notify, view: 
         after = max(shard.first, 1 + max((block.epoch for block in blocks), default=0))
         yield from follow_up(plan, (*shard.earlier, *blocks), after)
 
-    # Epochs of earlier shards count towards the first look.
-    done = len({block.epoch for block in shard.blocks if block.metric and block.judged})
     began, seconds = time.monotonic(), 0.0
-    for items in (epochs(plan, wanted, first=shard.first, done=done, budget=shard.budget), followed_up()):
+    for items in (epochs(plan, wanted, first=shard.first, budget=shard.budget), followed_up()):
         for item in items:
             if _failed(item) and (why := place.device.gone()):  # a lost device: every further cell would fail here
                 raise AbprofError(why, where=place.device.lease)

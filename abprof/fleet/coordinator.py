@@ -132,7 +132,7 @@ class _Coordinator:
         run, about = plan.run, Estimate(plan.run)
         epochs = 1 if run.options.quick else run.options.epochs or LOOKS[0]
         self._tasks = {
-            cell.id: Task(cell.id, cell.kernel, epochs * about.cell(cell, len(plan.arms[cell.id]))[1])
+            cell.id: Task(cell.id, cell.kernel, epochs * about.cell(cell, len(plan.arms[cell.id])))
             for cell in run.cells
             if cell.id in plan.arms
         }

@@ -78,7 +78,6 @@ class CellTask:
     judge: Judge  # the clock whose times are judged
     check: bool = False  # whether to check outputs
     by_base: bool = False  # whether base's outputs are the only reference
-    share: float = 1.0  # part (0 to 1) of the rounds beyond the fewest that the budget affords
     usual: Mapping[str, float] = field(default_factory=dict)  # arm -> ns of its warm call in an earlier epoch
     timeouts: Timeouts = field(default_factory=Timeouts)
 
@@ -105,7 +104,6 @@ class CellResult:
     block: Block
     calls: dict[str, float]  # arm -> ns of its warm call
     crowded: bool  # whether the arms do not fit into memory together: then the block is not used
-    more: float  # seconds spent on rounds beyond the fewest
 
 
 def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> CellResult:
@@ -118,12 +116,9 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     device.watch(pool.factory.own.copy)
     device.bad_times()  # forget those before the turns
     proofs: _Proofs = {id: (pool.pid(id), proved) for id, proved in pool.prove().items()}
-    begin = time.monotonic()
     pace, rounds = (
         turn_taking.alone() if alone else turn_taking.graphs() if task.judge == "graph" else turn_taking.all()
     )
-    beyond = max(0, len(rounds) - (pace.fewest if pace else 0))
-    more = (time.monotonic() - begin) * beyond / max(1, len(rounds))
     rejected = turns.rejected(rounds, turn_taking.origin, device.bad_times())
     _check_loaded(cell, len(rounds), proofs, rejected)
     if not alone:
@@ -150,7 +145,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
         check_seconds=cell.checking,
     )
     calls = {state.arm.id: state.opened.call_ns for state in cell.states if state.opened is not None}
-    return CellResult(block, calls, crowded, more)
+    return CellResult(block, calls, crowded)
 
 
 class CellSetup:
@@ -428,7 +423,7 @@ class _Turns:
         known = [(s.opened, s.captured) for _, s in self.cell.ready if s.opened is not None]
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
-        return turns.pace(kind, calls, opens, task.options, task.share, timer)
+        return turns.pace(kind, calls, opens, task.options, timer)
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the

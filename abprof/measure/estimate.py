@@ -14,7 +14,6 @@ from abprof.records.quantities import span
 
 RATES = {"cuda": (300.0, 2000.0), "cpu": (0.02, 10.0), "simulated": (math.inf, math.inf)}  # TFLOP/s (a core's), GB/s
 _CALLS_TO_OPEN = 2  # calls to open an arm, at least: the first, and one timed to choose the pace
-RESTART = {"cuda": 1.5, "cpu": 5.0, "simulated": 0.0}  # seconds to start the workers of a later epoch
 PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds from a process's start to its first worker
 
 
@@ -31,52 +30,46 @@ class Estimate:
         assumed = f"builds not counted, assuming {tflops:g} TFLOP/s and {gbps:g} GB/s"
         assumed += f", and no time for {silent} of the cells, which state no work" if silent else ""
         if options.quick:
-            return f"about {span(self._seconds(1, peers=peers)[1])} of measuring in one epoch, {assumed}", True
+            return f"about {span(self._seconds(1, peers=peers))} of measuring in one epoch, {assumed}", True
         first, last = options.epochs or LOOKS[0], options.epochs or LOOKS[-1]
-        fewest, usual = self._seconds(first, peers=peers)
-        if fewest > options.budget:
-            least = f"{first} epochs of the fewest rounds take about {span(fewest)}, {assumed}"
+        low, high = (self._seconds(epochs, peers=peers) for epochs in (first, last))
+        if low > options.budget:
+            least = f"{first} epochs take about {span(low)}, {assumed}"
             budget = span(options.budget)
             return f"{least}: the first look does not fit into the budget of {budget}; fewer cells, or --budget", False
-        low, high = (min(each, options.budget) for each in (usual, self._seconds(last, peers=peers)[1]))
-        most = f" if all is clear, at most {span(high)}" if high > low else ""
+        high = min(high, options.budget)
+        most = f" if the first look decides, at most {span(high)}" if high > low else ""
         return f"about {span(low)} of measuring{most}, {assumed}", True
 
-    def _seconds(self, epochs: int, *, peers: bool) -> tuple[float, float]:
-        """Return the least and the usual seconds of `epochs` epochs, shared among the run's machines."""
-        slots = max(1, len(self.run.machines))
-        least, most = (epochs * each / slots for each in self.epoch(peers=peers))
+    def _seconds(self, epochs: int, *, peers: bool) -> float:
+        """Return the seconds of `epochs` epochs, shared among the run's machines."""
         start = PROGRAM[self.run.machine.kind] if self.run.machines else 0.0
-        return least + start, most + start
+        return epochs * self.epoch(peers=peers) / max(1, len(self.run.machines)) + start
 
-    def epoch(self, *, peers: bool) -> tuple[float, float]:
-        """Return the least and the usual seconds of an epoch of all cells on one device."""
+    def epoch(self, *, peers: bool) -> float:
+        """Return the seconds of an epoch of all cells on one device."""
         loads = {load.name: load for load in self.run.workloads}
         cells = [cell for cell in self.run.cells if not cell.skip and cell.kernel]
         controlled = matrix.controls(cells, self.run.sides, quick=self.run.options.quick)
-        least = most = turns.epoch_cost(self.run.machine.kind, 0)[0] * len({cell.kernel for cell in cells})
+        seconds = turns.epoch_cost(self.run.machine.kind, 0) * len({cell.kernel for cell in cells})
         for cell in cells:
             arms = matrix.arms(loads[cell.workload], self.run.sides, (), control=cell.id in controlled, peers=peers)
-            fewest, usual = self.cell(cell, len(arms))
-            least, most = least + fewest, most + usual
-        return least, most
+            seconds += self.cell(cell, len(arms))
+        return seconds
 
-    def cell(self, cell: Cell, arms: int) -> tuple[float, float]:
-        """Return the least and the usual seconds of one cell with `arms` arms in an epoch."""
+    def cell(self, cell: Cell, arms: int) -> float:
+        """Return the seconds of one cell with `arms` arms in an epoch."""
         kind, call = self.run.machine.kind, self.call(cell)
-        set_up = turns.epoch_cost(kind, arms)[0] - turns.epoch_cost(kind, 0)[0] + _CALLS_TO_OPEN * arms * call
+        set_up = turns.epoch_cost(kind, arms) - turns.epoch_cost(kind, 0) + _CALLS_TO_OPEN * arms * call
         at_least = max(call, 1e-6)
-        paces = [
-            turns.pace(kind, [at_least * 1e9] * arms, [0.0] * arms, self.run.options, share) for share in (0.0, 1.0)
-        ]
-        least, most = (set_up + pace.rounds * pace.calls * arms * at_least for pace in paces)
-        return least, most
+        pace = turns.pace(kind, [at_least * 1e9] * arms, [0.0] * arms, self.run.options)
+        return set_up + pace.rounds * pace.calls * arms * at_least
 
     @property
     def start_up(self) -> float:
         """Return the seconds of a process that gives a first look, without those of its cells."""
         kind = self.run.machine.kind
-        return PROGRAM[kind] + turns.epoch_cost(kind, 0)[0] + (LOOKS[0] - 1) * RESTART[kind]
+        return PROGRAM[kind] + LOOKS[0] * turns.epoch_cost(kind, 0)
 
     def call(self, cell: Cell) -> float:
         """Return the seconds of a call at the assumed rates; 0 if the cell states no work."""

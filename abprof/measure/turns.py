@@ -29,9 +29,10 @@ _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's clock
-# Seconds of turns per arm, cell and epoch, enough for the median of a round's ratios to be quieter than the epoch. On a GPU
-# these seconds include flushes of the L2, and empty launches that are timed beside short calls (docs/MEASUREMENT.md).
-_SECONDS = {"cuda": 0.35, "cpu": 0.30, "simulated": 0.35}
+# Seconds of turns per arm, cell and epoch. Fresh processes differ, so many short epochs say more than few long ones, in the
+# same time (docs/MEASUREMENT.md). On a GPU these seconds include flushes of the L2, and empty launches beside short calls.
+_SECONDS = {"cuda": 0.05, "cpu": 0.10, "simulated": 0.05}
+_QUICK = 3  # times as many seconds with --quick: a single epoch shows its own scatter
 _EARLY = 2  # rounds between re-allocations in the first `FEWEST` rounds: these see four placements
 _LONG_OPEN = 1e9  # ns: inputs that take longer to make are not re-allocated in the first `FEWEST` rounds
 _EMPTIES = 8  # most empty launches of a turn: their median is known to some 30 ns, single readings scatter by 100 ns
@@ -50,7 +51,7 @@ class Pace:
     fresh_every: int  # rounds between re-allocations of the inputs
     wanted: float  # standard error of a median log ratio at which the epoch has enough rounds
     rule: str  # why a turn has so many `calls`, in words
-    fewest: int = FEWEST  # fewest rounds, however short the budget
+    fewest: int = FEWEST  # fewest rounds, however long they take
     early: bool = False  # whether to re-allocate in the first `FEWEST` rounds too
     empties: int = 0  # empty launches timed in each turn (see `levelled`)
     seconds: float = math.inf  # elapsed seconds after which the epoch has enough rounds
@@ -77,12 +78,11 @@ def pace(
     call_ns: Sequence[float],
     open_ns: Sequence[float],
     options: Options,
-    share: float = 1.0,
     timer: str = "",
 ) -> Pace:
     """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make.
 
-    `share`: part of the optional rounds to measure, from 0 (none) to 1 (all). `timer`: "" for the default of `kind`.
+    `timer`: "" for the default of `kind`.
     `options.precision` adds rounds on a CPU only: on a GPU, fresh processes differ more than the rounds of one process.
     """
     narrowest = min(options.margin, options.precision or options.margin)
@@ -95,13 +95,12 @@ def pace(
     together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
     most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
     calls = max(1, min(most, math.ceil(_SHORTEST_TURN[kind] / max(min(known), 1.0))))
-    budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (0.5 if options.quick else 1.0)
+    budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (_QUICK if options.quick else 1)
     fewest = fewest_rounds(kind, min(known), timer)
     fewest = max(fewest, _FEWEST_MIDDLE) if options.quick else fewest  # a single epoch shows its own scatter
-    usual = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
+    rounds = max(fewest, min(int(MOST * scale), round(budget / (together * calls))))
     if long and timer in _CLOCKED and not options.quick:
-        usual = 2 * fewest if narrowest < _TELL else fewest
-    rounds = fewest + round(share * (usual - fewest))
+        rounds = 2 * fewest if narrowest < _TELL else fewest
     rounds += rounds % 2 if rounds > 1 else 0  # whole mirrored pairs; the next epoch mirrors a single round
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it if calls are long.
     again = sum(open_ns) + (together if long else 0.0)
@@ -123,7 +122,7 @@ def pace(
         fewest=fewest,
         early=again < _LONG_OPEN and not long,
         empties=min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0,
-        seconds=share * budget / 1e9 if kind == "cuda" else math.inf,
+        seconds=budget / 1e9 if kind == "cuda" else math.inf,
     )
 
 
@@ -225,7 +224,6 @@ def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]
     return first, first[::-1]
 
 
-def epoch_cost(kind: str, arms: int) -> tuple[float, float]:
-    """Return rough seconds of an epoch: (to start the workers and prepare the arms, to time the arms' turns)."""
-    start = {"cuda": 6.0, "cpu": 5.0, "simulated": 0.2}[kind]
-    return start + 0.1 * arms, _SECONDS[kind] * arms
+def epoch_cost(kind: str, arms: int) -> float:
+    """Return rough seconds of an epoch to start the workers and prepare the arms."""
+    return {"cuda": 1.0, "cpu": 1.0, "simulated": 0.2}[kind] + 0.03 * arms

@@ -77,11 +77,6 @@ class Record:
     def next_epoch(self) -> int:
         return 1 + max((block.epoch for block in self.blocks), default=0)
 
-    @property
-    def done(self) -> int:
-        """Number of this invocation's epochs that count for verdicts."""
-        return len({b.epoch for b in self.own_blocks if b.metric and b.judged and not b.quick})
-
     def start(self, head: Run) -> None:
         """Set the header, and write run.json for the first time."""
         self.head = head

@@ -46,6 +46,7 @@ from abprof.records import (
     Verdict,
     arm_id,
 )
+from abprof.records.messages import LONG_CALL
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import CellCache, CellData, aggregate, same_code
 from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
@@ -111,7 +112,8 @@ def undecided(
 
     With --epochs N, a cell gets N epochs. Else a cell is done at the first planned look at which every comparison with
     a target is decided, and is as precise as --precision requires; in a run with one side, variants take the place of
-    targets. A change that may be chance is measured up to the last look. A failure that the machine may have caused
+    targets. Cells of calls up to 50 ms that are `same` get more epochs (`stats.epochs_for_same`), since processes may
+    differ. A change that may be chance is measured up to the last look. A failure that the machine may have caused
     gets two more epochs. After `abprof rerun`, pass only the rerun's blocks.
     """
     cells = aggregate(run, blocks, proofs, cache)
@@ -159,7 +161,11 @@ def _needs_epoch(run: Run, data: CellData, pair: Pair) -> bool:
         return False
     if not values:
         return not identical
-    return _supported(run, data, pair) is None or not precise(values, run.options)
+    verdict = _supported(run, data, pair)
+    if verdict is None or not precise(values, run.options):
+        return True
+    short = fmean(data.epoch_medians(pair.before)) <= LONG_CALL
+    return verdict == "same" and short and len(values) < stats.epochs_for_same(run.options.margin)
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:

@@ -384,12 +384,13 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
             with place.alone(view, wait=not place.options.no_wait):
                 began = time.monotonic()  # a command runs once at both ends, to learn which cells it has
                 head = Bench.of(place, trees, Path(logs), view).head
-                least = epoch = time.monotonic() - began
+                epoch = time.monotonic() - began
         else:
             head = Plan.of(place, trees, Path(logs), view, dry=True).run
-            least, epoch = Estimate(head).epoch(peers=False)
-        of = _state(place, good, bad, head, LOOKS[0] * epoch)
-        if (least := LOOKS[0] * least) > (budget := head.options.budget):
+            epoch = Estimate(head).epoch(peers=False)
+        least = LOOKS[0] * epoch
+        of = _state(place, good, bad, head, least)
+        if least > (budget := head.options.budget):
             view.warn(
                 f"a step takes about {span(least)}, --budget allows {span(budget)}: fewer cells, or more --budget"
             )
