@@ -6,7 +6,9 @@ The stages: check out the sides, plan, build, measure, judge, and write the repo
 from __future__ import annotations
 
 import contextlib
+import importlib
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -29,6 +31,7 @@ from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
 
+_LATER = ("scipy.special", "pandas", "jinja2")  # what verdicts and reports import on their first use
 _FOLLOW_UP = 0.1  # share of the budget that profiled passes get even after epochs have spent it: causes need them
 
 
@@ -131,6 +134,8 @@ def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None)
 @contextlib.contextmanager
 def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, tuple[Checkout, ...]]]:
     """Start a new run: create its folder, reserve the devices, and check out the sides for the `with` block."""
+    # The first worker takes seconds to import torch; meanwhile this process imports what it needs later.
+    threading.Thread(target=lambda: [importlib.import_module(name) for name in _LATER], daemon=True).start()
     place = look_around(config, view)
     if "ncu" in config.probe:
         Ncu.find()  # refuse before measuring, not after
