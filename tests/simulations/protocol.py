@@ -22,10 +22,10 @@ def normal(pct: float, sd_pct: float) -> Source:
 
 
 def to_verdict(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
-    """Verdict and epochs spent: the first look that decides ends it, the last leaves `unclear`."""
+    """Verdict and epochs spent: the first look that decides ends it, but `same` needs more; the last leaves `unclear`."""
     for look in stats.LOOKS:
         verdict = decide(values[:look], threshold, margin)
-        if verdict is not None:
+        if verdict is not None and (verdict != "same" or look >= stats.epochs_for_same(margin)):
             return verdict, look
     return "unclear", MOST
 

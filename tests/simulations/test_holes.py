@@ -15,6 +15,7 @@ import pytest
 from abprof.records import REPORTED, Block, Comparison, Outcome, Turn
 from abprof.verdict import decide, judge, stats
 from tests.blocks import block, epochs, head
+from tests.simulations.protocol import MOST, to_verdict
 from tests.simulations.test_error_rates import upper
 from tests.test_verdict import only
 
@@ -234,6 +235,20 @@ def test_a_run_says_that_its_epochs_depend_on_each_other() -> None:
         for epoch, value in enumerate(path, start=1)
     ]
     assert "dependent" in [warning.kind for warning in judge(head(30), blocks).warnings]
+
+
+# ---------------------------------------------------------------- processes that are slow now and then
+
+
+def test_a_target_that_is_slow_in_one_process_of_ten_is_seldom_the_same() -> None:
+    """Of a target that takes 10 % longer in a tenth of its processes, the first look sees nothing in two runs of three."""
+    chance, runs, at_once, at_the_end = np.random.default_rng(3), 600, 0, 0
+    for _ in range(runs):
+        values = list(np.log1p(0.1) * (chance.random(MOST) < 0.1) + chance.normal(0, 5e-4, MOST))
+        at_once += decide(values[: stats.LOOKS[0]], 1.5, 0.5) == "same"
+        at_the_end += to_verdict(values, 1.5, 0.5)[0] == "same"
+    assert at_once > 0.6 * runs
+    assert at_the_end <= 0.1 * runs
 
 
 # ---------------------------------------------------------------- what a run could have seen
