@@ -256,7 +256,7 @@ def contradicts(reference: Row, row: Row) -> bool:
         return False
     if verdict == "same":
         return bool(low > MARGIN or high < -MARGIN)
-    return verdict in ("slower", "faster") and -THRESHOLD < low and high < THRESHOLD
+    return verdict in ("slower", "faster") and low > -THRESHOLD and high < THRESHOLD
 
 
 def described(row: Row) -> str:
