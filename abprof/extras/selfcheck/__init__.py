@@ -22,7 +22,7 @@ from markupsafe import escape as html
 
 from abprof import session, store
 from abprof.builds import interpreter
-from abprof.extras.selfcheck.protocols import Recording, called, record
+from abprof.extras.selfcheck.protocols import Recording, Timed, called, record
 from abprof.records import LOOKS, Block, Machine, Record, Run
 from abprof.records.options import Options
 from abprof.records.quantities import plural
@@ -35,19 +35,9 @@ from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, decide, stats
 
 __all__ = [
-    "CLASSES",
-    "GROUP",
-    "PAGES",
-    "Recording",
-    "Selfcheck",
-    "as_markdown",
-    "called",
-    "examine",
-    "make",
-    "pages",
-    "read",
-    "run",
-]
+    "CLASSES", "GROUP", "PAGES", "Recording", "Selfcheck", "Timed", "as_markdown", "called", "examine", "make", "pages",
+    "read", "record", "run",
+]  # fmt: skip
 
 _TREE = Path(__file__).parent / "tree"
 _SHARED = "kernels/meter/__init__.py"
@@ -88,7 +78,7 @@ def read(folder: Path, recordings: tuple[Recording, ...] = ()) -> Selfcheck:
     found = examine(head, blocks, recordings)
     stored.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     (folder / "selfcheck.md").write_text(as_markdown(found, folder))
-    for name, page in pages(found).items() if recordings else ():
+    for name, page in pages(found).items() if recordings and found.tallies else ():
         (folder / name).write_text(page)
     return found
 
@@ -128,6 +118,7 @@ def pages(found: Selfcheck) -> dict[str, str]:
         "sums": partial(_sums, rows.values()),
         "precision": {row.duration_class: row for row in found.precision},
         "seconds": {"abprof": found.whole_seconds} | {of.protocol: of.seconds for of in found.recordings},
+        "loads": {"abprof": found.load} | {of.protocol: of.load for of in found.recordings},
         "bound": stats.false_alarm_bound,
         "command": " ".join(("abprof", *found.arguments)),
     }
@@ -211,6 +202,7 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     tallies: tuple[Tally, ...]
     precision: tuple[Precision, ...]
     whole_seconds: float = 0.0  # of the run, with builds, workers' start and profiling
+    load: float | None = None  # the host's load average, mean over the blocks; None: not recorded
     versions: dict[str, str] = {}
     recordings: tuple[Recording, ...] = ()  # of --certificate: the same cells by other protocols
     others: tuple[Tally, ...] = ()  # of the recordings
@@ -233,18 +225,23 @@ class _Pair:
     seconds: tuple[float, ...]
 
 
-_Decide = Callable[[Sequence[float], float, float], tuple[str, int]]  # values, threshold, margin -> verdict, epochs
+_Rule = Callable[[Sequence[float], float, float], tuple[str, int]]  # log ratios, threshold, margin -> verdict, epochs
 
 
 def examine(run: Run, blocks: Sequence[Block], recordings: tuple[Recording, ...] = ()) -> Selfcheck:
     """Return the result of a finished selfcheck's run. Leaves out cells that were not measured on both sides."""
     judged = [block for block in blocks if block.judged]
-    cells = aggregate(run, blocks)
+    loads = [block.state.load1 for block in judged if block.state.load1 is not None]
+    cells, at = aggregate(run, blocks), datetime.fromisoformat
     evidence = cells.values()
     pairs = [pair for item in evidence for pair in _pairs(item)]
     settings = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
     tallies = tuple(_tallies("abprof", stopped, pairs, settings))
-    others = [row for it in recordings for row in _tallies(it.protocol, _fixed(it), _recorded(it, cells), settings)]
+    others = [
+        row
+        for it in recordings
+        for row in _tallies(it.protocol, partial(called, it.protocol), _recorded(it, cells), settings)
+    ]
     own = [row for row in tallies if not row.inject and row.threshold == settings[0][0]]
     return Selfcheck(
         run=run.id,
@@ -258,15 +255,12 @@ def examine(run: Run, blocks: Sequence[Block], recordings: tuple[Recording, ...]
         fault=_fault(tallies, settings[0][0]),
         tallies=tallies,
         precision=tuple(_precision(pairs)),
-        whole_seconds=_seconds(run.began, run.ended) if run.ended else 0.0,
+        whole_seconds=(at(run.ended) - at(run.began)).total_seconds() if run.ended else 0.0,
+        load=statistics.mean(loads) if loads else None,
         versions=run.versions,
         recordings=recordings,
         others=tuple(others),
     )
-
-
-def _seconds(began: str, ended: str) -> float:
-    return (datetime.fromisoformat(ended) - datetime.fromisoformat(began)).total_seconds()
 
 
 def _fault(tallies: Sequence[Tally], threshold: float) -> str:
@@ -308,11 +302,6 @@ def _kind(item: CellData, after: str) -> tuple[float, str]:
     return inject if after == "target" else 0.0, next(name for name, below in CLASSES if median < below)
 
 
-def _fixed(of: Recording) -> _Decide:
-    """Return the rule of a protocol of one value."""
-    return lambda values, threshold, _: (called(of.protocol, math.exp(values[0]), threshold), 1)
-
-
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
     """Return (verdict, epochs) of the first look with a verdict; without one, `unclear` and the number of epochs."""
     for look in (look for look in LOOKS if look <= len(values)):
@@ -323,12 +312,12 @@ def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[s
 
 
 def _tallies(
-    protocol: str, decide: _Decide, pairs: Sequence[_Pair], settings: Sequence[tuple[float, float]]
+    protocol: str, rule: _Rule, pairs: Sequence[_Pair], settings: Sequence[tuple[float, float]]
 ) -> Iterable[Tally]:
     for inject in sorted({pair.inject for pair in pairs}):
         for name, here in _classes([pair for pair in pairs if pair.inject == inject]):
             for threshold, margin in settings:
-                found = [decide(pair.values, threshold, margin) for pair in here]
+                found = [rule(pair.values, threshold, margin) for pair in here]
                 verdicts = [verdict for verdict, _ in found]
                 yield Tally(
                     protocol=protocol,

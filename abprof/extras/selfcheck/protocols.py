@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -36,6 +37,7 @@ class Recording(Record, frozen=True, kw_only=True):
 
     protocol: str  # a name of PROTOCOLS
     seconds: float  # of its processes, from the first's start to the last's end
+    load: float | None = None  # the host's load average, mean over the ends of its processes
     fault: str = ""
     cells: tuple[Timed, ...] = ()
 
@@ -59,7 +61,7 @@ def record(
         "CUDA_VISIBLE_DEVICES": machine.uuid,
     }
 
-    def times(protocol: str, side: str) -> list[tuple[float, float]]:
+    def times(protocol: str, side: str) -> tuple[list[tuple[float, float]], float]:
         view.say(f"measuring by {protocol}: {side}")
         repository.switch(SIDES[side])
         out = place / f"{protocol}-{side}.json"
@@ -67,14 +69,14 @@ def record(
         code = processes.logged(argv, env=env, cwd=repository.path, log=log, timeout=_LIMIT)
         if code:
             raise processes.WorkerDied(f"{processes.how_ended(code)}, see {log.name}")
-        return msgspec.json.decode(out.read_bytes(), type=list[tuple[float, float]])
+        return msgspec.json.decode(out.read_bytes(), type=list[tuple[float, float]]), os.getloadavg()[0]
 
     label = "abprof selfcheck --certificate"
     with processes.no_orphans(), lease(paths.state_dir(), machine.uuid or "cpu", wait=True, label=label, say=view.say):
         for protocol in PROTOCOLS.get(machine.kind, ()):
             began = time.monotonic()
             try:
-                sides = [times(protocol, side) for side in SIDES]
+                sides, loads = zip(*[times(protocol, side) for side in SIDES], strict=True)
             except processes.WorkerDied as error:
                 view.warn(f"{protocol}: {error.reason}")
                 yield Recording(protocol=protocol, seconds=time.monotonic() - began, fault=error.reason)
@@ -87,13 +89,16 @@ def record(
                 )
                 for cell, row in zip(cells, zip(*sides, strict=True), strict=True)
             ]
-            yield Recording(protocol=protocol, seconds=time.monotonic() - began, cells=tuple(timed))
+            seconds, load = time.monotonic() - began, sum(loads) / len(loads)
+            yield Recording(protocol=protocol, seconds=seconds, load=load, cells=tuple(timed))
 
 
-def called(protocol: str, ratio: float, threshold: float) -> str:
-    """Return what the protocol's rule calls a `ratio` of times, after / before: slower, faster, or else unclear.
+def called(protocol: str, values: Sequence[float], threshold: float, _margin: float = 0.0) -> tuple[str, int]:
+    """Return slower, faster or unclear, as the protocol's rule calls a change of time, and the number of its values, 1.
 
-    The original scripts compare TFLOP/s, the inverse of times; the others compare times. `threshold`: per cent.
+    `values`: the log ratio of the times, after / before. The original scripts compare TFLOP/s, the inverse of times; the
+    others compare times. `threshold`: per cent.
     """
-    change = 1 - 1 / ratio if protocol == "original" else ratio - 1
-    return "unclear" if 100 * abs(change) <= threshold else "slower" if change > 0 else "faster"
+    (value,) = values
+    change = -math.expm1(-value) if protocol == "original" else math.expm1(value)
+    return "unclear" if 100 * abs(change) <= threshold else "slower" if value > 0 else "faster", 1

@@ -1,6 +1,6 @@
 """Time each case in one process, as other tools do: python bench.py PROTOCOL cpu|cuda CASES OUT.
 
-CASES is a JSON file with a list of the workload's cases. OUT becomes a JSON list of [ns of a call, seconds it took].
+CASES is a JSON list of the workload's cases. OUT becomes a JSON list of [ns of a call, seconds of measuring the case].
 """
 
 from __future__ import annotations
@@ -17,26 +17,22 @@ import torch
 HERE = Path(__file__).parent
 
 
-def do_bench(call, device):
-    from triton.testing import do_bench
+def ns(protocol, call, cuda):
+    if protocol == "do_bench":
+        from triton.testing import do_bench
 
-    return 1e6 * do_bench(call, return_mode="median")
+        return 1e6 * do_bench(call, return_mode="median")
+    if protocol == "autorange":
+        from torch.utils.benchmark import Timer
 
-
-def autorange(call, device):
-    from torch.utils.benchmark import Timer
-
-    return 1e9 * Timer("call()", globals={"call": call}).blocked_autorange().median
-
-
-def original(call, device):
-    """The original scripts: 100 warm-up calls, then the mean of 100. Each begins on an idle device, with warm caches."""
+        return 1e9 * Timer("call()", globals={"call": call}).blocked_autorange().median
+    # The original scripts: 100 warm-up calls, then the mean of 100, each on an idle device with warm caches.
     for _ in range(100):
         call()
-    return statistics.mean((_by_events if device.type == "cuda" else _by_clock)(call) for _ in range(100))
+    return statistics.mean((by_events if cuda else by_clock)(call) for _ in range(100))
 
 
-def _by_events(call):
+def by_events(call):
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
     start.record()
@@ -46,24 +42,23 @@ def _by_events(call):
     return 1e6 * start.elapsed_time(end)
 
 
-def _by_clock(call):
+def by_clock(call):
     began = time.perf_counter_ns()
     call()
     return time.perf_counter_ns() - began
 
 
-def main(protocol, name, cases, out):
+def main(protocol, kind, cases, out):
     sys.path.insert(0, str(HERE / "kernels"))
     import meter
 
     meter.build(verbose=False)
-    workload = runpy.run_path(str(HERE / "workloads" / "meter.py"))
-    device, timed = torch.device(name), []
+    workload, timed = runpy.run_path(str(HERE / "workloads" / "meter.py")), []
     for case in json.loads(Path(cases).read_text()):
         began = time.perf_counter()
-        call = workload["prepare"](meter, "", case, workload["inputs"](case, device, 0)).call
-        ns = {"do_bench": do_bench, "autorange": autorange, "original": original}[protocol](call, device)
-        timed.append([ns, time.perf_counter() - began])
+        inputs = workload["inputs"](case, torch.device(kind), 0)
+        time_of_call = ns(protocol, workload["prepare"](meter, "", case, inputs).call, kind == "cuda")
+        timed.append([time_of_call, time.perf_counter() - began])
     Path(out).write_text(json.dumps(timed))
 
 
