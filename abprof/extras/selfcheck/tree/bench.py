@@ -53,6 +53,7 @@ def main(protocol, kind, cases, out):
     import meter
 
     meter.build(verbose=False)
+    print(f"{protocol} on {kind}, SHARE = {meter.SHARE}", flush=True)
     workload, timed = runpy.run_path(str(HERE / "workloads" / "meter.py")), []
     for case in json.loads(Path(cases).read_text()):
         began = time.perf_counter()
