@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ import msgspec
 import pytest
 
 from abprof.extras import selfcheck
-from abprof.extras.selfcheck import Selfcheck, examine, stopped
+from abprof.extras.selfcheck import Recording, Selfcheck, Timed, called, examine, stopped
 from abprof.records import Block, Cell, Machine, Run
+from abprof.system.console import View
 from tests import blocks, schemas
 from tests.tinyrepo import abprof
 
@@ -106,6 +108,84 @@ def test_coverage_takes_disjoint_epochs_and_all_looks_together() -> None:
     assert (found.cells, found.epoch_sd > 0) == (2, True)
 
 
+@pytest.mark.parametrize(
+    ("change", "by_time", "by_rate"),  # TFLOP/s are the inverse of times
+    [
+        (1.51, "slower", "unclear"),
+        (1.53, "slower", "slower"),
+        (-1.49, "unclear", "faster"),
+        (-1.51, "faster", "faster"),
+        (0.0, "unclear", "unclear"),
+    ],
+)
+def test_other_protocols_judge_one_value_by_a_fixed_rule(change: float, by_time: str, by_rate: str) -> None:
+    values = [math.log1p(change / 100)]
+    assert called("do_bench", values, 1.5) == called("autorange", values, 1.5) == (by_time, 1)
+    assert called("original", values, 1.5) == (by_rate, 1)
+
+
+def compared() -> Selfcheck:
+    """An unchanged and a changed cell on three sides, by abprof and by two other protocols, of which one failed."""
+    plain, more = cell("plain", 0.0), cell("more", 2.0)
+    sides = (blocks.side("base"), blocks.side("target"), blocks.side("target2"))
+    run = msgspec.structs.replace(made(plain, more), sides=sides)
+    read = [
+        blocks.block(epoch, {"base": 1.0, "target": ratio * (1 + 1e-4 * (-1) ** epoch), "target2": 1.0}, cell=id)
+        for id, ratio in ((plain.id, 1.0), (more.id, 1.02))
+        for epoch in range(1, 5)
+    ]
+    timed = (
+        Timed(cell=plain.id, ns={"base": 1000.0, "target": 1010.0, "target2": 990.0}, seconds=0.25),
+        Timed(cell=more.id, ns={"base": 1000.0, "target": 1020.0, "target2": 1016.0}, seconds=0.5),
+    )
+    failed = Recording(protocol="original", seconds=1.0, fault="killed by SIGKILL, see protocols.log")
+    return examine(run, read, (Recording(protocol="do_bench", seconds=30.0, load=1.5, cells=timed), failed))
+
+
+def test_other_protocols_are_counted_over_the_same_pairs_as_abprof() -> None:
+    found = compared()
+    assert {each.protocol for each in found.others} == {"do_bench"}, "nothing is counted of a protocol that failed"
+    # Of the plain cell 1.0, 2.02 and -1.0 %; base against itself in the changed one 1.6 %.
+    alarms = row(found.others, inject=0.0, threshold=1.5)
+    assert (alarms.cells, alarms.slower, alarms.faster, alarms.unclear) == (4, 2, 0, 2)
+    assert alarms.seconds == pytest.approx((3 * 0.25 + 0.5) / 4)
+    close = row(found.others, inject=0.0, threshold=0.5)
+    assert (close.slower, close.faster, close.unclear) == (3, 1, 0)
+    detected = row(found.others, inject=2.0, threshold=1.5)  # 2 and 0.39 %
+    assert (detected.cells, detected.slower, detected.epochs) == (2, 1, 1)
+    ours = row(found.tallies, inject=0.0, threshold=1.5)
+    assert (ours.protocol, ours.cells, ours.same, ours.slower + ours.faster) == ("abprof", 4, 4, 0)
+    assert ours.seconds == pytest.approx(4 * blocks.block(1, {"base": 1.0}).seconds), "four epochs to the first verdict"
+
+
+def test_the_pages_put_abprof_beside_the_other_protocols() -> None:
+    pages = selfcheck.pages(compared())
+    text = pages["certificate.md"]
+    assert "| abprof | 0 of 4 | 2 of 2 | 0 of 4 | 2 of 2 |" in text
+    assert "| do\\_bench, A then B | 2 of 4 | 1 of 2 | 4 of 4 | 1 of 2 | 30 | 1.5 |" in text
+    assert f"| {LONG} | do\\_bench, A then B | 2 of 4 | 90.2 % | 1 of 2 | 0.3 |" in text
+    assert "**original scripts** failed: killed by SIGKILL, see protocols.log" in text
+    assert "nvbench" in text, "what was left out is named"
+    page = pages["certificate.html"]
+    assert "no false alarm in 4 unchanged pairs, 2 of 2 planted changes found" in page
+    assert "http:" not in page
+    assert "https:" not in page, "it loads nothing"
+
+
+def test_a_protocol_that_fails_leaves_the_reason_and_the_next_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ABPROF_STATE_DIR", str(tmp_path / "state"))
+    repository, log = selfcheck.make(tmp_path / "repository"), tmp_path / "protocols.log"
+    machine = Machine(host="test", device="CPU", kind="cpu")
+    found = list(selfcheck.record(repository, [], machine, shutil.which("false") or "", log, View(quiet=True)))
+    reason = "ended with exit code 1, see protocols.log"
+    assert [(each.protocol, each.fault, each.cells) for each in found] == [
+        ("autorange", reason, ()),
+        ("original", reason, ()),
+    ]
+
+
 def test_one_line_differs_between_the_branches(tmp_path: Path) -> None:
     selfcheck.make(tmp_path / "repository")
     command = ["git", "-C", str(tmp_path / "repository"), "diff", "--stat", "main", "injected"]
@@ -131,6 +211,37 @@ def test_a_real_selfcheck_finds_the_injected_work_and_nothing_else(tmp_path: Pat
     stored = json.loads((folder / "selfcheck.json").read_text())
     jsonschema.Draft202012Validator(schemas.schemas()["selfcheck.schema.json"]).validate(stored)
     assert msgspec.convert(stored, Selfcheck) == selfcheck.read(folder), "the blocks alone give the same result"
+    assert {path.name for path in tmp_path.iterdir()} <= {"runs", "cache", "state"}
+
+
+@pytest.mark.slow
+def test_a_certificate_times_the_same_cells_by_each_protocol(tmp_path: Path) -> None:
+    done = abprof(
+        *("selfcheck", "--certificate", "--preset", "ci", "--device", "cpu", "--runs-dir", str(tmp_path / "runs")),
+        *("--only", "meter/op=chain,*"),
+        cwd=tmp_path,
+        home=tmp_path,
+        TMPDIR=str(tmp_path),
+    )
+    assert done.code in {0, 4}, done.err
+    folder = Path(done.out.splitlines()[-1]).parent
+    assert done.out.splitlines()[-2:] == [str(folder / name) for name in selfcheck.PAGES]
+    stored = json.loads((folder / "selfcheck.json").read_text())
+    jsonschema.Draft202012Validator(schemas.schemas()["selfcheck.schema.json"]).validate(stored)
+    recordings = {each["protocol"]: each for each in stored["recordings"]}
+    assert set(recordings) == {"autorange", "original"}
+    for each in recordings.values():
+        assert len(each["cells"]) == stored["cells"] == 2, each["fault"]
+        assert all(ns > 0 for it in each["cells"] for ns in it["ns"].values())
+    shares = [
+        line.split()[-1] for line in (folder / "logs" / "protocols.log").read_text().splitlines() if "SHARE" in line
+    ]
+    assert shares == ["0.0", "1.0", "0.0"] * 2, "each protocol times base, the planted changes, and base again"
+    pages = [(folder / name).read_text() for name in selfcheck.PAGES]
+    for name in selfcheck.PAGES:
+        (folder / name).unlink()
+    assert msgspec.convert(stored, Selfcheck) == selfcheck.read(folder)
+    assert [(folder / name).read_text() for name in selfcheck.PAGES] == pages, "made again from the folder"
     assert {path.name for path in tmp_path.iterdir()} <= {"runs", "cache", "state"}
 
 

@@ -35,25 +35,34 @@ def demo(
 
 
 @app.command("selfcheck", short_help="Measure abprof's own error rates on this machine.")
-@takes("budget", "preset", "epochs", "only", "device", "timer", "quick", "runs_dir", "json", "quiet")
+@takes(
+    *("budget", "preset", "epochs", "only", "device", "timer", "quick", "runs_dir", "json", "quiet"),
+    flag("--certificate", "Also time the cells as other tools do; write certificate.html and .md."),
+)
 def selfcheck(**values: Any) -> int:
     """Measure abprof's error rates on this machine: false alarms, detection of known changes, coverage of intervals.
 
     Exit code 4 if unchanged code looked changed, or the largest planted change was not found in every cell. In CI, a
     slow-down fails a run only on a machine that passed this since its last boot and driver change.
     Presets: ci (4 cells), quick, default, full. Default of --budget: 5m.
+
+    --certificate compares abprof on the same cells with triton.testing.do_bench (CPU: blocked_autorange of torch) and the
+    rule of the original scripts, in about 9 minutes. It has a preset of its own, certificate, and 12 epochs.
     """
     import msgspec
 
     from abprof.extras import selfcheck as check
 
-    quick = values["quick"]
-    own = {**values, "quick": False, "preset": values["preset"] or ("quick" if quick else "default")}
-    few = own["preset"] in {"ci", "quick"}
-    own |= {"epochs": values["epochs"] or (4 if few else 8), "budget": values["budget"] or 300.0, "peers": False}
-    found, folder = check.run(options_from([], own), view_of(values))
+    quick, compared = values["quick"], values["certificate"]
+    preset = values["preset"] or ("quick" if quick else "certificate" if compared else "default")
+    epochs = {"ci": 4, "quick": 4, "certificate": 12}.get(preset, 8)
+    own = {**values, "quick": False, "preset": preset, "epochs": values["epochs"] or epochs, "peers": False}
+    own |= {"budget": values["budget"] or (330.0 if compared else 300.0)}
+    found, folder = check.run(options_from([], own), view_of(values), compared=compared)
     loose = {**msgspec.to_builtins(found), "run_dir": str(folder)}
     print(msgspec.json.encode(loose).decode() if values["json"] else check.as_markdown(found, folder))
+    if found.recordings and not values["json"]:
+        print(*(folder / name for name in check.PAGES), sep="\n")
     return (Exit.UNTRUSTED if found.fault else Exit.OK) if found.cells else Exit.CANNOT_RUN
 
 

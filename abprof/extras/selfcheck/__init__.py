@@ -6,61 +6,84 @@ known size. Then judges the measured times at several thresholds.
 
 from __future__ import annotations
 
+import math
 import shutil
 import statistics
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
+from markupsafe import Markup
+from markupsafe import escape as html
 
 from abprof import session, store
+from abprof.builds import interpreter
+from abprof.extras.selfcheck.protocols import Recording, Timed, called, record
 from abprof.records import LOOKS, Block, Machine, Record, Run
 from abprof.records.options import Options
 from abprof.records.quantities import plural
-from abprof.report import environment
+from abprof.report import asset, environment
 from abprof.report.text import code
 from abprof.report.text import markdown as escape
 from abprof.sides import NewRepository
-from abprof.system import certificate, paths
+from abprof.system import certificate, paths, processes
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, decide, stats
 
-__all__ = ["CLASSES", "GROUP", "Selfcheck", "as_markdown", "examine", "make", "read", "run"]
+__all__ = [
+    "CLASSES", "GROUP", "PAGES", "Recording", "Selfcheck", "Timed", "as_markdown", "called", "examine", "make", "pages",
+    "read", "record", "run",
+]  # fmt: skip
 
 _TREE = Path(__file__).parent / "tree"
 _SHARED = "kernels/meter/__init__.py"
 
 
-def run(config: Options, view: View) -> tuple[Selfcheck, Path]:
+def run(config: Options, view: View, *, compared: bool = False) -> tuple[Selfcheck, Path]:
     """Measure and judge the selfcheck; return the result and the run's folder. Uses the options `config`, but with refs
-    and repository of the selfcheck. Raises AbprofError if the run cannot be measured."""
+    and repository of the selfcheck. `compared`: also time the cells as other tools do, and write the pages that compare
+    them with abprof. Raises AbprofError if the run cannot be measured."""
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
         repo = Path(place) / "repository"
-        make(repo)
+        repository = make(repo)
         # Base is also the second target: an unchanged cell then gives three unchanged pairs of sides, a changed cell gives one.
         own = {"specs": ("main", "injected", "main"), "repo": str(repo), "runs_dir": runs_dir}
         made, folder = session.run(msgspec.structs.replace(config, **own), view)
-    found = read(folder)
-    # A part of the cells or of the epochs shows too little.
-    whole = made.status == "complete" and not config.only and all(row.epochs >= GROUP for row in made.comparisons)
-    if found.cells and whole:
-        certificate.keep(paths.state_dir(), found.machine, found.run, found.fault)
+        found = read(folder)
+        # A part of the cells or of the epochs shows too little.
+        whole = made.status == "complete" and not config.only and all(row.epochs >= GROUP for row in made.comparisons)
+        if found.cells and whole:
+            certificate.keep(paths.state_dir(), found.machine, found.run, found.fault)
+        if compared and found.cells and made.status == "complete":
+            python, log = interpreter(config, "base"), folder / store.LOGS / "protocols.log"
+            with processes.signals():
+                found = read(folder, tuple(record(repository, made.cells, made.machine, python, log, view)))
     return found, folder
 
 
-def read(folder: Path) -> Selfcheck:
-    """Judge the rounds in a selfcheck's run folder. Write selfcheck.json and selfcheck.md there; return the result."""
+def read(folder: Path, recordings: tuple[Recording, ...] = ()) -> Selfcheck:
+    """Judge the rounds in a selfcheck's run folder, and `recordings` of other protocols (by default those stored there).
+
+    Write selfcheck.json, selfcheck.md and, with recordings, certificate.md and certificate.html. Return the result.
+    """
     head, blocks, _ = store.read(folder)
-    found = examine(head, blocks)
-    (folder / "selfcheck.json").write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
+    stored = folder / "selfcheck.json"
+    if not recordings and stored.exists():
+        recordings = msgspec.json.decode(stored.read_bytes(), type=_Stored).recordings
+    found = examine(head, blocks, recordings)
+    stored.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     (folder / "selfcheck.md").write_text(as_markdown(found, folder))
+    for name, page in pages(found).items() if recordings and found.tallies else ():
+        (folder / name).write_text(page)
     return found
 
 
-def make(path: Path) -> None:
+def make(path: Path) -> NewRepository:
     """Create the repository at `path` with two branches: `main`, and `injected`, which turns the extra work on."""
     repository = NewRepository(path, "main")
     shutil.copytree(_TREE, path, ignore=shutil.ignore_patterns("__pycache__"), dirs_exist_ok=True)
@@ -69,6 +92,7 @@ def make(path: Path) -> None:
     source = (path / _SHARED).read_text()
     repository.commit("Do the injected work", {_SHARED: source.replace("SHARE = 0.0", "SHARE = 1.0")})
     repository.switch("main")
+    return repository
 
 
 def as_markdown(found: Selfcheck, folder: Path) -> str:
@@ -76,6 +100,39 @@ def as_markdown(found: Selfcheck, folder: Path) -> str:
     template = environment(escape).get_template("selfcheck.md")
     command = code(" ".join(("abprof", *found.arguments)))
     return template.render(found=found, command=command, folder=code(folder), rate=_rate, bound=stats.false_alarm_bound)
+
+
+PAGES = ("certificate.md", "certificate.html")
+
+
+def pages(found: Selfcheck) -> dict[str, str]:
+    """Return file name -> page that compares abprof with the other protocols. Layouts: templates/certificate.*."""
+    rows = {(row.protocol, row.duration_class, row.threshold, row.inject): row for row in found.tallies + found.others}
+    here = {
+        "found": found,
+        "protocols": list(dict.fromkeys(name for name, *_ in rows)),
+        "classes": [name for name, _ in CLASSES if any(row.duration_class == name for row in found.tallies)],
+        "thresholds": list(dict.fromkeys(row.threshold for row in found.tallies))[:2],
+        "sizes": sorted({row.inject for row in found.tallies} - {0.0}),
+        "tally": lambda *key: rows.get(key),
+        "sums": partial(_sums, rows.values()),
+        "precision": {row.duration_class: row for row in found.precision},
+        "seconds": {"abprof": found.whole_seconds} | {of.protocol: of.seconds for of in found.recordings},
+        "loads": {"abprof": found.load} | {of.protocol: of.load for of in found.recordings},
+        "bound": stats.false_alarm_bound,
+        "command": " ".join(("abprof", *found.arguments)),
+    }
+    style = Markup(asset("report.css") + asset("certificate.css"))  # noqa: S704 - abprof's own
+    layouts = zip(PAGES, (escape, html), strict=True)
+    return {name: environment(by).get_template(name).render(**here, style=style) for name, by in layouts}
+
+
+def _sums(rows: Iterable[Tally], protocol: str, threshold: float) -> tuple[int, int, int, int]:
+    """Return false alarms, unchanged pairs, planted changes beyond the threshold that were found, and their number."""
+    here = [row for row in rows if (row.protocol, row.threshold) == (protocol, threshold)]
+    same, more = [row for row in here if not row.inject], [row for row in here if row.inject > threshold]
+    alarms, found = sum(row.slower + row.faster for row in same), sum(row.slower for row in more)
+    return alarms, sum(row.cells for row in same), found, sum(row.cells for row in more)
 
 
 def _rate(count: int, of: int) -> str:
@@ -89,6 +146,8 @@ CLASSES = (("under 20 us", 20_000.0), ("20 us to 0.3 ms", 300_000.0), ("0.3 ms a
 # (threshold, margin) in per cent; the first is the default of `abprof run`.
 THRESHOLDS = {"cuda": ((1.5, 0.5), (0.5, 0.5), (0.25, 0.25)), "cpu": ((5.0, 5.0), (2.0, 2.0), (1.0, 1.0))}
 GROUP = LOOKS[0]  # epochs of one plain interval
+# Only `target` does extra work: `target2` is base's commit, measured again.
+_PAIRS = (("base", "target"), ("target2", "target"), ("base", "target2"))
 
 
 class Tally(Record, frozen=True, kw_only=True):
@@ -97,6 +156,7 @@ class Tally(Record, frozen=True, kw_only=True):
     Without extra work, each `slower` or `faster` is a false alarm. A cell counts once for each pair of sides compared.
     """
 
+    protocol: str = "abprof"  # or that of a recording
     inject: float  # per cent more work on the branch
     duration_class: str  # a name of CLASSES
     threshold: float  # per cent
@@ -109,6 +169,7 @@ class Tally(Record, frozen=True, kw_only=True):
     unclear: int
     epochs: float  # mean number of epochs after which a run would have stopped
     mean_pct: float  # mean of the measured changes of time, per cent
+    seconds: float = 0.0  # mean seconds of measuring a cell, all sides, until a run would have stopped
 
 
 class Precision(Record, frozen=True, kw_only=True):
@@ -140,24 +201,47 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     fault: str = ""  # why this machine must not fail a run in CI; "": it may
     tallies: tuple[Tally, ...]
     precision: tuple[Precision, ...]
+    whole_seconds: float = 0.0  # of the run, with builds, workers' start and profiling
+    load: float | None = None  # the host's load average, mean over the blocks; None: not recorded
+    versions: dict[str, str] = {}
+    recordings: tuple[Recording, ...] = ()  # of --certificate: the same cells by other protocols
+    others: tuple[Tally, ...] = ()  # of the recordings
+
+
+class _Stored(msgspec.Struct):
+    """The part of selfcheck.json that the rounds do not give."""
+
+    recordings: tuple[Recording, ...] = ()
 
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two sides of a cell. `inject`: extra work in per cent; `values`: log ratios of times, one per epoch."""
+    """Two sides of a cell. `inject`: extra work in per cent; `values`: log ratios of times, one per epoch; `seconds`: of
+    measuring the cell in each epoch."""
 
     inject: float
     duration_class: str
     values: tuple[float, ...]
+    seconds: tuple[float, ...]
 
 
-def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
+_Rule = Callable[[Sequence[float], float, float], tuple[str, int]]  # log ratios, threshold, margin -> verdict, epochs
+
+
+def examine(run: Run, blocks: Sequence[Block], recordings: tuple[Recording, ...] = ()) -> Selfcheck:
     """Return the result of a finished selfcheck's run. Leaves out cells that were not measured on both sides."""
     judged = [block for block in blocks if block.judged]
-    evidence = aggregate(run, blocks).values()
+    loads = [block.state.load1 for block in judged if block.state.load1 is not None]
+    cells, at = aggregate(run, blocks), datetime.fromisoformat
+    evidence = cells.values()
     pairs = [pair for item in evidence for pair in _pairs(item)]
     settings = THRESHOLDS.get(run.machine.kind, THRESHOLDS["cpu"])
-    tallies = tuple(_tallies(pairs, settings))
+    tallies = tuple(_tallies("abprof", stopped, pairs, settings))
+    others = [
+        row
+        for it in recordings
+        for row in _tallies(it.protocol, partial(called, it.protocol), _recorded(it, cells), settings)
+    ]
     own = [row for row in tallies if not row.inject and row.threshold == settings[0][0]]
     return Selfcheck(
         run=run.id,
@@ -171,6 +255,11 @@ def examine(run: Run, blocks: Sequence[Block]) -> Selfcheck:
         fault=_fault(tallies, settings[0][0]),
         tallies=tallies,
         precision=tuple(_precision(pairs)),
+        whole_seconds=(at(run.ended) - at(run.began)).total_seconds() if run.ended else 0.0,
+        load=statistics.mean(loads) if loads else None,
+        versions=run.versions,
+        recordings=recordings,
+        others=tuple(others),
     )
 
 
@@ -189,13 +278,28 @@ def _fault(tallies: Sequence[Tally], threshold: float) -> str:
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
-    """Yield each measured pair of sides. Only `target` does extra work: `target2` is base's commit, measured again."""
-    times = item.epoch_medians("base")
-    for before, after in (("base", "target"), ("target2", "target"), ("base", "target2")):
-        if times and (values := item.epoch_values(before, after)):
-            inject = float(item.cell.params["inject"])  # a workload that was not described has no params, and no times
-            name = next(name for name, below in CLASSES if statistics.median(times) < below)
-            yield _Pair(inject if after == "target" else 0.0, name, tuple(values))
+    """Yield each measured pair of sides."""
+    seconds = tuple(block.seconds for block in item.blocks)
+    for before, after in _PAIRS if item.epoch_medians("base") else ():
+        if values := item.epoch_values(before, after):
+            yield _Pair(*_kind(item, after), tuple(values), seconds)
+
+
+def _recorded(of: Recording, cells: Mapping[str, CellData]) -> list[_Pair]:
+    """Return the pairs of a recording: one value each. Leaves out cells that abprof did not measure."""
+    return [
+        _Pair(*_kind(item, after), (math.log(timed.ns[after] / timed.ns[before]),), (timed.seconds,))
+        for timed in of.cells
+        if (item := cells[timed.cell]).epoch_medians("base")
+        for before, after in _PAIRS
+    ]
+
+
+def _kind(item: CellData, after: str) -> tuple[float, str]:
+    """Return the extra work of a pair of a measured cell, in per cent, and the cell's duration class."""
+    median = statistics.median(item.epoch_medians("base"))
+    inject = float(item.cell.params["inject"])  # a workload that was not described has no params, and no times
+    return inject if after == "target" else 0.0, next(name for name, below in CLASSES if median < below)
 
 
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
@@ -207,13 +311,16 @@ def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[s
     return "unclear", len(values)
 
 
-def _tallies(pairs: Sequence[_Pair], settings: Sequence[tuple[float, float]]) -> Iterable[Tally]:
+def _tallies(
+    protocol: str, rule: _Rule, pairs: Sequence[_Pair], settings: Sequence[tuple[float, float]]
+) -> Iterable[Tally]:
     for inject in sorted({pair.inject for pair in pairs}):
         for name, here in _classes([pair for pair in pairs if pair.inject == inject]):
             for threshold, margin in settings:
-                found = [stopped(pair.values, threshold, margin) for pair in here]
+                found = [rule(pair.values, threshold, margin) for pair in here]
                 verdicts = [verdict for verdict, _ in found]
                 yield Tally(
+                    protocol=protocol,
                     inject=inject,
                     duration_class=name,
                     threshold=threshold,
@@ -221,6 +328,7 @@ def _tallies(pairs: Sequence[_Pair], settings: Sequence[tuple[float, float]]) ->
                     cells=len(here),
                     epochs=statistics.mean(epochs for _, epochs in found),
                     mean_pct=statistics.mean(stats.percent(statistics.mean(pair.values)) for pair in here),
+                    seconds=statistics.mean(sum(p.seconds[:n]) for p, (_, n) in zip(here, found, strict=True)),
                     **{word: verdicts.count(word) for word in ("slower", "faster", "same", "slight", "unclear")},
                 )
 

@@ -29,6 +29,7 @@ def _matrix(kind: str, unchanged: int, changed: int) -> dict:
 PRESETS = {
     "ci": lambda kind: {AXES: [(op, n[-1], p, 0) for op, n in SIZES[kind].items() for p in (0.0, INJECTED[kind][-1])]},
     "quick": lambda kind: _matrix(kind, 2, 1),
+    "certificate": lambda kind: _matrix(kind, 4, 2),
     "default": lambda kind: _matrix(kind, 10, 3) if kind == "cuda" else _matrix(kind, 4, 2),
     "full": lambda kind: _matrix(kind, 40, 6),
 }
