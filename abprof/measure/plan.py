@@ -49,6 +49,7 @@ from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
 _KEPT_AS_CONTROLS = 3  # cells of identical code, drawn at random, that are measured as controls
+_BUILT_AGAIN = 60.0  # seconds of the longest build that is made again for a worker that runs the same code
 _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of the variables in run.json
 
 
@@ -131,7 +132,7 @@ class Plan:
         specs = []
         for id in ids:
             side = self.checkouts["base" if id in STANDING_IN else id]
-            made = self.build(side.side.id, kernel)
+            made = self.build(id, kernel) or self.build(side.side.id, kernel)
             if made is not None and made.failure is None:
                 specs.append(WorkerSpec(id, side, self.packages[kernel].of(side.side), made))
         return WorkerPool(self.factory, specs, epoch)
@@ -151,6 +152,32 @@ class Plan:
         if builds and len(reasons) == len(builds):
             raise _on_no_side(place, [made.kernel for made in builds], reasons[0])
         return builds
+
+    def build_again(self, builds: Sequence[Build], view: View, *, rebuild: bool = False) -> tuple[Build, ...]:
+        """Build base's code again for the control, and for each target that shares base's build. Return `builds` with
+        these in place.
+
+        So comparisons of the same code contain what differs between builds, such as layout. A build that took longer
+        than a minute, or that fails this time, stays shared.
+        """
+        made = {(build.side, build.kernel): build for build in builds}
+        controls = {cell for cell, arms in self.arms.items() if any(arm.side == "control" for arm in arms)}
+        kernels = {cell.kernel for cell in self.cells if cell.id in controls | self.identical}
+        jobs = []
+        for job in self._jobs():
+            base, own = made["base", job.package.name], made[job.id, job.package.name]
+            quick = base.failure is None and base.seconds <= _BUILT_AGAIN
+            if quick and own.key == base.key and base.kernel in kernels:
+                jobs.append(dataclasses.replace(job, copy="control" if own is base else job.id))
+        gpu = self.device.kind == "cuda"
+        again = build_packages(self.factory, jobs, view, gpu=gpu, rebuild=rebuild) if jobs else ()
+        return tuple((made | {(build.side, build.kernel): build for build in again if not build.failure}).values())
+
+    def with_builds(self, builds: Sequence[Build]) -> Plan:
+        """Return the plan with `builds` in place of all earlier builds of these packages."""
+        kernels = {build.kernel for build in builds}
+        others = [build for build in self.run.builds if build.kernel not in kernels]
+        return dataclasses.replace(self, run=msgspec.structs.replace(self.run, builds=(*others, *builds)))
 
     def _jobs(self) -> list[Job]:
         cells = {name: tuple(c for c in self.cells if c.kernel == name and not c.skip) for name in self.packages}
@@ -416,7 +443,7 @@ def _same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build,
     before = {(build.side, build.kernel): build for build in run.builds}
     for build in builds:
         old = before.get((build.side, build.kernel))
-        if old is not None and old.key != build.key:
+        if old is not None and old.key.partition("-")[0] != build.key:
             differing = ", ".join(differences(cache, old.key, build.key))
             why = f"other than then: {differing}" if differing else "sources, toolchain or environment differ"
             what = f"the build of {build.kernel} is not the run's ({why})"
