@@ -111,7 +111,8 @@ def build_packages(
             pool.shutdown(cancel_futures=True)
     for made in builds:
         state = made.failure.reason if made.failure else ("cached" if made.cached else f"built in {made.seconds:.1f} s")
-        view.say(f"{made.side} {made.kernel}: {state}", style="red" if made.failure else "")
+        again = ", second build" if "-" in made.key else ""
+        view.say(f"{made.side} {made.kernel}{again}: {state}", style="red" if made.failure else "")
     return builds
 
 
