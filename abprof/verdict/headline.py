@@ -254,7 +254,7 @@ def _rest(counts: Counts) -> str:
 _WARNINGS = {
     "untrusted": (
         "{controls}: two copies of the same code differ beyond the margin, by up to {worst:.2f} %",
-        "something favours one worker or one build; find the cause before you trust any verdict of this run",
+        "something favours one worker or build (layout, autotuning); find the cause before you trust any verdict of this run",
     ),
     "uncertified": (
         "{n} slower, but exit code 4 in place of 1: {why}",
