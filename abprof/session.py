@@ -218,7 +218,7 @@ def build(
     before = time.monotonic()
     builds = plan.build_kernels(place, record.view)
     plan = start(place, plan, builds, record, add)
-    builds = plan.build_again(builds, record.view, rebuild=place.options.rebuild)
+    builds = plan.second_builds(builds, record.view, rebuild=place.options.rebuild)
     plan = plan.with_builds(builds)
     record.start(plan.run)
     seconds = time.monotonic() - before

@@ -50,11 +50,11 @@ class Job:
     checkout: Checkout
     package: Package
     cells: tuple[Cell, ...]  # cells to call at build time: one cell per workload, or a cell of every distinct case
-    copy: str = ""  # id of a worker that gets a build of its own, though one of the same inputs exists
+    second: str = ""  # id of the worker that gets this second build of the same inputs
 
     @property
     def id(self) -> str:
-        return self.copy or self.checkout.side.id
+        return self.second or self.checkout.side.id
 
     @property
     def name(self) -> str:
@@ -138,7 +138,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
     received = factory.worker_env(job.checkout, job.package, Path("{build}"))
     package = keys.of_side(job.package, side)
     parts = keys.made_of(package, content, chain, keys.counted(received, factory.named, chain.get("prefix", "")))
-    home = factory.cache / "builds" / "-".join(filter(None, (keys.build_key(parts), job.copy)))
+    home = factory.cache / "builds" / "-".join(filter(None, (keys.build_key(parts), job.second)))
     log = factory.logs / f"build-{job.id}-{job.package.name}.log"
 
     def waits(holder: str) -> None:

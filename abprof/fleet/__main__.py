@@ -120,7 +120,7 @@ def _builds(place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Bu
     same = all(chains[side].versions == chain for side, chain in plan.factory.toolchain.items() if side in chains)
     if same and all(build.failure or Path(build.path, "src").is_dir() for build in mine):
         return mine
-    return plan.build_again(plan.build_kernels(place, view), view)
+    return plan.second_builds(plan.build_kernels(place, view), view)
 
 
 def _failed(item: Item) -> bool:

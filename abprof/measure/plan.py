@@ -49,7 +49,7 @@ from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
 _KEPT_AS_CONTROLS = 3  # cells of identical code, drawn at random, that are measured as controls
-_BUILT_AGAIN = 60.0  # seconds of the longest build that is made again for a worker that runs the same code
+_MOST_SECONDS = 60.0  # of a build; of a longer one no second build is made
 _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of the variables in run.json
 
 
@@ -153,12 +153,11 @@ class Plan:
             raise _on_no_side(place, [made.kernel for made in builds], reasons[0])
         return builds
 
-    def build_again(self, builds: Sequence[Build], view: View, *, rebuild: bool = False) -> tuple[Build, ...]:
-        """Build base's code again for the control, and for each target that shares base's build. Return `builds` with
-        these in place.
+    def second_builds(self, builds: Sequence[Build], view: View, *, rebuild: bool = False) -> tuple[Build, ...]:
+        """Make a second build of base's code for the control, and for each target that shares base's build.
 
-        So comparisons of the same code contain what differs between builds, such as layout. A build that took longer
-        than a minute, or that fails this time, stays shared.
+        Return `builds` with these in place. So a comparison of the same code contains what differs between builds,
+        such as layout. A build stays shared if it took more than a minute, or if its second build fails.
         """
         made = {(build.side, build.kernel): build for build in builds}
         controls = {cell for cell, arms in self.arms.items() if any(arm.side == "control" for arm in arms)}
@@ -166,9 +165,9 @@ class Plan:
         jobs = []
         for job in self._jobs():
             base, own = made["base", job.package.name], made[job.id, job.package.name]
-            quick = base.failure is None and base.seconds <= _BUILT_AGAIN
+            quick = base.failure is None and base.seconds <= _MOST_SECONDS
             if quick and own.key == base.key and base.kernel in kernels:
-                jobs.append(dataclasses.replace(job, copy="control" if own is base else job.id))
+                jobs.append(dataclasses.replace(job, second="control" if own is base else job.id))
         gpu = self.device.kind == "cuda"
         again = build_packages(self.factory, jobs, view, gpu=gpu, rebuild=rebuild) if jobs else ()
         for build in again:

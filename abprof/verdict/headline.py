@@ -33,7 +33,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
     tested = self_comparisons(rows, controls)
     outside, inside = len(beyond_margin(run, cells, tested)), sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows) | {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
-    counts["controls_rebuilt"] = sum(rebuilt(run, cells[row.cell], row) for row in tested)
+    counts["controls_second_build"] = sum(two_builds(run, cells[row.cell], row) for row in tested)
     counts["tampered"] = sum(one.falsifies for one in run.touched)
     counts |= {"uncertified": 1} if run.uncertified else {}
     measured = any(row.pct is not None or row.verdict != "unclear" for row in rows)
@@ -68,7 +68,7 @@ def self_comparisons(rows: Rows, controls: Rows) -> list[Comparison]:
     return [row for row in (*controls, *known) if row.low_pct is not None]
 
 
-def rebuilt(run: Run, data: CellData, row: Comparison) -> bool:
+def two_builds(run: Run, data: CellData, row: Comparison) -> bool:
     """Whether the row's arms ran two builds, so that a comparison of the same code contains what differs in them."""
     builds = builds_of(run, data.cell, data.blocks)
     keys = {build.key for arm in (row.from_, row.to) if (build := builds.get(Arm.of(arm).side, builds.get("base")))}

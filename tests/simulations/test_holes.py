@@ -304,7 +304,7 @@ def test_a_second_build_is_known_again_by_a_rerun(tmp_path: Path) -> None:
     first = lab.abprof("main", "main")
     assert first.folder
     more = lab.command("rerun", str(first.folder), "--only", "w/*", "--repo", str(lab.repo.path))
-    assert more.run.header.counts["controls_rebuilt"] == 4
+    assert more.run.header.counts["controls_second_build"] == 4
     assert [build.key for build in more.run.builds] == [build.key for build in first.run.builds]
     assert max(block.epoch for block in read(more.folder)[1]) > 4
 
