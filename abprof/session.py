@@ -222,8 +222,11 @@ def build(
     """Build the packages, and write the run's header. Return the plan with every cell's arms, and the builds' seconds."""
     before = time.monotonic()
     builds = plan.build_kernels(place, record.view)
-    seconds = time.monotonic() - before
     plan = start(place, plan, builds, record, add)
+    builds = plan.second_builds(builds, record.view, rebuild=place.options.rebuild)
+    plan = plan.with_builds(builds)
+    record.start(plan.run)
+    seconds = time.monotonic() - before
     record.note(watch.built(builds, "while kernels were built"))
     about, fits = Estimate(plan.run).text(peers=not place.options.no_peers)
     if not (fits or record.blocks):

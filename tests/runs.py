@@ -233,7 +233,7 @@ def run(run_id: str = "20261120T021700Z-main-optimize_ffa", *, target: Side = TA
     cells, seen, judged = first[0] + last[0], first[1] + last[1], first[2] + last[2]
     counts: dict[str, int] = dict(Counter(comparison.verdict for comparison in judged))
     counts |= {"unclear": counts["unclear"] - 1, "unsupported": 1, "undecided": 1, "cells": len(cells)}
-    counts |= {"controls": 6, "controls_inside": 6, "controls_outside": 0}
+    counts |= {"controls": 6, "controls_inside": 6, "controls_outside": 0, "controls_second_build": 6}
     controls = tuple(
         Comparison(
             cell=cell.id,

@@ -93,6 +93,39 @@ def test_each_side_proves_its_own_commits_code(ordinary: Ordinary) -> None:
     assert not repo.git("status", "--porcelain")
 
 
+def test_the_same_commit_twice_loads_three_builds(tmp_path: Path) -> None:
+    """What a build bakes in, such as its path, differs between base, target and control; without build() too."""
+    baked = PACKAGE.replace('"-O2",', '"-O2", f"-DBAKED={os.urandom(8).hex()}",')
+    lazy = baked.replace("def build(*, verbose)", "def compile()").replace(
+        "    if _library is None:\n",
+        '    if _library is None:\n        (Path(os.environ["ABPROF_BUILD_DIR"]) / "tiny.so").exists() or compile()\n',
+    )
+    code = (
+        source(100) + "#define TEXT(x) #x\n#define TEXT_OF(x) TEXT(x)\nconst char *baked = TEXT_OF(BAKED) __FILE__;\n"
+    )
+    repo = tiny_repo(tmp_path / "repo")
+    files = {"kernels/tiny/__init__.py": baked, "kernels/tiny/tiny.c": code}
+    files |= {"kernels/lazy/__init__.py": lazy, "kernels/lazy/tiny.c": code}
+    repo.commit("baked", {**files, "workloads/lazy.py": WORKLOAD.replace('"tiny"', '"lazy"')})
+    done = abprof("main", "main", "--device", "cpu", "--budget", "1s", "--json", cwd=repo.path, home=tmp_path)
+    assert all(proof["ok"] for proof in done.run["proofs"]), done.run["proofs"]
+    assert set(done.verdicts()) == {CELL, "lazy/n=4096"}
+    for kernel in ("tiny", "lazy"):
+        builds = {build["side"]: build for build in done.run["builds"] if build["kernel"] == kernel}
+        loaded = {
+            proof["side"]: artefact
+            for proof in done.run["proofs"]
+            for artefact in proof["artefacts"]
+            if proof["kernel"] == kernel and artefact["kind"] == "object"
+        }
+        assert set(loaded) == set(builds) == {"base", "target", "control"}
+        assert len({artefact["sha256"] for artefact in loaded.values()}) == 3, kernel
+        for side, artefact in loaded.items():
+            assert artefact["path"].startswith(builds[side]["path"] + "/"), (kernel, side)
+            assert builds[side]["key"].removeprefix(builds["base"]["key"]) == {"base": ""}.get(side, f"-{side}")
+    assert done.run["header"]["counts"]["controls_second_build"] == done.run["header"]["counts"]["controls"]
+
+
 @pytest.mark.slow
 def test_a_binary_is_never_stale(tmp_path: Path) -> None:
     """A header's content changes and its time goes back: abprof compares content, so it finds the wrong factor."""

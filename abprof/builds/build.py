@@ -50,10 +50,15 @@ class Job:
     checkout: Checkout
     package: Package
     cells: tuple[Cell, ...]  # cells to call at build time: one cell per workload, or a cell of every distinct case
+    second: str = ""  # id of the worker that gets this second build of the same inputs
+
+    @property
+    def id(self) -> str:
+        return self.second or self.checkout.side.id
 
     @property
     def name(self) -> str:
-        return f"{self.checkout.side.id} {self.package.name}"
+        return f"{self.id} {self.package.name}"
 
 
 class _Published(Record, frozen=True):
@@ -106,7 +111,8 @@ def build_packages(
             pool.shutdown(cancel_futures=True)
     for made in builds:
         state = made.failure.reason if made.failure else ("cached" if made.cached else f"built in {made.seconds:.1f} s")
-        view.say(f"{made.side} {made.kernel}: {state}", style="red" if made.failure else "")
+        again = ", second build" if "-" in made.key else ""
+        view.say(f"{made.side} {made.kernel}{again}: {state}", style="red" if made.failure else "")
     return builds
 
 
@@ -122,7 +128,7 @@ def missing(tree: Path, package: Package) -> str:
 def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
     """Return the build of `job`, taken from the cache or made now."""
     side, tree = job.checkout.side.id, Path(job.checkout.path)
-    fresh = Build(side=side, kernel=job.package.name, key="")
+    fresh = Build(side=job.id, kernel=job.package.name, key="")
     if why := missing(tree, job.package):
         return msgspec.structs.replace(fresh, failure=Failure(status="missing", reason=why))
     names = keys.inputs(tree, job.package)
@@ -132,8 +138,8 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
     received = factory.worker_env(job.checkout, job.package, Path("{build}"))
     package = keys.of_side(job.package, side)
     parts = keys.made_of(package, content, chain, keys.counted(received, factory.named, chain.get("prefix", "")))
-    home = factory.cache / "builds" / keys.build_key(parts)
-    log = factory.logs / f"build-{side}-{job.package.name}.log"
+    home = factory.cache / "builds" / "-".join(filter(None, (keys.build_key(parts), job.second)))
+    log = factory.logs / f"build-{job.id}-{job.package.name}.log"
 
     def waits(holder: str) -> None:
         say(job.name, f"waiting for {holder}, which is making the same build")
@@ -143,7 +149,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
         if known and not rebuild and _unchanged(factory.cache, home / known.generation, known, names, content):
             kept = (home / known.generation / "build.log").read_bytes()
             log.write_bytes(b"[abprof: from the cache; this is the log of the cached build]\n" + kept)
-            return msgspec.structs.replace(known.build, side=side, cached=True, log=log.name)
+            return msgspec.structs.replace(known.build, side=job.id, cached=True, log=log.name)
         place = _new_generation(home)
         for name in names:
             (place / "src" / name).parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from abprof.builds import keys
-from abprof.records import Build, Checkout, Package, Touched
+from abprof.records import STANDING_IN, Build, Checkout, Package, Touched
 from abprof.system import paths
 from abprof.system.trees import tree_hash
 
@@ -92,7 +92,8 @@ class Watch:
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
         """Yield the copied source files in `build` that the build itself changed."""
         src = Path(build.path) / "src"
-        for name, digest in self._inputs.get((build.side, build.kernel), {}).items():
+        side = "base" if build.side in STANDING_IN else build.side
+        for name, digest in self._inputs.get((side, build.kernel), {}).items():
             self._decide.add(str(src / name))
             now = _content(src, name)
             if now != digest:

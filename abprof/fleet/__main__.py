@@ -68,11 +68,11 @@ def measure(shard: Shard, notify: Notify) -> float:
 
 def _measure(place: RunContext, plan: Plan, shard: Shard, notify: Notify, view: View) -> float:
     watch = plan.watched(place)
+    plan = dataclasses.replace(plan, arms=shard.arms, identical=frozenset(shard.identical))
     builds = _builds(place, plan, shard, view)
     machine = place.device.machine()
     head = msgspec.structs.replace(plan.run, builds=builds, machine=machine)
-    same = frozenset(shard.identical)
-    plan = dataclasses.replace(plan, run=head, arms=shard.arms, identical=same)
+    plan = dataclasses.replace(plan, run=head)
     # A GPU's lease has a name unique among machines; on every machine the processor's lease is called cpu.
     device = f"cpu@{machine.host}" if machine.kind == "cpu" and not shard.held else place.device.lease
     machine = msgspec.structs.replace(machine, ceilings=head.ceilings, builds=builds)
@@ -118,7 +118,7 @@ def _builds(place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Bu
     same = all(chains[side].versions == chain for side, chain in plan.factory.toolchain.items() if side in chains)
     if same and all(build.failure or Path(build.path, "src").is_dir() for build in mine):
         return mine
-    return plan.build_kernels(place, view)
+    return plan.second_builds(plan.build_kernels(place, view), view)
 
 
 def _failed(item: Item) -> bool:

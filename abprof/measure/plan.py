@@ -49,6 +49,7 @@ from abprof.system.console import View
 from abprof.system.trees import remove_tree
 
 _KEPT_AS_CONTROLS = 3  # cells of identical code, drawn at random, that are measured as controls
+_MOST_SECONDS = 60.0  # of a build; of a longer one no second build is made
 _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of the variables in run.json
 
 
@@ -131,7 +132,7 @@ class Plan:
         specs = []
         for id in ids:
             side = self.checkouts["base" if id in STANDING_IN else id]
-            made = self.build(side.side.id, kernel)
+            made = self.build(id, kernel) or self.build(side.side.id, kernel)
             if made is not None and made.failure is None:
                 specs.append(WorkerSpec(id, side, self.packages[kernel].of(side.side), made))
         return WorkerPool(self.factory, specs, epoch)
@@ -151,6 +152,35 @@ class Plan:
         if builds and len(reasons) == len(builds):
             raise _on_no_side(place, [made.kernel for made in builds], reasons[0])
         return builds
+
+    def second_builds(self, builds: Sequence[Build], view: View, *, rebuild: bool = False) -> tuple[Build, ...]:
+        """Make a second build of base's code for the control, and for each target that shares base's build.
+
+        Return `builds` with these in place. So a comparison of the same code contains what differs between builds,
+        such as layout. A build stays shared if it took more than a minute, or if its second build fails.
+        """
+        made = {(build.side, build.kernel): build for build in builds}
+        controls = {cell for cell, arms in self.arms.items() if any(arm.side == "control" for arm in arms)}
+        kernels = {cell.kernel for cell in self.cells if cell.id in controls | self.identical}
+        jobs = []
+        for job in self._jobs():
+            base, own = made["base", job.package.name], made[job.id, job.package.name]
+            quick = base.failure is None and base.seconds <= _MOST_SECONDS
+            if quick and own.key == base.key and base.kernel in kernels:
+                jobs.append(dataclasses.replace(job, second="control" if own is base else job.id))
+        gpu = self.device.kind == "cuda"
+        again = build_packages(self.factory, jobs, view, gpu=gpu, rebuild=rebuild) if jobs else ()
+        for build in again:
+            same = build.key.startswith(made["base", build.kernel].key)  # not if a build changed its side's files
+            if same and not build.failure:
+                made[build.side, build.kernel] = build
+        return tuple(made.values())
+
+    def with_builds(self, builds: Sequence[Build]) -> Plan:
+        """Return the plan with `builds` in place of all earlier builds of these packages."""
+        kernels = {build.kernel for build in builds}
+        others = [build for build in self.run.builds if build.kernel not in kernels]
+        return dataclasses.replace(self, run=msgspec.structs.replace(self.run, builds=(*others, *builds)))
 
     def _jobs(self) -> list[Job]:
         cells = {name: tuple(c for c in self.cells if c.kernel == name and not c.skip) for name in self.packages}
@@ -416,7 +446,7 @@ def _same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build,
     before = {(build.side, build.kernel): build for build in run.builds}
     for build in builds:
         old = before.get((build.side, build.kernel))
-        if old is not None and old.key != build.key:
+        if old is not None and old.key.partition("-")[0] != build.key:
             differing = ", ".join(differences(cache, old.key, build.key))
             why = f"other than then: {differing}" if differing else "sources, toolchain or environment differ"
             what = f"the build of {build.kernel} is not the run's ({why})"

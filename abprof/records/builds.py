@@ -21,9 +21,9 @@ class Failure(Record, frozen=True, kw_only=True):
 class Build(Record, frozen=True, kw_only=True):
     """The build of one kernel package on one side, made in this run or taken from the cache."""
 
-    side: str
+    side: str  # a side's id, or `control`
     kernel: str
-    key: str
+    key: str  # hash of what the build depends on; `-SIDE` follows in a second build of the same inputs
     path: str = ""  # build folder; "" when the build failed
     cached: bool = False
     seconds: float = 0.0  # of the build process; if `cached`, in the run that built

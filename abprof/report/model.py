@@ -183,6 +183,7 @@ def _trusted(run: Run) -> str:
     noisy = tested - inside - outside
     for count, what in ((outside or (inside and noisy and "none"), "beyond"), (noisy, "too noisy to tell")):
         sentence += f", {count} {what}" if count else ""
+    sentence += f" ({counted.get('controls_second_build') or 'none'} with a second build)" if tested else ""
     if run.header and not run.header.trusted:
         return f"not trusted: {sentence or 'a control failed'}; any cell may be off by as much"
     if len(run.sides) < 2:

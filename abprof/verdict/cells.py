@@ -20,6 +20,7 @@ from abprof.records import (
     SUSTAINED,
     Arm,
     Block,
+    Build,
     Cell,
     CheckResult,
     Outcome,
@@ -364,6 +365,13 @@ def same_code(run: Run) -> bool:
     return len(run.sides) > 1 and len({side.tree for side in run.sides}) == 1
 
 
+def builds_of(run: Run, cell: Cell, blocks: Sequence[Block]) -> dict[str, Build]:
+    """Return side -> build that measured the cell, with the control's under "control" if it had one of its own."""
+    machine = run.machines.get(next(filter(None, (block.device for block in blocks)), ""))
+    builds = (machine.builds if machine else ()) or run.builds
+    return {build.side: build for build in builds if build.kernel == cell.kernel}
+
+
 def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
     """Return the ids of this cell's arms in the run's order. The control is included only if it was measured."""
     workload = next((load for load in run.workloads if load.name == cell.workload), None)
@@ -393,11 +401,9 @@ def _state(
             reason = proof.reason or "code from outside its own tree was loaded"
             return ArmState("crash", reason, proof_broken=True)
     if not (peer and tried):
-        machine = run.machines.get(next(filter(None, (block.device for block in blocks)), ""))
-        for build in (machine.builds if machine else ()) or run.builds:
-            own = build.side == ("base" if side == "control" else side) and build.kernel == cell.kernel
-            if own and build.failure is not None:
-                return ArmState(build.failure.status, build.failure.reason, build.failure.log or build.log)
+        build = builds_of(run, cell, blocks).get("base" if side == "control" else side)
+        if build is not None and build.failure is not None:
+            return ArmState(build.failure.status, build.failure.reason, build.failure.log or build.log)
     if not tried:
         turned = any(arm in block.arms and block.rounds for block in blocks)
         return ArmState("ok", "" if turned else "not measured", seen=turned)

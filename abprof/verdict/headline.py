@@ -13,7 +13,7 @@ from abprof.records import LOOKS, Advice, Arm, Block, Comparison, Header, Run
 from abprof.records.errors import Exit
 from abprof.records.quantities import plural, signed
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import ArmState, CellData, same_code
+from abprof.verdict.cells import ArmState, CellData, builds_of, same_code
 
 MOST_UNDECIDED = 0.10  # larger shares of undecided rows mean exit code 4
 WITHHELD = frozenset({"clock", "power", "timer"})  # reasons: another reading contradicts the verdict
@@ -33,6 +33,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
     tested = self_comparisons(rows, controls)
     outside, inside = len(beyond_margin(run, cells, tested)), sum(inside_margin(run, row) for row in tested)
     counts = count(run, rows) | {"controls": len(tested), "controls_outside": outside, "controls_inside": inside}
+    counts["controls_second_build"] = sum(two_builds(run, cells[row.cell], row) for row in tested)
     counts["tampered"] = sum(one.falsifies for one in run.touched)
     counts |= {"uncertified": 1} if run.uncertified else {}
     measured = any(row.pct is not None or row.verdict != "unclear" for row in rows)
@@ -65,6 +66,13 @@ def self_comparisons(rows: Rows, controls: Rows) -> list[Comparison]:
     """Return the comparisons of code with itself that have an interval: controls, and rows of identical code."""
     known = [row for row in rows if "identical_code" in row.reasons]
     return [row for row in (*controls, *known) if row.low_pct is not None]
+
+
+def two_builds(run: Run, data: CellData, row: Comparison) -> bool:
+    """Whether the row's arms ran two builds, so that a comparison of the same code contains what differs in them."""
+    builds = builds_of(run, data.cell, data.blocks)
+    keys = {build.key for arm in (row.from_, row.to) if (build := builds.get(Arm.of(arm).side, builds.get("base")))}
+    return len(keys) > 1
 
 
 def inside_margin(run: Run, row: Comparison) -> bool:
@@ -246,7 +254,7 @@ def _rest(counts: Counts) -> str:
 _WARNINGS = {
     "untrusted": (
         "{controls}: two copies of the same code differ beyond the margin, by up to {worst:.2f} %",
-        "something on this machine favours one worker; find the cause before you trust any verdict of this run",
+        "something favours one worker or build (layout, autotuning); find the cause before you trust any verdict of this run",
     ),
     "uncertified": (
         "{n} slower, but exit code 4 in place of 1: {why}",

@@ -91,6 +91,7 @@ def test_devices_of_two_models_are_two_machines(tmp_path: Path) -> None:
     for lease in machines:
         controls = [one for one in result.run.controls if homes_of[one.cell] == lease]
         assert len(controls) >= 2, lease
+    assert result.run.header.counts["controls_second_build"] == result.run.header.counts["controls"], "on both machines"
 
 
 def test_each_shard_has_logs_of_its_own(spread: tuple[Lab, Result]) -> None:

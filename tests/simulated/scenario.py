@@ -158,6 +158,7 @@ class Scenario:
     has_build: bool = True
     build_seconds: float = 0.0
     build_log: str = ""
+    layout: float = 0.0  # the layout of every second build, drawn at random, makes its calls longer by this share
     clock_ns: int | None = None
     ceilings: list[float] | None = None  # TFLOP/s and GB/s
     packages: dict[str, str] = field(default_factory=dict)

@@ -262,7 +262,17 @@ class Worker:
 
     def factor(self, cell: str) -> float:
         factors: dict[str, float] = self.own().get("factors", {})
-        return math.prod(value for glob, value in factors.items() if fnmatch(cell, glob))
+        return math.prod(value for glob, value in factors.items() if fnmatch(cell, glob)) * self.layout()
+
+    def layout(self) -> float:
+        """The factor by which this build's layout makes calls longer: drawn by its files and the folder's name without the
+        key, which differs between machines."""
+        mount = self.start_.mount
+        if not (mount and self.scenario.layout):
+            return 1.0
+        name = Path(mount.build_dir).parents[1].name.partition("-")[2]
+        drawn = self.scenario.uniform("layout", name, *(item.sha256 for item in _artefacts(mount)))
+        return 1.0 + self.scenario.layout * (drawn < 0.5)
 
     def _find(self, name: str) -> Workload:
         if name not in self.scenario.workloads:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import random
+import shutil
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -12,9 +17,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from abprof.records import REPORTED, Block, Comparison, Outcome, Turn
+from abprof.records import REPORTED, Block, Comparison, Outcome, Run, Turn
+from abprof.store import read
 from abprof.verdict import decide, judge, stats
 from tests.blocks import block, epochs, head
+from tests.simulated.lab import Lab, Result
+from tests.simulated.planted import load, times
+from tests.simulated.scenario import Scenario
 from tests.simulations.protocol import MOST, to_verdict
 from tests.simulations.test_error_rates import upper
 from tests.test_verdict import only
@@ -201,6 +210,104 @@ def test_a_control_that_differs_still_distrusts_the_run() -> None:
     ]
     judged = judge(head(10, control=True), blocks)
     assert (judged.header.trusted, judged.header.exit_code) == (False, 4)
+
+
+# ---------------------------------------------------------------- builds whose layout costs time
+
+
+def laid_out(chance: np.random.Generator, *, second_build: bool) -> Run:
+    """Four unchanged cells. Each build's layout costs 1 % or nothing; without `second_build` the control has base's."""
+    layout = {arm: 1 + 0.01 * chance.integers(2) for arm in ("base", "target", "control")}
+    if not second_build:
+        layout["control"] = layout["base"]
+    blocks = [
+        block(
+            epoch,
+            {arm: factor * math.exp(chance.normal(0, 0.0003)) for arm, factor in layout.items()},
+            cell=f"dense/n={n}",
+            rounds=1,
+        )
+        for n in range(4)
+        for epoch in range(1, 5)
+    ]
+    return judge(head(4, control=True, settings={"threshold": 0.5}), blocks)
+
+
+def test_a_control_with_a_second_build_sees_what_layout_does() -> None:
+    """Half of the runs call unchanged code changed. The controls notice half of these, or none if they share base's build."""
+    chance, runs = np.random.default_rng(12), 60
+    trusted = {}
+    for second_build in (False, True):
+        judged = [laid_out(chance, second_build=second_build) for _ in range(runs)]
+        wrong = [run for run in judged if {"slower", "faster"} & {row.verdict for row in run.comparisons}]
+        assert abs(len(wrong) - runs / 2) <= upper(0.5, runs) - runs / 2
+        trusted[second_build] = sum(run.header.trusted for run in wrong) / len(wrong)
+    assert trusted[False] == 1.0
+    assert abs(trusted[True] - 0.5) < 0.3
+
+
+LAYOUT = Scenario(workloads={"w": load(["a", "b"])}, times=times(), layout=0.01)
+
+
+def with_layout(lab: Lab, *, base: bool, control: bool, target: bool) -> None:
+    """Draw layouts until the three builds of main's code cost 1 % more as stated."""
+    code = hashlib.sha256((lab.repo.path / "kernels/k/__init__.py").read_bytes()).hexdigest()
+    for seed in range(100):
+        drawn = replace(LAYOUT, seed=seed)
+        slow = [drawn.uniform("layout", name, code) < 0.5 for name in ("", "control", "target")]
+        if slow == [base, control, target]:
+            lab.set(drawn)
+            return
+    raise AssertionError("no seed draws these layouts")
+
+
+def make_long(lab: Lab) -> None:
+    """Let the kept builds have taken more than a minute, and forget the second builds."""
+    for published in (lab.cache / "builds").glob("*/published.json"):
+        if "-" in published.parent.name:
+            shutil.rmtree(published.parent)
+        else:
+            kept = json.loads(published.read_text())
+            kept["build"]["seconds"] = 61.0
+            published.write_text(json.dumps(kept))
+
+
+def trust(result: Result) -> str:
+    return next(line for line in result.out.splitlines() if "rusted: " in line)
+
+
+def test_the_same_commit_twice_has_two_builds_and_the_trust_panel_says_so(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LAYOUT)
+    with_layout(lab, base=False, control=False, target=True)
+    result = lab.abprof("main", "main")
+    assert [row.pct for row in result.run.comparisons] == [pytest.approx(1.0, abs=0.01)] * 2
+    assert (result.code, result.run.header.trusted) == (4, False)
+    assert trust(result).startswith("Not trusted: 2 of 4 controls within 0.5 %, 2 beyond (4 with a second build)")
+    assert {build.side: build.key[20:] for build in result.run.builds} == {
+        "base": "",
+        "target": "-target",
+        "control": "-control",
+    }
+    with_layout(lab, base=False, control=True, target=False)
+    again = lab.abprof("main", "main")
+    assert all(build.cached for build in again.run.builds)
+    assert trust(again).startswith("Not trusted: 2 of 4 controls within 0.5 %, 2 beyond (4 with a second build)")
+    make_long(lab)
+    blind = lab.abprof("main", "main")
+    assert (blind.code, {row.verdict for row in blind.run.comparisons}) == (0, {"same"})
+    assert trust(blind).startswith("Trusted: 4 of 4 controls within 0.5 % (none with a second build)")
+    assert len({build.key for build in blind.run.builds}) == 1
+
+
+def test_a_second_build_is_known_again_by_a_rerun(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, LAYOUT)
+    with_layout(lab, base=False, control=False, target=False)
+    first = lab.abprof("main", "main")
+    assert first.folder
+    more = lab.command("rerun", str(first.folder), "--only", "w/*", "--repo", str(lab.repo.path))
+    assert more.run.header.counts["controls_second_build"] == 4
+    assert [build.key for build in more.run.builds] == [build.key for build in first.run.builds]
+    assert max(block.epoch for block in read(more.folder)[1]) > 4
 
 
 # ---------------------------------------------------------------- epochs that depend on each other
