@@ -48,7 +48,7 @@ def selfcheck(**values: Any) -> int:
     from abprof.extras import selfcheck as check
 
     quick = values["quick"]
-    own = {**values, "quick": False, "preset": values["preset"] or ("quick" if quick else "default")}
+    own = {**values, "quick": False, "preset": values["preset"] or ("quick" if quick else "default"), "regime": "burst"}
     few = own["preset"] in {"ci", "quick"}
     own |= {"epochs": values["epochs"] or (4 if few else 8), "budget": values["budget"] or 300.0, "peers": False}
     found, folder = check.run(options_from([], own), view_of(values))

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 from abprof.measure import turns
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
+from abprof.measure.followup import slices
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import LOOKS, Cell, Item, Kernel, Proof
+from abprof.records import LOOKS, Block, Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
 
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
@@ -127,8 +128,11 @@ def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
 
 def _package(
     plan: Plan, known: _Known, epoch: int, cells: list[Cell], share: float
-) -> Iterator[CellResult | Proof | Kernel]:
-    """Measure the cells of one package in one epoch. Leaves out arms that gave no answer in two epochs."""
+) -> Iterator[CellResult | Block | Proof | Kernel]:
+    """Measure the cells of one package in one epoch; with --regime sustained, slices without pauses too.
+
+    Leaves out arms that gave no answer in two epochs.
+    """
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
     began = time.monotonic()
@@ -160,6 +164,10 @@ def _package(
             known.calls.setdefault(cell.id, result.calls)
             if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
                 known.checked.add(cell.id)
+            if task.options.regime == "sustained" and not (task.options.quick or result.block.alone):
+                ran = [arm for arm in task.arms if result.block.outcomes[arm.id].status == "ok"]
+                if len(ran) > 1:
+                    yield slices(plan, pool, cell, ran, epoch)
             yield result
         yield from pool.proofs()
         yield from pool.kernels()

@@ -26,12 +26,14 @@ from abprof.records import (
     Proof,
     Run,
     Status,
+    power_bound,
 )
 from abprof.records.quantities import plural
 from abprof.verdict import stats
 
 Array = NDArray[np.float64]
 TIME, HOST_TIME, CLOCK, WAIT = range(4)  # indexes of an arm's rows in Rounds.arms
+_RULED = {REPORTED, SUSTAINED}  # metrics of blocks whose rule says how they were timed
 _FASTEST_CLOCK = 1e6  # MHz: readings above are errors
 _QUIETER = 0.8  # rescaled rounds are judged if their scatter is below this share of the scatter of rounds as measured
 _FEWEST_RATIOS = 6  # ratios at the first look, with two rounds an epoch and one round rejected
@@ -71,7 +73,7 @@ def kept_rounds(block: Block) -> Rounds:
     numbers[arms.astype(int), :, at_round] = np.stack([value, wall, clock, wait], axis=1)
     return Rounds(
         epoch=block.epoch,
-        protocol=block.rule if block.metric == REPORTED else f"{block.timer}, {plural(block.calls, 'call')} a turn",
+        protocol=block.rule if block.metric in _RULED else f"{block.timer}, {plural(block.calls, 'call')} a turn",
         outcomes=block.outcomes,
         arms={arm: own for arm, own in zip(block.arms, numbers, strict=True) if not np.isnan(own[TIME]).all()},
     )
@@ -137,7 +139,7 @@ def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
 
 
 T = TypeVar("T")
-Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "sustained"]
+Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "other"]
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
 # Worst first, for arms whose epochs disagree. `wrong` is the worst: of these statuses only `wrong` comes with a speed.
 SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
@@ -179,7 +181,11 @@ class CellData:
     attempts: int  # number of epochs that tried this cell
     metric: str  # the judged metric: gpu_span, wall, reported, ...
     blocks: tuple[Block, ...]
-    sustained: tuple[Block, ...] = ()  # blocks of slices: one-second stretches of calls without pauses
+    timed: tuple[
+        Block, ...
+    ]  # blocks whose times are judged: `blocks`, or with --regime sustained slices without pauses
+    other: tuple[Block, ...]  # blocks of the other regime: slices, or turns
+    lacks: str  # why only one regime is known, if both should be: a reason code
     _memo: dict[object, Any] = field(default_factory=dict)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
@@ -205,7 +211,7 @@ class CellData:
     @cached_property
     def read(self) -> tuple[Rounds, ...]:
         """Return the rounds with times as measured. Raises ValueError for an impossible time."""
-        return tuple(map(kept_rounds, self.blocks))
+        return tuple(map(kept_rounds, self.timed))
 
     @cached_property
     def judged(self) -> tuple[Rounds, ...]:
@@ -213,8 +219,8 @@ class CellData:
         return at_one_clock(self.read) or self.read
 
     @cached_property
-    def _sustained(self) -> tuple[Rounds, ...]:
-        return tuple(map(kept_rounds, self.sustained))
+    def other_rounds(self) -> tuple[Rounds, ...]:
+        return tuple(map(kept_rounds, self.other))
 
     @property
     def at_one_clock(self) -> bool:
@@ -224,12 +230,12 @@ class CellData:
         """Return an array for each epoch in which all `arms` ran, with a row per arm and a column per round.
 
         `of` selects the values: `judged` (times that verdicts use), `read` (times as measured), `wall` (times by the
-        host's clock), `clock` (the device's clock rate), `cycles` (time x clock rate), `sustained` (times of calls
-        without pauses) or `waits` (two rows per arm: times as measured, and times by the parent process's clock).
+        host's clock), `clock` (the device's clock rate), `cycles` (time x clock rate), `other` (times in the other
+        regime, without pauses or with) or `waits` (two rows per arm: times as measured, and by the parent's clock).
         """
         if not all(map(self.shows_times, arms)):
             return []
-        blocks = {"judged": self.judged, "sustained": self._sustained}.get(of, self.read)
+        blocks = {"judged": self.judged, "other": self.other_rounds}.get(of, self.read)
         usable = RUNS | {"wrong"} if self.allow_wrong else RUNS
         found: dict[int, list[Array]] = {}
         for block in blocks:
@@ -347,15 +353,24 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
         if len(found) > 1:
             raise ValueError(f"{cell.id}: its rounds mix {what} {' and '.join(sorted(found))}")
     judge = next((load.judge for load in run.workloads if load.name == cell.workload), run.options.judge)
+    quick, regime = bool(tried) and not fresh, run.options.regime
+    sustained = [block for block in every if block.metric == SUSTAINED]
+    slices = tuple(block for block in sustained if block.rounds)
+    by_slices = regime == "sustained" and bool(slices)
+    failed = regime == "sustained" or len(sustained) > len(slices) or any(block.alone for block in kept)
+    wanted = regime == "sustained" or (regime == "auto" and power_bound(kept))
+    both = by_slices or quick or run.status == "interrupted" or not wanted
     return CellData(
         cell=cell,
         states={arm: _state(run, cell, arm, kept, broken, checked=checked) for arm in _cell_arms(run, cell, kept)},
-        quick=bool(tried) and not fresh,
+        quick=quick,
         allow_wrong=run.options.allow_wrong,
         attempts=len({block.epoch for block in kept}),
-        metric=next(iter(metrics), JUDGED_METRIC[judge]),
+        metric=SUSTAINED if by_slices else next(iter(metrics), JUDGED_METRIC[judge]),
         blocks=kept,
-        sustained=tuple(block for block in every if block.metric == SUSTAINED and block.rounds),
+        timed=slices if by_slices else kept,
+        other=kept if by_slices else slices,
+        lacks="" if both else "burst_alone" if failed else "no_time",
     )
 
 
