@@ -164,8 +164,8 @@ def test_a_cpu_has_no_sustained_mode(tmp_path: Path) -> None:
 def test_a_spent_budget_drops_the_second_regime_and_the_row_says_so(new_lab: NewLab) -> None:
     result = capped(new_lab(POWER)).abprof("main", "fast", "--budget", "0.01s")
     row = result.row("w/case=agrees")
-    assert ("no_time" in row.reasons, row.sustained_pct, slices(result)) == (True, None, {})
-    assert "no budget was left to time it without pauses" in result.out
+    assert ("burst_alone" in row.reasons, row.sustained_pct, slices(result)) == (True, None, {})
+    assert "no budget or memory was left for calls without pauses" in result.out
 
 
 def test_slices_take_five_seconds_a_cell_at_most(new_lab: NewLab) -> None:
@@ -175,7 +175,7 @@ def test_slices_take_five_seconds_a_cell_at_most(new_lab: NewLab) -> None:
     result = capped(new_lab(scenario)).abprof("main", "fast")
     assert slices(result) == {"w/case=a": 1}
     row = result.row("w/case=a")
-    assert (row.verdict, row.reasons, row.sustained_pct) == ("slower", ("no_time",), None)
+    assert (row.verdict, row.reasons, row.sustained_pct) == ("slower", ("burst_alone",), None)
 
 
 # ---------------------------------------------------------------- which readings contradict a verdict

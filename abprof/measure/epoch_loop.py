@@ -129,10 +129,7 @@ def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
 def _package(
     plan: Plan, known: _Known, epoch: int, cells: list[Cell], share: float
 ) -> Iterator[CellResult | Block | Proof | Kernel]:
-    """Measure the cells of one package in one epoch; with --regime sustained, slices without pauses too.
-
-    Leaves out arms that gave no answer in two epochs.
-    """
+    """Measure a package's cells in one epoch, with --regime sustained also slices. Leaves out arms that hung in two epochs."""
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
     began = time.monotonic()
@@ -164,10 +161,9 @@ def _package(
             known.calls.setdefault(cell.id, result.calls)
             if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
                 known.checked.add(cell.id)
-            if task.options.regime == "sustained" and not (task.options.quick or result.block.alone):
-                ran = [arm for arm in task.arms if result.block.outcomes[arm.id].status == "ok"]
-                if len(ran) > 1:
-                    yield slices(plan, pool, cell, ran, epoch)
+            ran = [arm for arm in task.arms if result.block.outcomes[arm.id].status == "ok" and not result.block.alone]
+            if ran and task.options.regime == "sustained" and not task.options.quick:
+                yield slices(plan, pool, cell, ran, epoch)
             yield result
         yield from pool.proofs()
         yield from pool.kernels()

@@ -2,8 +2,8 @@
 
 A slice is a tenth of a second of calls of one arm without pauses; its first third is not timed, so that the clock can
 settle. Arms that take turns call by call share the clock and the power, so a change that costs power slows all; in
-slices it slows only its own arm. Slices of the same code vary between fresh processes (by 0.15 to 0.4 % for 0.1 s on an
-H200, by 0.15 to 0.6 % for half a second), so more epochs of short slices say more than few epochs of long ones.
+slices it slows only its own arm. Slices of the same code vary between fresh processes, short ones no more than long
+ones (docs/MEASUREMENT.md), so the time goes into epochs.
 
 The profiled pass (launches, times of phases) has processes of its own: profilers take seconds to start, and after
 torch's profiler CUPTI reports wrong times in the same process.
@@ -65,8 +65,7 @@ def _sustained(plan: Plan, before: Sequence[Block], first: int, end: float) -> I
         todo = {cell: arms for cell, (arms, count) in due.items() if count > epoch - first}
         workers = dict.fromkeys(arm.worker for arms in todo.values() for arm in arms)
         for pool, cell in _cells(plan, todo, list(workers), epoch):
-            arms = [arm for arm in todo[cell.id] if arm.worker in pool.start_order]
-            if len(arms) > 1:
+            if arms := [arm for arm in todo[cell.id] if arm.worker in pool.start_order]:
                 yield slices(plan, pool, cell, arms, epoch)
 
 
@@ -148,7 +147,7 @@ def slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
         epoch=epoch,
         cell=cell.id,
         metric=SUSTAINED,
-        timer=turns.TIMER[device.kind],
+        timer=f"{turns.TIMER[device.kind]} without pauses",
         calls=calls,
         rule=_RULE,
         arms=tuple(arm.id for arm in arms),
@@ -185,7 +184,5 @@ def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch
         waited = time.perf_counter_ns() - asked if plan.device.kind != "simulated" else 0
         if not 0 < read.value <= LONGEST_CALL:
             raise WorkerFault("crash", "the timer read what no call takes")
-        start, end = read.start - origin, read.end - origin
-        taken.append(Turn(index, start, end, read.value, read.wall, waited=waited))
-    del taken[0]
-    return calls, (tuple(taken[: len(arms)]), tuple(taken[len(arms) :]))
+        taken.append(Turn(index, read.start - origin, read.end - origin, read.value, read.wall, waited=waited))
+    return calls, (tuple(taken[1 : len(arms) + 1]), tuple(taken[len(arms) + 1 :]))

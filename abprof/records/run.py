@@ -132,8 +132,6 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     sustained_low_pct: float | None = None
     sustained_high_pct: float | None = None
     burst_pct: float | None = None  # change of time with pauses, if `metric` is gpu_sustained
-    burst_low_pct: float | None = None
-    burst_high_pct: float | None = None
     certifiable_pct: float | None = None  # if `unclear`: the smallest margin within which the sides are equal
     needed_epochs: int | None = None  # if `unclear`: epochs to a verdict, if mean and scatter do not change
     needed_seconds: float | None = None  # seconds to measure the epochs that are still needed

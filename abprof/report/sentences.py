@@ -37,8 +37,7 @@ _REASONS = {
     "one_clock": "at one clock",
     "clock": "the device clock differed between the sides; at one clock the result is another",
     "power": "without pauses, at the power limit, the result is another",
-    "no_time": "at the power limit; no budget was left to time it without pauses",
-    "burst_alone": "by burst alone: slices without pauses failed, or do not fit into memory",
+    "burst_alone": "by burst alone: no budget or memory was left for calls without pauses, or they failed",
     "tail": "more of its calls are slow, though the median is not",
     "timer": "the clock outside the process contradicts the timer inside",
     "budget": "the time budget ended first",
@@ -123,13 +122,12 @@ def _qualifier(row: Comparison) -> str:
 
 def _regimes(row: Comparison) -> str:
     """Return which regime gives the verdict, and the change in the other; "" if only one was measured."""
-    by, other, pct, low, high = "sustained", "burst", row.burst_pct, row.burst_low_pct, row.burst_high_pct
-    if row.metric != SUSTAINED:
-        by, other, pct = "burst", "sustained", row.sustained_pct
-        low, high = row.sustained_low_pct, row.sustained_high_pct
+    pct, low, high = row.sustained_pct, row.sustained_low_pct, row.sustained_high_pct
+    if row.metric == SUSTAINED:
+        return "verdict by sustained" + ("" if row.burst_pct is None else f"; burst {signed(row.burst_pct)}")
     if pct is None or low is None or high is None:
         return ""
-    return f"verdict by {by}; {other} {signed(pct)} (95 % interval: {interval(low, high)})"
+    return f"verdict by burst; sustained {signed(pct)} (95 % interval: {interval(low, high)})"
 
 
 def note(row: Comparison | None) -> str:

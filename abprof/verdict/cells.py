@@ -33,7 +33,6 @@ from abprof.verdict import stats
 
 Array = NDArray[np.float64]
 TIME, HOST_TIME, CLOCK, WAIT = range(4)  # indexes of an arm's rows in Rounds.arms
-_RULED = {REPORTED, SUSTAINED}  # metrics of blocks whose rule says how they were timed
 _FASTEST_CLOCK = 1e6  # MHz: readings above are errors
 _QUIETER = 0.8  # rescaled rounds are judged if their scatter is below this share of the scatter of rounds as measured
 _FEWEST_RATIOS = 6  # ratios at the first look, with two rounds an epoch and one round rejected
@@ -73,7 +72,7 @@ def kept_rounds(block: Block) -> Rounds:
     numbers[arms.astype(int), :, at_round] = np.stack([value, wall, clock, wait], axis=1)
     return Rounds(
         epoch=block.epoch,
-        protocol=block.rule if block.metric in _RULED else f"{block.timer}, {plural(block.calls, 'call')} a turn",
+        protocol=block.rule if block.metric == REPORTED else f"{block.timer}, {plural(block.calls, 'call')} a turn",
         outcomes=block.outcomes,
         arms={arm: own for arm, own in zip(block.arms, numbers, strict=True) if not np.isnan(own[TIME]).all()},
     )
@@ -181,11 +180,9 @@ class CellData:
     attempts: int  # number of epochs that tried this cell
     metric: str  # the judged metric: gpu_span, wall, reported, ...
     blocks: tuple[Block, ...]
-    timed: tuple[
-        Block, ...
-    ]  # blocks whose times are judged: `blocks`, or with --regime sustained slices without pauses
+    timed: tuple[Block, ...]  # blocks whose times are judged: `blocks`, or slices (--regime sustained)
     other: tuple[Block, ...]  # blocks of the other regime: slices, or turns
-    lacks: str  # why only one regime is known, if both should be: a reason code
+    both: bool  # whether both regimes should be known
     _memo: dict[object, Any] = field(default_factory=dict)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
@@ -354,12 +351,9 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
             raise ValueError(f"{cell.id}: its rounds mix {what} {' and '.join(sorted(found))}")
     judge = next((load.judge for load in run.workloads if load.name == cell.workload), run.options.judge)
     quick, regime = bool(tried) and not fresh, run.options.regime
-    sustained = [block for block in every if block.metric == SUSTAINED]
-    slices = tuple(block for block in sustained if block.rounds)
+    slices = tuple(block for block in every if block.metric == SUSTAINED and block.rounds)
     by_slices = regime == "sustained" and bool(slices)
-    failed = regime == "sustained" or len(sustained) > len(slices) or any(block.alone for block in kept)
-    wanted = regime == "sustained" or (regime == "auto" and power_bound(kept))
-    both = by_slices or quick or run.status == "interrupted" or not wanted
+    both = regime == "sustained" or (regime == "auto" and power_bound(kept))
     return CellData(
         cell=cell,
         states={arm: _state(run, cell, arm, kept, broken, checked=checked) for arm in _cell_arms(run, cell, kept)},
@@ -370,7 +364,7 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
         blocks=kept,
         timed=slices if by_slices else kept,
         other=kept if by_slices else slices,
-        lacks="" if both else "burst_alone" if failed else "no_time",
+        both=both and not quick and run.status != "interrupted",
     )
 
 

@@ -271,7 +271,7 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
     threshold, rounding = run.options.threshold_of(data.cell.id), data.rounding(before, after)
     interval, wide = (stats.repeated_interval(values, alpha, rounding) for alpha in (0.05, 0.10))
     other = _other(data, pair)
-    slices, burst = (interval, other) if data.metric == SUSTAINED else (other, None)
+    slices = interval if data.metric == SUSTAINED else other
     used = values[: interval.epochs] if interval else values
     identical = role == "target" and "identical" in {data.state(before).status, data.state(after).status}
     settled = _without_times(data, pair)
@@ -282,8 +282,8 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         reasons = ("identical_code", *reasons)
     if settled is None and data.at_one_clock:
         reasons = (*reasons, "one_clock")
-    if settled is None and values and data.lacks and not other and role != "control":
-        reasons = (*reasons, data.lacks)
+    if settled is None and values and data.both and not other and data.metric != SUSTAINED and role != "control":
+        reasons = (*reasons, "burst_alone")
     tail = data.tail(before, after, threshold) if settled is None and verdict in {"same", "slight"} else None
     if tail is not None:
         reasons = (*reasons, "tail")
@@ -320,9 +320,7 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         sustained_pct=percent(slices.theta) if slices else None,
         sustained_low_pct=percent(slices.low) if slices else None,
         sustained_high_pct=percent(slices.high) if slices else None,
-        burst_pct=percent(burst.theta) if burst else None,
-        burst_low_pct=percent(burst.low) if burst else None,
-        burst_high_pct=percent(burst.high) if burst else None,
+        burst_pct=percent(other.theta) if other and slices is not other else None,
     )
 
 
@@ -382,8 +380,8 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
 
 
 def _outside(verdict: Verdict, slices: stats.Interval, theta: float, threshold: float, margin: float) -> bool:
-    """Whether `slices`, the interval of calls without pauses, lies wholly outside the changes that the verdict states.
-    `theta`: the change on which the verdict rests; its sign is that of `slight`."""
+    """Whether the interval of `slices` lies wholly outside the changes that the verdict states. `theta`: the change by
+    turns, which has the sign that `slight` states."""
     low, high = stats.band(threshold)
     stated = {"slower": (high, math.inf), "faster": (-math.inf, low), "same": stats.band(margin)}
     least, most = stated.get(verdict, (0.0, high) if theta > 0 else (low, 0.0))
@@ -461,14 +459,10 @@ def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str,
             value, low, high = stats.own_time(medians)
             found[name] = Metric(value=value, unit="ns", low=low, high=high, better="lower", protocol=protocol)
 
-    cell = data.cell
-    own, beside = (
-        "; ".join(dict.fromkeys(each.protocol for each in rounds if arm in each.arms))
-        for rounds in (data.judged, data.other_rounds)
-    )
-    add_time(data.metric, data.epoch_medians(arm), own)
-    if data.other:
-        add_time(data.other[0].metric, data.epoch_medians(arm, "other"), beside)
+    cell, own = data.cell, dict.fromkeys(each.protocol for each in data.judged if arm in each.arms)
+    add_time(data.metric, data.epoch_medians(arm), "; ".join(own))
+    for block in data.other[:1]:
+        add_time(block.metric, data.epoch_medians(arm, "other"), block.timer)
     if data.metric != "wall":
         add_time("wall", data.epoch_medians(arm, "wall"), "the host's clock, from an idle device to an idle device")
     # FLOP / ns / 1000 is TFLOP/s; bytes / ns is GB/s.
