@@ -250,7 +250,7 @@ def measure_epochs(
 
 def measure_follow_up(place: RunContext, plan: Plan, record: Record, add: Callable[[Item], None], end: float) -> None:
     """Time cells at the power limit without pauses, then profile each cell once, until the budget ends."""
-    if due := plan.slices_due(record.blocks):
+    if time.monotonic() < end and (due := plan.slices_due(record.blocks)):
         for row in record.judged("running").comparisons:
             if row.cell in due and row.pct is not None:
                 which, found = f"{row.cell}  {row.from_} -> {row.to}", f"{row.verdict} by burst ({signed(row.pct)})"

@@ -95,6 +95,16 @@ def test_the_regime_that_gives_the_verdict_can_be_chosen(
     assert all(one.metric == SUSTAINED for one in result.run.controls)
 
 
+def test_peers_at_the_power_limit_show_both_regimes_too(new_lab: NewLab) -> None:
+    """A library that is slower by turns and faster without pauses."""
+    peer = [Time(factor=1.01, arm="peer:lib"), Time(factor=0.95, arm="peer:lib", timer="sustained")]
+    result = capped(new_lab(Scenario(workloads={"w": load(["a"], peers=["lib"])}, times=times(*peer)))).abprof()
+    row = next(row for row in result.run.comparisons if (row.from_, row.to) == ("peer:lib", "target"))
+    assert (row.verdict, row.reasons) == ("unclear", ("power",))
+    assert (row.pct, row.sustained_pct) == (pytest.approx(100 / 1.01 - 100), pytest.approx(100 / 1.01 / 0.95 - 100))
+    assert result.row("w/case=a").verdict == "same"
+
+
 # ---------------------------------------------------------------- cells without slices
 
 
@@ -165,7 +175,8 @@ def test_a_spent_budget_drops_the_second_regime_and_the_row_says_so(new_lab: New
     result = capped(new_lab(POWER)).abprof("main", "fast", "--budget", "0.01s")
     row = result.row("w/case=agrees")
     assert ("burst_alone" in row.reasons, row.sustained_pct, slices(result)) == (True, None, {})
-    assert "no budget or memory was left for calls without pauses" in result.out
+    assert "by burst alone: no budget" in result.out
+    assert "next without pauses" not in result.err
 
 
 def test_slices_take_five_seconds_a_cell_at_most(new_lab: NewLab) -> None:

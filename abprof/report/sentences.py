@@ -37,7 +37,7 @@ _REASONS = {
     "one_clock": "at one clock",
     "clock": "the device clock differed between the sides; at one clock the result is another",
     "power": "without pauses, at the power limit, the result is another",
-    "burst_alone": "by burst alone: no budget or memory was left for calls without pauses, or they failed",
+    "burst_alone": "by burst alone: no budget or memory for calls without pauses, or they failed",
     "tail": "more of its calls are slow, though the median is not",
     "timer": "the clock outside the process contradicts the timer inside",
     "budget": "the time budget ended first",
