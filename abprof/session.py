@@ -252,7 +252,7 @@ def measure_follow_up(place: RunContext, plan: Plan, record: Record, add: Callab
     """Time cells at the power limit without pauses, then profile each cell once, until the budget ends."""
     if time.monotonic() < end and (due := plan.slices_due(record.blocks)):
         for row in record.judged("running").comparisons:
-            if row.cell in due and row.pct is not None:
+            if row.cell in due and row.pct is not None and not row.with_peer:
                 which, found = f"{row.cell}  {row.from_} -> {row.to}", f"{row.verdict} by burst ({signed(row.pct)})"
                 record.view.say(f"  {which}: {found}; next without pauses")
     until = max(end, time.monotonic() + _FOLLOW_UP * place.options.budget)
