@@ -228,6 +228,7 @@ def test_slices_outside_what_the_verdict_states_withhold_it(turns: float, sustai
     row = judged(turns, sustained)
     assert row.verdict == verdict, row
     assert ("power" in row.reasons) == (verdict == "unclear")
+    assert row.needed_epochs is None, "more turns settle nothing"
     assert row.sustained_pct == pytest.approx(100 * sustained - 100, abs=0.1)
 
 

@@ -288,11 +288,11 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
     if tail is not None:
         reasons = (*reasons, "tail")
     low, high = stats.band(threshold)
-    needed = _forecast(run, data, pair) if settled is None and verdict == "unclear" and not data.quick else None
+    certifiable, withheld = verdict == "unclear" and settled is None, WITHHELD & set(reasons)
+    needed = _forecast(run, data, pair) if certifiable and not (withheld or data.quick) else None
     seconds = [block.seconds - block.check_seconds for block in data.blocks if block.rounds]
     could = stats.detectable(values, high + rounding) if settled is None and verdict != "slower" else None
-    tested = settled is None and role != "control" and not WITHHELD & set(reasons)
-    certifiable = verdict == "unclear" and settled is None
+    tested = settled is None and role != "control" and not withheld
     clocks, cycles = (data.epoch_values(before, after, of) for of in ("clock", "cycles"))
     read = data.epoch_values(before, after, "read") if data.at_one_clock else []
     return Comparison(
