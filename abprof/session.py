@@ -257,11 +257,16 @@ def measure_epochs(
 
 
 def measure_follow_up(place: RunContext, plan: Plan, record: Record, add: Callable[[Item], None], end: float) -> None:
-    """Profile each cell once, and with --sustained time it without pauses. Profiling stops when the budget ends."""
+    """Time cells at the power limit without pauses, then profile each cell once, until the budget ends."""
+    if time.monotonic() < end and (due := plan.slices_due(record.blocks)):
+        for row in record.judged("running").comparisons:
+            if row.cell in due and row.pct is not None and not row.with_peer:
+                which, found = f"{row.cell}  {row.from_} -> {row.to}", f"{row.verdict} by burst ({signed(row.pct)})"
+                record.view.say(f"  {which}: {found}; next without pauses")
     until = max(end, time.monotonic() + _FOLLOW_UP * place.options.budget)
-    for block in follow_up(plan, record.blocks, record.next_epoch, until):
+    for block in follow_up(plan, record.blocks, record.next_epoch, end, until):
         add(block)
-    if time.monotonic() > until and (late := len(plan.owed(record.blocks))):
+    if time.monotonic() > until and (late := len(plan.to_profile(record.blocks))):
         record.view.warn(f"no budget was left to profile {plural(late, 'cell')}; raise --budget")
 
 

@@ -69,7 +69,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
         ("main --workloads-from target", "--workloads-from: no side 'target' (sides: base; for a folder of that name"),
         ("main reprot", "unknown ref 'reprot' (available refs: fast, main)"),
-        ("main fast --sustained auto", "unknown ref 'auto' (the option --sustained takes no value)"),
+        ("main fast --regime never", "--regime: 'never' is not one of auto, burst, sustained"),
         ("main nosuch", "unknown ref 'nosuch' (available refs: fast, main)"),
         ("main fast --workloads-from nowhere", "--workloads-from nowhere: no workloads: there is no such folder"),
         ("main fast --seed 9223372036854775808", "--seed: "),

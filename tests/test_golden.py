@@ -38,14 +38,9 @@ PROSE_COLUMNS = {  # the same of the CSV files, by the first part of a file's na
 }
 # Readings that no verdict read went: by CUDA graphs beside the judged timer, and by other protocols. Recorded runs have them.
 GONE = {"graph_pct", "graph_low_pct", "graph_high_pct", "gpu_graph", "seed_latency", "do_bench_latency"}
-JOINED = {
-    "detectable_pct",
-    "tail_pct",
-    "host_pct",
-    "needed_epochs",
-    "needed_seconds",
-    "controls_second_build",
-}  # since then
+JOINED = {  # since then
+    "detectable_pct", "tail_pct", "host_pct", "needed_epochs", "needed_seconds", "controls_second_build", "burst_pct",
+}  # fmt: skip
 GONE_FILES = {"comparisons.csv", "traces.csv", "samples.csv", "profiles.csv"}
 GONE_COLUMNS = {"graph_pct", "graph_ms", "no_graph", "seed_latency_ms", "do_bench_latency_ms"}
 

@@ -24,7 +24,7 @@ from abprof.measure.epoch_loop import epochs
 from abprof.measure.followup import follow_up
 from abprof.measure.matrix import arms
 from abprof.measure.plan import Plan
-from abprof.records import Block, Build, Cell, Checkout, Options, Package, Workload
+from abprof.records import SUSTAINED, Block, Build, Cell, Checkout, Options, Package, Workload
 from abprof.system import processes as proc
 from tests.blocks import head, side
 from tests.nvml import Nvml
@@ -71,6 +71,7 @@ def factory(tmp_path: Path) -> WorkerFactory:
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Played, ByHand]]:
     nvml = Played(tmp_path / "scenario.json")
+    nvml.reasons = 4  # at the power limit: cells have slices without pauses
     gpu = ByHand(nvml, 0, "GPU-aaaa")
     # Samplers of other tests' devices live on in this process, and sleep by it too.
     monkeypatch.setattr(cuda, "time", SimpleNamespace(sleep=time.sleep, monotonic_ns=Clock(str(tmp_path), None).now))
@@ -94,7 +95,7 @@ def plan(folder: Path, factory: WorkerFactory, device: CudaDevice, *faults: Faul
     workload = Workload(name="w", kernel="k", suite="w", axes=("case",), judge="gpu", peers=("lib",))
     cells = tuple(Cell(id=f"w/case={c}", workload="w", kernel="k", suite="w", params={"case": c}) for c in CASES)
     builds = tuple(Build(side=s.id, kernel="k", key="k", path=str(folder / "build")) for s in SIDES)
-    options = Options(threshold=1.5, margin=0.5, timer="auto", check=check, sustained=True)
+    options = Options(threshold=1.5, margin=0.5, timer="auto", check=check)
     run = head(sides=SIDES, workloads=(workload,), cells=cells, builds=builds, options=options)
     return Plan(
         factory=factory,
@@ -162,11 +163,12 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory,
         assert block.rejected_why == name
 
 
-def test_no_profiled_pass_begins_when_its_time_is_up(
+def test_neither_slices_nor_a_profiled_pass_begin_when_their_time_is_up(
     tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]
 ) -> None:
     on = plan(tmp_path, factory, played[1])
     blocks = [block for block in measured(on, 1) if block.epoch == 1]
-    late, in_time = ([block for block in follow_up(on, blocks, 2, until) if block.judged] for until in (0.0, math.inf))
+    late, in_time = (list(follow_up(on, blocks, 2, until, until)) for until in (0.0, math.inf))
     assert late == []
-    assert {block.cell for block in in_time} == set(on.arms)
+    assert {block.cell for block in in_time if block.judged} == set(on.arms)
+    assert {block.cell for block in in_time if block.metric == SUSTAINED} == set(on.arms)

@@ -57,7 +57,7 @@ def selfcheck(**values: Any) -> int:
     preset = values["preset"] or ("quick" if quick else "certificate" if compared else "default")
     epochs = {"ci": 4, "quick": 4, "certificate": 12}.get(preset, 8)
     own = {**values, "quick": False, "preset": preset, "epochs": values["epochs"] or epochs, "peers": False}
-    own |= {"budget": values["budget"] or (330.0 if compared else 300.0)}
+    own |= {"budget": values["budget"] or (330.0 if compared else 300.0), "regime": "burst"}
     found, folder = check.run(options_from([], own), view_of(values), compared=compared)
     loose = {**msgspec.to_builtins(found), "run_dir": str(folder)}
     print(msgspec.json.encode(loose).decode() if values["json"] else check.as_markdown(found, folder))

@@ -89,7 +89,7 @@ _CHOICE = (
     text("--series", "NAME", "Only this series of nights; default: all.", default=""),
     *("json", "repo", "runs_dir"),
 )
-_METRICS = "gpu_span, gpu_graph, gpu_kernels, wall or peak_mem_bytes; default: the judged metric."
+_METRICS = "gpu_span, gpu_graph, gpu_kernels, gpu_sustained, wall or peak_mem_bytes; default: the judged metric."
 
 verbs = typer.Typer(help="Print the results of many nights.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(verbs, name="history", short_help="Print results of nights: query, changes.")

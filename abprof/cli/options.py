@@ -203,6 +203,7 @@ _WITHIN = f"Changes of time within PCT are `same`; default: {GPU_MARGIN:g} % on 
 _FOR = f"Longest time for measuring, e.g. 90s, 1.5h; default: abprof.toml's, or {DEFAULT_BUDGET}."
 _OUTSIDE = "Check outputs inside each side's process (default), or outside: also in a process without any side's code."
 _FAILS = "Verdicts that fail a run: slower,broken (exit code 1; default), unclear (exit code 4); never: exit code 0."
+_REGIME = "Judge calls with pauses (burst) or without; auto (default): burst; cells at the power limit show both."
 _PROBE = "After timing, profile changed cells: with torch.profiler, Nsight Compute or perf."
 _SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean, if bubblewrap starts."
 _VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
@@ -232,7 +233,7 @@ _PANELS = {
         flag("--quick", "Measure one epoch of every cell: a first look, without verdicts."),
         text("--timer", "NAME", _TIMED, one_of(*_TIMERS)),
         number("--lock-clocks", "MHZ", "Hold the GPU's graphics clock during the run; needs the permission to.", 1),
-        flag("--sustained", "After timing, also time cells without pauses, at the GPU's power limit."),
+        text("--regime", "auto|burst|sustained", _REGIME, one_of("auto", "burst", "sustained")),
         many("--probe", "torch|ncu|perf", _PROBE, _probes),
         flag("--allow-wrong", "Also time cells with wrong outputs; reports carry a warning."),
         flag("--watch", "Measure one epoch after every save of a file, until ^C."),
@@ -272,7 +273,7 @@ VIEW = ("quiet", "verbose")
 RUN = (
     *("repo", *MATRIX, *PEERS, "all", "threshold", "margin", "precision", "budget", "epochs", "quick", "timer"),
     *(
-        "sustained",
+        "regime",
         "lock_clocks",
         "probe",
         "allow_wrong",

@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 _BESIDE_RESUME = ("resume", "repo", "budget", "all", "json", "quiet", "verbose")
 _NOT_WATCHED = (
-    *("devices", "executor", "executor_option", "epochs", "precision", "probe", "sustained", "fail_on", "all", "json"),
+    *("devices", "executor", "executor_option", "epochs", "precision", "probe", "regime", "fail_on", "all", "json"),
     "dry_run",
 )
 _OF_WORKLOADS = (  # options without effect on a command that times itself
     *("watch", "kernels", "workloads", "workloads_from", "preset", "set", "cell", "peers", "peer", "python", "timer"),
-    *("sustained", "probe", "allow_wrong", "autotune", "check", "rebuild", "dry_run", "resume"),
+    *("regime", "probe", "allow_wrong", "autotune", "check", "rebuild", "dry_run", "resume"),
 )
 
 

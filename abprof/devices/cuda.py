@@ -15,13 +15,13 @@ from typing import Any
 
 from abprof.devices import clocks
 from abprof.devices.device import Device
-from abprof.records import Machine, MachineState
+from abprof.records import POWER_CAP, Machine, MachineState
 from abprof.records.errors import AbprofError
 
 _PERIOD = 0.1  # seconds between samples; a sample costs about a millisecond of a core
 # nvml.h, nvmlClocksEventReasons. Hardware slowdowns void rounds; the power cap is normal under load.
 _REASONS = {
-    0x4: "software power cap",
+    0x4: POWER_CAP,
     0x8: "hardware slowdown",
     0x20: "software thermal slowdown",
     0x40: "hardware thermal slowdown",

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Literal
 
-from abprof.records import Machine, MachineState
+from abprof.records import POWER_CAP, Machine, MachineState
 from abprof.records.errors import AbprofError
 
 
@@ -100,3 +100,7 @@ class SimulatedDevice(Device):
     def gone(self) -> str | None:
         mark = Path(f"{os.environ.get('ABPROF_SIMULATED', '')}.gone.{self.lease}")
         return "the simulated device has disappeared" if mark.exists() else None
+
+    def state(self) -> MachineState:
+        mark = Path(f"{os.environ.get('ABPROF_SIMULATED', '')}.capped")
+        return MachineState(throttle=(POWER_CAP,) if mark.exists() else ())

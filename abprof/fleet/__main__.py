@@ -88,7 +88,7 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, notify: Notify, view: 
 
     def followed_up() -> Iterator[Block]:  # once the epochs have ended
         after = max(shard.first, 1 + max((block.epoch for block in blocks), default=0))
-        yield from follow_up(plan, (*shard.earlier, *blocks), after)
+        yield from follow_up(plan, (*shard.earlier, *blocks), after, began + shard.budget)
 
     began, seconds = time.monotonic(), 0.0
     for items in (epochs(plan, wanted, first=shard.first, budget=shard.budget), followed_up()):

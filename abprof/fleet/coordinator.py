@@ -237,7 +237,7 @@ class _Coordinator:
         return {cell: next((look - counts[cell] for look in LOOKS if look > counts[cell]), 0) for cell in grown}
 
     def _owed(self) -> set[str]:
-        """Return the ids of measured cells that still lack their profiled pass or their sustained measurement."""
+        """Return the ids of measured cells that still lack their slices without pauses or their profiled pass."""
         begun = {block.cell for block in self._record.blocks if block.metric}
         return begun & self._plan.owed(self._record.blocks) if begun else set()
 

@@ -2,8 +2,8 @@
 
 `look_around` finds the run context, and `Plan.of` lays out the cells; a plan builds kernel packages and chooses the arms
 of each cell. `epochs` yields blocks as long as `wanted()` names cells that need another epoch; `follow_up` then makes
-profiles and sustained runs. A `Bench` measures a command that times itself, an `Estimate` forecasts how long a run takes,
-and `Discovered.of` lists workloads and cells without a plan.
+slices without pauses and profiles. A `Bench` measures a command that times itself, an `Estimate` forecasts how long a
+run takes, and `Discovered.of` lists workloads and cells without a plan.
 """
 
 from abprof.measure.commands import Bench

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
+from abprof.measure.followup import slices
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import Cell, Item, Kernel, Proof
+from abprof.records import Block, Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
 
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
@@ -76,8 +77,8 @@ def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
     return parts
 
 
-def _package(plan: Plan, known: _Known, epoch: int, cells: list[Cell]) -> Iterator[CellResult | Proof | Kernel]:
-    """Measure the cells of one package in one epoch. Leaves out arms that gave no answer in two epochs."""
+def _package(plan: Plan, known: _Known, epoch: int, cells: list[Cell]) -> Iterator[CellResult | Block | Proof | Kernel]:
+    """Measure a package's cells in one epoch, with --regime sustained also slices. Leaves out arms that hung in two epochs."""
     every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
     began = time.monotonic()
@@ -108,6 +109,9 @@ def _package(plan: Plan, known: _Known, epoch: int, cells: list[Cell]) -> Iterat
             known.calls.setdefault(cell.id, result.calls)
             if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
                 known.checked.add(cell.id)
+            ran = [arm for arm in task.arms if result.block.outcomes[arm.id].status == "ok" and not result.block.alone]
+            if ran and task.options.regime == "sustained" and not task.options.quick:
+                yield slices(plan, pool, cell, ran, epoch)
             yield result
         yield from pool.proofs()
         yield from pool.kernels()

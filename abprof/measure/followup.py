@@ -1,12 +1,12 @@
-"""Measure, after all epochs, each cell's profiled pass (launches, times of phases) and with --sustained its slices.
+"""Measure, after all epochs, slices without pauses of cells at the power limit, then each cell's profiled pass.
 
-The profiled pass has processes of its own: profilers take seconds to start, and after torch's profiler CUPTI reports
-wrong times in the same process.
+A slice is a tenth of a second of calls of one arm without pauses; its first third is not timed, so that the clock can
+settle. Arms that take turns call by call share the clock and the power, so a change that costs power slows all; in
+slices it slows only its own arm. Slices of the same code vary between fresh processes, short ones no more than long
+ones (docs/MEASUREMENT.md), so the time goes into epochs.
 
-A slice is one second of calls of one side without pauses; its first third is not timed, so that the clock can settle.
-Sides that take turns call by call share the clock and the power, so a change that costs power slows both; in slices it
-slows only its own side. Slices of the same code vary between epochs (0.5 % for half a second on an H200), so slices
-give no verdict: a verdict that they contradict becomes `unclear`.
+The profiled pass (launches, times of phases) has processes of its own: profilers take seconds to start, and after
+torch's profiler CUPTI reports wrong times in the same process.
 """
 
 from __future__ import annotations
@@ -19,26 +19,30 @@ import msgspec
 
 from abprof.measure import turns
 from abprof.measure.cell import CellSetup, CellTask
-from abprof.measure.plan import Plan, timed
+from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import JUDGED_METRIC, LONGEST_CALL, LOOKS, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
+from abprof.records import JUDGED_METRIC, LONGEST_CALL, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
 
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
 _PROFILED = "the profiled pass, in processes of its own"
-_SLICE = 1e9  # ns of calls without a pause
+_MOST_SECONDS = 5.0  # for the slices of a cell, with the start of its workers
+_EPOCH, _SHORTEST = 6e8, 5e7  # ns of all slices in an epoch; ns of a slice
 _FEWEST_CALLS = 3  # least number of calls of a slice; the first is not timed
-_RULE = "slices of 1 s without a pause, the first third not timed; each side, then back; fresh processes"
+_RULE = "slices without a pause, the first third not timed; each arm, then back"
 _Rounds = tuple[tuple[Turn, ...], ...]
 
 
-def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = math.inf) -> Iterator[Block]:
-    """Measure the profiled pass of each cell, then with --sustained slices in as many epochs as the first look needs.
+def follow_up(
+    plan: Plan, before: Sequence[Block], first: int, end: float = math.inf, until: float = math.inf
+) -> Iterator[Block]:
+    """Measure slices of the cells at the power limit, then the profiled pass of each cell.
 
     Leaves out what the run's blocks `before` already have, and arms that failed. `first`: number of the next epoch.
-    After `until` (time.monotonic()) no further profiled pass begins.
+    After `end` (time.monotonic()) no further slices begin, after `until` no further profiled pass.
     """
+    yield from _sustained(plan, before, first, end)
     profiled, usual = plan.to_profile(before), dict[str, dict[str, float]]()  # with its time a long call is made once
     for block in before:
         usual.setdefault(block.cell, {}).update(
@@ -48,14 +52,21 @@ def follow_up(plan: Plan, before: Sequence[Block], first: int, until: float = ma
         if time.monotonic() > until:
             break
         yield plan.labelled(_profiled(plan, pool, cell, profiled[cell.id], first, usual[cell.id]))
-    due, turned = plan.slices_due(before), timed(before)
-    for epoch in range(first, first + LOOKS[0]):
-        todo = {cell for cell, count in due.items() if count > epoch - first}
-        for pool, cell in _cells(plan, todo, [side.id for side in plan.run.sides], epoch):
-            present = set(pool.start_order)
-            arms = [a for a in plan.arms[cell.id] if a.side in present and not a.peer and turned.get((cell.id, a.id))]
-            if len(arms) > 1:
-                yield _block(plan, pool, cell, arms, epoch)
+
+
+def _sustained(plan: Plan, before: Sequence[Block], first: int, end: float) -> Iterator[Block]:
+    """Measure epochs of slices. A further one begins if it is likely to end by `end` and within five seconds a cell."""
+    due, began = plan.slices_due(before), time.monotonic()
+    end = min(end, began + _MOST_SECONDS * len(due))
+    for epoch in range(first, first + max((count for _, count in due.values()), default=0)):
+        now = time.monotonic()
+        if now + max(_EPOCH / 1e9 * len(due), (now - began) / max(1, epoch - first)) > end:
+            return
+        todo = {cell: arms for cell, (arms, count) in due.items() if count > epoch - first}
+        workers = dict.fromkeys(arm.worker for arms in todo.values() for arm in arms)
+        for pool, cell in _cells(plan, todo, list(workers), epoch):
+            if arms := [arm for arm in todo[cell.id] if arm.worker in pool.start_order]:
+                yield slices(plan, pool, cell, arms, epoch)
 
 
 def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> Iterator[tuple[WorkerPool, Cell]]:
@@ -118,7 +129,8 @@ def _profile_request(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 # ---------------------------------------------------------------- slices without a pause
 
 
-def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
+def slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
+    """Measure slices of the arms in the workers of `pool`. A failure fails all arms."""
     began, clock, device = time.time(), time.monotonic(), plan.device
     device.watch(pool.factory.own.copy)
     device.state(), device.bad_times()  # forget those before the slices
@@ -135,7 +147,7 @@ def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
         epoch=epoch,
         cell=cell.id,
         metric=SUSTAINED,
-        timer=turns.TIMER[device.kind],
+        timer=f"{turns.TIMER[device.kind]} without pauses",
         calls=calls,
         rule=_RULE,
         arms=tuple(arm.id for arm in arms),
@@ -151,24 +163,26 @@ def _block(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
 
 
 def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> tuple[int, _Rounds]:
-    """Measure a slice (a second of calls without pauses) of every arm, then a second slice in reverse order of arms.
+    """Measure a slice of every arm, then a second slice in reverse order of arms. An untimed slice warms the device up.
 
     Return the number of calls in a slice, equal for all arms, and both rounds of turns. The first arm changes with the
     epoch. Raises WorkerFault if a time is impossible or a call fails, WorkerDied if a worker ends.
     """
     call_ns, params, seed = 0.0, dict(cell.params), plan.run.options.seed
     for arm in turns.ranked(arms, epoch - 1):
-        request = wire.Open(cell.workload, params, arm.id, arm.variant, seed=seed)
-        opened: wire.Opened = pool.worker(arm.side).call(request, plan.factory.timeout)
+        request = wire.Open(cell.workload, params, arm.id, arm.variant, arm.peer, seed=seed)
+        opened: wire.Opened = pool.worker(arm.worker).call(request, plan.factory.timeout)
         call_ns = max(call_ns, opened.call_ns)
     if call_ns <= 0:
         raise WorkerFault("crash", "the timer read zero or less")
-    calls = max(_FEWEST_CALLS, math.ceil(_SLICE / call_ns))
+    length = max(_SHORTEST, _EPOCH / (1 + 2 * len(arms)))
+    calls = max(_FEWEST_CALLS, math.ceil(length / call_ns))
     origin, order, taken = time.monotonic_ns(), turns.ranked(list(enumerate(arms)), epoch - 1), []
-    for index, arm in (*order, *reversed(order)):
-        turn = wire.Turn(arm.id, calls, "sustained", cold=False)
-        read: wire.Turned = pool.worker(arm.side).call(turn, plan.factory.timeout)
+    for index, arm in (order[0], *order, *reversed(order)):
+        turn, asked = wire.Turn(arm.id, calls, "sustained", cold=False), time.perf_counter_ns()
+        read: wire.Turned = pool.worker(arm.worker).call(turn, plan.factory.timeout)
+        waited = time.perf_counter_ns() - asked if plan.device.kind != "simulated" else 0
         if not 0 < read.value <= LONGEST_CALL:
             raise WorkerFault("crash", "the timer read what no call takes")
-        taken.append(Turn(index, read.start - origin, read.end - origin, read.value, read.wall))
-    return calls, (tuple(taken[: len(arms)]), tuple(taken[len(arms) :]))
+        taken.append(Turn(index, read.start - origin, read.end - origin, read.value, read.wall, waited=waited))
+    return calls, (tuple(taken[1 : len(arms) + 1]), tuple(taken[len(arms) + 1 :]))

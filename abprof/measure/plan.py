@@ -6,7 +6,6 @@ import dataclasses
 import os
 import random
 import uuid
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -22,7 +21,6 @@ from abprof.measure import discovery, matrix
 from abprof.measure.pool import Foreground, WorkerPool, WorkerSpec
 from abprof.measure.run_context import RunContext
 from abprof.records import (
-    LOOKS,
     SCHEMA,
     STANDING_IN,
     SUSTAINED,
@@ -39,6 +37,7 @@ from abprof.records import (
     Run,
     Toolchain,
     Workload,
+    power_bound,
 )
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -50,6 +49,7 @@ from abprof.system.trees import remove_tree
 
 _KEPT_AS_CONTROLS = 3  # cells of identical code, drawn at random, that are measured as controls
 _MOST_SECONDS = 60.0  # of a build; of a longer one no second build is made
+_SLICE_EPOCHS = 6  # most epochs of slices without pauses
 _SHOWN = ("CUDA", "TORCH", "TRITON", "OMP", "GOMP", "KMP", "FFA", "CXX")  # prefixes of the variables in run.json
 
 
@@ -277,22 +277,26 @@ class Plan:
                 found[cell.id] = arms
         return found
 
-    def slices_due(self, before: Sequence[Block]) -> dict[str, int]:
-        """Return cell -> epochs of slices that it still needs (--sustained). Failed slices are not tried again.
+    def slices_due(self, before: Sequence[Block]) -> dict[str, tuple[list[Arm], int]]:
+        """Return cell -> (its arms, epochs of slices that they still need), for cells at the power limit.
 
-        Leaves out cells whose arms do not fit into memory together, and cells with fewer than two arms to time.
+        Failed slices are not tried again. Leaves out controls, cells whose arms do not fit into memory together, and
+        cells with fewer than two arms to time. With --regime sustained each epoch has its slices.
         """
-        if not self.run.options.sustained or self.run.options.quick:
+        if self.run.options.regime != "auto" or self.run.options.quick:
             return {}
-        crowded = {block.cell for block in before if block.alone}
-        had = Counter(block.cell for block in before if block.metric == SUSTAINED)
-        turned = timed(before)
-        due = {}
+        own: dict[str, list[Block]] = {}
+        for block in before:
+            own.setdefault(block.cell, []).append(block)
+        turned, due = timed(before), {}
         for cell in self.cells:
-            arms = [arm for arm in self.arms.get(cell.id, ()) if not arm.peer and turned.get((cell.id, arm.id), True)]
-            if len(arms) > 1 and cell.id not in crowded and cell.kernel and not cell.skip:
-                due[cell.id] = LOOKS[0] - had[cell.id]
-        return {cell: count for cell, count in due.items() if count > 0}
+            blocks = own.get(cell.id, [])
+            had = sum(block.metric == SUSTAINED for block in blocks)
+            arms = [a for a in self.arms.get(cell.id, ()) if a.side != "control" and turned.get((cell.id, a.id))]
+            together = not any(block.alone for block in blocks)
+            if len(arms) > 1 and had < _SLICE_EPOCHS and together and power_bound(blocks):
+                due[cell.id] = arms, _SLICE_EPOCHS - had
+        return due
 
     def foreground(
         self, build: Build, cell: Cell, arm: Arm, *, warmup: int, runs: int, facts: bool = False

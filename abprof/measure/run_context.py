@@ -267,9 +267,9 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
         raise AbprofError(f"no side {name!r}", where="--workloads-from", advice=advice)
     if "ncu" in options.probe:
         sandbox.refuse_foreground(options.contain, "what --probe ncu looks at")
-    if options.sustained and kind == "cpu":
-        what = "the sustained mode times a GPU at its power limit"
-        raise AbprofError(what, where="--sustained", advice="leave it out")
+    if options.regime == "sustained" and kind == "cpu":
+        what = "calls without pauses are timed on a GPU, at its power limit"
+        raise AbprofError(what, where="--regime sustained", advice="leave it out")
     if "perf" in options.probe and kind == "cuda":
         what = "perf samples what processors do, and this run is of a GPU"
         raise AbprofError(what, where="--probe perf", advice="--probe torch looks at GPUs")
@@ -280,7 +280,6 @@ def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     reasons = {
         "a command is run on one device": bool(options.command),
         f"--probe {','.join(options.probe)} looks at one device": bool(options.probe),
-        "--sustained measures on one device": bool(options.executor and options.sustained),
     }
     why = next((why for why, holds in reasons.items() if holds), "")
     if why and options.executor:

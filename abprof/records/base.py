@@ -27,11 +27,10 @@ JUDGED_METRIC: dict[Judge, str] = {
     "wall": "wall",
     "reported": REPORTED,
 }
-# Metrics that reports show and no verdict uses.
-HOST = "host"  # host time to enqueue a call on an idle device
-SUSTAINED = "gpu_sustained"  # calls without pauses, at the power limit: may withhold a verdict
+HOST = "host"  # host time to enqueue a call on an idle device: no verdict uses it
+SUSTAINED = "gpu_sustained"  # calls without pauses: may withhold a verdict, or with --regime sustained give it
 _GONE = ("seed_latency", "do_bench_latency", "turn_length", "one_worker", "idle_second_worker")  # of older selfchecks
-UNJUDGED_METRICS = (SUSTAINED, *_GONE)
+UNJUDGED_METRICS = (SUSTAINED, *_GONE)  # of blocks that are not turns
 
 
 def untrusted(data: bytes) -> Any:

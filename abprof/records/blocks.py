@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
-from abprof.records.base import UNJUDGED_METRICS, Record, Status
+from abprof.records.base import REPORTED, UNJUDGED_METRICS, Record, Status
 from abprof.records.cells import Arm
 from abprof.records.messages import Census, CheckResult, Value
 
 LONGEST_CALL = 1e18  # ns, thirty years: no working clock reads more, and sums of such times stay finite
+
+POWER_CAP = "software power cap"  # in MachineState.throttle: the device lowered its clock to stay at its power limit
+_SLICE_BY_ITSELF = 1e8  # ns of a call
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32)  # planned looks: numbers of epochs after which a verdict may be given
 
@@ -120,3 +123,14 @@ class Block(Record, frozen=True, kw_only=True):
             rounds=(),
             outcomes=dict(outcomes),
         )
+
+
+def power_bound(blocks: Iterable[Block]) -> bool:
+    """Whether pauses may matter: the device hit its power limit in half of the timed `blocks` of a cell or more.
+
+    False for calls of 0.1 s and longer, which hold the device at its limit by themselves.
+    """
+    timed = [block for block in blocks if block.judged and block.rounds and block.metric != REPORTED]
+    capped = sum(POWER_CAP in block.state.throttle for block in timed)
+    short = any(turn.value < _SLICE_BY_ITSELF for block in timed for row in block.rounds for turn in row)
+    return short and 2 * capped >= len(timed)

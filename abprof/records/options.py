@@ -127,7 +127,7 @@ class Options(Record, frozen=True):
     quick: bool = False
     timer: Timer | Literal[""] = ""  # "": from abprof.toml, or auto
     judge: Judge = "wall"  # the judged time of workloads that declare no JUDGE; depends on device and timer
-    sustained: bool = False  # also measure every cell without pauses
+    regime: Literal["auto", "burst", "sustained"] = "auto"  # calls with pauses, without, or both at the power limit
     probe: tuple[str, ...] = ()  # names of abprof/evidence/probes.py, run on changed cells after all timing
     lock_clocks: int | None = None  # MHz of the GPU's application clock during the run; None: unchanged
     epochs: int | None = None  # number of epochs of each cell; None: until each cell is decided
@@ -223,6 +223,8 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
         run = {**run, "schema": 2, "options": {"specs": specs, **settings, **setup}}
     options = run.get("options", {})
     options.pop("keep_worktrees", None)
+    if "sustained" in options:
+        options["regime"] = "auto" if options.pop("sustained") else "burst"
     options["sandbox"] = options.pop("wall", options.get("sandbox", ""))
     return run
 

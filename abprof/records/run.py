@@ -15,7 +15,7 @@ from abprof.records.probes import Profile, Sampled, Trace
 Item = Block | Proof | Kernel  # what measuring yields
 _KEPT = (
     "python", "env", "autotune", "check", "contain", "workloads_from", "timeout", "build_timeout", "executor",
-    "executor_options", "timer", "seed", "sustained", "probe",
+    "executor_options", "timer", "seed", "regime", "probe",
 )  # fmt: skip
 
 WAIVER_FILE = "abprof-waivers.toml"
@@ -131,6 +131,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     sustained_pct: float | None = None  # change of time without pauses, at the power limit; None: not measured
     sustained_low_pct: float | None = None
     sustained_high_pct: float | None = None
+    burst_pct: float | None = None  # change of time with pauses, if `metric` is gpu_sustained
     certifiable_pct: float | None = None  # if `unclear`: the smallest margin within which the sides are equal
     needed_epochs: int | None = None  # if `unclear`: epochs to a verdict, if mean and scatter do not change
     needed_seconds: float | None = None  # seconds to measure the epochs that are still needed

@@ -20,7 +20,7 @@ from abprof.report.text import clean
 
 Line = dict[str, Any]  # column -> text, number, or None
 _JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectable_pct", "tail_pct", "host_pct", "read_pct",
-           "clock_pct", "sustained_pct", "p", "discovery")  # fmt: skip
+           "clock_pct", "sustained_pct", "sustained_low_pct", "sustained_high_pct", "burst_pct", "p", "discovery")  # fmt: skip
 
 
 def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: Callable[[float], str] = repr) -> str:

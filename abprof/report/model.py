@@ -18,9 +18,9 @@ from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, siz
 DETAILS_UP_TO = 300  # rows with an entry under "Cell by cell", those that need a person first
 Facts = list[tuple[str, str]]
 _CHANGES = {"device clock in the target's turns": "clock_pct", "change as the clocks read it": "read_pct",
-            "change without a pause": "sustained_pct", "change of the slowest tenth of calls": "tail_pct",
-            "change of the host's time to enqueue a call": "host_pct"}  # fmt: skip
-_TIMES = {"host, to enqueue": HOST, "without a pause": SUSTAINED, "wall clock": "wall"}
+            "change without pauses": "sustained_pct", "change with pauses": "burst_pct",
+            "change of the slowest tenth of calls": "tail_pct", "change of the host's time to enqueue a call": "host_pct"}  # fmt: skip
+_TIMES = {"host, to enqueue": HOST, "with pauses": "gpu_span", "without pauses": SUSTAINED, "wall clock": "wall"}
 Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
 
 
@@ -228,7 +228,8 @@ def _epochs(every: Sequence[Measured]) -> str:
 
 def _method(run: Run, blocks: Sequence[Measured]) -> Facts:
     settings = run.options
-    measured = {block.metric for block in blocks if block.rounds and block.judged}
+    measured = {row.metric for row in run.comparisons if row.pct is not None}
+    measured |= {block.metric for block in blocks if block.rounds and block.judged and not measured}
     found: Facts = []
     if len(run.sides) > 1 or run.comparisons or run.within:
         found.append(("rules", f"slower and faster beyond {settings.threshold:g} %, same within {settings.margin:g} %"))

@@ -12,6 +12,7 @@ from abprof.records import (
     GPU_GRAPH,
     GPU_KERNELS,
     JUDGED_METRIC,
+    SUSTAINED,
     Arm,
     Cell,
     Comparison,
@@ -179,6 +180,8 @@ def workload_of(run: Run, cell: Cell) -> Workload:
 
 def judged_metric(run: Run, workload: Workload, seen: Observation | None = None) -> str:
     """Return the name of the metric that decides the verdict, or of another metric if `seen` lacks this one."""
+    if run.options.regime == "sustained" and seen and SUSTAINED in seen.metrics:
+        return SUSTAINED
     name = JUDGED_METRIC["wall" if workload.judge == "gpu" and run.options.judge != "gpu" else workload.judge]
     if seen and seen.metrics and name not in seen.metrics:
         others = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "gpu_busy", "wall")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from abprof.records import GPU_GRAPH, REPORTED, Advice, Comparison, Run, Value, Verdict
+from abprof.records import GPU_GRAPH, REPORTED, SUSTAINED, Advice, Comparison, Run, Value, Verdict
 from abprof.records.quantities import interval, plural, signed
 from abprof.report.text import NOT_RECORDED, clean
 
@@ -36,7 +36,8 @@ _REASONS = {
     "both": "failed on both sides",
     "one_clock": "at one clock",
     "clock": "the device clock differed between the sides; at one clock the result is another",
-    "power": "the power-limited mode disagrees on the sign",
+    "power": "without pauses, at the power limit, the result is another",
+    "burst_alone": "by burst alone: no budget or memory for calls without pauses, or they failed",
     "tail": "more of its calls are slow, though the median is not",
     "timer": "the clock outside the process contradicts the timer inside",
     "budget": "the time budget ended first",
@@ -57,6 +58,7 @@ JUDGED_BY = {
     GPU_GRAPH: "GPU time in CUDA graphs (no launches in between, warm caches)",
     "gpu_kernels": "kernel durations by CUPTI",
     "wall": "wall clock",
+    SUSTAINED: "GPU time without pauses",
     REPORTED: "the time that the command reports",
 }
 
@@ -114,7 +116,18 @@ def _qualifier(row: Comparison) -> str:
     could = "" if margin is None else f"the data show only: within {margin:.1f} %"
     more = "" if row.needed_epochs is None else f"may need {row.needed_epochs} epochs"
     more += "" if row.needed_seconds is None else f" ({row.needed_seconds:.0f} s more)"
-    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", host, could, more)))
+    both = _regimes(row)
+    return "; ".join(filter(None, (reasons(row), _REASONS["chance"] if chance else "", both, host, could, more)))
+
+
+def _regimes(row: Comparison) -> str:
+    """Return which regime gives the verdict, and the change in the other; "" if only one was measured."""
+    pct, low, high = row.sustained_pct, row.sustained_low_pct, row.sustained_high_pct
+    if row.metric == SUSTAINED:
+        return "verdict by sustained" + ("" if row.burst_pct is None else f"; burst {signed(row.burst_pct)}")
+    if pct is None or low is None or high is None:
+        return ""
+    return f"verdict by burst; sustained {signed(pct)} (95 % interval: {interval(low, high)})"
 
 
 def note(row: Comparison | None) -> str:

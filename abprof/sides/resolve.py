@@ -244,8 +244,6 @@ def _unknown(repository: Repository, spec: str) -> AbprofError:
         advice = "give base and target as two words, or base...target for the merge base"
     elif near := holding or difflib.get_close_matches(spec, refs[:_MOST_COMPARED]):
         advice = f"nearest: {', '.join(near[:3])}"
-    elif spec in {"auto", "always", "never"}:
-        advice = "the option --sustained takes no value"
     else:
         more = ", ..." if len(refs) > _MOST_NAMED else ""
         advice = f"available refs: {', '.join(refs[:_MOST_NAMED])}{more}"

@@ -27,6 +27,7 @@ from abprof.records import (
     Proof,
     Run,
     Status,
+    power_bound,
 )
 from abprof.records.quantities import plural
 from abprof.verdict import stats
@@ -138,7 +139,7 @@ def _drift(blocks: Sequence[dict[str, Array]]) -> float | None:
 
 
 T = TypeVar("T")
-Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "sustained"]
+Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "other"]
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
 # Worst first, for arms whose epochs disagree. `wrong` is the worst: of these statuses only `wrong` comes with a speed.
 SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
@@ -180,7 +181,9 @@ class CellData:
     attempts: int  # number of epochs that tried this cell
     metric: str  # the judged metric: gpu_span, wall, reported, ...
     blocks: tuple[Block, ...]
-    sustained: tuple[Block, ...] = ()  # blocks of slices: one-second stretches of calls without pauses
+    timed: tuple[Block, ...]  # blocks whose times are judged: `blocks`, or slices (--regime sustained)
+    other: tuple[Block, ...]  # blocks of the other regime: slices, or turns
+    both: bool  # whether both regimes should be known
     _memo: dict[object, Any] = field(default_factory=dict)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
@@ -206,7 +209,7 @@ class CellData:
     @cached_property
     def read(self) -> tuple[Rounds, ...]:
         """Return the rounds with times as measured. Raises ValueError for an impossible time."""
-        return tuple(map(kept_rounds, self.blocks))
+        return tuple(map(kept_rounds, self.timed))
 
     @cached_property
     def judged(self) -> tuple[Rounds, ...]:
@@ -214,8 +217,8 @@ class CellData:
         return at_one_clock(self.read) or self.read
 
     @cached_property
-    def _sustained(self) -> tuple[Rounds, ...]:
-        return tuple(map(kept_rounds, self.sustained))
+    def other_rounds(self) -> tuple[Rounds, ...]:
+        return tuple(map(kept_rounds, self.other))
 
     @property
     def at_one_clock(self) -> bool:
@@ -225,12 +228,12 @@ class CellData:
         """Return an array for each epoch in which all `arms` ran, with a row per arm and a column per round.
 
         `of` selects the values: `judged` (times that verdicts use), `read` (times as measured), `wall` (times by the
-        host's clock), `clock` (the device's clock rate), `cycles` (time x clock rate), `sustained` (times of calls
-        without pauses) or `waits` (two rows per arm: times as measured, and times by the parent process's clock).
+        host's clock), `clock` (the device's clock rate), `cycles` (time x clock rate), `other` (times in the other
+        regime, without pauses or with) or `waits` (two rows per arm: times as measured, and by the parent's clock).
         """
         if not all(map(self.shows_times, arms)):
             return []
-        blocks = {"judged": self.judged, "sustained": self._sustained}.get(of, self.read)
+        blocks = {"judged": self.judged, "other": self.other_rounds}.get(of, self.read)
         usable = RUNS | {"wrong"} if self.allow_wrong else RUNS
         found: dict[int, list[Array]] = {}
         for block in blocks:
@@ -348,15 +351,21 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
         if len(found) > 1:
             raise ValueError(f"{cell.id}: its rounds mix {what} {' and '.join(sorted(found))}")
     judge = next((load.judge for load in run.workloads if load.name == cell.workload), run.options.judge)
+    quick, regime = bool(tried) and not fresh, run.options.regime
+    slices = tuple(block for block in every if block.metric == SUSTAINED and block.rounds)
+    by_slices = regime == "sustained" and bool(slices)
+    both = regime == "sustained" or (regime == "auto" and power_bound(kept))
     return CellData(
         cell=cell,
         states={arm: _state(run, cell, arm, kept, broken, checked=checked) for arm in _cell_arms(run, cell, kept)},
-        quick=bool(tried) and not fresh,
+        quick=quick,
         allow_wrong=run.options.allow_wrong,
         attempts=len({block.epoch for block in kept}),
-        metric=next(iter(metrics), JUDGED_METRIC[judge]),
+        metric=SUSTAINED if by_slices else next(iter(metrics), JUDGED_METRIC[judge]),
         blocks=kept,
-        sustained=tuple(block for block in every if block.metric == SUSTAINED and block.rounds),
+        timed=slices if by_slices else kept,
+        other=kept if by_slices else slices,
+        both=both and not quick and run.status != "interrupted",
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from abprof.records import LOOKS, Advice, Arm, Block, Comparison, Header, Run
+from abprof.records import LOOKS, POWER_CAP, Advice, Arm, Block, Comparison, Header, Run
 from abprof.records.errors import Exit
 from abprof.records.quantities import plural, signed
 from abprof.verdict import stats, waivers
@@ -278,7 +278,7 @@ _WARNINGS = {
     ),
     "power": (
         "{cell}: {turns} in turns, {sustained} without a pause at the power limit",
-        "use the first number for a kernel called in short bursts, the second for one that runs for seconds",
+        "--regime burst judges the first, for a kernel called in short bursts; --regime sustained the second",
     ),
     "timer": (
         "the clock outside the worker does not confirm the worker's timer for these cells",
@@ -370,7 +370,7 @@ def _conditions(run: Run, blocks: Sequence[Block]) -> Iterator[Advice]:
     """Yield warnings about the machine: too busy, too little memory, or other processes on the device."""
     lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
     yield from _rows("rejected", lost, why=", ".join({block.rejected_why: 0 for block in lost}))
-    capped = [block for block in blocks if run.options.lock_clocks and "software power cap" in block.state.throttle]
+    capped = [block for block in blocks if run.options.lock_clocks and POWER_CAP in block.state.throttle]
     yield from _rows("power_limit", capped)
     yield from _rows("one_at_a_time", [block for block in blocks if block.alone])
     names = sorted({name for block in blocks for name in block.state.foreign})

@@ -11,8 +11,8 @@ The verdict on a pair is the first rule that holds for the intervals (`stats`) o
 The intervals allow for several looks at the data, so stopping at the first look that decides adds no errors.
 
 A verdict becomes `unclear` if another measurement contradicts it with 95 % confidence. The reason says which: `clock`
-(times as measured and times rescaled to one clock disagree), `power` (calls without pauses, timed in slices of one
-second) or `timer` (the parent process's clock).
+(times as measured and times rescaled to one clock disagree), `power` (slices, which are calls without pauses) or
+`timer` (the parent process's clock). With --regime sustained slices give the verdict.
 
 Comparisons with targets, with peers and between variants are three families, each with its own false-discovery control.
 Peers and variants do not affect the summary, the exit code or the number of epochs, except variants in a run with one
@@ -21,6 +21,7 @@ side.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from itertools import pairwise
@@ -259,8 +260,14 @@ def _supported(run: Run, data: CellData, pair: Pair) -> Verdict | None:
     verdict = decide(values, threshold, run.options.margin, data.rounding(before, after))
     if verdict != "same" or not data.at_one_clock:
         return verdict
-    others = [stats.repeated_interval(data.epoch_values(before, after, of), 0.10) for of in ("read", "sustained")]
+    others = stats.repeated_interval(data.epoch_values(before, after, "read"), 0.10), _other(data, pair, 0.10)
     return verdict if any(one and one.inside(*stats.band(threshold)) for one in others) else None
+
+
+def _other(data: CellData, pair: Pair, alpha: float = 0.05) -> stats.Interval | None:
+    """Return Student's interval of the change in the regime that gives no verdict; None with fewer than two epochs."""
+    values = data.epoch_values(pair.before, pair.after, "other")
+    return stats.student_interval(values, alpha) if len(values) > 1 else None
 
 
 def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
@@ -269,7 +276,8 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
     values, percent = data.epoch_values(before, after), stats.percent
     threshold, rounding = run.options.threshold_of(data.cell.id), data.rounding(before, after)
     interval, wide = (stats.repeated_interval(values, alpha, rounding) for alpha in (0.05, 0.10))
-    slices = stats.repeated_interval(data.epoch_values(before, after, "sustained"))
+    other = _other(data, pair)
+    slices = interval if data.metric == SUSTAINED else other
     used = values[: interval.epochs] if interval else values
     identical = role == "target" and "identical" in {data.state(before).status, data.state(after).status}
     settled = _without_times(data, pair)
@@ -280,15 +288,17 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         reasons = ("identical_code", *reasons)
     if settled is None and data.at_one_clock:
         reasons = (*reasons, "one_clock")
+    if settled is None and values and data.both and not other and data.metric != SUSTAINED and role != "control":
+        reasons = (*reasons, "burst_alone")
     tail = data.tail(before, after, threshold) if settled is None and verdict in {"same", "slight"} else None
     if tail is not None:
         reasons = (*reasons, "tail")
     low, high = stats.band(threshold)
-    needed = _forecast(run, data, pair) if settled is None and verdict == "unclear" and not data.quick else None
+    certifiable, withheld = verdict == "unclear" and settled is None, WITHHELD & set(reasons)
+    needed = _forecast(run, data, pair) if certifiable and not (withheld or data.quick) else None
     seconds = [block.seconds - block.check_seconds for block in data.blocks if block.rounds]
     could = stats.detectable(values, high + rounding) if settled is None and verdict != "slower" else None
-    tested = settled is None and role != "control" and not WITHHELD & set(reasons)
-    certifiable = verdict == "unclear" and settled is None
+    tested = settled is None and role != "control" and not withheld
     clocks, cycles = (data.epoch_values(before, after, of) for of in ("clock", "cycles"))
     read = data.epoch_values(before, after, "read") if data.at_one_clock else []
     return Comparison(
@@ -316,6 +326,7 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         sustained_pct=percent(slices.theta) if slices else None,
         sustained_low_pct=percent(slices.low) if slices else None,
         sustained_high_pct=percent(slices.high) if slices else None,
+        burst_pct=percent(other.theta) if other and slices is not other else None,
     )
 
 
@@ -366,20 +377,21 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
         return "unclear", ("interrupted" if interrupted else ended,)
     if _clock_disagrees(data, pair, values, min(options.margin, threshold)):
         return "unclear", ("clock",)
-    slices = stats.repeated_interval(data.epoch_values(pair.before, pair.after, "sustained"))
-    if slices and _sustained_contradicts(verdict, slices, fmean(values), min(options.margin, threshold)):
+    slices = _other(data, pair) if data.metric != SUSTAINED else None
+    if slices and _outside(verdict, slices, fmean(values), threshold, min(options.margin, threshold)):
         return "unclear", ("power",)
     if pair.role == "target" and _parent_contradicts(data, pair, verdict, threshold):
         return "unclear", ("timer",)
     return verdict, () if precise(values, options) else ("precision",)
 
 
-def _sustained_contradicts(verdict: Verdict, slices: stats.Interval, theta: float, margin: float) -> bool:
-    """Whether `slices`, the interval of calls without pauses, contradicts the verdict. It contradicts `same` if it lies
-    outside the margin. It contradicts another verdict if it shows a change in the direction opposite to `theta`."""
-    low, high = stats.band(margin) if verdict == "same" else (0.0, 0.0)
-    up, down = slices.low > high, slices.high < low
-    return (up or down) if verdict == "same" else (down if theta > 0 else up)
+def _outside(verdict: Verdict, slices: stats.Interval, theta: float, threshold: float, margin: float) -> bool:
+    """Whether the interval of `slices` lies wholly outside the changes that the verdict states. `theta`: the change by
+    turns, which has the sign that `slight` states."""
+    low, high = stats.band(threshold)
+    stated = {"slower": (high, math.inf), "faster": (-math.inf, low), "same": stats.band(margin)}
+    least, most = stated.get(verdict, (0.0, high) if theta > 0 else (low, 0.0))
+    return slices.high < least or slices.low > most
 
 
 def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin: float) -> bool:
@@ -455,6 +467,8 @@ def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str,
 
     cell, own = data.cell, dict.fromkeys(each.protocol for each in data.judged if arm in each.arms)
     add_time(data.metric, data.epoch_medians(arm), "; ".join(own))
+    for block in data.other[:1]:
+        add_time(block.metric, data.epoch_medians(arm, "other"), block.timer)
     if data.metric != "wall":
         add_time("wall", data.epoch_medians(arm, "wall"), "the host's clock, from an idle device to an idle device")
     # FLOP / ns / 1000 is TFLOP/s; bytes / ns is GB/s.
@@ -466,8 +480,6 @@ def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str,
             found[name] = Metric(value=value, unit=unit, low=low, high=high, better="higher", protocol=convention)
     hosts = [outcome.host_ns for outcome in outcomes if outcome.host_ns is not None]
     add_time(HOST, hosts, "the host's clock, to enqueue a warm call on an idle device")
-    slices = data.epoch_medians(arm, "sustained")
-    add_time(SUSTAINED, slices, "calls without a pause, the first third of a second not timed")
     peaks = [float(outcome.peak_mem_bytes) for outcome in outcomes if outcome.peak_mem_bytes is not None]
     if peaks:
         found["peak_mem_bytes"] = Metric(

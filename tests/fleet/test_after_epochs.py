@@ -14,9 +14,9 @@ from abprof.store.runfolder import RunFolder
 from tests.fleet.test_pool import TWO, blocks, homes
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Fault
-from tests.test_sustained import POWER
+from tests.test_regimes import POWER, SLICES, capped
 
-ALWAYS = ("main", "fast", "--sustained")
+ALWAYS = ("main", "fast")
 
 
 def said(result: Result) -> dict[str, tuple[str, tuple[str, ...], float | None]]:
@@ -30,16 +30,16 @@ def slices(found: list[Block]) -> Counter[str]:
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
     """A run on two devices, and its laboratory."""
-    lab = Lab(tmp_path_factory.mktemp("spread"), POWER)
+    lab = capped(Lab(tmp_path_factory.mktemp("spread"), POWER))
     return lab, lab.abprof(*ALWAYS, *TWO)
 
 
 def test_slices_say_what_they_say_on_one_device(tmp_path: Path, spread: tuple[Lab, Result]) -> None:
-    one, (_, two) = Lab(tmp_path, POWER).abprof(*ALWAYS), spread
+    one, (_, two) = capped(Lab(tmp_path, POWER)).abprof(*ALWAYS), spread
     assert two.code == one.code, two.err
     assert said(two) == said(one)
     assert said(two)["w/case=reversed"][:2] == ("unclear", ("power",))
-    assert set(slices(blocks(two)).values()) == {4}
+    assert set(slices(blocks(two)).values()) == {SLICES}
     assert all(len(devices) == 1 for devices in homes(blocks(two)).values())
     assert set().union(*homes(blocks(two)).values()) == {"simulated:0", "simulated:1"}
 
@@ -56,12 +56,12 @@ def test_a_rerun_times_no_slices_again(spread: tuple[Lab, Result]) -> None:
 def test_a_shard_that_is_lost_in_its_slices_is_not_finished(tmp_path: Path, spread: tuple[Lab, Result]) -> None:
     """Its verdicts by turns alone would stand, and one of them is wrong."""
     faults = [Fault("kill_parent", "turn", cell="w/case=reversed", epoch=6, once=True)]
-    lab = Lab(tmp_path, replace(POWER, faults=faults))
+    lab = capped(Lab(tmp_path, replace(POWER, faults=faults)))
     result = lab.abprof(*ALWAYS, *TWO)
     assert said(result) == said(spread[1])
     (loss,) = result.run.losses
     assert "w/case=reversed" in loss.cells
-    assert set(slices(blocks(result)).values()) == {4}
+    assert set(slices(blocks(result)).values()) == {SLICES}
     assert all(len(devices) == 1 for devices in homes(blocks(result)).values())
     assert lab.left_behind() == []
 
@@ -70,7 +70,7 @@ def test_a_shard_that_is_lost_in_its_slices_is_not_finished(tmp_path: Path, spre
 def test_a_run_that_was_killed_in_its_slices_gets_those_that_are_missing(
     tmp_path: Path, devices: tuple[str, ...]
 ) -> None:
-    lab = Lab(tmp_path, POWER)
+    lab = capped(Lab(tmp_path, POWER))
     whole = lab.abprof(*ALWAYS, *devices)
     assert whole.folder
     rounds = whole.folder / "rounds.jsonl"
@@ -80,9 +80,9 @@ def test_a_run_that_was_killed_in_its_slices_gets_those_that_are_missing(
     head = msgspec.json.decode((whole.folder / "run.json").read_bytes(), type=Run)
     RunFolder(whole.folder).write_run(msgspec.structs.replace(head, status="running"))
     before = homes(blocks(whole))
-    assert len(mine) == 4
+    assert len(mine) == SLICES
 
     result = lab.abprof("run", "--resume", str(whole.folder))
     assert said(result) == said(whole)
-    assert slices(blocks(result)) == Counter(dict.fromkeys(before, 4)), result.err
+    assert slices(blocks(result)) == Counter(dict.fromkeys(before, SLICES)), result.err
     assert homes(blocks(result)) == before

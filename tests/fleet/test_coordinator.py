@@ -88,11 +88,8 @@ class Stage:
         folder: Path,
         wanted: Callable[[Sequence[Block]], set[str]],
         budget: float = 1000.0,
-        sustained: bool = False,
     ) -> None:
         self.head = head()
-        chosen = msgspec.structs.replace(self.head.options, sustained=sustained)
-        self.head = msgspec.structs.replace(self.head, options=chosen)
         self.ids = [cell.id for cell in self.head.cells]
         made = runfolder.create(folder / "runs", self.head.id)
         made.write_run(self.head)
@@ -226,7 +223,7 @@ def test_a_further_attempt_and_then_an_outcome(tmp_path: Path) -> None:
     assert counts([block for block in stage.record.blocks if block.metric]) == dict.fromkeys(ids[1:], 4)
 
 
-def test_a_verdict_whose_slices_are_lost_each_time_stands_without_them(tmp_path: Path) -> None:
+def test_a_verdict_whose_follow_up_is_lost_each_time_stands_without_it(tmp_path: Path) -> None:
     ids = [cell.id for cell in head().cells]
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
@@ -234,7 +231,7 @@ def test_a_verdict_whose_slices_are_lost_each_time_stands_without_them(tmp_path:
             return iter([*list(shard_news(shard, slot))[:-2], Lost("killed by SIGSEGV")])
         return shard_news(shard, slot)
 
-    stage = Stage(tmp_path, fewer_than(4, ids), sustained=True)
+    stage = Stage(tmp_path, fewer_than(4, ids))
     player = Player(["GPU-a", "GPU-b"], play)
     stage.run(player)
     tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]

@@ -99,6 +99,16 @@ def test_without_a_difference_more_epochs_still_give_same() -> None:
     assert [row.verdict for row in verdicts].count("same") >= 8
 
 
+def test_same_at_one_clock_does_not_stand_beside_slices_that_certainly_differ() -> None:
+    chance = random.Random(2)
+    turns = [wandering(epoch, 1.0, chance) for epoch in range(1, 33)]
+    slices = [block(epoch, {"base": 1.0, "target": ratio}, metric="gpu_sustained")
+              for epoch, ratio in enumerate((1.03, 1.031, 1.029, 1.03), start=33)]  # fmt: skip
+    assert row_of(turns, threshold=3.5).verdict == "same"
+    row = row_of([*turns, *slices], threshold=3.5)
+    assert (row.verdict, row.reasons) == ("unclear", ("power", "one_clock"))
+
+
 def test_slices_that_certainly_differ_contradict_same() -> None:
     turns = epochs([1.0, 1.001, 0.999, 1.0])
     slices = [

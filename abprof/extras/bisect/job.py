@@ -438,6 +438,7 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: fl
         packages = {name: place.file.package(name) for name in dict.fromkeys(kernels.values())}
         inputs = {kernel: package.folders for kernel, package in packages.items()}
     own = {"repo": str(place.root), "no_peers": True, "file": None, "rebuild": False, "dry_run": False}
+    own |= {"regime": "burst"} if place.options.regime == "auto" else {}  # steps answer one question
     chosen = dict.fromkeys(("filled", "kernels", "only", "set", "peer"), ())  # each step selects cells by `cell` only
     return Bisection(
         began=datetime.now(UTC).isoformat(timespec="seconds"),

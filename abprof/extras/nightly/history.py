@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from abprof.records import GPU_GRAPH, GPU_KERNELS, UNREADABLE, Arm, Header, Night, Side
+from abprof.records import GPU_GRAPH, GPU_KERNELS, SUSTAINED, UNREADABLE, Arm, Header, Night, Side
 from abprof.records.errors import AbprofError, Exit
 from abprof.store import RUN
 
-METRICS = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "wall", "peak_mem_bytes")
+METRICS = ("gpu_span", GPU_GRAPH, GPU_KERNELS, "wall", SUSTAINED, "peak_mem_bytes")
 # Statuses of an arm that another measurement would not change.
 _ANSWERS = {"ok", "identical", "build_failed", "wrong", "unsupported", "missing"}
 COLUMNS = (
