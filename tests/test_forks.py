@@ -131,5 +131,5 @@ def test_a_server_that_cannot_start_is_no_error(tmp_path: Path) -> None:
     one = worker([sys.executable, "-c", "print('fresh')"], tmp_path / "a", gone)
     with pytest.raises(WorkerDied, match="ended with exit code 0"):
         one.call(wire.Inventory(), 60)
+    assert servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1) is None, "it ended before it forked"
     servers.close()
-    assert servers.server([sys.executable], 0) is None

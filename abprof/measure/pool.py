@@ -185,6 +185,7 @@ class WorkerPool:
                     ok=proved.ok,
                     reason=proved.reason,
                     artefacts=tuple(proved.artefacts),
+                    forked=self._workers[id].forked,
                 )
 
     def kernels(self) -> Iterator[Kernel]:
