@@ -290,7 +290,9 @@ class WorkerFactory:
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
         return environment.worker(self.env, place / "caches", self.device, extra)
 
-    def _started(self, argv: Sequence[str], env: dict[str, str], cwd: Path, log: Path, name: str, **more: Any) -> Worker:
+    def _started(
+        self, argv: Sequence[str], env: dict[str, str], cwd: Path, log: Path, name: str, **more: Any
+    ) -> Worker:
         walled = self.sandbox is not None
         return Worker(list(argv), env=env, cwd=cwd, log=log, name=name, started=self.own.add, walled=walled, **more)
 
