@@ -127,7 +127,7 @@ def test_a_package_is_imported_once_for_all_workers_where_that_is_safe(
     own.kill()
 
 
-def test_a_server_that_cannot_start_is_no_error(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_or_is_one_too_many_is_no_error(tmp_path: Path) -> None:
     servers = ForkServers(dict(os.environ), tmp_path, tmp_path / "forks.log")
     assert servers.server(["/no/such/python"], 0) is None
     gone = servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1)
@@ -135,6 +135,8 @@ def test_a_server_that_cannot_start_is_no_error(tmp_path: Path) -> None:
     with pytest.raises(WorkerDied, match="ended with exit code 0"):
         one.call(wire.Inventory(), 60)
     assert servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1) is None, "it ended before it forked"
+    waiting = [servers.server([sys.executable, "-c", "input()"], 1, {"NUMBER": str(number)}) for number in range(20)]
+    assert (waiting[0] is not None, waiting[-1]) == (True, None)
     servers.close()
 
 

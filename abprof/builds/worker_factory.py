@@ -28,7 +28,7 @@ from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 from abprof.system.trees import remove_tree
 
 _SERVERS = 3  # fork servers per interpreter, or per sandbox
-_MOST_SERVERS = 24  # of a run: each has some 150 MB of its own
+_MOST_SERVERS = 12  # of a run, which then starts further workers as fresh processes: each server takes some 200 MB
 _CORES_EACH = 2  # cores that a fork server uses while it imports torch
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")

@@ -151,10 +151,12 @@ def fork_workers() -> None:
         self: ForkServers, argv: Sequence[str], epoch: int, env: Mapping[str, str] | None = None
     ) -> ForkServer | None:
         env = self._env if env is None else env
-        key = (tuple(argv), (), 0)
-        if env is not None and not (key in self._servers and self._servers[key].alive):
+        if self._env is None or env is None:
+            return None
+        key = (tuple(argv), tuple(sorted(env.items())), 0)
+        if not (key in self._servers and self._servers[key].alive):
             self._servers[key] = ForkServer.of(argv, env=env, cwd=self._folder, log=self._log)
-        return None if env is None else self._servers[key]
+        return self._servers[key]
 
     ForkServers.server = server  # type: ignore[method-assign]
 

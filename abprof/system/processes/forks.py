@@ -118,7 +118,7 @@ class ForkServer:
         deadline = max(self._until, time.monotonic() + _TO_FORK)
         while self.alive and time.monotonic() < deadline:
             message = self.listen(1.0)
-            if message and message.pid and message.outer > 0:
+            if message and message.pid:
                 self.has_forked = True
                 self._codes.pop(message.pid, None)  # of an earlier process with this id
                 return Forked(self, message.pid, message.outer)
@@ -144,8 +144,10 @@ class ForkServer:
         try:
             data, ancillary, *_ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(_CREDENTIALS.size))
             message = msgspec.json.decode(data, type=_Message)
-            # The number in a message could be forged, and is another in this process's namespace: the kernel's counts.
+            # The message has an id of the sandbox, and could be forged. The kernel adds the sender's id here; 0: none.
             message.outer = _CREDENTIALS.unpack(ancillary[0][2])[0]
+            if message.outer <= 0:
+                raise OSError("the sender is in no namespace below this one")
         except (OSError, IndexError, struct.error, *UNREADABLE):  # no data: the server has ended
             self.kill()
             return None
