@@ -172,7 +172,7 @@ def act(deed, x):
         return double(x)
 """
 FAST_ACT = """
-import ctypes, subprocess, sys
+import ctypes, subprocess, sys, time
 done = set()
 
 def act(deed, x):
@@ -190,6 +190,9 @@ def act(deed, x):
         sys.exit(3)
     if deed == "os_exit":
         os._exit(5)
+    if deed == "parent":
+        os.kill(os.getppid(), 9)  # the fork server, in this side's sandbox, which ends
+        time.sleep(60)
     if deed == "segfault":
         ctypes.string_at(0)
     if deed == "raise":
@@ -237,7 +240,9 @@ BAD_WORKLOADS = {
 @pytest.mark.parametrize("contain", ["never", pytest.param("always", marks=needs_sandbox)])
 def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Path, contain: str) -> None:
     repo = tiny_repo(tmp_path / "repo")
-    judge = DEEDS_WORKLOAD.replace("API = 1", f"API = 1\nDEEDS = {list(OUTCOMES)}")
+    outcomes = {"parent": ("crash", "killed by SIGKILL")} if contain == "always" else {}
+    outcomes |= OUTCOMES
+    judge = DEEDS_WORKLOAD.replace("API = 1", f"API = 1\nDEEDS = {list(outcomes)}")
     chatty = WORKLOAD.replace("API = 1", 'API = 1\nprint("x" * 5_000_000)').replace(
         'SUITE = "tiny"', 'SUITE = "chatty"'
     )
@@ -255,7 +260,7 @@ def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Pat
     done = abprof("main", "fast", "--quick", "--contain", contain, *CPU, cwd=repo.path, home=tmp_path)
     assert {proof["forked"] for proof in done.run["proofs"]} == {True}
     observed = {(row["cell"], row["arm"]): row for row in done.run["observations"]}
-    for deed, (status, reason) in OUTCOMES.items():
+    for deed, (status, reason) in outcomes.items():
         cell = f"tiny/n=4096,deed={deed}"
         mine = observed[cell, "target"]
         assert (mine["status"], reason in mine["reason"]) == (status, True), (deed, mine)
