@@ -223,7 +223,8 @@ def test_a_target_that_would_spoil_the_base_gets_nowhere(tmp_path: Path) -> None
 
 @needs_sandbox
 @pytest.mark.slow
-def test_an_interrupted_run_leaves_no_process_in_a_sandbox(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_run_that_is_ended_leaves_no_process_in_a_sandbox(tmp_path: Path, number: int, code: int) -> None:
     repo = tiny_repo(tmp_path / "repo", 100)
     repo.branch("same")
     repo.commit("same", {"kernels/tiny/tiny.c": source(100) + "// the same\n"})
@@ -233,8 +234,11 @@ def test_an_interrupted_run_leaves_no_process_in_a_sandbox(tmp_path: Path) -> No
         assert process.poll() is None
         time.sleep(0.1)
     assert len(of(tmp_path)) > 3
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    process.send_signal(number)
+    assert process.wait(60) == code
+    end = time.monotonic() + 60
+    while of(tmp_path) and number == signal.SIGKILL and time.monotonic() < end:
+        time.sleep(0.1)
     assert of(tmp_path) == []
 
 
