@@ -73,8 +73,10 @@ class ForkServers:
         if known is None or (known.has_forked and not known.alive):
             if known is not None:
                 known.kill()  # what is left of it
+            # A server of the epoch's own start must not take a core from what is measured next.
+            command = argv if env == self._env or self.plenty else [*argv, "--no-preload"]
             try:
-                known = self._servers[key] = ForkServer.of(argv, env=env, cwd=self._folder, log=self._log)
+                known = self._servers[key] = ForkServer.of(command, env=env, cwd=self._folder, log=self._log)
             except WorkerDied:
                 return None
         return known if known.alive else None
@@ -255,12 +257,14 @@ class WorkerFactory:
         writable = [self.scratch if side in {"base", *STANDING_IN} else room]  # base computes expected values
         return self.sandbox.around(argv, env, own=place, writable=writable, network=network)
 
-    def preload(self, side: str, checkout: Checkout, package: Package, place: Path) -> None:
-        """On a host with many cores, start the fork servers of the build at `place`, without waiting for their imports:
-        those that import its package, or those in its sandbox. Not on a CPU, where they would disturb the first epoch."""
-        count = self.imports if self._preloads(side, package) else _SERVERS if self._apart(package) else 0
-        for number in range(count if self.forks.plenty and self.device != "cpu" else 0):
-            self._servers(side, checkout, package, place, number + 1)
+    def preload(self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int) -> None:
+        """Start fork servers of the build at `place`, without waiting for their imports: on a host with many cores all of
+        them, unless they would disturb calls on the CPU; else that of `epoch`, if it is in a sandbox."""
+        apart = self._apart(package)
+        count = _SERVERS if apart else self.imports if self._preloads(side, package) else 0
+        for number in range(count):
+            if (self.forks.plenty and self.device != "cpu") or (apart and number == (epoch - 1) % _SERVERS):
+                self._servers(side, checkout, package, place, number + 1)
 
     def _apart(self, package: Package) -> bool:
         """Whether the package's workers need fork servers of their own: in their sandbox, or with their environment. No

@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", dest="sink", type=int)
     parser.add_argument("--cell", type=Path)
     parser.add_argument("--fork", type=int)
+    parser.add_argument("--no-preload", action="store_true")
     options = parser.parse_args(argv)
     _die_with_parent()
     _make_home()
@@ -52,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.cell:
         return foreground(options.cell)
     if options.fork:
-        return fork_workers(options.fork)
+        return fork_workers(options.fork, [] if options.no_preload else PRELOAD)
     code = serve(options.source, options.sink)
     if code:
         sys.stdout.flush()
@@ -163,8 +165,8 @@ def _die_with_parent() -> None:
 # ---------------------------------------------------------------- the fork server, which imports torch and Triton once
 
 
-def fork_workers(fd: int) -> int:
-    """Fork a worker for each request on the socket `fd`, until the parent closes the socket.
+def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
+    """Fork a worker for each request on the socket `fd`, until the parent closes the socket. In between, preload `steps`.
 
     A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. With "start", a
     wire.Start, and two descriptors (a socket, output), the new process imports that package, and forks workers itself.
@@ -182,7 +184,7 @@ def fork_workers(fd: int) -> int:
         return 1
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    channel, idle, workers, helpers = socket.socket(fileno=fd), [*PRELOAD], set[int](), _children()
+    channel, idle, workers, helpers = socket.socket(fileno=fd), [*steps], set[int](), _children()
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -251,7 +253,7 @@ def _fork_with_package(fd: int, start: dict[str, Any]) -> int:
         traceback.print_exc()
         return 1
     gc.freeze()
-    return fork_workers(fd)
+    return fork_workers(fd, PRELOAD)
 
 
 def _reap(channel: socket.socket, workers: set[int], helpers: set[int]) -> None:
