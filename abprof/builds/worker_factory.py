@@ -73,7 +73,7 @@ class ForkServers:
         if known is None or (known.has_forked and not known.alive):
             if known is not None:
                 known.kill()  # what is left of it
-            # A server of the epoch's own start must not take a core from what is measured next.
+            # A server that starts with an epoch must not take a core from what is measured next.
             command = argv if env == self._env or self.plenty else [*argv, "--no-preload"]
             try:
                 known = self._servers[key] = ForkServer.of(command, env=env, cwd=self._folder, log=self._log)
@@ -267,8 +267,8 @@ class WorkerFactory:
                 self._servers(side, checkout, package, place, number + 1)
 
     def _apart(self, package: Package) -> bool:
-        """Whether the package's workers need fork servers of their own: in their sandbox, or with their environment. No
-        code under test runs in such a server."""
+        """Whether the package's workers need fork servers of their own: in their sandbox, or with their environment. Such
+        a server runs no code under test, unless that environment's PYTHONPATH has modules that torch imports."""
         return self.sandbox is not None or bool(package.env)
 
     def _preloads(self, side: str, package: Package) -> bool:
