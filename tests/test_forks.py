@@ -8,11 +8,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
 from abprof.builds.worker_factory import ForkServers, install_bundle
 from abprof.records import messages as wire
-from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
+from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault, WorkerHung
+from tests.sandboxes import needs_sandbox, sandbox
 from tests.simulated.processes import alive
 
 
@@ -28,7 +30,7 @@ def server(argv: list[str], tmp_path: Path) -> Iterator[ForkServer]:
     made.kill()
 
 
-def worker(argv: list[str], folder: Path, *servers: ForkServer | None, **env: str) -> Worker:
+def worker(argv: list[str], folder: Path, *servers: ForkServer | None, walled: bool = False, **env: str) -> Worker:
     folder.mkdir(exist_ok=True)
     return Worker(
         argv,
@@ -36,6 +38,7 @@ def worker(argv: list[str], folder: Path, *servers: ForkServer | None, **env: st
         cwd=folder,
         log=folder / "log",
         name="w",
+        walled=walled,
         servers=[one for one in servers if one],
     )
 
@@ -124,12 +127,130 @@ def test_a_package_is_imported_once_for_all_workers_where_that_is_safe(
     own.kill()
 
 
-def test_a_server_that_cannot_start_is_no_error(tmp_path: Path) -> None:
+def test_a_server_that_cannot_start_or_is_one_too_many_is_no_error(tmp_path: Path) -> None:
     servers = ForkServers(dict(os.environ), tmp_path, tmp_path / "forks.log")
     assert servers.server(["/no/such/python"], 0) is None
     gone = servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1)
     one = worker([sys.executable, "-c", "print('fresh')"], tmp_path / "a", gone)
     with pytest.raises(WorkerDied, match="ended with exit code 0"):
         one.call(wire.Inventory(), 60)
+    assert servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1) is None, "it ended before it forked"
+    waiting = [servers.server([sys.executable, "-c", "input()"], 1, {"NUMBER": str(number)}) for number in range(20)]
+    assert (waiting[0] is not None, waiting[-1]) == (True, None)
     servers.close()
-    assert servers.server([sys.executable], 0) is None
+
+
+# ---------------------------------------------------------------- in a sandbox
+
+# Code under test: try to reach the server, its parent, in each way that would change workers forked later. `stay` leaves
+# a process behind.
+ATTACKS = """
+import ctypes, json, os, time
+from pathlib import Path
+from abprof.kit import Op
+API, KERNEL, PRESETS = 1, "pack", {"default": {"do": ["attack", "stay", "hang"]}}
+
+def inputs(case, device, seed):
+    return ()
+
+def attempts():
+    libc, server = ctypes.CDLL(None, use_errno=True), os.getppid()
+    for what in ("mem", "environ", "map_files", "fd/1"):
+        yield what, os.access(f"/proc/{server}/{what}", os.R_OK) and opened(f"/proc/{server}/{what}")
+    yield "attach", libc.ptrace(16, server, 0, 0) == 0
+    handle = os.pidfd_open(server)
+    yield "descriptors", any(libc.syscall(438, handle, fd, 0) >= 0 for fd in range(20))
+    here = ctypes.create_string_buffer(8)
+    vector = (ctypes.c_void_p * 2)(ctypes.addressof(here), 8)
+    yield "write", libc.process_vm_writev(server, vector, 1, vector, 1, 0) >= 0
+
+def opened(path):
+    try:
+        Path(path).iterdir().__next__() if Path(path).is_dir() else open(path, "rb").close()
+    except OSError:
+        return False
+    return True
+
+def prepare(kernel, variant, case, inputs):
+    if case["do"] == "attack":
+        raise RuntimeError(json.dumps([what for what, reached in attempts() if reached]))
+    if case["do"] == "hang":
+        time.sleep(600)
+    if not os.fork():
+        os.setsid()
+        time.sleep(600)
+    return Op(lambda: None)
+"""
+
+
+Contained = tuple[list[str], dict[str, str]]
+
+
+@pytest.fixture
+def contained(argv: list[str], tmp_path: Path) -> Contained:
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "pack.py").touch()
+    (tmp_path / "attacks.py").write_text(ATTACKS)
+    return sandbox().around(argv, os.environ, own=tmp_path / "own", network=False)
+
+
+@pytest.fixture
+def servers(tmp_path: Path) -> Iterator[ForkServers]:
+    made = ForkServers({}, tmp_path, tmp_path / "forks.log")
+    yield made
+    made.close()
+
+
+def started(contained: Contained, servers: ForkServers, folder: Path) -> Worker:
+    """A worker, forked in the sandbox, whose epoch takes the first server of three."""
+    made = worker(contained[0], folder, servers.server(contained[0], 4, contained[1]), walled=True)
+    root = folder.parent
+    mount = wire.Mount("pack", str(root / "kernels"), "abprof_side.pack", str(root), [str(root / "kernels")])
+    made.call(wire.Start("cpu", "base", mount, {"attacks": str(root / "attacks.py")}, str(root)), 120)
+    assert made.forked
+    return made
+
+
+def running() -> set[int]:
+    return {each.pid for each in psutil.Process().children(recursive=True) if alive(each.pid)}
+
+
+@needs_sandbox
+def test_a_worker_forked_in_a_sandbox_dies_and_hangs_as_a_fresh_one_and_cannot_change_its_server(
+    contained: Contained, servers: ForkServers, tmp_path: Path
+) -> None:
+    one = started(contained, servers, tmp_path / "a")
+    assert os.getsid(one.pid) == one.pid, "the id that it has outside of the sandbox"
+    os.kill(one.pid, signal.SIGKILL)
+    with pytest.raises(WorkerDied, match="killed by SIGKILL"):
+        one.call(wire.Inventory(), 60)
+    one = started(contained, servers, tmp_path / "b")
+    with pytest.raises(WorkerFault, match=r"^RuntimeError: \[\]$"):
+        one.call(wire.Open("attacks", {"do": "attack"}, "base"), 60)
+    with pytest.raises(WorkerHung):
+        one.call(wire.Open("attacks", {"do": "hang"}, "base"), 2)
+    server = running()
+    one = started(contained, servers, tmp_path / "c")
+    one.call(wire.Open("attacks", {"do": "stay"}, "base"), 60)
+    left = running() - server
+    assert len(left) == 2, "the worker, and the process that it started"
+    one.stop()
+    assert not any(alive(each, wait=60) for each in left)
+    assert running() == server
+
+
+@needs_sandbox
+def test_a_dead_server_of_a_sandbox_is_replaced_and_nothing_of_it_is_left(
+    contained: Contained, servers: ForkServers, tmp_path: Path
+) -> None:
+    before = running()
+    one = started(contained, servers, tmp_path / "a")
+    server = psutil.Process(one.pid).ppid()
+    os.kill(server, signal.SIGKILL)
+    assert not alive(one.pid, wait=60), "the sandbox ends with its server, and every worker with the sandbox"
+    with pytest.raises(WorkerDied):
+        one.call(wire.Inventory(), 60)
+    again = started(contained, servers, tmp_path / "b")
+    assert psutil.Process(again.pid).ppid() != server
+    servers.close()
+    assert running() == before

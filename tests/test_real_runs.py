@@ -13,6 +13,7 @@ import pytest
 
 from abprof.verdict import stats
 from tests.gitrepo import GitRepo
+from tests.sandboxes import needs_sandbox
 from tests.tinyrepo import PACKAGE, WORKLOAD, Done, abprof, source, tiny_repo
 
 CELL = "tiny/n=4096"
@@ -142,10 +143,15 @@ def test_rerun_adds_fresh_epochs_and_replaces_nothing(tmp_path: Path) -> None:
 
 
 def test_one_branch_alone(tmp_path: Path) -> None:
+    """Its package has an environment of its own, and so has the server that forks its workers."""
     repo = tiny_repo(tmp_path / "repo")
+    own = "assert b'OWN=tree of base' in Path('/proc/self/environ').read_bytes(), 'not at the start'\n"
+    repo.commit("own", {"abprof.toml": 'schema = 1\n[kernels.tiny.env]\nOWN = "tree of {side}"\n',
+                        "kernels/tiny/__init__.py": PACKAGE + own})  # fmt: skip
     done = abprof("run", "main", "--quick", *CPU, cwd=repo.path, home=tmp_path)
     assert done.code == 0
     assert done.statuses("base") == {CELL: "ok"}
+    assert {proof["forked"] for proof in done.run["proofs"]} == {True}
     assert done.run["comparisons"] == []
     assert done.run["observations"][0]["metrics"]["wall"]["value"] > 0
 
@@ -166,7 +172,7 @@ def act(deed, x):
         return double(x)
 """
 FAST_ACT = """
-import ctypes, subprocess, sys
+import ctypes, subprocess, sys, time
 done = set()
 
 def act(deed, x):
@@ -184,6 +190,9 @@ def act(deed, x):
         sys.exit(3)
     if deed == "os_exit":
         os._exit(5)
+    if deed == "parent":
+        os.kill(os.getppid(), 9)  # the fork server, in this side's sandbox, which ends
+        time.sleep(60)
     if deed == "segfault":
         ctypes.string_at(0)
     if deed == "raise":
@@ -228,9 +237,12 @@ BAD_WORKLOADS = {
 
 
 @pytest.mark.slow
-def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("contain", ["never", pytest.param("always", marks=needs_sandbox)])
+def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Path, contain: str) -> None:
     repo = tiny_repo(tmp_path / "repo")
-    judge = DEEDS_WORKLOAD.replace("API = 1", f"API = 1\nDEEDS = {list(OUTCOMES)}")
+    outcomes = {"parent": ("crash", "killed by SIGKILL")} if contain == "always" else {}
+    outcomes |= OUTCOMES
+    judge = DEEDS_WORKLOAD.replace("API = 1", f"API = 1\nDEEDS = {list(outcomes)}")
     chatty = WORKLOAD.replace("API = 1", 'API = 1\nprint("x" * 5_000_000)').replace(
         'SUITE = "tiny"', 'SUITE = "chatty"'
     )
@@ -245,9 +257,10 @@ def test_each_misdeed_is_its_own_cells_outcome_and_the_run_goes_on(tmp_path: Pat
     repo.commit("misdeeds", {"kernels/tiny/__init__.py": PACKAGE + act, "kernels/tiny/tiny.c": source(101)})
     repo.checkout("main")
     before = fingerprint(repo)
-    done = abprof("main", "fast", "--quick", *CPU, cwd=repo.path, home=tmp_path)
+    done = abprof("main", "fast", "--quick", "--contain", contain, *CPU, cwd=repo.path, home=tmp_path)
+    assert {proof["forked"] for proof in done.run["proofs"]} == {True}
     observed = {(row["cell"], row["arm"]): row for row in done.run["observations"]}
-    for deed, (status, reason) in OUTCOMES.items():
+    for deed, (status, reason) in outcomes.items():
         cell = f"tiny/n=4096,deed={deed}"
         mine = observed[cell, "target"]
         assert (mine["status"], reason in mine["reason"]) == (status, True), (deed, mine)

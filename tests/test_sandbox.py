@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from tests.sandboxes import needs_sandbox, sandbox
 from tests.simulated.lab import Lab
 from tests.simulated.planted import load
 from tests.simulated.scenario import Scenario, Time
-from tests.tinyrepo import PACKAGE, abprof_afresh, source, tiny_repo
+from tests.tinyrepo import PACKAGE, abprof_afresh, begun, source, tiny_repo
 
 # Try the attacks of hostile code, and print the results as JSON.
 HOSTILE = """
@@ -214,3 +217,32 @@ def test_a_target_that_would_spoil_the_base_gets_nowhere(tmp_path: Path) -> None
     assert set(tries.values()) == {"refused"}
     assert len(tries) == 3, "base's library, and two files of the repository"
     assert not (repo.path / "planted").exists()
+    assert {proof["forked"] for proof in done.run["proofs"]} == {True}
+    assert "workers, 2 of them forked" in (Path(done.run["run_dir"]) / "report.md").read_text()
+
+
+@needs_sandbox
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
+def test_a_run_that_is_ended_leaves_no_process_in_a_sandbox(tmp_path: Path, number: int, code: int) -> None:
+    repo = tiny_repo(tmp_path / "repo", 100)
+    repo.branch("same")
+    repo.commit("same", {"kernels/tiny/tiny.c": source(100) + "// the same\n"})
+    options = ("--epochs", "99", "--device", "cpu", "--no-peers", "--contain", "always", "--precision", "0.01")
+    process = begun("main", "same", *options, cwd=repo.path, home=tmp_path)
+    while not any(path.read_bytes().count(b"\n") > 1 for path in repo.path.glob("runs/*/rounds.jsonl")):
+        assert process.poll() is None
+        time.sleep(0.1)
+    assert len(of(tmp_path)) > 3
+    process.send_signal(number)
+    assert process.wait(60) == code
+    end = time.monotonic() + 60
+    while of(tmp_path) and number == signal.SIGKILL and time.monotonic() < end:
+        time.sleep(0.1)
+    assert of(tmp_path) == []
+
+
+def of(folder: Path) -> list[list[str]]:
+    """Command lines of the processes that work in the folder."""
+    lines = [process.info["cmdline"] or [] for process in psutil.process_iter(["cmdline"])]
+    return [line for line in lines if any(f"{folder}/" in word for word in line)]

@@ -140,6 +140,12 @@ def abprof_afresh(*args: str, cwd: Path, home: Path, **env: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def begun(*args: str, cwd: Path, home: Path) -> subprocess.Popen[bytes]:
+    """Start the same, without waiting for its end."""
+    command = [sys.executable, "-P", "-m", "abprof", *args]
+    return subprocess.Popen(command, cwd=cwd, env=_environment(home, {}), stdout=subprocess.DEVNULL)
+
+
 def _environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
     places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
     return {**os.environ, "PYTHONPATH": str(ROOT), **places, **more}

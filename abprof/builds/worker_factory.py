@@ -27,7 +27,8 @@ from abprof.system.config_file import fill
 from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 from abprof.system.trees import remove_tree
 
-_SERVERS = 3  # fork servers per interpreter
+_SERVERS = 3  # fork servers per interpreter, or per sandbox
+_MOST_SERVERS = 12  # of a run, which then starts further workers as fresh processes: each server takes some 200 MB
 _CORES_EACH = 2  # cores that a fork server uses while it imports torch
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
@@ -40,16 +41,17 @@ sys.exit(main())
 
 
 class ForkServers:
-    """Starts fork servers: processes that have imported torch and fork workers. Sandboxed runs use no fork servers.
+    """Starts fork servers: processes that have imported torch and fork workers.
 
     All workers of one server have their libraries at the same addresses, which can affect times. So successive epochs
-    use different servers. Sides with the same interpreter share servers.
+    use different servers. Sides with the same interpreter share servers, unless a sandbox or the package's own
+    environment (abprof.toml) makes their commands or environments differ.
     """
 
     def __init__(self, env: Mapping[str, str] | None = None, folder: Path = Path(), log: Path = Path()) -> None:
         """`env`: environment of the servers (None: start no server); `folder`: working folder; `log`: log file."""
         self._env, self._folder, self._log = env, folder, log
-        self._servers: dict[tuple[tuple[str, ...], int], ForkServer] = {}
+        self._servers: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...], int], ForkServer] = {}
         self._with_package: dict[tuple[str, int], ForkServer | None] = {}
 
     @property
@@ -57,17 +59,27 @@ class ForkServers:
         """Whether this host has enough cores to start all servers at once."""
         return len(os.sched_getaffinity(0)) > _CORES_EACH * _SERVERS
 
-    def server(self, argv: Sequence[str], epoch: int) -> ForkServer | None:
-        """Return a fork server for workers that run `argv` in `epoch`. Starts it if necessary; None if that fails."""
-        key = (tuple(argv), (epoch - 1) % _SERVERS)
-        if self._env is None or worker_argv():
+    def server(self, argv: Sequence[str], epoch: int, env: Mapping[str, str] | None = None) -> ForkServer | None:
+        """Return a fork server for workers that run `argv` in `epoch`. Starts it if necessary; None if that fails.
+        `env`: the server's environment, if it is not that of all workers. A server that has ended is replaced, but not
+        one that ended before it forked a worker."""
+        env = self._env if env is None else env
+        if self._env is None or env is None or worker_argv():
             return None
-        if key not in self._servers or not self._servers[key].alive:
+        key = (tuple(argv), tuple(sorted(env.items())), (epoch - 1) % _SERVERS)
+        known = self._servers.get(key)
+        if known is None and len(self._servers) >= _MOST_SERVERS:
+            return None
+        if known is None or (known.has_forked and not known.alive):
+            if known is not None:
+                known.kill()  # what is left of it
+            # A server that starts with an epoch must not take a core from what is measured next.
+            command = argv if env == self._env or self.plenty else [*argv, "--no-preload"]
             try:
-                self._servers[key] = ForkServer.of(argv, env=self._env, cwd=self._folder, log=self._log)
+                known = self._servers[key] = ForkServer.of(command, env=env, cwd=self._folder, log=self._log)
             except WorkerDied:
                 return None
-        return self._servers[key]
+        return known if known.alive else None
 
     def with_package(
         self, plain: ForkServer, place: str, epoch: int, start: wire.Start, env: Mapping[str, str], cwd: Path
@@ -86,10 +98,11 @@ class ForkServers:
         return self._with_package[key]
 
     def close(self) -> None:
-        """End all fork servers; no server starts later."""
-        self._env = None
+        """End all fork servers."""
         for server in (*filter(None, self._with_package.values()), *self._servers.values()):
             server.kill()
+        self._with_package.clear()
+        self._servers.clear()
 
     def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
         """Start the fork servers for `argv` without waiting for them; with `at_once` and few cores, start only one."""
@@ -208,6 +221,8 @@ class WorkerFactory:
         """Start a worker that has no build and logs to NAME.log. `forked`: use a fork server. Raises WorkerDied."""
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
+        if self.sandbox is not None:
+            argv, env = self.sandbox.around(argv, env, own=self.scratch, network=False)
         servers = [server] if server else []
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, servers=servers)
 
@@ -226,35 +241,46 @@ class WorkerFactory:
     ) -> Worker:
         """Start a process for the build in the folder `place`: a worker for `epoch`, or a builder if `epoch` is None.
         `network`: allow network access in a sandbox. Raises WorkerDied if the process cannot be started."""
-        room = self.scratch / side
-        room.mkdir(exist_ok=True)
-        return self._started(
-            self.argv(side),
-            self.worker_env(checkout, package, place),
-            place,
-            log,
-            name,
-            cwd=place / "src",
-            writable=[self.scratch if side in {"base", *STANDING_IN} else room],  # base computes expected values
-            network=network,
-            on_line=on_line,
-            servers=[] if epoch is None or package.env else self._servers(side, checkout, package, place, epoch),
-        )
+        argv, env = self._command(side, checkout, package, place, network=network)
+        servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch)
+        return self._started(argv, env, place / "src", log, name, on_line=on_line, servers=servers)
 
-    def preload(self, side: str, checkout: Checkout, package: Package, place: Path) -> None:
-        """Start the fork servers that import the package of the build at `place`, without waiting for the imports."""
-        for number in range(self.imports if self._preloads(side, package) and self.forks.plenty else 0):
-            self._servers(side, checkout, package, place, number + 1)
+    def _command(
+        self, side: str, checkout: Checkout, package: Package, place: Path, *, network: bool = False
+    ) -> tuple[Sequence[str], dict[str, str]]:
+        """Return the command and environment of a process for the build in `place`, in the run's sandbox if any. There
+        it may write to the build's folder and the side's part of the scratch folder."""
+        argv, env, room = self.argv(side), self.worker_env(checkout, package, place), self.scratch / side
+        room.mkdir(exist_ok=True)
+        if self.sandbox is None:
+            return argv, env
+        writable = [self.scratch if side in {"base", *STANDING_IN} else room]  # base computes expected values
+        return self.sandbox.around(argv, env, own=place, writable=writable, network=network)
+
+    def preload(self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int) -> None:
+        """Start fork servers of the build at `place`, without waiting for their imports: on a host with many cores all of
+        them, unless they would disturb calls on the CPU; else that of `epoch`, if it is in a sandbox."""
+        apart = self._apart(package)
+        count = _SERVERS if apart else self.imports if self._preloads(side, package) else 0
+        for number in range(count):
+            if (self.forks.plenty and self.device != "cpu") or (apart and number == (epoch - 1) % _SERVERS):
+                self._servers(side, checkout, package, place, number + 1)
+
+    def _apart(self, package: Package) -> bool:
+        """Whether the package's workers need fork servers of their own: in their sandbox, or with their environment. Such
+        a server runs no code under test, unless that environment's PYTHONPATH has modules that torch imports."""
+        return self.sandbox is not None or bool(package.env)
 
     def _preloads(self, side: str, package: Package) -> bool:
         # Not on a CPU: all epochs of a server would have the package's code at the same addresses, which affects times.
-        return self.device != "cpu" and side != PEERS and not package.env and self.imports > 0 and not self.sandbox
+        return self.device != "cpu" and side != PEERS and self.imports > 0 and not self._apart(package)
 
     def _servers(
         self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int
     ) -> Sequence[ForkServer]:
         """Return the fork servers to try for a worker: one that has imported the package, and one that has not."""
-        plain = self.forks.server(self.argv(side), epoch)
+        command, own_env = self._command(side, checkout, package, place)
+        plain = self.forks.server(command, epoch, own_env if self._apart(package) else None)
         if plain is None or not self._preloads(side, package):
             return [plain] if plain else []
         start, env = self.start(side, self.mount(checkout, package, place)), self.worker_env(checkout, package, place)
@@ -269,23 +295,10 @@ class WorkerFactory:
         return environment.worker(self.env, place / "caches", self.device, extra)
 
     def _started(
-        self,
-        argv: Sequence[str],
-        env: dict[str, str],
-        own: Path,
-        log: Path,
-        name: str,
-        *,
-        cwd: Path | None = None,
-        writable: Sequence[Path] = (),
-        network: bool = False,
-        **more: Any,
+        self, argv: Sequence[str], env: dict[str, str], cwd: Path, log: Path, name: str, **more: Any
     ) -> Worker:
-        """Start a worker. In a sandboxed run it may write only to `own` and `writable`. Raises WorkerDied."""
-        if self.sandbox is not None:
-            argv, env = self.sandbox.around(argv, env, own=own, writable=writable, network=network)
-            more["walled"] = True
-        return Worker(list(argv), env=env, cwd=cwd or own, log=log, name=name, started=self.own.add, **more)
+        walled = self.sandbox is not None
+        return Worker(list(argv), env=env, cwd=cwd, log=log, name=name, started=self.own.add, walled=walled, **more)
 
 
 def interpreter(config: Options, side: str) -> str:

@@ -47,7 +47,7 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         try:
             for spec in self._specs.values():
-                self.factory.preload(spec.id, spec.checkout, spec.package, Path(spec.build.path))
+                self.factory.preload(spec.id, spec.checkout, spec.package, Path(spec.build.path), epoch=self._epoch)
             for id in [id for id in self.start_order if self._begin(id)]:
                 self._receive_ready(id)
         except BaseException:  # ^C
@@ -185,6 +185,7 @@ class WorkerPool:
                     ok=proved.ok,
                     reason=proved.reason,
                     artefacts=tuple(proved.artefacts),
+                    forked=self._workers[id].forked,
                 )
 
     def kernels(self) -> Iterator[Kernel]:

@@ -53,6 +53,7 @@ class Proof(Record, frozen=True, kw_only=True):
     reason: str = ""
     artefacts: tuple[Artefact, ...] = ()  # loaded at the last check
     looks: int = 1  # checks in this epoch with this result: 2 if the worker survived the timing
+    forked: bool = False  # the worker was forked off a server that had imported torch
     device: str = ""  # the device's lease in a run on several devices: the proof covers its cells only
     shard: int = 0
 

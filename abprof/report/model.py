@@ -211,6 +211,7 @@ def _proofs(run: Run) -> str:
         first = f"{bad[0].side} {clean(bad[0].kernel)}: {clean(bad[0].reason)}"
         return f"{len(bad)} of {len(run.proofs)} failed; first: {first}"
     looks = f"{plural(sum(proof.looks for proof in run.proofs), 'check')} of {plural(len(run.proofs), 'worker')}"
+    looks += f", {forked} of them forked" if (forked := sum(proof.forked for proof in run.proofs)) else ""
     return f"each worker loaded its own side's files and its environment's only, before and after timing ({looks})"
 
 

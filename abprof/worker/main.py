@@ -15,6 +15,7 @@ import signal
 import socket
 import sys
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from abprof.worker import adapters, package
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 sys.modules.setdefault("abprof.adapters", adapters)  # workloads import this name
 UNUSABLE = 70  # exit code: the device no longer answers this process
 
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", dest="sink", type=int)
     parser.add_argument("--cell", type=Path)
     parser.add_argument("--fork", type=int)
+    parser.add_argument("--no-preload", action="store_true")
     options = parser.parse_args(argv)
     _die_with_parent()
     _make_home()
@@ -52,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.cell:
         return foreground(options.cell)
     if options.fork:
-        return fork_workers(options.fork)
+        return fork_workers(options.fork, [] if options.no_preload else PRELOAD)
     code = serve(options.source, options.sink)
     if code:
         sys.stdout.flush()
@@ -163,13 +165,16 @@ def _die_with_parent() -> None:
 # ---------------------------------------------------------------- the fork server, which imports torch and Triton once
 
 
-def fork_workers(fd: int) -> int:
-    """Fork a worker for each request on the socket `fd`, until the parent closes the socket.
+def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
+    """Fork a worker for each request on the socket `fd`, until the parent closes the socket. In between, preload `steps`.
 
     A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. With "start", a
     wire.Start, and two descriptors (a socket, output), the new process imports that package, and forks workers itself.
-    Replies: {"pid": N} for a new process, {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when a process
-    has ended. Returns 1 at once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
+    Replies: {"pid": N}, which the new process sends, {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when
+    a process has ended. Returns 1 at once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
+
+    Workers run code under test as the same user. They can signal the server, but not read or change its memory or its
+    descriptors, because it is not dumpable (ptrace(2)): workers that it forks later, and its messages, are as without it.
     """
     if not (pid := os.fork()):
         os._exit(int(torch.cuda._is_in_bad_fork() or not _driver_starts()))
@@ -177,7 +182,9 @@ def fork_workers(fd: int) -> int:
     if os.waitpid(pid, 0)[1] or len(list(Path("/proc/self/task").iterdir())) > 1:
         print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
         return 1
-    channel, idle = socket.socket(fileno=fd), [*PRELOAD]
+    ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    channel, idle, workers, helpers = socket.socket(fileno=fd), [*steps], set[int](), _children()
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -188,13 +195,13 @@ def fork_workers(fd: int) -> int:
             _preload(*idle.pop(0))
         if woken in ready:
             os.read(woken, 1 << 12)
-            _reap(channel)
+            _reap(channel, workers, helpers)
         if fd in ready:
             data, fds, _, _ = socket.recv_fds(channel, 1 << 20, 3)
             if not data:
                 return 0
             try:
-                _send(channel, {"pid": _fork(json.loads(data), fds, (fd, woken, wake))})
+                workers.add(_fork(json.loads(data), fds, channel, (woken, wake)))
             except OSError as error:
                 _send(channel, {"why": error.strerror})
             for each in fds:
@@ -207,24 +214,22 @@ def _driver_starts() -> bool:
     return not loaded or ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
 
 
-def _fork(request: dict[str, Any], fds: list[int], own: tuple[int, ...]) -> int:
-    """Fork a worker, which closes the fork server's descriptors (`own`). Return the worker's process id."""
-    begun, begin = os.pipe()
-    pid = os.fork()
-    if pid:
-        os.close(begin)
-        os.read(begun, 1)  # returns once the child leads a session, so that its process group can be killed
-        os.close(begun)
+def _fork(request: dict[str, Any], fds: list[int], channel: socket.socket, own: tuple[int, ...]) -> int:
+    """Fork a worker, which closes the fork server's `channel` and descriptors (`own`). Return the worker's process id."""
+    if pid := os.fork():
         return pid
     code = 1
     try:
+        ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
         os.setsid()
+        _send(channel, {"pid": os.getpid()})  # now its process group can be killed; the kernel adds its id outside
+        channel.close()
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         *ends, output = fds
         os.dup2(output, 1)
         os.dup2(output, 2)
-        for each in (begun, begin, output, *own):
+        for each in (output, *own):
             os.close(each)
         if package.preloaded():  # the environment is the server's: keep what the import changed in it
             os.environ[wire.MARK] = request["env"][wire.MARK]
@@ -248,16 +253,26 @@ def _fork_with_package(fd: int, start: dict[str, Any]) -> int:
         traceback.print_exc()
         return 1
     gc.freeze()
-    return fork_workers(fd)
+    return fork_workers(fd, PRELOAD)
 
 
-def _reap(channel: socket.socket) -> None:
+def _reap(channel: socket.socket, workers: set[int], helpers: set[int]) -> None:
+    """Report the `workers` that have ended. If none is left, kill the processes that they left behind: all children but
+    the `helpers` that an import started."""
     with contextlib.suppress(ChildProcessError):
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if not pid:
-                return
-            _send(channel, {"ended": pid, "code": os.waitstatus_to_exitcode(status)})
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            if ended[0] in workers:
+                workers.remove(ended[0])
+                _send(channel, {"ended": ended[0], "code": os.waitstatus_to_exitcode(ended[1])})
+    for pid in set() if workers else _children() - helpers:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _children() -> set[int]:
+    with contextlib.suppress(OSError):
+        return set(map(int, Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()))
+    return set()
 
 
 def _send(channel: socket.socket, message: dict[str, Any]) -> None:

@@ -22,24 +22,26 @@ def fork_on_request(fd: int, serve: Callable[[int, int], int]) -> int:
             request, fds, _, _ = socket.recv_fds(channel, 1 << 20, 3)
             if not request:
                 return 0
-            begun, begin = os.pipe()
             pid = os.fork()
             if not pid:
-                _child(json.loads(request), fds, serve, (fd, begun, begin, *children))
-            for each in (begin, *fds):
+                _child(json.loads(request), fds, serve, channel, tuple(children))
+            for each in fds:
                 os.close(each)
-            os.read(begun, 1)  # until the child leads its session, so that its group can be killed
-            os.close(begun)
             children[os.pidfd_open(pid)] = pid
-            channel.send(json.dumps({"pid": pid}).encode())
 
 
 def _child(
-    request: dict[str, dict[str, str]], fds: list[int], serve: Callable[[int, int], int], own: tuple[int, ...]
+    request: dict[str, dict[str, str]],
+    fds: list[int],
+    serve: Callable[[int, int], int],
+    channel: socket.socket,
+    own: tuple[int, ...],
 ) -> None:
     code = 1
     try:
         os.setsid()
+        channel.send(json.dumps({"pid": os.getpid()}).encode())
+        channel.close()
         source, sink, output = fds
         os.dup2(output, 1)
         os.dup2(output, 2)

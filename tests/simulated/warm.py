@@ -147,11 +147,16 @@ def _bury(options: int = os.WNOHANG) -> None:
 def fork_workers() -> None:
     """Have the simulated workers of this process's runs forked as real workers are, from one server a run."""
 
-    def server(self: ForkServers, argv: Sequence[str], epoch: int) -> ForkServer | None:
-        key = (tuple(argv), 0)
-        if self._env is not None and not (key in self._servers and self._servers[key].alive):
-            self._servers[key] = ForkServer.of(argv, env=self._env, cwd=self._folder, log=self._log)
-        return None if self._env is None else self._servers[key]
+    def server(
+        self: ForkServers, argv: Sequence[str], epoch: int, env: Mapping[str, str] | None = None
+    ) -> ForkServer | None:
+        env = self._env if env is None else env
+        if self._env is None or env is None:
+            return None
+        key = (tuple(argv), tuple(sorted(env.items())), 0)
+        if not (key in self._servers and self._servers[key].alive):
+            self._servers[key] = ForkServer.of(argv, env=env, cwd=self._folder, log=self._log)
+        return self._servers[key]
 
     ForkServers.server = server  # type: ignore[method-assign]
 

@@ -1,6 +1,7 @@
 """Start fork servers: processes that have imported the modules that every worker needs, and fork workers fast.
 
-A fork server uses no device. Only a server `with_package` runs code under test: the import of one side's package.
+A fork server uses no device. Only a server `with_package` runs code under test: the import of one side's package. A
+server may run in a sandbox; its workers then run in the same sandbox, and have other process ids there than here.
 """
 
 from __future__ import annotations
@@ -11,29 +12,46 @@ import os
 import select
 import signal
 import socket
+import struct
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from abprof.records import messages as wire
+from abprof.records.base import UNREADABLE
 from abprof.records.messages import MARK
 from abprof.system.processes.children import WorkerDied, end_tree, new_mark, start
 
 _TO_ANSWER = 120.0  # seconds from a server's start to its first answer, after its imports, perhaps from a network disk
 _TO_FORK = 10.0  # seconds to a later answer
+_MOST_MESSAGES = 1000  # read in a row
+
+_CREDENTIALS = struct.Struct("3i")  # the sender's process id, user and group, from the kernel (unix(7))
+
+
+class _Message(msgspec.Struct):
+    """A message of a fork server or of a process that it forked. Process ids are those in the server's sandbox."""
+
+    pid: int = 0  # the new process, which sends this
+    why: str = ""  # why the server cannot fork
+    ended: int = 0  # a process that has ended
+    code: int = 0  # its exit code, negative for a signal
+    outer: int = 0  # the sender's process id outside of the sandbox; not part of the message
 
 
 class Forked:
     """A worker process that a fork server started. Has the methods of Popen that `Worker` uses."""
 
-    def __init__(self, server: ForkServer, pid: int) -> None:
-        self._server, self.pid = server, pid
+    def __init__(self, server: ForkServer, inner: int, pid: int) -> None:
+        self._server, self._inner, self.pid = server, inner, pid
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while the process runs."""
-        return self._server.code(self.pid)
+        return self._server.code(self._inner)
 
     def kill(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -57,6 +75,8 @@ class ForkServer:
         self._codes: dict[int, int] = {}
         self._until = time.monotonic() + _TO_ANSWER
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self.has_forked = False
         with theirs:
             try:
                 self._process, self._mark = launch(theirs.fileno())
@@ -98,35 +118,41 @@ class ForkServer:
         deadline = max(self._until, time.monotonic() + _TO_FORK)
         while self.alive and time.monotonic() < deadline:
             message = self.listen(1.0)
-            if "pid" in message:
-                return Forked(self, message["pid"])
-            if "why" in message:
-                raise WorkerDied(f"the fork server cannot fork: {message['why']}")
+            if message and message.pid:
+                self.has_forked = True
+                self._codes.pop(message.pid, None)  # of an earlier process with this id
+                return Forked(self, message.pid, message.outer)
+            if message and message.why:
+                raise WorkerDied(f"the fork server cannot fork: {message.why}")
         self.kill()
         raise WorkerDied("the fork server ended")
 
     def code(self, pid: int) -> int | None:
-        """Return the exit code of the forked process `pid`, negative for a signal; None while the process runs."""
-        while pid not in self._codes and self.listen(0.0):
-            pass
+        """Return the exit code of the forked process `pid` (its id in the sandbox), negative for a signal; None while the
+        process runs."""
+        for _ in range(_MOST_MESSAGES):
+            if pid in self._codes or not self.listen(0.0):
+                break
         if pid in self._codes or self.alive:
             return self._codes.get(pid)
         return -signal.SIGKILL  # the server's children die with the server
 
-    def listen(self, seconds: float) -> dict[str, int]:
-        """Return the server's next message; {} if none comes within `seconds`."""
+    def listen(self, seconds: float) -> _Message | None:
+        """Return the next message of the server or of a new process; None if none comes within `seconds`."""
         if self._socket.fileno() < 0 or not select.select([self._socket], [], [], seconds)[0]:
-            return {}
+            return None
         try:
-            data = self._socket.recv(1 << 16)
-        except OSError:
-            data = b""
-        if not data:
+            data, ancillary, *_ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(_CREDENTIALS.size))
+            message = msgspec.json.decode(data, type=_Message)
+            # The message has an id of the sandbox, and could be forged. The kernel adds the sender's id here; 0: none.
+            message.outer = _CREDENTIALS.unpack(ancillary[0][2])[0]
+            if message.outer <= 0:
+                raise OSError("the sender is in no namespace below this one")
+        except (OSError, IndexError, struct.error, *UNREADABLE):  # no data: the server has ended
             self.kill()
-            return {}
-        message: dict[str, int] = json.loads(data)
-        if "ended" in message:
-            self._codes[message["ended"]] = message["code"]
+            return None
+        if message.ended:
+            self._codes[message.ended] = message.code
         return message
 
     def kill(self) -> None:

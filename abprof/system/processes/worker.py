@@ -64,6 +64,11 @@ class Worker:
         self._launch()
 
     @property
+    def forked(self) -> bool:
+        """Whether a fork server started the child."""
+        return isinstance(self._child, Forked)
+
+    @property
     def program(self) -> str:
         """Return the path of the child's program; "" in a sandbox."""
         return "" if self._walled else self._argv[0]
@@ -119,7 +124,7 @@ class Worker:
         return self._behind()[1] if len(self._behind()) > 1 else self._child.pid
 
     def _behind(self) -> tuple[int, ...]:
-        if self._walled and len(self._inner) < 2:
+        if self._walled and not self.forked and len(self._inner) < 2:
             self._inner = inside(self._child.pid) or self._inner
             for pid in self._inner:
                 self._started(pid)
@@ -209,7 +214,7 @@ class Worker:
         self.kill()  # kill the processes that the child forked
         self._drainer.join(timeout=1)
         last = f": {self.log.last_line}" if self.log.last_line else ""
-        if self._walled and code > 128:  # bubblewrap returns 128 + signal
+        if self._walled and not self.forked and code > 128:  # bubblewrap returns 128 + signal
             code = 128 - code
         return WorkerDied(f"{how_ended(code)}{last}")
 
