@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import signal
 import sys
@@ -92,25 +93,30 @@ def test_workers_end_with_their_server_and_a_dead_server_is_done_without(
 
 @pytest.mark.parametrize(
     ("code", "imports"),
-    [("", 1), ("import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n", 3),
+    [("", 2), ("import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n", 6),
      ("raise OSError('not here')\n", 3)],
 )  # fmt: skip
 def test_a_package_is_imported_once_for_all_workers_where_that_is_safe(
     argv: list[str], server: ForkServer, tmp_path: Path, code: str, imports: int
 ) -> None:
-    """Each worker lists the package's file as the side's own. After an import that starts a thread, or fails, workers import."""
+    """Each worker lists the package's files as the side's own. After an import that starts a thread, or fails, workers import."""
     package = tmp_path / "kernels" / "pack" / "__init__.py"
     package.parent.mkdir(parents=True)
-    package.write_text(f"open({str(tmp_path / 'count')!r}, 'a').write('x')\nimport os\nos.environ['SET'] = '1'\n{code}")
+    counted = f"open({str(tmp_path / 'count')!r}, 'a').write('x')\n"
+    package.write_text(f"{counted}import os\nos.environ['SET'] = '1'\n{code}")
+    later = package.with_name("later.py")
+    later.write_text(counted)
     load = tmp_path / "load.py"
     load.write_text("import os\nfrom abprof.kit import Op\nAPI, KERNEL = 1, 'pack'\nPRESETS = {'default': {'n': [1]}}\n"
                     "def inputs(case, device, seed): return ()\n"
-                    "def prepare(kernel, variant, case, inputs): return Op(lambda: os.environ['SET'])\n")  # fmt: skip
+                    "def prepare(kernel, variant, case, inputs):\n"
+                    "    from abprof_side.pack import later\n    return Op(lambda: os.environ['SET'])\n")  # fmt: skip
     mount = wire.Mount(
         "pack", str(tmp_path / "kernels"), "abprof_side.pack", str(tmp_path), [str(tmp_path / "kernels")]
     )
     start = wire.Start("cpu", "base", mount, {"load": str(load)}, str(tmp_path))
-    own = server.with_package(start, env=os.environ, cwd=tmp_path, log=tmp_path / "forks.log")
+    first = dataclasses.replace(start, modules=["abprof_side.pack.later"])
+    own = server.with_package(first, env=os.environ, cwd=tmp_path, log=tmp_path / "forks.log")
     for name in ("a", "b"):
         one = worker(argv, tmp_path / name, own, server)
         one.call(start, 120)
@@ -120,10 +126,10 @@ def test_a_package_is_imported_once_for_all_workers_where_that_is_safe(
         else:
             one.call(wire.Open("load", {"n": 1}, "base"), 60)
             proved: wire.Proved = one.call(wire.Prove(), 60)
-            assert (proved.ok, [each.path for each in proved.artefacts]) == (True, [str(package)])
+            assert (proved.ok, [each.path for each in proved.artefacts]) == (True, [str(package), str(later)])
         one.stop()
     assert len((tmp_path / "count").read_text()) == imports
-    assert own.alive == (imports == 1)
+    assert own.alive == (imports == 2)
     own.kill()
 
 

@@ -238,11 +238,13 @@ class WorkerFactory:
         on_line: Callable[[str], None] | None = None,
         network: bool = False,
         epoch: int | None = None,
+        modules: Sequence[str] = (),
     ) -> Worker:
         """Start a process for the build in the folder `place`: a worker for `epoch`, or a builder if `epoch` is None.
+        `modules`: those that the build loaded, which a fork server may import for its workers.
         `network`: allow network access in a sandbox. Raises WorkerDied if the process cannot be started."""
         argv, env = self._command(side, checkout, package, place, network=network)
-        servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch)
+        servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch, modules)
         return self._started(argv, env, place / "src", log, name, on_line=on_line, servers=servers)
 
     def _command(
@@ -257,14 +259,16 @@ class WorkerFactory:
         writable = [self.scratch if side in {"base", *STANDING_IN} else room]  # base computes expected values
         return self.sandbox.around(argv, env, own=place, writable=writable, network=network)
 
-    def preload(self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int) -> None:
+    def preload(
+        self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]
+    ) -> None:
         """Start fork servers of the build at `place`, without waiting for their imports: on a host with many cores all of
         them, unless they would disturb calls on the CPU; else that of `epoch`, if it is in a sandbox."""
         apart = self._apart(package)
         count = _SERVERS if apart else self.imports if self._preloads(side, package) else 0
         for number in range(count):
             if (self.forks.plenty and self.device != "cpu") or (apart and number == (epoch - 1) % _SERVERS):
-                self._servers(side, checkout, package, place, number + 1)
+                self._servers(side, checkout, package, place, number + 1, modules)
 
     def _apart(self, package: Package) -> bool:
         """Whether the package's workers need fork servers of their own: in their sandbox, or with their environment. Such
@@ -276,14 +280,16 @@ class WorkerFactory:
         return self.device != "cpu" and side != PEERS and self.imports > 0 and not self._apart(package)
 
     def _servers(
-        self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int
+        self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]
     ) -> Sequence[ForkServer]:
         """Return the fork servers to try for a worker: one that has imported the package, and one that has not."""
         command, own_env = self._command(side, checkout, package, place)
         plain = self.forks.server(command, epoch, own_env if self._apart(package) else None)
         if plain is None or not self._preloads(side, package):
             return [plain] if plain else []
-        start, env = self.start(side, self.mount(checkout, package, place)), self.worker_env(checkout, package, place)
+        mount, env = self.mount(checkout, package, place), self.worker_env(checkout, package, place)
+        start = self.start(side, mount)
+        start.modules.extend(name for name in modules if f"{name}.".startswith(f"{mount.module}."))
         own = self.forks.with_package(plain, f"{checkout.path} {place}", epoch, start, env, place / "src")
         return [own, plain] if own else [plain]
 

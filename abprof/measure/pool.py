@@ -30,6 +30,11 @@ class WorkerSpec:
     package: Package
     build: Build
 
+    @property
+    def modules(self) -> list[str]:
+        """Names of the modules that the build process had loaded."""
+        return [artefact.name for artefact in self.build.artefacts if artefact.kind == "module"]
+
 
 class WorkerPool:
     """The workers of one epoch. They start when a `with` block begins, and end when it ends."""
@@ -47,7 +52,8 @@ class WorkerPool:
     def __enter__(self) -> WorkerPool:
         try:
             for spec in self._specs.values():
-                self.factory.preload(spec.id, spec.checkout, spec.package, Path(spec.build.path), epoch=self._epoch)
+                place, loaded = Path(spec.build.path), spec.modules
+                self.factory.preload(spec.id, spec.checkout, spec.package, place, self._epoch, loaded)
             for id in [id for id in self.start_order if self._begin(id)]:
                 self._receive_ready(id)
         except BaseException:  # ^C
@@ -67,7 +73,8 @@ class WorkerPool:
         spec, factory = self._specs[id], self.factory
         place, log = Path(spec.build.path), factory.logs / self.log_name(id)
         try:
-            worker = factory.worker(id, spec.checkout, spec.package, place, log=log, name=id, epoch=self._epoch)
+            how: dict[str, Any] = {"log": log, "name": id, "epoch": self._epoch, "modules": spec.modules}
+            worker = factory.worker(id, spec.checkout, spec.package, place, **how)
             self._workers[id] = worker
             worker.send(factory.start(id, factory.mount(spec.checkout, spec.package, place), self._epoch))
         except WorkerDied as died:

@@ -185,6 +185,7 @@ class Start:
     workloads: dict[str, str] = field(default_factory=dict)  # name -> file
     scratch: str = ""  # folder for expected values, shared by the run's workers, with a subfolder per side
     epoch: int = 0  # 0 outside measuring (describe, build, profile)
+    modules: list[str] = field(default_factory=list)  # for a fork server: modules of the package to import too
 
 
 @dataclass(frozen=True)

@@ -81,15 +81,26 @@ def kernel_package(mount: wire.Mount) -> types.ModuleType:
     return importlib.import_module(mount.module)
 
 
+# With this variable torch.cuda.is_available(), which packages call at import, asks NVML and does not start CUDA.
+_NVML_CHECK = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _preloaded: tuple[wire.Mount, Prover, types.ModuleType] | None = None
 
 
 def preload(start: wire.Start) -> None:
-    """Import the package of `start` before any worker is forked off this process. Raises what the import raises."""
+    """Import the package of `start`, and its modules that calls import later, before any worker is forked off this
+    process. Raises what the imports raise."""
     global _preloaded  # noqa: PLW0603 - forked workers inherit the package
     assert start.mount
     before = _prover(start)  # what the import loads must not count as loaded before the side's code
-    module = kernel_package(start.mount)
+    given = os.environ.get(_NVML_CHECK)
+    os.environ[_NVML_CHECK] = "1"
+    try:
+        module = kernel_package(start.mount)
+        for name in start.modules:
+            importlib.import_module(name)
+    finally:
+        os.environ.pop(_NVML_CHECK, None)
+        os.environ.update({} if given is None else {_NVML_CHECK: given})
     before.forked()
     _preloaded = start.mount, before, module
 
