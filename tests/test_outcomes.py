@@ -189,7 +189,7 @@ def test_a_control_beyond_the_margin_makes_the_run_untrusted() -> None:
 
 def test_a_control_takes_its_cell_to_the_first_look_and_no_further() -> None:
     run = head(control=True)
-    noisy = [block(i, {**RATIOS, "control": r}) for i, r in enumerate([1.0, 1.05, 0.95, 1.0])]
+    noisy = [block(i, {**RATIOS, "target": 1.05, "control": r}) for i, r in enumerate([1.0, 1.05, 0.95, 1.0])]
     assert undecided(run, noisy) == set()  # the control is undecided, the target is not
     same = {"base": "identical", "target": "identical"}
     idle = [block(i, {"base": 1.0, "control": 1.0}, status=same) for i in range(4)]

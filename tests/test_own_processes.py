@@ -117,7 +117,7 @@ def measured(on: Plan, number: int = 2) -> list[Block]:
         done = {block.epoch for block in made}
         return set(on.arms) if len(done) < number else set()
 
-    for item in epochs(on, wanted, first=1, done=0, budget=600.0):
+    for item in epochs(on, wanted, first=1, budget=600.0):
         made += [item] if isinstance(item, Block) else []
     return [*made, *follow_up(on, made, number + 1)]
 

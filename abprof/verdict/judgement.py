@@ -166,7 +166,12 @@ def _needs_epoch(run: Run, data: CellData, pair: Pair) -> bool:
     if verdict is None or not precise(values, run.options):
         return True
     short = fmean(data.epoch_medians(pair.before)) <= LONG_CALL
-    return verdict == "same" and short and len(values) < stats.epochs_for_same(run.options.margin)
+    return (
+        pair.role == "target"
+        and verdict == "same"
+        and short
+        and len(values) < stats.epochs_for_same(run.options.margin)
+    )
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:
