@@ -70,10 +70,13 @@ def test_one_branch_goes_on_until_its_variants_are_decided_and_two_sides_do_not(
     calm = [block(i, {"base:plain": 1.0, "base:fast": r / 1.08, "base:even": r}) for i, r in enumerate(QUIET)]
     assert undecided(clear, calm) == set()
     both = ("base", "target")
-    same = [block(i, {f"{name}:{step}": r for name in both for step, r in zip(STEPS, (1, 1, 1, w), strict=True)})
-            for i, (r, w) in enumerate(zip(QUIET, WILD, strict=True))]  # fmt: skip
-    assert undecided(ladder(sides=both), same) == set()
-    open_ = [row for row in judge(ladder(sides=both), same).within if row.verdict == "unclear"]
+    slower = [
+        block(i, {f"{name}:{step}": r * factor for name, factor in (("base", 1.0), ("target", 1.05))
+                  for step, r in zip(STEPS, (1, 1, 1, w), strict=True)})
+        for i, (r, w) in enumerate(zip(QUIET, WILD, strict=True))
+    ]  # fmt: skip
+    assert undecided(ladder(sides=both), slower) == set()
+    open_ = [row for row in judge(ladder(sides=both), slower).within if row.verdict == "unclear"]
     assert {row.reasons for row in open_} == {("not_pursued",)}
     assert {row.to for row in open_} == {"base:wild", "target:wild"}
 
