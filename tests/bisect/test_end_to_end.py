@@ -36,7 +36,7 @@ def test_a_step_that_its_budget_cannot_pay_ends_the_search_and_is_continued(tmp_
     folder = _folder(story.lab).relative_to(tmp_path)
     assert (ended.code, ended.out[:25]) == (4, "w/case=a: undecided after"), ended.err
     assert f"abprof bisect --resume {tmp_path / folder} --budget TIME" in ended.err
-    assert ended.err.startswith("warning: a step takes about 2 s, --budget allows 0 s"), "before anything is built"
+    assert ended.err.startswith("warning: a step takes about 1 s, --budget allows 0 s"), "before anything is built"
     assert "% slower so far (1 of 4 epochs)" in ended.err
     result = story.lab.abprof("bisect", "--resume", str(folder), "--budget", "10m", "--json")
     assert (result.code, story.culprits(result)) == (0, [bad]), result.err
