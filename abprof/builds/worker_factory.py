@@ -282,7 +282,9 @@ class WorkerFactory:
     def _servers(
         self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]
     ) -> Sequence[ForkServer]:
-        """Return the fork servers to try for a worker: one that has imported the package, and one that has not."""
+        """Return the fork servers to try for a worker: one that has imported the package, and one that has not. In the
+        first epoch workers import the package themselves: that takes as long as to wait for the servers' imports, and
+        half as long if these turn out not to be safe to share."""
         command, own_env = self._command(side, checkout, package, place)
         plain = self.forks.server(command, epoch, own_env if self._apart(package) else None)
         if plain is None or not self._preloads(side, package):
@@ -291,7 +293,7 @@ class WorkerFactory:
         start = self.start(side, mount)
         start.modules.extend(name for name in modules if f"{name}.".startswith(f"{mount.module}."))
         own = self.forks.with_package(plain, f"{checkout.path} {place}", epoch, start, env, place / "src")
-        return [own, plain] if own else [plain]
+        return [own, plain] if own and epoch > 1 else [plain]
 
     def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
         """Return the environment of each builder or worker that uses the build at `place`."""
