@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from abprof.measure import turns
+from abprof.measure.epoch_loop import affordable
 from abprof.store import runfolder
 from abprof.verdict import stats
 from tests.simulated.lab import Result
@@ -22,6 +23,15 @@ SLOW = Scenario(
     noise=[Noise(turn=0.2)],
     faults=[Fault("slow:0.012", "turn")],
 )
+
+
+@pytest.mark.parametrize(
+    ("done", "cost", "left", "fits"),
+    [(5, 4.0, 4.0, True), (5, 4.0, 3.9, True), (4, 4.0, 3.4, False), (4, 4.0, 4.0, True), (11, 5.0, 0.6, True),
+     (11, 5.0, 0.4, False), (32, 5.0, 1.0, True)],
+)  # fmt: skip
+def test_a_look_may_be_late_by_a_tenth_of_the_budget(done: int, cost: float, left: float, fits: bool) -> None:
+    assert affordable(done, cost, left, budget=45.0) == fits
 
 
 def rounds(result: Result) -> dict[int, list[int]]:

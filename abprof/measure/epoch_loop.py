@@ -11,10 +11,11 @@ from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.followup import slices
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import Block, Cell, Item, Kernel, Proof
+from abprof.records import LOOKS, Block, Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
 
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
+_OVERTIME = 0.1  # share of the budget by which a look may be late
 _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, which the next epoch then makes
 
 
@@ -37,8 +38,8 @@ def epochs(
 ) -> Iterator[Item]:
     """Yield the block of each measured cell, and records of what the workers loaded (Proof) and compiled (Kernel).
 
-    `wanted()` returns the ids of cells that need one more epoch. `first`: number of the next epoch. A further
-    epoch begins only if it fits into `budget` seconds, if it takes each cell as long as the last one.
+    `wanted()` returns the ids of cells that need one more epoch. `first`: number of the next epoch. A further epoch
+    begins only if `affordable` in `budget` seconds, if it takes each cell as long as the last one.
     """
     number, quick = first, plan.run.options.quick
     known, end, fixed = _Known(), time.monotonic() + budget, 0.0  # fixed: seconds of an epoch beside its cells
@@ -46,7 +47,7 @@ def epochs(
     while todo:
         start, spent = time.monotonic(), 0.0
         cost = fixed + sum(known.seconds.get(cell, 0.0) for cell in todo)
-        if number > first and (quick or start + cost > end):
+        if number > first and (quick or not affordable(number - first, cost, end - start, budget)):
             return
         for cells in _by_package(plan, number, todo):
             for item in _package(plan, known, number, cells):
@@ -61,6 +62,13 @@ def epochs(
             fixed -= known.starting
         number += 1
         todo = wanted() & plan.arms.keys()
+
+
+def affordable(done: int, cost: float, left: float, budget: float) -> bool:
+    """Whether an epoch of `cost` seconds may begin after `done` epochs, with `left` of `budget` seconds left: if it fits, or
+    if the epochs up to the next look exceed the budget by a tenth at most. Between two looks nothing is decided."""
+    to_look = next((look - done for look in LOOKS if look > done), 1)
+    return cost <= left or to_look * cost <= left + _OVERTIME * budget
 
 
 def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
