@@ -33,6 +33,15 @@ def test_rows_that_need_a_person_and_a_count_of_the_rest():
     assert "q_block_size=64: crash: RuntimeError: invalid argument | grid (0, 1, 1) [logs/target-ffa.log]" in text
 
 
+def test_controls_with_fewer_epochs_than_an_interval_takes_are_not_called_unmeasured():
+    run = runs.run()
+    short = runs.changed(
+        run, header=runs.changed(run.header, counts={**run.header.counts, "controls": 0, "controls_inside": 0})
+    )
+    assert "No control has an interval; each worker" in shown(short)
+    assert "No control was measured; each worker" in shown(runs.changed(short, controls=()))
+
+
 def test_all_shows_all():
     text = shown(runs.run(), everything=True)
     assert verdicts(text).count("same") == 4

@@ -92,11 +92,12 @@ def test_base_a_second_time_makes_three_pairs_of_a_cell() -> None:
     assert row(found.precision).plain == 4
 
 
-def test_a_cell_stops_at_the_first_look_that_decides() -> None:
+def test_a_cell_stops_where_a_run_does() -> None:
     log = [math.log1p(pct / 100) for pct in (0.3, -0.3, 0.3, -0.3, 0.0, 0.0, 0.0, 0.0)]
     assert stopped(log[:4], 1.5, 0.5) == ("unclear", 4)
-    assert stopped(log, 1.5, 0.5)[0] == "same"
-    assert stopped(log, 1.5, 0.5)[1] in {6, 8}
+    assert stopped(log, 1.5, 0.5) == ("same", 8), "all of its epochs: a run would go on to 24"
+    assert stopped(log * 4, 1.5, 0.5) == ("same", 24)
+    assert stopped(log * 4, 5.0, 5.0) == ("same", 4)
     assert stopped([math.log1p(0.03)] * 32, 1.5, 0.5) == ("slower", 4)
 
 

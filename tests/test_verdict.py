@@ -188,6 +188,8 @@ def test_a_cell_that_is_the_same_is_measured_until_rare_slow_processes_would_hav
         run = head(settings={"margin": margin, "threshold": 5.0})
         going = {count: bool(undecided(run, epochs([1.0, 1.001] * (count // 2)))) for count in (4, 6, 8, 12, 22, 24)}
         assert going == {count: count < needed for count in going}, margin
+    strict = head(settings={"margin": 5.0, "threshold": 5.0, "thresholds": (("dense/*", 0.5),)})
+    assert undecided(strict, epochs([1.0, 1.001] * 11)) == {"dense/n=0"}, "a cell's threshold limits its margin"
     slow = [6e7 * ratio for ratio in (1.0, 1.001, 1.0, 1.001)]
     long = [block(i, {"base": 6e7, "target": time}) for i, time in enumerate(slow, start=1)]
     assert undecided(head(), long) == set(), "calls of 60 ms: the row says what share of processes may differ unseen"

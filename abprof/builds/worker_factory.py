@@ -61,16 +61,17 @@ class ForkServers:
 
     def server(self, argv: Sequence[str], epoch: int, env: Mapping[str, str] | None = None) -> ForkServer | None:
         """Return a fork server for workers that run `argv` in `epoch`. Starts it if necessary; None if that fails.
-        `env`: the server's environment, if it is not that of all workers. A server that has ended is replaced, but not
-        one that ended before it forked a worker."""
+        `env`: the server's environment, if it is not that of all workers. A server that has ended is replaced, unless
+        one of its three ended before it forked a worker."""
         env = self._env if env is None else env
         if self._env is None or env is None or worker_argv():
             return None
         key = (tuple(argv), tuple(sorted(env.items())), (epoch - 1) % _SERVERS)
-        known = self._servers.get(key)
-        if known is None and len(self._servers) >= _MOST_SERVERS:
+        known, alike = self._servers.get(key), [one for of, one in self._servers.items() if of[:2] == key[:2]]
+        full = known is None and len(self._servers) >= _MOST_SERVERS
+        if full or not all(one.alive or one.has_forked for one in alike):
             return None
-        if known is None or (known.has_forked and not known.alive):
+        if known is None or not known.alive:
             if known is not None:
                 known.kill()  # what is left of it
             # A server that starts with an epoch must not take a core from what is measured next.
@@ -79,7 +80,7 @@ class ForkServers:
                 known = self._servers[key] = ForkServer.of(command, env=env, cwd=self._folder, log=self._log)
             except WorkerDied:
                 return None
-        return known if known.alive else None
+        return known
 
     def with_package(
         self, plain: ForkServer, place: str, epoch: int, start: wire.Start, env: Mapping[str, str], cwd: Path
@@ -239,12 +240,15 @@ class WorkerFactory:
         network: bool = False,
         epoch: int | None = None,
         modules: Sequence[str] = (),
+        imported: bool = False,
     ) -> Worker:
-        """Start a process for the build in the folder `place`: a worker for `epoch`, or a builder if `epoch` is None.
-        `modules`: those that the build loaded, which a fork server may import for its workers.
+        """Start a process for the build in the folder `place`: forked by a server of `epoch`, or fresh if that is None.
+        `modules`: those that the build loaded, which a fork server may import for its workers. `imported`: whether to
+        use a server that has imported the package.
         `network`: allow network access in a sandbox. Raises WorkerDied if the process cannot be started."""
         argv, env = self._command(side, checkout, package, place, network=network)
         servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch, modules)
+        servers = servers if imported else servers[-1:]
         return self._started(argv, env, place / "src", log, name, on_line=on_line, servers=servers)
 
     def _command(
@@ -261,14 +265,15 @@ class WorkerFactory:
 
     def preload(
         self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]
-    ) -> None:
+    ) -> int:
         """Start fork servers of the build at `place`, without waiting for their imports: on a host with many cores all of
-        them, unless they would disturb calls on the CPU; else that of `epoch`, if it is in a sandbox."""
-        apart = self._apart(package)
-        count = _SERVERS if apart else self.imports if self._preloads(side, package) else 0
-        for number in range(count):
-            if (self.forks.plenty and self.device != "cpu") or (apart and number == (epoch - 1) % _SERVERS):
+        them, unless they would disturb calls on the CPU; else that of `epoch`. Return how many can fork a worker in
+        `epoch`: 2 with one that imports the package."""
+        if self.forks.plenty and self.device != "cpu":
+            count = _SERVERS if self._apart(package) else self.imports if self._preloads(side, package) else 0
+            for number in range(count):
                 self._servers(side, checkout, package, place, number + 1, modules)
+        return len(self._servers(side, checkout, package, place, epoch, modules))
 
     def _apart(self, package: Package) -> bool:
         """Whether the package's workers need fork servers of their own: in their sandbox, or with their environment. Such

@@ -45,19 +45,19 @@ def epochs(
     known, end, fixed = _Known(), time.monotonic() + budget, 0.0  # fixed: seconds of an epoch beside its cells
     todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
     while todo:
-        start, spent = time.monotonic(), 0.0
+        start, spent, checks = time.monotonic(), dict[str, float](), dict[str, float]()
         cost = fixed + sum(known.seconds.get(cell, 0.0) for cell in todo)
         if number > first and (quick or not affordable(number - first, cost, end - start, budget)):
             return
         for cells in _by_package(plan, number, todo):
             for item in _package(plan, known, number, cells):
-                if isinstance(item, CellResult):
-                    spent += item.block.seconds
-                    known.seconds[item.block.cell] = item.block.seconds - item.block.check_seconds
-                    yield plan.labelled(item.block)
-                else:
-                    yield item
-        fixed = time.monotonic() - start - spent
+                block = item.block if isinstance(item, CellResult) else item
+                if isinstance(block, Block):  # of turns, or of slices
+                    spent[block.cell] = spent.get(block.cell, 0.0) + block.seconds
+                    checks[block.cell] = block.check_seconds
+                yield plan.labelled(item.block) if isinstance(item, CellResult) else item
+        fixed = time.monotonic() - start - sum(spent.values())
+        known.seconds |= {cell: seconds - checks[cell] for cell, seconds in spent.items()}
         if number == first:  # fork servers import torch and packages once
             fixed -= known.starting
         number += 1

@@ -42,7 +42,7 @@ class WorkerPool:
     def __init__(self, factory: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int) -> None:
         self.factory = factory
         self._specs = {spec.id: spec for spec in specs}
-        self._epoch = epoch
+        self._epoch, self._servers = epoch, 0  # servers of each worker
         self._workers: dict[str, Worker] = {}
         self.start_order = tuple(turns.ranked(tuple(self._specs), epoch - 1))  # the order decides the memory
         self._judge: Worker | None = None
@@ -51,9 +51,14 @@ class WorkerPool:
 
     def __enter__(self) -> WorkerPool:
         try:
-            for spec in self._specs.values():
-                place, loaded = Path(spec.build.path), spec.modules
-                self.factory.preload(spec.id, spec.checkout, spec.package, place, self._epoch, loaded)
+            # A forked worker and a fresh one may differ in speed, as may an import before and after the fork: without a
+            # server for each worker, all start fresh, and all sides import after the fork if one has to.
+            servers = {
+                s.id: self.factory.preload(s.id, s.checkout, s.package, Path(s.build.path), self._epoch, s.modules)
+                for s in self._specs.values()
+            }
+            sides = [count for id, count in servers.items() if id != PEERS]
+            self._servers = min(sides, default=1) if all(servers.values()) else 0
             for id in [id for id in self.start_order if self._begin(id)]:
                 self._receive_ready(id)
         except BaseException:  # ^C
@@ -73,7 +78,9 @@ class WorkerPool:
         spec, factory = self._specs[id], self.factory
         place, log = Path(spec.build.path), factory.logs / self.log_name(id)
         try:
-            how: dict[str, Any] = {"log": log, "name": id, "epoch": self._epoch, "modules": spec.modules}
+            epoch, imported = self._epoch if self._servers else None, self._servers > 1
+            how: dict[str, Any] = {"log": log, "name": id, "epoch": epoch, "modules": spec.modules}
+            how["imported"] = imported
             worker = factory.worker(id, spec.checkout, spec.package, place, **how)
             self._workers[id] = worker
             worker.send(factory.start(id, factory.mount(spec.checkout, spec.package, place), self._epoch))

@@ -191,7 +191,7 @@ def _trusted(run: Run) -> str:
     proven = run.proofs and all(proof.ok for proof in run.proofs)
     proofs = "; each worker loaded its own side's files" if proven else ""
     if not sentence:
-        return f"no control was measured{proofs}"
+        return f"no control {'has an interval' if run.controls else 'was measured'}{proofs}"
     return f"{'trusted' if inside else 'not confirmed'}: {sentence}{proofs}"
 
 

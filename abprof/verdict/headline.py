@@ -15,6 +15,7 @@ from abprof.records.quantities import plural, signed
 from abprof.verdict import stats, waivers
 from abprof.verdict.cells import ArmState, CellData, builds_of, same_code
 
+_USEFUL = 10  # a margin more times as wide than --margin is no advice
 MOST_UNDECIDED = 0.10  # larger shares of undecided rows mean exit code 4
 WITHHELD = frozenset({"clock", "power", "timer"})  # reasons: another reading contradicts the verdict
 # Reasons that further epochs may remove.
@@ -440,7 +441,7 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
         kind, text, advice = "worth_confirming", "look changed in one quick epoch", "run these cells without --quick"
     elif all("budget" in row.reasons and not row.look for row in out):
         text = f"undecided: the budget ended before {LOOKS[0]} epochs, the fewest that give a verdict"
-    elif margins:
+    elif margins and max(margins) <= _USEFUL * run.options.margin:
         text += f"; a margin of {max(margins):.1f} % would have been enough"
     seconds = [row.needed_seconds for row in out if row.needed_seconds is not None]
     if kind == "undecided" and seconds:

@@ -165,13 +165,9 @@ def _needs_epoch(run: Run, data: CellData, pair: Pair) -> bool:
     verdict = _supported(run, data, pair)
     if verdict is None or not precise(values, run.options):
         return True
-    short = fmean(data.epoch_medians(pair.before)) <= LONG_CALL
-    return (
-        pair.role == "target"
-        and verdict == "same"
-        and short
-        and len(values) < stats.epochs_for_same(run.options.margin)
-    )
+    if pair.role != "target" or verdict != "same" or fmean(data.epoch_medians(pair.before)) > LONG_CALL:
+        return False
+    return len(values) < stats.epochs_for_same(min(run.options.margin, run.options.threshold_of(data.cell.id)))
 
 
 def epochs_counted(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = ()) -> dict[str, int]:

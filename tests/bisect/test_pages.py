@@ -115,9 +115,21 @@ def test_a_file_of_other_questions_is_refused(tmp_path: Path, monkeypatch: pytes
         (tmp_path / job.FILE).write_bytes(msgspec.json.encode(other))
         with pytest.raises(AbprofError, match=said):
             read(tmp_path)
-    (tmp_path / job.FILE).write_text('{"schema": 3}')
-    with pytest.raises(AbprofError, match="not a bisection of this abprof"):
-        read(tmp_path)
+    for text in ('{"schema": 3}', "[]", '{"options": []}'):
+        (tmp_path / job.FILE).write_text(text)
+        with pytest.raises(AbprofError, match="not a bisection of this abprof"):
+            read(tmp_path)
+
+
+def test_a_bisection_begun_before_regimes_had_names_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    world, bad = line(slips(16, {9: 3.0}))
+    done = finished(monkeypatch, tmp_path, world, bad)
+    older = json.loads((tmp_path / job.FILE).read_text())
+    older["options"]["sustained"] = older["options"].pop("regime") == "sustained"
+    (tmp_path / job.FILE).write_text(json.dumps(older))
+    assert read(tmp_path) == msgspec.structs.replace(
+        done, options=msgspec.structs.replace(done.options, regime="burst")
+    )
 
 
 def test_nothing_to_measure_where_both_ends_hold_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

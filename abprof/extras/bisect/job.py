@@ -20,7 +20,7 @@ from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question,
 from abprof.measure import Bench, Estimate, Plan, RunContext, look_around
 from abprof.records import COMMAND, LOOKS, UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
 from abprof.records.errors import AbprofError
-from abprof.records.options import Options
+from abprof.records.options import Options, upgraded
 from abprof.records.quantities import plural, span
 from abprof.report import asset, environment, sentences
 from abprof.report.text import code, markdown
@@ -145,7 +145,7 @@ def read(folder: Path) -> Bisection:
     except OSError:
         raise AbprofError(f"has no {FILE}", where=str(folder), advice="name the folder of a bisection") from None
     try:
-        of = msgspec.json.decode(data, type=Bisection)
+        of = msgspec.convert(upgraded(msgspec.json.decode(data)), Bisection)
         if of.schema != SCHEMA:
             raise ValueError(f"schema = {of.schema}, this abprof reads schema = {SCHEMA}")
         before: set[str] = set()
@@ -155,7 +155,7 @@ def read(folder: Path) -> Bisection:
                 raise ValueError(f"commit {link.commit[:12]} is listed before its parents")
             before.add(link.commit)
         _searches(of)
-    except (*UNREADABLE, ValueError, KeyError) as error:
+    except (*UNREADABLE, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AbprofError(f"not a bisection of this abprof: {error}", where=str(file), advice=advice) from None
     return of
 

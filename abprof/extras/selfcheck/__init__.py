@@ -303,12 +303,13 @@ def _kind(item: CellData, after: str) -> tuple[float, str]:
 
 
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
-    """Return (verdict, epochs) of the first look with a verdict; without one, `unclear` and the number of epochs."""
+    """Return the verdict and the number of epochs of a run of calls up to 50 ms that has time for all `values`."""
+    verdict = None
     for look in (look for look in LOOKS if look <= len(values)):
         verdict = decide(values[:look], threshold, margin)
-        if verdict is not None:
+        if verdict is not None and (verdict != "same" or look >= stats.epochs_for_same(margin)):
             return verdict, look
-    return "unclear", len(values)
+    return verdict or "unclear", len(values)
 
 
 def _tallies(

@@ -115,7 +115,8 @@ class ForkServer:
             socket.send_fds(self._socket, [json.dumps(request).encode()], fds)
         except OSError as error:
             raise WorkerDied(f"the fork server does not answer: {error.strerror}") from error
-        deadline = max(self._until, time.monotonic() + _TO_FORK)
+        soon = time.monotonic() + _TO_FORK
+        deadline = soon if self.has_forked else max(self._until, soon)
         while self.alive and time.monotonic() < deadline:
             message = self.listen(1.0)
             if message and message.pid:
