@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from abprof.extras.bot import render
@@ -31,9 +32,12 @@ def rendered() -> dict[str, bytes]:
     made |= {f"suites/{name}": text for name, text in suite_csv.files(run).items()}
     made |= {f"suites/{name}": text for name, text in suite_csv.files(declared.run()).items()}
     made["run.md"] = reports.markdown(run, runs.blocks(run))
-    made |= {f"comment/{kind}.md": render(notices.made(kind)) for kind in notices.KINDS}
     moved_on = {"head": "5" * 40, "link": "https://ci.example/runs/7", "replaces": "6" * 40}
-    made["comment/outdated.md"] = render(notices.made("unchanged"), **moved_on)
+    comments = {kind: render(notices.made(kind)) for kind in notices.KINDS}
+    comments["outdated"] = render(notices.made("unchanged"), **moved_on)
+    environment = re.findall(r"<details><summary>Environment.*?</details>", comments["act"], re.DOTALL)[0]
+    for kind, text in comments.items():  # which runs of one machine have in common
+        made[f"comment/{kind}.md"] = text if kind == "act" else text.replace(environment, "(environment as in act.md)")
     return {name: text.encode() for name, text in made.items()}
 
 
