@@ -6,7 +6,8 @@ CSV files that it wrote, without columns of prose. The runs were recorded at com
 simulated workers, torch on a CPU and commands that time themselves, records that its unit tests judge, and the runs of
 tests/runs.py, tests/declared.py and tests/fuzz/rich.py. Of a thousand such runs those were kept that together reach every
 (verdict, reasons) of each family, cause, warning, exit code, kind of record, filled column and branch of abprof's code that
-any of them reached. Names of folders and machines were replaced.
+any of them reached. Long runs have three rounds a block, or times in whole ns; their expectations are from that moment, when
+the code still met those of the whole. Names of folders and machines were replaced.
 
 The words of sentences, warnings and reasons of failures may change; verdicts, numbers, codes and tables may not. Where one
 is to change on purpose, the expectation in the archive changes in the same commit, which says why.
