@@ -138,24 +138,6 @@ def test_a_changed_byte_costs_one_block_and_says_which(folder):
     assert notes == ["rounds.jsonl line 2: checksum does not match, dropped"]
 
 
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b'{"schema": 3, "anything": []}', "newer abprof (schema 3, this one reads 2)"),
-        (b'{"schema": 1}', "damaged after abprof wrote it"),
-        (b'{"schema": 1', "not JSON"),
-        (b"[]", "damaged after abprof wrote it"),
-        (b"\xff\xfe", "not JSON"),
-    ],
-)
-def test_a_run_json_that_does_not_fit_is_one_clear_line(tmp_path, data, says):
-    (tmp_path / "run.json").write_bytes(data)
-    with pytest.raises(AbprofError) as caught:
-        runfolder.read(tmp_path)
-    assert says in caught.value.line
-    assert str(tmp_path) in caught.value.line
-
-
 def test_no_run_here(tmp_path):
     (tmp_path / "notice.json").write_text("{}")
     for given in (tmp_path, tmp_path / "notice.json"):
