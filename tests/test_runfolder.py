@@ -22,12 +22,6 @@ from tests import schemas
 
 from . import runs
 
-
-def read_blocks(folder):
-    notes = []
-    return list(runfolder.blocks(folder, notes)), notes
-
-
 ROOT = Path(__file__).resolve().parent.parent
 OLD = Path(__file__).parent / "data" / "run_schema1"
 
