@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from abprof.extras.bot import render
@@ -13,7 +14,7 @@ from abprof.report import legacy, suite_csv
 from . import declared, notices, reports, runs
 
 HERE = Path(__file__).parent / "data" / "golden"
-OTHERS = ("fmha_scaling", "bubble_reduction")  # files of these names are kept of one side: they have gaps there
+OTHERS = ("fmha_scaling", "bubble_reduction")  # files of these names are kept of one side and way: they have gaps there
 
 
 def rendered() -> dict[str, bytes]:
@@ -22,14 +23,17 @@ def rendered() -> dict[str, bytes]:
     made = {
         f"legacy/{name}": text
         for name, text in legacy.files(scripts, runs.blocks(scripts)).items()
-        if not name.startswith(OTHERS) or "feature" in name
+        if not name.startswith(OTHERS) or ("feature" in name and "-bwd" not in name)
     }
     made |= {f"suites/{name}": text for name, text in suite_csv.files(run).items()}
     made |= {f"suites/{name}": text for name, text in suite_csv.files(declared.run()).items()}
     made["run.md"] = reports.markdown(run, runs.blocks(run))
-    made |= {f"comment/{kind}.md": render(notices.made(kind)) for kind in notices.KINDS}
     moved_on = {"head": "5" * 40, "link": "https://ci.example/runs/7", "replaces": "6" * 40}
-    made["comment/outdated.md"] = render(notices.made("unchanged"), **moved_on)
+    comments = {kind: render(notices.made(kind)) for kind in notices.KINDS}
+    comments["outdated"] = render(notices.made("unchanged"), **moved_on)
+    environment = re.findall(r"<details><summary>Environment.*?</details>", comments["act"], re.DOTALL)[0]
+    for kind, text in comments.items():  # which runs of one machine have in common
+        made[f"comment/{kind}.md"] = text if kind == "act" else text.replace(environment, "(environment as in act.md)")
     return {name: text.encode() for name, text in made.items()}
 
 

@@ -70,7 +70,6 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main --workloads-from target", "--workloads-from: no side 'target' (sides: base; for a folder of that name"),
         ("main reprot", "unknown ref 'reprot' (available refs: fast, main)"),
         ("main fast --regime never", "--regime: 'never' is not one of auto, burst, sustained"),
-        ("main nosuch", "unknown ref 'nosuch' (available refs: fast, main)"),
         ("main fast --workloads-from nowhere", "--workloads-from nowhere: no workloads: there is no such folder"),
         ("main fast --seed 9223372036854775808", "--seed: "),
         ("main fast --executor-option a=b", "--executor-option: has no effect without --executor (add"),
@@ -196,27 +195,6 @@ def test_a_kernel_that_one_side_lacks_is_an_outcome_and_no_refusal(tmp_path: Pat
     assert back.table()["new/case=a"] == "unclear"
     assert back.row("new/case=a").reasons[0] == "base_missing"
     assert back.code == 0
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("schema = 1\nkernel = 3\n", "abprof.toml:2, kernel: there is no key 'kernel' (did you mean kernels? docs/"),
-        (
-            "schema = 1\n[defaults]\nthreshold = 'much'\n",
-            "abprof.toml:3, defaults.threshold: Expected `float | null`, got `str`",
-        ),
-        ("schema = 1\nworkloads = \n", "abprof.toml:2: Invalid value"),
-        (
-            "schema = 1\n[defaults]\nbudget = 'soon'\n",
-            "abprof.toml:3, defaults.budget: 'soon' is not a duration (write 90s",
-        ),
-    ],
-)
-def test_a_broken_abprof_toml(tmp_path: Path, text: str, says: str) -> None:
-    lab = Lab(tmp_path, PLAIN)
-    lab.repo.commit("configuration", {"abprof.toml": text})
-    refused(lab, "main", "fast", says=says)
 
 
 # ---------------------------------------------------------------- the machine

@@ -18,6 +18,7 @@ from abprof.records import PackageTable
 from abprof.records.errors import Exit
 from abprof.records.options import CommandEntry, Defaults, Environment, Tables, Threshold
 from abprof.system.config_file import parse_file
+from tests.ncu.recorded import two_sides
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
 
@@ -73,7 +74,7 @@ def run_elsewhere(words: list[str]) -> bool:
 def follow(lab: Lab, command: str) -> Result:
     """Run a command as README has it. Comparisons are planned only: that their options exist and their refs resolve."""
     folder = next(path for path in lab.runs.iterdir() if path.is_dir())
-    recorded = {name: str(ROOT / "tests" / "data" / "ncu" / name) for name in ("a.csv", "b.csv")}
+    recorded = {file.name: str(file) for file in two_sides(lab.folder)}
     csv = {"BASE": "profile_dense_main", "TARGET": "profile_dense_optimize_ffa", "OUT": "out"}
     words = [
         "--help"  # tests/reported runs commands, tests/watching watches, tests/test_releases.py compares releases

@@ -1,4 +1,4 @@
-"""The CSV files: the seeds' headers, digits and signs to the letter; ours after them; nothing computed from -1."""
+"""The CSV files: the seeds' headers to the letter, ours after them. tests/data/golden/suites has digits, signs and gaps."""
 
 from __future__ import annotations
 
@@ -35,17 +35,6 @@ def triples(names: str) -> str:
     return ",".join(f"{c}_baseline,{c}_target,{c}_improvement(%)" for c in names.split(","))
 
 
-def test_one_file_per_suite_and_side_and_one_per_comparison(files):
-    assert set(files) == {
-        "profile_dense_main.csv",
-        f"profile_dense_{TARGET}.csv",
-        f"compare_main_{TARGET}_dense.csv",
-        "profile_block_sparse_main.csv",
-        f"profile_block_sparse_{TARGET}.csv",
-        f"compare_main_{TARGET}_block_sparse.csv",
-    }  # the ladder declares no seed columns
-
-
 @pytest.mark.parametrize(
     ("name", "header"),
     [
@@ -60,76 +49,6 @@ def test_one_file_per_suite_and_side_and_one_per_comparison(files):
 )  # fmt: skip
 def test_the_seeds_columns_come_first_and_to_the_letter(files, name, header):
     assert files[name].splitlines()[0].startswith(header + ",")
-
-
-def test_a_profile_row_has_the_seeds_digits(files):
-    rows = files["profile_dense_main.csv"].splitlines()
-    assert rows[1].startswith(
-        "8192,full,fwd,3.5861,613.2075,-1.0000,-1.0000,0.0153,3.4247,-1.0000,0.0032,,,,,,-1.0000,,"
-    )
-    assert rows[2].startswith("8192,full,bwd,10.0102,549.1956,,,,,,,-1.0000,0.0153,-1.0000,9.5597,0.0032,,-1.0000,")
-    sparse = files["profile_block_sparse_main.csv"].splitlines()
-    assert sparse[1].startswith("49152,0.05,64,64,False,False,False,64,64,fwd,1.0000,")
-
-
-def test_an_arm_that_did_not_run_keeps_its_row(files):
-    rows = table(files[f"profile_block_sparse_{TARGET}.csv"])
-    broken = rows[rows.status == "crash"].iloc[0]
-    forward = [f"fwd_{name}_ms" for name in ("range_merge", "prepare", "run", "fill", "cast", "postprocess")]
-    assert set(broken[["latency_ms", "tflops_per_sec", *forward]]) == {"-1.0000"}
-    assert set(broken[["bwd_run_ms", "bwd_postprocess_ms", "phase_total_ms", "residual_ms", "latency_low_ms"]]) == {""}
-    assert broken.reason == "RuntimeError: invalid argument | grid (0, 1, 1)"
-    assert broken.verdict == "broken"
-    assert list(rows.status) == [
-        "wrong",
-        "crash",
-        "oom",
-        "timeout",
-        "build_failed",
-        "ok",
-        "unsupported",
-        "missing",
-        "crash",
-    ]
-
-
-def test_ours_say_who_and_how_sure(files):
-    row = table(files[f"profile_dense_{TARGET}.csv"]).iloc[0]
-    assert row.commit == runs.TARGET.commit
-    assert row.branch == "feature/optimize ffa"
-    assert (row.verdict, row.status, row.metric, row.proof) == ("faster", "ok", "gpu_span", "ok")
-    assert float(row.latency_low_ms) < float(row.latency_ms) < float(row.latency_high_ms)
-    phases = sum(float(row[name]) for name in ("fwd_prepare_ms", "fwd_run_ms", "fwd_cast_ms"))
-    assert float(row.residual_ms) == pytest.approx(float(row.phase_total_ms) - phases, abs=2e-4)
-    assert table(files["profile_dense_main.csv"]).iloc[0].artefacts_sha256 != row.artefacts_sha256
-
-
-def test_improvement_is_the_seeds_formula_on_the_printed_digits(files):
-    rows = table(files[f"compare_main_{TARGET}_dense.csv"])
-    columns = [name.removesuffix("_improvement(%)") for name in rows.columns if name.endswith("_improvement(%)")]
-    checked = 0
-    for _, row in rows.iterrows():
-        for column in columns:
-            left, right, found = (row[f"{column}_{end}"] for end in ("baseline", "target", "improvement(%)"))
-            if "-1.0000" in (left, right) or "" in (left, right):
-                assert found == "", (column, left, right)
-                continue
-            b, t = float(left), float(right)
-            assert float(found) == pytest.approx((t - b) / (b + 1e-9) * 100, abs=5e-5)
-            checked += 1
-    assert checked > 15
-
-
-def test_a_row_of_one_side_only_is_shown(files):
-    rows = table(files[f"compare_main_{TARGET}_block_sparse.csv"]).set_index(["sparsity_ratio", "q_block_size"])
-    only = rows.loc[("0.05", "128")]
-    assert (only.status_baseline, only.status_target) == ("missing", "ok")
-    assert (only.latency_ms_baseline, only.latency_ms_target, only["latency_ms_improvement(%)"]) == (
-        "-1.0000",
-        "1.0000",
-        "",
-    )
-    assert len(rows) == 9
 
 
 def test_one_branch_alone_gets_its_profiles_only():

@@ -280,6 +280,9 @@ def test_a_run_without_its_rounds_keeps_the_results_it_has(abprof, folder):
     [
         ('{"schema": 3, "header": {"sentence": "Act."}}', "by a newer abprof (schema 3, this one reads 2)"),
         ('{"schema": 1, "id": "cut he', "damaged after abprof wrote it: not JSON: Input data was truncated (copy the run folder"),
+        ('{"schema": 1}', "damaged after abprof wrote it: "),
+        ("[]", "damaged after abprof wrote it: "),
+        ("\udcff", "not JSON"),
         ('{"schema": 1, "settings": {"threshold": NaN}}', "invalid character"),
         ("", "not JSON: Input data was truncated"),
         (None, "no run here (a run folder holds run.json)"),
@@ -290,7 +293,7 @@ def test_a_run_that_cannot_be_read_is_one_clear_line(abprof, folder, data, says)
     if data is None:
         (folder / "run.json").unlink()
     else:
-        (folder / "run.json").write_text(data)
+        (folder / "run.json").write_text(data, errors="surrogateescape")
     for args in ([], ["--format", "html"], ["--open"]):
         code, out, err = abprof("report", folder, *args)
         assert (code, out) == (2, b"")

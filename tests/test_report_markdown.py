@@ -45,19 +45,6 @@ def test_every_row_of_a_table_has_as_many_cells(make):
         assert re.fullmatch(r"\|( -+:? \|)+\s?", rows[1]), rows[1]
 
 
-def test_the_sentence_comes_first():
-    assert page(runs.run).startswith("# abprof: 1 slower, 1 faster, 7 broken of 16\n")
-
-
-def test_rows_that_need_a_person_come_first_and_the_same_are_folded():
-    text = page(runs.run)
-    dense = text[text.index("## dense") : text.index("## block")]
-    assert re.findall(r"^\| . (\w+) ", dense, re.M) == ["slower", "unclear", "faster", "slight", "same", "same"]
-    assert "<details><summary>2 unchanged</summary>" in dense
-    sparse = text[text.index("## block") : text.index("## ladder")]
-    assert re.findall(r"^\| .? ?(\w+) \| `sparsity", sparse, re.M) == ["broken"] * 7 + ["unclear", "unsupported"]
-
-
 @pytest.mark.parametrize("make", [runs.hostile])
 def test_nothing_foreign_becomes_markup(make):
     text = page(make)

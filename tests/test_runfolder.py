@@ -22,12 +22,6 @@ from tests import schemas
 
 from . import runs
 
-
-def read_blocks(folder):
-    notes = []
-    return list(runfolder.blocks(folder, notes)), notes
-
-
 ROOT = Path(__file__).resolve().parent.parent
 OLD = Path(__file__).parent / "data" / "run_schema1"
 
@@ -136,24 +130,6 @@ def test_a_changed_byte_costs_one_block_and_says_which(folder):
     _, blocks, notes = runfolder.read(folder.path)
     assert blocks == [kept[0], kept[2]]
     assert notes == ["rounds.jsonl line 2: checksum does not match, dropped"]
-
-
-@pytest.mark.parametrize(
-    ("data", "says"),
-    [
-        (b'{"schema": 3, "anything": []}', "newer abprof (schema 3, this one reads 2)"),
-        (b'{"schema": 1}', "damaged after abprof wrote it"),
-        (b'{"schema": 1', "not JSON"),
-        (b"[]", "damaged after abprof wrote it"),
-        (b"\xff\xfe", "not JSON"),
-    ],
-)
-def test_a_run_json_that_does_not_fit_is_one_clear_line(tmp_path, data, says):
-    (tmp_path / "run.json").write_bytes(data)
-    with pytest.raises(AbprofError) as caught:
-        runfolder.read(tmp_path)
-    assert says in caught.value.line
-    assert str(tmp_path) in caught.value.line
 
 
 def test_no_run_here(tmp_path):

@@ -99,6 +99,16 @@ def written(rows: Sequence[Sequence[str]]) -> str:
     return f"{said}step 1, loss 0.25, ids [0, 1]\n==PROF== Disconnected from process 446\n{text.getvalue()}"
 
 
+def two_sides(folder: Path) -> tuple[Path, Path]:
+    """a.csv and b.csv: 60 calls of two kernels by a newer ncu; of one, which moves 2 % more, by an older. Set-up is before them."""
+    fill = "void at::native::<unnamed>::distribution_elementwise_grid_stride_kernel<float, 4>(long)"
+    both = [moves("attn_fwd", 201_326_592), moves("scale_kernel", 67_108_864, grid="(2048, 1, 1)")]
+    one = L("attn_fwd", bytes={"dram": 205.52e6})
+    before = put(folder / "a.csv", raw([moves(fill, 4.2e6)] * 3 + both * 60))
+    older = details([L(fill, bytes={"dram": 4.2e6})] * 3 + [one] * 60, old=True, unit="Mbyte")
+    return before, put(folder / "b.csv", older)
+
+
 def put(path: Path, text: str) -> Path:
     """The file, on the disk."""
     path.write_text(text, encoding="utf-8")

@@ -16,11 +16,23 @@ import pytest
 from abprof.cli import run_command_line
 from abprof.records.errors import Exit
 
-from .recorded import DATA, RAW
+from .recorded import RAW, two_sides
 
 ROOT = Path(__file__).parents[2]
-TWO = ["memory", "--from", str(DATA / "a.csv"), "--from", str(DATA / "b.csv"), "--warmup", "10", "--runs", "50"]
 A_CALL = ["dram_bytes_a_call", "l2_bytes_a_call", "l1_bytes_a_call"]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> list[str]:
+    """`abprof memory` of two files."""
+    return [
+        "memory",
+        *(word for file in two_sides(tmp_path) for word in ("--from", str(file))),
+        "--warmup",
+        "10",
+        "--runs",
+        "50",
+    ]
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +56,8 @@ def test_the_pages_example_is_what_is_printed() -> None:
     assert [line.rstrip() for line in done.stdout.splitlines()] == [line.rstrip() for line in example[2].splitlines()]
 
 
-def test_the_csv_has_every_kernel_of_every_file(tmp_path: Path) -> None:
-    assert run_command_line([*TWO, "--out", str(tmp_path / "t.csv")]) == Exit.OK
+def test_the_csv_has_every_kernel_of_every_file(tmp_path: Path, two: list[str]) -> None:
+    assert run_command_line([*two, "--out", str(tmp_path / "t.csv")]) == Exit.OK
     lines = rows((tmp_path / "t.csv").read_text())
     by = {(Path(line["file"]).name, line["kernel"], line["kind"]): line for line in lines}
     assert [by["a.csv", "attn_fwd", "compute"][name] for name in A_CALL] == [
@@ -67,9 +79,9 @@ def test_the_csv_has_every_kernel_of_every_file(tmp_path: Path) -> None:
     assert [(Path(line["file"]).name, line["launches"]) for line in outside] == [("a.csv", "3"), ("b.csv", "3")]
 
 
-def test_files_are_written_by_their_suffix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_files_are_written_by_their_suffix(tmp_path: Path, two: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     names = [tmp_path / "new" / f"t.{suffix}" for suffix in ("csv", "json")]
-    assert run_command_line([*TWO, "--json", *(word for name in names for word in ("--out", str(name)))]) == Exit.OK
+    assert run_command_line([*two, "--json", *(word for name in names for word in ("--out", str(name)))]) == Exit.OK
     printed = capsys.readouterr().out
     assert names[1].read_text() == printed
     content = json.loads(printed)
