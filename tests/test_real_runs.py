@@ -136,7 +136,9 @@ def test_rerun_adds_fresh_epochs_and_replaces_nothing(tmp_path: Path) -> None:
     assert len(epochs) == len(set(epochs)) > sum(bool(json.loads(line)["rounds"]) for line in before.splitlines()) == 1
     (row,) = (row for row in done.run["comparisons"] if row["to"] == "target")
     assert row["epochs"] == stats.last_look(len(epochs)), "a busy machine's budget may end between two looks"
-    assert [build["cached"] for build in done.run["builds"]] == [True, True]
+    assert {build["side"]: build["cached"] for build in done.run["builds"]} == {
+        "base": True, "target": True, "control": False,
+    }, "the quick epoch had no control"  # fmt: skip
 
 
 # ---------------------------------------------------------------- nothing changed; one branch alone
