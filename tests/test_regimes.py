@@ -194,7 +194,7 @@ def test_slices_take_five_seconds_a_cell_at_most(new_lab: NewLab) -> None:
 
 
 def judged(
-    turns: float, sustained: float, *, regime: str = "auto", spread: float = 0.001, number: int = 3
+    turns: float, sustained: float, *, regime: str = "auto", spread: float = 0.001, number: int = 3, **timed: str
 ) -> Comparison:
     """Return the row of twelve epochs of turns and `number` of slices, whose ratios scatter by `spread`."""
 
@@ -203,7 +203,7 @@ def judged(
         return [block(epoch, {"base": 1.0, "target": ratio * step}, **fields) for epoch, step in steps]
 
     at_limit = MachineState(throttle=(POWER_CAP,))
-    every = blocks(turns, range(1, 13), 0.001, state=at_limit)
+    every = blocks(turns, range(1, 13), 0.001, state=at_limit, **timed)
     every += blocks(sustained, range(13, 13 + number), spread, metric=SUSTAINED)
     return only(judge(head(settings={"regime": regime}), every))
 
@@ -231,6 +231,13 @@ def test_slices_outside_what_the_verdict_states_withhold_it(turns: float, sustai
     assert ("power" in row.reasons) == (verdict == "unclear")
     assert row.needed_epochs is None, "more turns settle nothing"
     assert row.sustained_pct == pytest.approx(100 * sustained - 100, abs=0.1)
+
+
+@pytest.mark.parametrize("timer", ["cuda_graph", "cupti", "wall_clock"])
+def test_turns_that_events_do_not_time_have_no_second_regime(timer: str) -> None:
+    for regime in ("auto", "sustained"):
+        assert judged(1.0, 1.0, number=0, regime=regime).reasons == ("burst_alone",)
+        assert judged(1.0, 1.0, number=0, regime=regime, timer=timer).reasons == ()
 
 
 def test_slices_that_scatter_contradict_nothing() -> None:

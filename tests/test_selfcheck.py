@@ -15,11 +15,12 @@ import msgspec
 import pytest
 
 from abprof.extras import selfcheck
-from abprof.extras.selfcheck import Recording, Selfcheck, Timed, called, examine, stopped
+from abprof.extras.selfcheck import Selfcheck, examine, stopped
+from abprof.extras.selfcheck.protocols import Recording, Timed, called, record
 from abprof.records import Block, Cell, Machine, Run
 from abprof.system.console import View
 from tests import blocks, schemas
-from tests.tinyrepo import abprof
+from tests.tinyrepo import Done, abprof
 
 LONG = "0.3 ms and longer"
 QUIET = [0.01, -0.01, 0.02, -0.02]
@@ -179,7 +180,7 @@ def test_a_protocol_that_fails_leaves_the_reason_and_the_next_is_tried(
     monkeypatch.setenv("ABPROF_STATE_DIR", str(tmp_path / "state"))
     repository, log = selfcheck.make(tmp_path / "repository"), tmp_path / "protocols.log"
     machine = Machine(host="test", device="CPU", kind="cpu")
-    found = list(selfcheck.record(repository, [], machine, shutil.which("false") or "", log, View(quiet=True)))
+    found = list(record(repository, [], machine, shutil.which("false") or "", log, View(quiet=True)))
     reason = "ended with exit code 1, see protocols.log"
     assert [(each.protocol, each.fault, each.cells) for each in found] == [
         ("autorange", reason, ()),
@@ -194,15 +195,15 @@ def test_one_line_differs_between_the_branches(tmp_path: Path) -> None:
     assert "1 file changed, 1 insertion(+), 1 deletion(-)" in changed
 
 
+def real(place: Path, *options: str) -> Done:
+    options = ("selfcheck", "--device", "cpu", "--runs-dir", str(place / "runs"), *options)
+    return abprof(*options, cwd=place, home=place, TMPDIR=str(place))
+
+
 @pytest.mark.slow
 def test_a_real_selfcheck_finds_the_injected_work_and_nothing_else(tmp_path: Path) -> None:
-    done = abprof(
-        *("selfcheck", "--quick", "--device", "cpu", "--json", "--runs-dir", str(tmp_path / "runs")),
-        *("--only", "meter/op=chain,steps=400000,inject=0.0*", "--only", "meter/op=chain,*inject=20.0*"),
-        cwd=tmp_path,
-        home=tmp_path,
-        TMPDIR=str(tmp_path),
-    )
+    only = ("--only", "meter/op=chain,steps=400000,inject=0.0*", "--only", "meter/op=chain,*inject=20.0*")
+    done = real(tmp_path, "--quick", "--json", *only)
     assert done.code == (4 if done.run["fault"] else 0), done.err
     assert (done.run["false_alarms"], done.run["cells"], done.run["epochs"]) == (0, 3, 4)
     at_five = next(each for each in done.run["tallies"] if (each["inject"], each["threshold"]) == (20.0, 5.0))
@@ -217,13 +218,7 @@ def test_a_real_selfcheck_finds_the_injected_work_and_nothing_else(tmp_path: Pat
 
 @pytest.mark.slow
 def test_a_certificate_times_the_same_cells_by_each_protocol(tmp_path: Path) -> None:
-    done = abprof(
-        *("selfcheck", "--certificate", "--preset", "ci", "--device", "cpu", "--runs-dir", str(tmp_path / "runs")),
-        *("--only", "meter/op=chain,*"),
-        cwd=tmp_path,
-        home=tmp_path,
-        TMPDIR=str(tmp_path),
-    )
+    done = real(tmp_path, "--certificate", "--preset", "ci", "--only", "meter/op=chain,*")
     assert done.code in {0, 4}, done.err
     folder = Path(done.out.splitlines()[-1]).parent
     assert done.out.splitlines()[-2:] == [str(folder / name) for name in selfcheck.PAGES]

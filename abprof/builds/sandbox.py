@@ -5,8 +5,8 @@ process sees no processes outside of the sandbox, no network (except builders), 
 the home folder. The sandbox does not change timing, because it intercepts no calls to the processor or the GPU.
 
 Workers of an epoch are forked in the sandbox, by a fork server that runs no code under test. One sandbox holds the
-workers of one build and one part of the scratch folder: those of one target, or those of base, of the control (base
-again) and of the peers. What a worker could do to others there is what it can do to later ones by changing its own
+workers of one build and one part of the scratch folder: those of a target, or those of base and of the peers; the
+control is among them if it shares base's build. What a worker could do to others there is what it can do to later ones by changing its own
 build: signal them, read or change their memory, leave processes behind while a worker of its epoch lives. The fork
 server's memory and descriptors are closed to all of them (worker/main.py); a worker that kills or stops it ends its own
 side's epoch. Another side, the judge of --check outside and builders are in sandboxes of their own.

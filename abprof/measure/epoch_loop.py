@@ -39,7 +39,7 @@ def epochs(
     """Yield the block of each measured cell, and records of what the workers loaded (Proof) and compiled (Kernel).
 
     `wanted()` returns the ids of cells that need one more epoch. `first`: number of the next epoch. A further epoch
-    begins only if `affordable` in `budget` seconds, if it takes each cell as long as the last one.
+    begins only if it is `affordable`, assuming that each cell takes as long as in the epoch before.
     """
     number, quick = first, plan.run.options.quick
     known, end, fixed = _Known(), time.monotonic() + budget, 0.0  # fixed: seconds of an epoch beside its cells
@@ -117,8 +117,9 @@ def _package(plan: Plan, known: _Known, epoch: int, cells: list[Cell]) -> Iterat
             known.calls.setdefault(cell.id, result.calls)
             if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
                 known.checked.add(cell.id)
-            ran = [arm for arm in task.arms if result.block.outcomes[arm.id].status == "ok" and not result.block.alone]
-            if ran and task.options.regime == "sustained" and not task.options.quick:
+            block, options = result.block, task.options
+            ran = [arm for arm in task.arms if block.outcomes[arm.id].status == "ok" and not block.alone]
+            if ran and options.regime == "sustained" and not options.quick and block.by_spans:
                 yield slices(plan, pool, cell, ran, epoch)
             yield result
         yield from pool.proofs()

@@ -78,10 +78,17 @@ class WorkerPool:
         spec, factory = self._specs[id], self.factory
         place, log = Path(spec.build.path), factory.logs / self.log_name(id)
         try:
-            epoch, imported = self._epoch if self._servers else None, self._servers > 1
-            how: dict[str, Any] = {"log": log, "name": id, "epoch": epoch, "modules": spec.modules}
-            how["imported"] = imported
-            worker = factory.worker(id, spec.checkout, spec.package, place, **how)
+            worker = factory.worker(
+                id,
+                spec.checkout,
+                spec.package,
+                place,
+                log=log,
+                name=id,
+                epoch=self._epoch if self._servers else None,
+                modules=spec.modules,
+                imported=self._servers > 1,
+            )
             self._workers[id] = worker
             worker.send(factory.start(id, factory.mount(spec.checkout, spec.package, place), self._epoch))
         except WorkerDied as died:

@@ -15,6 +15,7 @@ LONGEST_CALL = 1e18  # ns, thirty years: no working clock reads more, and sums o
 
 POWER_CAP = "software power cap"  # in MachineState.throttle: the device lowered its clock to stay at its power limit
 _SLICE_BY_ITSELF = 1e8  # ns of a call
+_OTHER_TIMERS = {"cuda_graph", "cupti", "wall_clock"}  # slices without pauses are timed by events
 
 LOOKS = (4, 6, 8, 12, 16, 24, 32)  # planned looks: numbers of epochs after which a verdict may be given
 
@@ -107,6 +108,11 @@ class Block(Record, frozen=True, kw_only=True):
                 if number not in dropped and (max(turn.value, turn.wall) > LONGEST_CALL or (timed and turn.value <= 0)):
                     raise ValueError(f"round {number} has a time out of range, but is not marked as rejected")
 
+    @property
+    def by_spans(self) -> bool:
+        """Whether turns and slices without pauses read the same: not where the host's clock, graphs or CUPTI time turns."""
+        return self.judged and self.metric != REPORTED and self.timer not in _OTHER_TIMERS
+
     @staticmethod
     def unmeasured(cell: str, arms: Sequence[Arm], outcomes: Mapping[str, Outcome]) -> Block:
         """Make a block without rounds for a cell that is not measured, such as one of identical code."""
@@ -130,7 +136,7 @@ def power_bound(blocks: Iterable[Block]) -> bool:
 
     False for calls of 0.1 s and longer, which hold the device at its limit by themselves.
     """
-    timed = [block for block in blocks if block.judged and block.rounds and block.metric != REPORTED]
+    timed = [block for block in blocks if block.by_spans and block.rounds]
     capped = sum(POWER_CAP in block.state.throttle for block in timed)
     short = any(turn.value < _SLICE_BY_ITSELF for block in timed for row in block.rounds for turn in row)
     return short and 2 * capped >= len(timed)

@@ -354,7 +354,7 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
     quick, regime = bool(tried) and not fresh, run.options.regime
     slices = tuple(block for block in every if block.metric == SUSTAINED and block.rounds)
     by_slices = regime == "sustained" and bool(slices)
-    both = regime == "sustained" or (regime == "auto" and power_bound(kept))
+    both = any(b.by_spans for b in kept) if regime == "sustained" else regime == "auto" and power_bound(kept)
     return CellData(
         cell=cell,
         states={arm: _state(run, cell, arm, kept, broken, checked=checked) for arm in _cell_arms(run, cell, kept)},

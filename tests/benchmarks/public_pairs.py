@@ -256,6 +256,8 @@ def contradicts(reference: Row, row: Row) -> bool:
         return False
     if verdict == "same":
         return bool(low > MARGIN or high < -MARGIN)
+    if verdict == "slight":
+        return bool(low > THRESHOLD or high < -THRESHOLD)
     return verdict in ("slower", "faster") and low > -THRESHOLD and high < THRESHOLD
 
 

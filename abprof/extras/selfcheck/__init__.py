@@ -22,7 +22,7 @@ from markupsafe import escape as html
 
 from abprof import session, store
 from abprof.builds import interpreter
-from abprof.extras.selfcheck.protocols import Recording, Timed, called, record
+from abprof.extras.selfcheck.protocols import Recording, called, record
 from abprof.records import LOOKS, Block, Machine, Record, Run
 from abprof.records.options import Options
 from abprof.records.quantities import plural
@@ -34,10 +34,7 @@ from abprof.system import certificate, paths, processes
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, decide, stats
 
-__all__ = [
-    "CLASSES", "GROUP", "PAGES", "Recording", "Selfcheck", "Timed", "as_markdown", "called", "examine", "make", "pages",
-    "read", "record", "run",
-]  # fmt: skip
+__all__ = ["CLASSES", "GROUP", "PAGES", "Selfcheck", "as_markdown", "examine", "make", "pages", "read", "run"]
 
 _TREE = Path(__file__).parent / "tree"
 _SHARED = "kernels/meter/__init__.py"
@@ -303,7 +300,7 @@ def _kind(item: CellData, after: str) -> tuple[float, str]:
 
 
 def stopped(values: Sequence[float], threshold: float, margin: float) -> tuple[str, int]:
-    """Return the verdict and the number of epochs of a run of calls up to 50 ms that has time for all `values`."""
+    """Return the verdict and the epochs of calls up to 50 ms, in a run whose budget lasts for all `values`."""
     verdict = None
     for look in (look for look in LOOKS if look <= len(values)):
         verdict = decide(values[:look], threshold, margin)
