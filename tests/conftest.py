@@ -26,8 +26,9 @@ for number, usual in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHU
 if os.environ.pop("CI", None):
     os.environ.setdefault("BROWSER_TESTS", "required")
 
-# OpenMP's threads spin while they wait, on the core of the other test process. torch reads this when it is imported.
-os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# With two threads beside another test process, one call of torch takes 2 us or 150 us, as the other thread has a core
+# or waits for one. torch reads this when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # The same examples wherever and whenever the suite runs, and no clock: how long one took says how busy the machine was.
 settings.register_profile(
