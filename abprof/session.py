@@ -103,6 +103,11 @@ def dry_run(config: Options, view: View) -> Run:
         return msgspec.structs.replace(plan.run, observations=plan.broken_workloads(), machines=machines)
 
 
+def forecast(run: Run) -> tuple[str, bool]:
+    """Return a text on how long a planned run takes and what it decides, and whether the first look fits the budget."""
+    return Estimate(run).text(stats.epochs_if_unchanged, peers=not run.options.no_peers)
+
+
 def report(path: Path) -> tuple[Run, Path]:
     """Judge the run at `path` again, and write its reports again. Return the run and its folder."""
     view = View(quiet=True)
@@ -228,7 +233,7 @@ def build(
     record.start(plan.run)
     seconds = time.monotonic() - before
     record.note(watch.built(builds, "while kernels were built"))
-    about, fits = Estimate(plan.run).text(peers=not place.options.no_peers)
+    about, fits = forecast(plan.run)
     if not (fits or record.blocks):
         record.view.warn(about)
     return plan, seconds

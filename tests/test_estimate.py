@@ -26,7 +26,7 @@ def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
     assert Estimate(run).call(run.cells[0]) == pytest.approx(100)
     epoch = Estimate(run).epoch(peers=False)
     assert epoch > 28 * 2 * turns.FEWEST * 100
-    said = Estimate(run).text(peers=False)[0]
+    said = Estimate(run).text(stats.epochs_if_unchanged, peers=False)[0]
     assert "the first look does not fit into the budget of 10 min" in said
     assert "assuming 0.04 TFLOP/s" in said
     hours = stats.LOOKS[0] * epoch / 3600
@@ -34,9 +34,19 @@ def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
 
 
 def test_short_calls_fit() -> None:
-    said = Estimate(planned(flops=1e9, cells=2)).text(peers=False)[0]
+    said = Estimate(planned(flops=1e9, cells=2)).text(stats.epochs_if_unchanged, peers=False)[0]
     assert "if the first look decides" in said
     assert "does not fit" not in said
+
+
+def test_a_budget_that_decides_some_cells() -> None:
+    """Unchanged calls of a GPU below 50 ms need 24 epochs at a margin of 0.5 %; longer ones scatter by 0.3 %: six."""
+    run = planned("cuda", flops=3e11, cells=2, margin=0.5, budget=60.0)
+    both = (run.cells[0], runs.changed(run.cells[1], flops=3e13))
+    for budget, decided in ((15.0, "0 of 2"), (30.0, "1 of 2"), (120.0, "2 of 2")):
+        of = runs.changed(run, cells=both, options=runs.changed(run.options, budget=budget))
+        said = Estimate(of).text(stats.epochs_if_unchanged, peers=False)[0]
+        assert f"enough to decide {decided} cells if nothing changed" in said, (budget, said)
 
 
 def test_peers_and_controls_are_arms_too() -> None:
@@ -51,10 +61,13 @@ def test_peers_and_controls_are_arms_too() -> None:
 def test_a_gpu_is_faster_and_the_line_says_what_was_assumed() -> None:
     run = planned("cuda", flops=3e14, cells=1)
     assert Estimate(run).call(run.cells[0]) == pytest.approx(1.0)
-    assert "assuming 300 TFLOP/s and 2000 GB/s" in Estimate(run).text(peers=True)[0]
+    assert "assuming 300 TFLOP/s and 2000 GB/s" in Estimate(run).text(stats.epochs_if_unchanged, peers=True)[0]
 
 
 def test_work_that_is_not_stated_is_said() -> None:
     run = planned(cells=3)
     silent = runs.changed(run, cells=tuple(runs.changed(cell, flops=None) for cell in run.cells))
-    assert "no time for 3 of the cells, which state no work" in Estimate(silent).text(peers=False)[0]
+    assert (
+        "no time for 3 of the cells, which state no work"
+        in Estimate(silent).text(stats.epochs_if_unchanged, peers=False)[0]
+    )

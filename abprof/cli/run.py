@@ -59,7 +59,7 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
         return _watch(ctx, options, view)
     if not options.dry_run:
         return show(session.run(options, view), values)
-    _show_plan(session.dry_run(options, view), json=values["json"], peers=values["peers"])
+    _show_plan(session.dry_run(options, view), json=values["json"])
     return Exit.OK
 
 
@@ -153,8 +153,8 @@ def _watch(ctx: typer.Context, options: Options, view: View) -> int:
     return Exit.OK
 
 
-def _show_plan(planned: Run, *, json: bool, peers: bool) -> None:
-    from abprof.measure import Estimate
+def _show_plan(planned: Run, *, json: bool) -> None:
+    from abprof import session
     from abprof.records.quantities import plural
     from abprof.system import checksummed
 
@@ -168,4 +168,4 @@ def _show_plan(planned: Run, *, json: bool, peers: bool) -> None:
     unsupported = {cell.id: f"  (unsupported: {cell.skip})" for cell in planned.cells if cell.skip}
     lines += [f"  {cell.id}{broken.get(cell.id) or unsupported.get(cell.id, '')}" for cell in planned.cells]
     cells = plural(len(planned.cells) - len(broken), "cell")
-    print("\n".join(map(visible, [*lines, f"{cells} on {where}; {Estimate(planned).text(peers=peers)[0]}"])))
+    print("\n".join(map(visible, [*lines, f"{cells} on {where}; {session.forecast(planned)[0]}"])))

@@ -6,15 +6,22 @@ The estimate may be wrong by a factor of a few.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from abprof.measure import matrix, turns
 from abprof.records import LOOKS, Cell, Run
-from abprof.records.quantities import span
+from abprof.records.quantities import plural, span
 
 RATES = {"cuda": (300.0, 2000.0), "cpu": (0.02, 10.0), "simulated": (math.inf, math.inf)}  # TFLOP/s (a core's), GB/s
 _CALLS_TO_OPEN = 2  # calls to open an arm, at least: the first, and one timed to choose the pace
-PROGRAM = {"cuda": 14.0, "cpu": 10.0, "simulated": 1.8}  # seconds from a process's start to its first worker
+# Usual standard deviation of an epoch's value in per cent, for calls up to so many seconds (docs/MEASUREMENT.md).
+_SCATTER = {
+    "cuda": ((30e-6, 0.8), (math.inf, 0.3)),
+    "cpu": ((0.3e-3, 1.0), (math.inf, 3.6)),
+    "simulated": ((math.inf, 0.3),),
+}
+PROGRAM = {"cuda": 7.0, "cpu": 10.0, "simulated": 1.8}  # seconds from a process's start to its first worker
 
 
 @dataclass(frozen=True)
@@ -23,8 +30,12 @@ class Estimate:
 
     run: Run
 
-    def text(self, *, peers: bool) -> tuple[str, bool]:
-        """Return a text that forecasts the run's duration, and whether the first look fits into the budget."""
+    def text(self, needed: Callable[[float, float, float], int], *, peers: bool) -> tuple[str, bool]:
+        """Return a text that forecasts the run's duration, and whether the first look fits into the budget.
+
+        `needed(scatter, margin, seconds)` returns the epochs that an unchanged cell takes to be `same`, from the
+        standard deviation of an epoch's value and the margin (per cent) and the seconds of a call.
+        """
         options, (tflops, gbps) = self.run.options, self._rates()
         silent = sum(not (cell.flops or cell.bytes) for cell in self.run.cells if not cell.skip)
         assumed = f"builds not counted, assuming {tflops:g} TFLOP/s and {gbps:g} GB/s"
@@ -37,9 +48,20 @@ class Estimate:
             least = f"{first} epochs take about {span(low)}, {assumed}"
             budget = span(options.budget)
             return f"{least}: the first look does not fit into the budget of {budget}; fewer cells, or --budget", False
-        high = min(high, options.budget)
-        most = f" if the first look decides, at most {span(high)}" if high > low else ""
-        return f"about {span(low)} of measuring{most}, {assumed}", True
+        most = f" if the first look decides, at most {span(min(high, options.budget))}" if high > low else ""
+        about = f"about {span(low)} of measuring{most}, {assumed}"
+        if options.epochs is not None:
+            return about, True
+        start = self._seconds(0, peers=peers)
+        epochs = min(LOOKS[-1], int((options.budget - start) / (self._seconds(1, peers=peers) - start)))
+        cells = [cell for cell in self.run.cells if not cell.skip]
+        decided = f"{sum(epochs >= self._needed(cell, needed) for cell in cells)} of {plural(len(cells), 'cell')}"
+        return f"{about}; {epochs} epochs fit into the budget, enough to decide {decided} if nothing changed", True
+
+    def _needed(self, cell: Cell, needed: Callable[[float, float, float], int]) -> int:
+        call, options = self.call(cell), self.run.options
+        scatter = next(sd for longest, sd in _SCATTER[self.run.machine.kind] if call <= longest)
+        return needed(scatter, min(options.margin, options.threshold_of(cell.id)), call)
 
     def _seconds(self, epochs: int, *, peers: bool) -> float:
         """Return the seconds of `epochs` epochs, shared among the run's machines."""

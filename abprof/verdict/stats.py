@@ -15,6 +15,7 @@ from itertools import pairwise
 import numpy as np
 
 from abprof.records import LOOKS
+from abprof.records.messages import LONG_CALL
 
 MOST_ATTEMPTS = 2 * LOOKS[-1]  # epochs after which a cell without a verdict is given up
 
@@ -55,6 +56,24 @@ def epochs_for_same(margin: float) -> int:
     share = min(0.99, margin / 5)
     needed = math.log(0.1) / math.log1p(-share) if share else math.inf
     return next((look for look in LOOKS if look >= needed), LOOKS[-1])
+
+
+def epochs_if_unchanged(scatter: float, margin: float, seconds: float) -> int:
+    """Return the look at which an unchanged cell is usually `same`; more than the last look if it is not.
+
+    `scatter` is the standard deviation of an epoch's value and `margin` the margin, both in per cent; a call takes
+    `seconds`.
+    """
+    from scipy.special import stdtrit
+
+    fewest = epochs_for_same(margin) if seconds * 1e9 <= LONG_CALL else LOOKS[0]
+    return next(
+        (
+            look for look in LOOKS
+            if look >= fewest and stdtrit(look - 1, 1 - _LEVEL[0.10] / 2) * scatter / math.sqrt(look) < margin
+        ),
+        LOOKS[-1] + 1,
+    )  # fmt: skip
 
 
 def last_look(epochs: int) -> int:
