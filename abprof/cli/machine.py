@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import app
-from abprof.cli.options import VIEW, flag, options_from, takes, text, view_of
+from abprof.cli.options import VIEW, flag, options_from, takes, text, view_of, worded
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.quantities import percent, plural
 from abprof.records.visible import visible
@@ -36,7 +36,11 @@ def demo(
 
 @app.command("selfcheck", short_help="Measure abprof's own error rates on this machine.")
 @takes(
-    *("budget", "preset", "epochs", "only", "device", "timer", "quick", "runs_dir", "json", "quiet"),
+    worded("budget", "Longest time for measuring, e.g. 90s, 1.5h; default: 5m."),
+    worded("preset", "ci (4 cells), quick, default or full."),
+    worded("epochs", "Measure N epochs of every cell; default: 8, with preset ci or quick 4."),
+    flag("--quick", "Short for --preset quick."),
+    *("only", "device", "timer", "runs_dir", "json", "quiet"),
     flag("--certificate", "Also time the cells as other tools do; write certificate.html and .md."),
 )
 def selfcheck(**values: Any) -> int:
@@ -44,7 +48,6 @@ def selfcheck(**values: Any) -> int:
 
     Exit code 4 if unchanged code looked changed, or the largest planted change was not found in every cell. In CI, a
     slow-down fails a run only on a machine that passed this since its last boot and driver change.
-    Presets: ci (4 cells), quick, default, full. Default of --budget: 5m.
 
     --certificate compares abprof on the same cells with triton.testing.do_bench (CPU: blocked_autorange of torch) and the
     rule of the original scripts, in about 3 minutes on an H100. It has a preset of its own, certificate, and 12 epochs.

@@ -110,6 +110,11 @@ def many(option: str, metavar: str, help: str, read: Read | None = None) -> Opti
     return Option(option, list[str], metavar, help, read)
 
 
+def worded(option: str, help: str) -> Option:
+    """Return a shared option with the help text of a subcommand that has another default."""
+    return replace(_SHARED[option], help=help)
+
+
 def takes(*options: str | Option, **defaults: bool) -> Callable[[Callable[..., int]], Callable[..., int]]:
     """Return a decorator that adds `options` to a subcommand. `defaults`: name of a flag -> whether the flag is on by
     default."""
