@@ -15,6 +15,7 @@ from abprof.records import LOOKS, Block, Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
 
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
+_BESIDE = 8  # epochs in which controls and peers take part: a worker each, and no verdict on a target needs them
 _OVERTIME = 0.1  # share of the budget by which a look may be late
 _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, which the next epoch then makes
 
@@ -50,7 +51,7 @@ def epochs(
         if number > first and (quick or not affordable(number - first, cost, end - start, budget)):
             return
         for cells in _by_package(plan, number, todo):
-            for item in _package(plan, known, number, cells):
+            for item in _package(plan, known, number, cells, beside=number < first + _BESIDE):
                 block = item.block if isinstance(item, CellResult) else item
                 if isinstance(block, Block):  # of turns, or of slices
                     spent[block.cell] = spent.get(block.cell, 0.0) + block.seconds
@@ -85,9 +86,14 @@ def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
     return parts
 
 
-def _package(plan: Plan, known: _Known, epoch: int, cells: list[Cell]) -> Iterator[CellResult | Block | Proof | Kernel]:
-    """Measure a package's cells in one epoch, with --regime sustained also slices. Leaves out arms that hung in two epochs."""
-    every = [(cell.id, arm) for cell in cells for arm in plan.arms[cell.id]]
+def _package(
+    plan: Plan, known: _Known, epoch: int, cells: list[Cell], *, beside: bool
+) -> Iterator[CellResult | Block | Proof | Kernel]:
+    """Measure a package's cells in one epoch, with --regime sustained also slices. Leaves out arms that hung in two
+    epochs and, unless `beside` or --epochs is given, controls and peers."""
+    beside = beside or plan.run.options.epochs is not None
+    arms = {cell.id: [arm for arm in plan.arms[cell.id] if beside or arm.under_test] for cell in cells}
+    every = [(cell.id, arm) for cell in cells for arm in arms[cell.id]]
     workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
     began = time.monotonic()
     with plan.pool(cells[0].kernel, list(dict.fromkeys(workers)), epoch) as pool:
@@ -99,7 +105,7 @@ def _package(plan: Plan, known: _Known, epoch: int, cells: list[Cell]) -> Iterat
             load = plan.workload(cell)
             task = CellTask(
                 cell=cell,
-                arms=tuple(arm for arm in plan.arms[cell.id] if arm.worker in present),
+                arms=tuple(arm for arm in arms[cell.id] if arm.worker in present),
                 epoch=epoch,
                 options=plan.run.options,
                 judge=load.judge,

@@ -271,7 +271,7 @@ class Plan:
         seen = {block.cell for block in before for outcome in block.outcomes.values() if outcome.census is not None}
         found = {}
         for cell in self.cells:
-            own = [arm for arm in self.arms.get(cell.id, ()) if not arm.peer and arm.side != "control"]
+            own = [arm for arm in self.arms.get(cell.id, ()) if arm.under_test]
             arms = [arm for arm in own if turned.get((cell.id, arm.id))]
             if arms and cell.id not in seen:
                 found[cell.id] = arms

@@ -122,6 +122,11 @@ class Arm(Record, frozen=True, kw_only=True):
         return Arm(id=id, side="base", peer=rest) if side == "peer" else Arm(id=id, side=side, variant=rest)
 
     @property
+    def under_test(self) -> bool:
+        """Whether the arm runs a side's code for a verdict: it is neither a peer nor the control."""
+        return not self.peer and self.side != "control"
+
+    @property
     def worker(self) -> str:
         """Return the name of the worker that runs the arm. Peers do not run in base's worker: there a peer's turn
         would make the next turn of base faster (docs/MEASUREMENT.md)."""

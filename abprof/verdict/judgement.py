@@ -192,7 +192,7 @@ def pairs(run: Run, data: CellData) -> list[Pair]:
     variants = {arm.id: arm.variant for arm in run.arms}
     sides = [side.id for side in run.sides]
     arms = [Arm.of(arm) for arm in data.states]
-    names = [*dict.fromkeys(variants.get(a.id, a.variant) for a in arms if not a.peer and a.side != "control")]
+    names = [*dict.fromkeys(variants.get(a.id, a.variant) for a in arms if a.under_test)]
     found = []
     if "base" in sides:
         found += [Pair(arm_id("base", n), arm_id(side, n), "target") for side in sides if side != "base" for n in names]
