@@ -14,7 +14,7 @@ from abprof.records.probes import Profile, Sampled, Trace
 
 Item = Block | Proof | Kernel  # what measuring yields
 _KEPT = (
-    "python", "env", "autotune", "check", "contain", "workloads_from", "timeout", "build_timeout", "executor",
+    "python", "env", "autotune", "check", "contain", "untrusted", "workloads_from", "timeout", "build_timeout", "executor",
     "executor_options", "timer", "seed", "regime", "probe",
 )  # fmt: skip
 

@@ -193,6 +193,16 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
     return ("sides", alone) if alone else ("", ())
 
 
+def guarantee(run: Run) -> str:
+    """Return a sentence on what the run did against code that deceives; "" if a command timed itself, or nothing is timed."""
+    if run.command is not None or not run.options.timed:
+        return ""
+    if run.options.untrusted:
+        inside = clean(run.options.sandbox) or "a sandbox"
+        return f"Code under test was not trusted: run in {inside}; inputs drawn anew for turns, whose outputs another process checked"
+    return "By hand: code under test was trusted not to deceive the process that it runs in (--untrusted trusts nothing)"
+
+
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:
     """Return a tuple: one sentence on what the run did not check, or nothing. `most`: workloads to name (0: all)."""
     lack, names = lacking(run)
