@@ -200,7 +200,7 @@ def guarantee(run: Run) -> str:
     if run.options.untrusted:
         inside = clean(run.options.sandbox) or "a sandbox"
         return f"Code under test was not trusted: run in {inside}; inputs drawn anew for turns, whose outputs another process checked"
-    return "By hand: code under test was trusted not to deceive the process that it runs in (--untrusted trusts nothing)"
+    return "By hand: code under test was trusted not to deceive its own process (--untrusted does not trust it)"
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:

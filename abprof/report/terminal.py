@@ -60,10 +60,10 @@ def show(of: Page, console: Console, folder: Path, *, everything: bool = False) 
         _workload(workload, console, everything)
     if of.caption and any(everything or not line.row.folded for workload in of.workloads for line in workload.lines):
         console.print(Text(of.caption, style="dim"))
-    _say(console, sentences.guarantee(of.run), "dim")
     for line in (*sentences.incomplete(of.run), of.headline):
         _say(console, line, "bold")
     _say(console, of.trusted[:1].upper() + of.trusted[1:], "")
+    _say(console, sentences.guarantee(of.run), "")
     _say(console, f"Report: {folder / 'report.html'}", "")
 
 
