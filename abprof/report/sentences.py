@@ -40,6 +40,7 @@ _REASONS = {
     "burst_alone": "by burst alone: no budget or memory for calls without pauses, or they failed",
     "tail": "more of its calls are slow, though the median is not",
     "timer": "the clock outside the process contradicts the timer inside",
+    "impossible": "faster than this device can do the workload's work",
     "budget": "the time budget ended first",
     "not_pursued": "measured only while other cells needed epochs",
     "epochs": "undecided after all planned epochs",
