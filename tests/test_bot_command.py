@@ -24,6 +24,7 @@ from tests.simulated.scenario import Scenario, Workload
 from . import notices, runs
 from .github_server import REPO
 from .test_bot_post import hub
+from .test_sandbox import LETS, fake
 
 __all__ = ["hub"]
 HEAD = runs.TARGET.commit
@@ -220,9 +221,10 @@ def test_the_measuring_jobs_own_script_makes_the_artifact_and_takes_unset_option
     command.parent.mkdir()
     command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m abprof "$@"\n')
     command.chmod(0o755)
+    fake(command.parent / "wall", LETS)  # a simulated worker writes beside its scenario, which a true wall forbids
     environment = {
         **lab.environment(),
-        "PATH": f"{command.parent}:{os.environ['PATH']}",
+        "PATH": f"{command.parent}:{command.parent}/wall:{os.environ['PATH']}",
         **dict.fromkeys([f"ABPROF_{name}" for name in ("PRESET", "ONLY", "KERNELS", "WORKLOADS", "BUDGET")], ""),
         "ABPROF_DEVICE": "simulated",
         "RUNNER_TEMP": str(tmp_path),

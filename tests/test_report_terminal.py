@@ -24,9 +24,10 @@ def test_rows_that_need_a_person_and_a_count_of_the_rest():
     assert text.count("2 unchanged not shown (abprof report RUN --all)") == 2
     assert "1 unsupported not shown (abprof report RUN --all)" in text
     assert text.count("ratios of neighbouring turns; base and target are each side's own times") == 1
-    assert text.splitlines()[-3:] == [
+    assert text.splitlines()[-4:] == [
         "1 slower, 1 faster, 7 broken of 16",
         "Trusted: 6 of 6 controls within 0.5 % (6 with a second build); each worker loaded its own side's files",
+        "By hand: code under test was trusted not to deceive its own process (--untrusted does not trust it)",
         "Report: runs/x/report.html",
     ]
     assert "false alarms" not in text

@@ -137,9 +137,12 @@ def test_where_it_does_not_start_the_run_says_so_and_goes_on(
     assert (result.run.options.contain, result.run.options.sandbox) == ("auto", "")
     (said,) = [line for line in result.run.notes if line.startswith("not contained: ")]
     assert why in said
-    refused = lab.abprof("main", "fast", "--contain", "always", "--quick")
-    assert refused.code == 2
-    assert why in refused.err
+    for words in (("--contain", "always"), ("--untrusted",)):
+        refused = lab.abprof("main", "fast", *words, "--quick")
+        assert refused.code == 2
+        assert why in refused.err
+    clash = lab.abprof("main", "fast", "--untrusted", "--contain", "never", "--quick")
+    assert (clash.code, "--untrusted needs --contain always" in clash.err) == (2, True)
 
 
 # A bubblewrap that starts everything, and contains nothing.

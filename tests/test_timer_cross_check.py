@@ -76,7 +76,9 @@ def test_faster_than_the_device_can_be(best: float, factor: float, said: bool) -
     cells = [msgspec.structs.replace(cell, flops=CALL * 2e3) for cell in run.cells]
     run = msgspec.structs.replace(run, cells=tuple(cells), ceilings=Ceilings(tflops=best))
     found = judge(run, [epoch(number, factor, factor) for number in EPOCHS])
-    assert only(found).verdict == "faster", "a warning, and the verdict stands"
+    row = only(found)
+    assert (row.verdict, row.reasons) == (("broken", ("impossible",)) if said else ("faster", ()))
+    assert found.header.exit_code == said
     warned = [advice for advice in found.warnings if advice.kind == "roofline"]
     assert bool(warned) == said
     if said:

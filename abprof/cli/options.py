@@ -211,6 +211,7 @@ _FAILS = "Verdicts that fail a run: slower,broken (exit code 1; default), unclea
 _REGIME = "Judge calls with pauses (burst) or without; auto (default): burst; cells at the power limit show both."
 _PROBE = "After timing, profile changed cells: with torch.profiler, Nsight Compute or perf."
 _SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean, if bubblewrap starts."
+_HOSTILE = "The code under test may be hostile: --env clean, --check outside, --contain always, and inputs that change."
 _VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
 _AUTOTUNE = "When Triton's autotuner runs: once, while building (pinned, default), or in each epoch."
 _TIMERS = ("auto", "events", "graph", "cupti", "cpu")
@@ -256,6 +257,7 @@ _PANELS = {
         text("--autotune", "pinned|each-epoch", _AUTOTUNE, one_of("pinned", "each-epoch")),
         text("--check", "inside|outside", _OUTSIDE, one_of("inside", "outside")),
         text("--contain", "auto|always|never", _SANDBOX, one_of("auto", "always", "never")),
+        flag("--untrusted", _HOSTILE),
         text("--build-timeout", "TIME", "Longest time for a build; default: 30m.", quantities.seconds),
         flag("--rebuild", "Build again, even if the build is cached."),
         flag("--no-wait", "Fail if the device is busy, instead of waiting."),
@@ -289,11 +291,13 @@ RUN = (
         "autotune",
         "check",
     ),
-    *("contain", "runs_dir", "fail_on", "json", *VIEW),
+    *("contain", "untrusted", "runs_dir", "fail_on", "json", *VIEW),
 )
 
 
 # ---------------------------------------------------------------- Options
+
+_UNTRUSTED = {"env": "clean", "check": "outside", "contain": "always"}  # what --untrusted implies
 
 
 def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) -> Options:
@@ -308,9 +312,13 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
         (value["peer"] and not value["peers"], "--peer", "--no-peers leaves out all peers", "give one of the two"),
         (value["executor_option"] and not value["executor"], "--executor-option",
          "has no effect without --executor", "add --executor ray or slurm"),
+        *((value["untrusted"] and value[name] not in {None, needed}, f"--{name} {value[name]}",
+           f"--untrusted needs --{name} {needed}", "leave one of the two out") for name, needed in _UNTRUSTED.items()),
+        (value["untrusted"] and value["allow_wrong"], "--allow-wrong", "--untrusted times no wrong outputs", one),
     ):  # fmt: skip
         if clash:
             raise AbprofError(what, where=option, advice=advice)
+    value |= _UNTRUSTED if value["untrusted"] else {}
     names, source = _workloads(value["workloads"] or (), value["workloads_from"] or "")
     if value["cell"]:
         from abprof.records.names import id_parts

@@ -24,7 +24,7 @@ _NOT_WATCHED = (
 )
 _OF_WORKLOADS = (  # options without effect on a command that times itself
     *("watch", "kernels", "workloads", "workloads_from", "preset", "set", "cell", "peers", "peer", "python", "timer"),
-    *("regime", "probe", "allow_wrong", "autotune", "check", "rebuild", "dry_run", "resume"),
+    *("regime", "probe", "allow_wrong", "autotune", "check", "untrusted", "rebuild", "dry_run", "resume"),
 )
 
 

@@ -28,6 +28,7 @@ from abprof.system import certificate, paths, toml, waiver_file, workload_files
 from abprof.system.config_file import parse_file, read_file
 from abprof.system.console import View
 
+_NO_WALL = "install bubblewrap (bwrap) and allow user namespaces; no code that may be hostile runs without it"
 _Repository = repo.Repository | repo.Folder
 
 
@@ -265,6 +266,11 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
     if re.fullmatch(r"target\d*", name) and name not in ids:
         advice = f"sides: {', '.join(ids)}; for a folder of that name write ./{name}"
         raise AbprofError(f"no side {name!r}", where="--workloads-from", advice=advice)
+    if options.untrusted:
+        try:
+            sandbox.find()
+        except AbprofError as refused:
+            raise AbprofError(refused.what, where="--untrusted", advice=_NO_WALL) from None
     if "ncu" in options.probe:
         sandbox.refuse_foreground(options.contain, "what --probe ncu looks at")
     if options.regime == "sustained" and kind == "cpu":

@@ -143,6 +143,7 @@ class Options(Record, frozen=True):
     autotune: Literal["pinned", "each-epoch"] = "pinned"
     check: Literal["inside", "outside"] = "inside"
     contain: Literal["auto", "always", "never"] = "auto"
+    untrusted: bool = False  # code under test may be hostile: implies env clean, check outside, contain always
     sandbox: str = ""  # sandbox of the code under test, "bubblewrap 0.8.0"; "": none
     rebuild: bool = False
     dry_run: bool = False

@@ -196,7 +196,7 @@ def _trusted(run: Run) -> str:
 
 
 def _trust(run: Run, blocks: Sequence[Measured]) -> Facts:
-    found: Facts = [("guarantee", text) for text in sentences.weaker(run)]
+    found: Facts = [("guarantee", text) for text in (*sentences.weaker(run), sentences.guarantee(run)) if text]
     if sentence := _trusted(run):
         found.append(("trust", sentence))
     return [*found, ("proofs", _proofs(run)), ("epochs", _epochs(blocks))]

@@ -40,6 +40,7 @@ _REASONS = {
     "burst_alone": "by burst alone: no budget or memory for calls without pauses, or they failed",
     "tail": "more of its calls are slow, though the median is not",
     "timer": "the clock outside the process contradicts the timer inside",
+    "impossible": "faster than this device can do the workload's work",
     "budget": "the time budget ended first",
     "not_pursued": "measured only while other cells needed epochs",
     "epochs": "undecided after all planned epochs",
@@ -191,6 +192,16 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
         return "reported", ()
     alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
     return ("sides", alone) if alone else ("", ())
+
+
+def guarantee(run: Run) -> str:
+    """Return a sentence on what the run did against code that deceives; "" if a command timed itself, or nothing is timed."""
+    if run.command is not None or not run.options.timed:
+        return ""
+    if run.options.untrusted:
+        inside = clean(run.options.sandbox) or "a sandbox"
+        return f"Code under test was not trusted: run in {inside}; inputs drawn anew for turns, whose outputs another process checked"
+    return "By hand: code under test was trusted not to deceive its own process (--untrusted does not trust it)"
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ def show(of: Page, console: Console, folder: Path, *, everything: bool = False) 
     for line in (*sentences.incomplete(of.run), of.headline):
         _say(console, line, "bold")
     _say(console, of.trusted[:1].upper() + of.trusted[1:], "")
+    _say(console, sentences.guarantee(of.run), "")
     _say(console, f"Report: {folder / 'report.html'}", "")
 
 

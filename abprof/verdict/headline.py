@@ -25,7 +25,7 @@ Answer = Literal["act", "confirm", "unjudged", "fine"]
 Counts = Mapping[str, int]
 Cells = Mapping[str, CellData]
 Rows = Sequence[Comparison]
-_ABOVE_BEST = 1.1  # tolerated ratio to the device's measured peak rate
+_OWN_WARNING = frozenset({"proof", "base_proof", "impossible"})  # reasons of `broken` rows with a warning of their own
 _VERDICTS = ("slower", "faster", "slight", "same", "unclear", "broken", "unsupported", "missing")
 
 
@@ -333,12 +333,12 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
     slower = [row for row in rows if row.verdict == "slower" and row.discovery and "waived" not in row.reasons]
     yield from _rows("uncertified", slower if run.uncertified else [], why=run.uncertified)
     yield from _arms("proof", cells, lambda state: state.proof_broken)
-    broken = [row for row in rows if row.verdict == "broken" and not {"proof", "base_proof"} & set(row.reasons)]
+    broken = [row for row in rows if row.verdict == "broken" and not _OWN_WARNING & set(row.reasons)]
     yield from _failed("broken", cells, broken, "broken")
     base = [row for row in rows if base_not_ok(row)]
     yield from _failed("base_not_ok", cells, base, "not ok on the base: nothing to compare the target with")
     yield from _arms("wrong_shown", cells, lambda state: run.options.allow_wrong and state.status == "wrong")
-    yield from _doubts(run, cells, rows)
+    yield from _doubts(cells, rows)
     yield from _undecided(run, rows)
     yield from _arms("flaky", cells, lambda state: state.flaky)
     yield from _conditions(run, [block for data in cells.values() for block in data.blocks])
@@ -346,9 +346,11 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
     yield from waivers.advice(run, rows)
 
 
-def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
+def _doubts(cells: Cells, rows: Rows) -> Iterator[Advice]:
     """Yield warnings about verdicts to doubt, such as changes that may be chance."""
-    because = {code: [row for row in rows if code in row.reasons] for code in ("clock", "power", "timer", "tail")}
+    because = {
+        code: [row for row in rows if code in row.reasons] for code in ("clock", "power", "timer", "impossible", "tail")
+    }
     yield from _rows("suspect", [r for r in rows if r.verdict in {"slower", "faster"} and not r.discovery])
     yield from _rows(
         "clock", because["clock"], most=max((abs(r.clock_pct or 0.0) for r in because["clock"]), default=0.0)
@@ -357,8 +359,7 @@ def _doubts(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
         turns, sustained = (signed(pct or 0.0, 2) for pct in (row.pct, row.sustained_pct))
         yield from _rows("power", because["power"], cell=row.cell, turns=turns, sustained=sustained)
     yield from _rows("timer", because["timer"])
-    fast = [row for row in rows if row.verdict == "faster" and _too_fast(run, cells[row.cell], row)]
-    yield from _rows("roofline", fast, where=plural(len({row.cell for row in fast}), "cell"))
+    yield from _rows("roofline", because["impossible"], where=plural(len(because["impossible"]), "row"))
     yield from _rows("tail", because["tail"], most=max((r.tail_pct or 0.0 for r in because["tail"]), default=0.0))
     bound = [row for row in rows if row.host_pct is not None]
     yield from _rows("host_bound", bound, most=signed(max((r.host_pct or 0.0 for r in bound), key=abs, default=0.0), 0))
@@ -421,16 +422,6 @@ def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:
             text=f"{first.path} was {first.how} {first.moment}{more}: {so}",
             advice="find the kernel package that writes there; `--contain always` confines code under test to its own folders",
         )
-
-
-def _too_fast(run: Run, data: CellData, row: Comparison) -> bool:
-    """Whether the target, but not the base, is faster than plain torch's best matrix product in this run."""
-    machine = run.machines.get(data.device)
-    known, medians = machine.ceilings if machine else run.ceilings, [*map(data.epoch_medians, (row.from_, row.to))]
-    if not known or not known.tflops or not data.cell.flops or not all(medians):
-        return False
-    before, after = (data.cell.flops / stats.own_time(each)[0] / 1e3 for each in medians)
-    return after > _ABOVE_BEST * known.tflops >= before
 
 
 def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:

@@ -12,7 +12,8 @@ The intervals allow for several looks at the data, so stopping at the first look
 
 A verdict becomes `unclear` if another measurement contradicts it with 95 % confidence. The reason says which: `clock`
 (times as measured and times rescaled to one clock disagree), `power` (slices, which are calls without pauses) or
-`timer` (the parent process's clock). With --regime sustained slices give the verdict.
+`timer` (the parent process's clock). `faster` beyond the device's peak rate becomes `broken (impossible)`. With --regime
+sustained slices give the verdict.
 
 Comparisons with targets, with peers and between variants are three families, each with its own false-discovery control.
 Peers and variants do not affect the summary, the exit code or the number of epochs, except variants in a run with one
@@ -52,6 +53,7 @@ from abprof.verdict import stats, waivers
 from abprof.verdict.cells import CellCache, CellData, aggregate, same_code
 from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
 
+_ABOVE_BEST = 1.1  # tolerated ratio to the device's measured peak rate
 _SEEN = 0.5  # share of a saving that the parent's clock must confirm
 Role = Literal["target", "peer", "variant", "control"]
 
@@ -381,9 +383,25 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
     slices = _other(data, pair) if data.metric != SUSTAINED else None
     if slices and _outside(verdict, slices, fmean(values), threshold, min(options.margin, threshold)):
         return "unclear", ("power",)
+    if pair.role == "target" and verdict == "faster" and _impossible(run, data, pair):
+        return "broken", ("impossible",)
     if pair.role == "target" and _parent_contradicts(data, pair, verdict, threshold):
         return "unclear", ("timer",)
     return verdict, () if precise(values, options) else ("precision",)
+
+
+def _impossible(run: Run, data: CellData, pair: Pair) -> bool:
+    """Whether `after` does the cell's work faster than plain torch's best matrix product in this run, and `before` does
+    not: where both do, the workload counts more work than there is."""
+    machine = run.machines.get(data.device)
+    known, medians = (
+        machine.ceilings if machine else run.ceilings,
+        [*map(data.epoch_medians, (pair.before, pair.after))],
+    )
+    if not known or not known.tflops or not data.cell.flops or not all(medians):
+        return False
+    before, after = (data.cell.flops / stats.own_time(each)[0] / 1e3 for each in medians)
+    return after > _ABOVE_BEST * known.tflops >= before
 
 
 def _outside(verdict: Verdict, slices: stats.Interval, theta: float, threshold: float, margin: float) -> bool:
