@@ -17,6 +17,7 @@ import msgspec
 
 from abprof.devices import Device
 from abprof.measure import turns
+from abprof.measure.outside_turns import OutsideTurns
 from abprof.measure.pool import WorkerPool
 from abprof.records import (
     JUDGED_METRIC,
@@ -115,10 +116,14 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     turn_taking = _Turns(cell)
     device.watch(pool.factory.own.copy)
     device.bad_times()  # forget those before the turns
+    outside = OutsideTurns(pool.workers() if task.options.untrusted else {})
     proofs: _Proofs = {id: (pool.pid(id), proved) for id, proved in pool.prove().items()}
     pace, rounds = (
         turn_taking.alone() if alone else turn_taking.graphs() if task.judge == "graph" else turn_taking.all()
     )
+    for _, state in cell.ready:
+        if why := outside.fault(state.arm.worker):
+            cell.fail(state, "outside_turn", why)
     rejected = turns.rejected(rounds, turn_taking.origin, device.bad_times())
     _check_loaded(cell, len(rounds), proofs, rejected)
     if not alone:

@@ -134,6 +134,10 @@ class WorkerPool:
             raise failed[-1]
         return self._workers[id]
 
+    def workers(self) -> dict[str, Worker]:
+        """Return worker id -> each living worker."""
+        return {id: worker for id, worker in self._workers.items() if worker.alive}
+
     def retire(self, id: str) -> None:
         """Kill a worker that may be in a bad state. The next call of `worker` starts a new one."""
         worker = self._workers.get(id)

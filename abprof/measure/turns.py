@@ -26,6 +26,7 @@ _TELL = 0.5  # %: a margin at which four epochs of the fewest rounds are enough;
 # Least ns of a turn: a longer call has a turn of its own, shorter calls share a turn. A GPU's event pair resolves about
 # 0.5 us, and on a CPU a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
+_UNTRUSTED = 10.0  # times as long with --untrusted, so that what follows a turn is little beside it (`OutsideTurns`)
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's clock
@@ -94,7 +95,8 @@ def pace(
         return Pace(timer, 1, FEWEST, FEWEST, wanted, "one call a turn: the timer read zero or less")
     together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
     most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
-    calls = max(1, min(most, math.ceil(_SHORTEST_TURN[kind] / max(min(known), 1.0))))
+    shortest = _SHORTEST_TURN[kind] * (_UNTRUSTED if options.untrusted and kind == "cpu" else 1.0)
+    calls = max(1, min(most, math.ceil(shortest / max(min(known), 1.0))))
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (_QUICK if options.quick else 1)
     fewest = fewest_rounds(kind, min(known), timer)
     fewest = max(fewest, _FEWEST_MIDDLE) if options.quick else fewest  # a single epoch shows its own scatter
@@ -105,7 +107,7 @@ def pace(
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it if calls are long.
     again = sum(open_ns) + (together if long else 0.0)
     affordable = 0.2 * rounds * together * calls / max(again, 1.0)
-    length = _SHORTEST_TURN[kind] / 1e6
+    length = shortest / 1e6
     if timer == CUPTI and calls == _MOST_RECORDED:
         rule = f"{calls} calls a turn: each has its own reading"
     elif calls == 1:

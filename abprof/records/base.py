@@ -9,7 +9,9 @@ import msgspec
 from abprof.records.messages import Judge
 
 SCHEMA = 2  # of run.json
-Status = Literal["ok", "wrong", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical"]
+Status = Literal[
+    "ok", "wrong", "outside_turn", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical",
+]  # fmt: skip
 Verdict = Literal["faster", "slower", "slight", "same", "unclear", "broken"]
 Timer = Literal["auto", "events", "graph", "cupti", "cpu"]  # as requested; auto: chosen in abprof/measure/turns.py
 

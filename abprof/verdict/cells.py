@@ -142,7 +142,9 @@ T = TypeVar("T")
 Quantity = Literal["judged", "read", "wall", "clock", "cycles", "waits", "other"]
 RUNS: frozenset[Status] = frozenset({"ok", "identical"})
 # Worst first, for arms whose epochs disagree. `wrong` is the worst: of these statuses only `wrong` comes with a speed.
-SEVERITY: tuple[Status, ...] = ("wrong", "crash", "oom", "timeout", "build_failed", "missing", "unsupported")
+SEVERITY: tuple[Status, ...] = (
+    "wrong", "outside_turn", "crash", "oom", "timeout", "build_failed", "missing", "unsupported",
+)  # fmt: skip
 TRANSIENT: frozenset[Status] = frozenset({"crash", "oom", "timeout"})  # may be caused by the machine
 
 

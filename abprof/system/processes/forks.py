@@ -24,7 +24,7 @@ import msgspec
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE
 from abprof.records.messages import MARK
-from abprof.system.processes.children import WorkerDied, end_tree, new_mark, start
+from abprof.system.processes.children import WorkerDied, end_tree, inside, new_mark, start
 
 _TO_ANSWER = 120.0  # seconds from a server's start to its first answer, after its imports, perhaps from a network disk
 _TO_FORK = 10.0  # seconds to a later answer
@@ -48,6 +48,11 @@ class Forked:
 
     def __init__(self, server: ForkServer, inner: int, pid: int) -> None:
         self._server, self._inner, self.pid = server, inner, pid
+
+    @property
+    def family(self) -> tuple[int, set[int]]:
+        """Process id of the first server, and those of all servers and workers behind it."""
+        return self._server.family
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while the process runs."""
@@ -73,6 +78,7 @@ class ForkServer:
     def __init__(self, launch: Callable[[int], tuple[subprocess.Popen[bytes] | Forked, str]]) -> None:
         """`launch` starts the process, which gets a socket's descriptor, and returns the process and its mark."""
         self._codes: dict[int, int] = {}
+        self._forks: set[int] = set()  # ids, outside of the sandbox, of the processes that it forked
         self._until = time.monotonic() + _TO_ANSWER
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -102,6 +108,14 @@ class ForkServer:
         return ForkServer(launch)
 
     @property
+    def family(self) -> tuple[int, set[int]]:
+        """Process id of the first server, and those of all servers and workers behind it."""
+        if isinstance(self._process, Forked):
+            root, known = self._process.family
+            return root, known | self._forks
+        return self._process.pid, self._forks | {*inside(self._process.pid)}
+
+    @property
     def alive(self) -> bool:
         """Whether the server can still fork."""
         return self._socket.fileno() >= 0 and self._process.poll() is None
@@ -122,6 +136,7 @@ class ForkServer:
             if message and message.pid:
                 self.has_forked = True
                 self._codes.pop(message.pid, None)  # of an earlier process with this id
+                self._forks.add(message.outer)
                 return Forked(self, message.pid, message.outer)
             if message and message.why:
                 raise WorkerDied(f"the fork server cannot fork: {message.why}")

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -24,6 +24,8 @@ from abprof.system.processes.children import (
     WorkerFault,
     WorkerHung,
     await_end,
+    cpu_time,
+    cpu_time_below,
     how_ended,
     inside,
     kill_strays,
@@ -36,6 +38,15 @@ ALIVE_EVERY = 0.2  # seconds between checks whether a silent child lives
 START = 30.0  # seconds that starting a child may take, even if --timeout is shorter
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 REPLY_LIMIT = 64 << 20
+
+
+class CpuUse(NamedTuple):
+    """Requests to a child, and CPU times in ns."""
+
+    requests: int
+    busy: int  # of the child's threads while it had a request
+    idle: int  # of the child's threads while it had none
+    children: int  # of the processes that it started
 
 
 class Worker:
@@ -57,6 +68,7 @@ class Worker:
         """Start the child by a fork of the first of `servers` that can, else by `argv`. `walled`: `argv` starts the
         child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started."""
         self.name = name
+        self._idle = self._at_reply = 0  # CPU time, ns: while the child had no request, and at its last reply
         self._servers = servers
         self._started = started or (lambda _: None)
         self.log = Log(log, on_line)
@@ -130,6 +142,13 @@ class Worker:
                 self._started(pid)
         return self._inner
 
+    def cpu_use(self) -> CpuUse:
+        """Return what the child has used so far."""
+        now, waiting = cpu_time(self.pid), self._idle
+        waiting += now - self._at_reply if self._at_reply else 0
+        root, known = self._child.family if isinstance(self._child, Forked) else (self._child.pid, self._behind())
+        return CpuUse(self._next, now - waiting, waiting, cpu_time_below(root, self.pid, known))
+
     @property
     def alive(self) -> bool:
         """Whether the child runs and can answer."""
@@ -148,6 +167,9 @@ class Worker:
         if self._out < 0:
             raise WorkerDied("has ended")
         self._next += 1
+        if self._at_reply:
+            self._idle += cpu_time(self.pid) - self._at_reply
+            self._at_reply = 0
         message = wire.dump({"id": self._next, "do": wire.NAMES[type(request)], "args": wire.pack(request)})
         view, deadline = memoryview(message), time.monotonic() + READ_REQUEST
         try:
@@ -163,6 +185,7 @@ class Worker:
         """Return the reply to `request`, the last request sent. Waits up to `timeout` seconds. Raises like `call`."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
+            self._at_reply = cpu_time(self.pid)
             message = msgspec.convert(untrusted(line), dict[str, Any])
             if message.get("id") != self._next:
                 raise ValueError(f"answer to request {message.get('id')}, expected {self._next}")
