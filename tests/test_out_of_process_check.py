@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from abprof.measure.cell import KEPT
 from tests.gitrepo import GitRepo
 from tests.simulated.planted import NewLab, broken, load, new_lab
 from tests.simulated.scenario import Scenario, Time
+from tests.test_sandbox import LETS, fake
 from tests.tinyrepo import PACKAGE, Done, abprof_afresh, source, tiny_repo
 
 __all__ = ["new_lab"]
@@ -83,6 +85,22 @@ def test_the_inside_check_starts_no_other_process(new_lab: NewLab) -> None:
     result = new_lab(asked).abprof("main", "fast")
     assert result.status("w/case=kept", "target") == ("ok", "")
     assert result.run.options.check == "inside"
+
+
+def test_timed_calls_are_checked_on_inputs_that_changed(
+    new_lab: NewLab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A simulated worker writes beside its scenario, so its wall lets everything through."""
+    monkeypatch.setenv("PATH", fake(tmp_path / "wall", LETS), prepend=os.pathsep)
+    faults = [broken("wrong", "skips", "target", verb="turn")]
+    asked = Scenario(workloads={"w": load(["skips", "honest"])}, times=[Time(ns=1e6)], faults=faults)
+    result = new_lab(asked).abprof("main", "fast", "--untrusted")
+    assert (result.verdict("w/case=honest"), result.verdict("w/case=skips")) == ("same", "broken")
+    assert "a timed call's outputs, on inputs drawn for it: " in result.status("w/case=skips", "target")[1]
+    assert result.run.options.untrusted
+    assert "Code under test was not trusted: run in bubblewrap 9" in result.out
+    by_hand = new_lab(asked).abprof("main", "fast", "--check", "outside")
+    assert by_hand.verdict("w/case=skips") == "same", "inputs of timed calls do not change"
 
 
 def compared(tmp_path: Path, files: dict[str, str], *options: str) -> Done:

@@ -36,6 +36,7 @@ from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault, WorkerHung
 
 KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
+_MOST_KEPT = 64  # most calls of a turn whose outputs are all kept (--untrusted)
 _NO = "the workload's check says no"
 ONE_AT_A_TIME = "one side in memory at a time, because together they do not fit"
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
@@ -91,6 +92,7 @@ class ArmState:
     outcome: Outcome = field(default_factory=lambda: Outcome(status="ok"))
     opened: wire.Opened | None = None
     captured: wire.Captured | None = None  # the arm's CUDA graph (--timer graph)
+    turns: int = 0  # that changed the inputs (--untrusted)
     refused: bool = False  # whether the arm's calls could not be captured in a CUDA graph
 
     @property
@@ -126,7 +128,7 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
             cell.fail(state, "outside_turn", why)
     rejected = turns.rejected(rounds, turn_taking.origin, device.bad_times())
     _check_loaded(cell, len(rounds), proofs, rejected)
-    if not alone:
+    if not (alone or task.options.untrusted):  # there timed calls themselves were checked, on inputs that changed
         cell.check_again(len(rounds) * (pace.calls if pace else 0))
     pool.close()
     block = Block(
@@ -164,6 +166,7 @@ class CellSetup:
         self.checking = 0.0  # seconds spent on output checks, which later epochs do not repeat
         self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of inputs of checks outside the arm's process
         self._keeps = set[str]()  # variants whose outputs on base do not follow inputs that change in place
+        self._packs = set[str]()  # variants that on base follow them only after they were prepared again
 
     @property
     def crowded(self) -> bool:
@@ -260,7 +263,8 @@ class CellSetup:
         began = time.monotonic()
         # If base's outputs are the reference and base failed, no other side becomes the reference: the next epoch checks.
         checkable = not self.task.by_base or state is self.states[0] or self.states[0].outcome.check is not None
-        if not (self.task.check and state.takes_turns and checkable):
+        again = self.task.options.untrusted  # code may behave otherwise in later epochs
+        if not ((self.task.check or again) and state.takes_turns and checkable):
             return
         checked: wire.Checked | None = self.ask(state, self._check_request(state))
         if checked is not None:
@@ -322,10 +326,40 @@ class CellSetup:
         if plain:
             return f"checked outside its process (seed {first}): {plain}"
         kept = self._examined_outside(state, second, anew=True)
-        if kept and state.arm.side == "base":
-            self._keeps.add(state.arm.variant)
+        if state.arm.side == "base":
+            (self._keeps if kept else self._packs).add(state.arm.variant)
         blamed = kept and state.arm.side != "base" and state.arm.variant not in self._keeps
         return f"{KEPT} (seeds {first}, {second})" if blamed else ""
+
+    def drawn(self, state: ArmState, turn: wire.Turn) -> wire.Turn:
+        """Return the turn with inputs that change and outputs that are kept, for --untrusted."""
+        if not self.task.options.untrusted:
+            return turn
+        name, anew = f"{state.arm.side}/{secrets.token_hex(12)}.outputs", state.arm.variant in self._packs
+        return dataclasses.replace(turn, draw=[*self._seeds, secrets.randbits(31)], outputs=name, anew=anew)
+
+    def check_drawn(self, state: ArmState, turn: wire.Turn) -> None:
+        """Check what a timed call of the turn returned, in another process: of turns and calls that only chance knows.
+
+        The share of turns falls with their number: of 8 turns 3 are checked, of 100 turns 8.
+        """
+        if not turn.draw:
+            return
+        began, state.turns, cell = time.monotonic(), state.turns + 1, self.task.cell
+        try:
+            if state.takes_turns and not state.arm.peer and not secrets.randbelow(1 + (state.turns + 1) // 2):
+                request = wire.Examine(cell.workload, dict(cell.params), self.task.options.seed, turn.outputs)
+                request = dataclasses.replace(request, draw=turn.draw, anew=turn.anew, pick=secrets.randbits(31))
+                checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
+                if not checked.ok:
+                    self.wrong(state, f"a timed call's outputs, on inputs drawn for it: {checked.reason or _NO}")
+        except (WorkerFault, WorkerDied) as error:
+            self.fail(
+                state, "crash", f"a timed call's outputs could not be checked outside its process: {error.reason}"
+            )
+            state.opened = None
+        (self.pool.factory.scratch / turn.outputs).unlink(missing_ok=True)
+        self.checking += time.monotonic() - began
 
     def _examined_outside(self, state: ArmState, again: int | None, *, anew: bool = False) -> str | None:
         cell, seed = self.task.cell, self._seeds[0]
@@ -428,17 +462,20 @@ class _Turns:
         known = [(s.opened, s.captured) for _, s in self.cell.ready if s.opened is not None]
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
-        return turns.pace(kind, calls, opens, task.options, timer)
+        pace = turns.pace(kind, calls, opens, task.options, timer)
+        return dataclasses.replace(pace, calls=min(pace.calls, _MOST_KEPT)) if task.options.untrusted else pace
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the
         inputs."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
+        request = self.cell.drawn(state, request)
         began = time.perf_counter_ns()
         read: wire.Turned | None = self.cell.ask(state, request)
         waited = time.perf_counter_ns() - began
         if read is None:
             return None
+        self.cell.check_drawn(state, request)
         start, end = read.start - self.origin, read.end - self.origin
         # A simulated worker reports times that have not passed.
         known = waited if fresh is None and self.cell.device.kind != "simulated" else 0

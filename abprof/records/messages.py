@@ -352,16 +352,28 @@ class Examine:
     seed: int
     outputs: str
     again: int | None = None
+    draw: list[int] = field(default_factory=list)  # of the turn that wrote the outputs (`Turn.draw`)
+    anew: bool = False  # as in the turn
+    pick: int = 0  # modulo the number of calls: the call whose outputs are checked
 
 
 @dataclass(frozen=True)
 class Turn:
+    """Request: time `calls` calls of an arm.
+
+    With `draw` the inputs change in place before each call: to mixtures of the inputs of two seeds, by weights from the
+    third seed plus the number of the call. What each call returned is in the file `outputs` before the reply.
+    """
+
     arm: str
     calls: int
     timer: str  # cpu_clock, cuda_event, cuda_graph, cupti, wall_clock, sustained
     cold: bool = True  # flush the cache before each call
     placement: int | None = None  # seed of a re-allocation of the inputs before the calls; None: keep them
     empties: int = 0  # number of empty launches to time after the calls
+    draw: list[int] = field(default_factory=list)  # three seeds; []: the inputs keep their values
+    outputs: str = ""  # file in scratch: SIDE/NAME
+    anew: bool = False  # change the inputs once, before the first call, and prepare the operation again on them
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class Arm:
     wall: float = 0.0  # ns of the last untimed call, by the host's clock
     graph: Any = None  # a clocks.Graph, once captured
     outputs: tuple[str, ...] = ()  # digests of the outputs in the first check
+    mixed: tuple[Any, Any] | None = None  # the inputs of two seeds, which turns mix (wire.Turn.draw)
 
     def facts(self) -> dict[str, wire.Value]:
         """Return what facts() of the workload and of this arm's operation return for the report."""
@@ -45,6 +46,7 @@ class Arms:
     def __init__(self, start: wire.Start) -> None:
         self.start, self.clock, self.compiles = start, clock(start.device), Watch()
         self.opened: dict[str, Arm] = {}
+        self.types: dict[str, list[list[str]]] = {}  # in the judge: cell -> data types of outputs of base's variants
         self.imported: types.ModuleType | None = None  # the kernel package, or an empty module during its import
         self._package: types.ModuleType | None = None
 
@@ -153,7 +155,7 @@ class Arms:
         """Time a turn: a number of calls of one arm. The device is idle before and after the turn."""
         arm, clock, timer = self.opened[request.arm], self.clock, request.timer
         if request.placement is not None:
-            self._replace(arm, request.placement)
+            self.move(arm, request.placement)
         if timer == "cuda_graph" and arm.graph is None:
             arm.graph = self.gpu("a CUDA graph").graph(arm.op, lambda: self.compiles.count)
         start, mhz = time.monotonic_ns(), 0.0
@@ -172,7 +174,7 @@ class Arms:
         empty = clock.empty(request.empties, cold=request.cold) if request.empties else 0.0
         return wire.Turned(value, value if host else arm.wall, start, end, empty, mhz)
 
-    def _replace(self, arm: Arm, placement: int) -> None:
+    def move(self, arm: Arm, placement: int) -> None:
         """Make the arm's inputs anew at other addresses, given by the seed `placement`, and call the operation once."""
         arm.inputs = arm.pad = arm.graph = None
         arm.op = Op(lambda: None)

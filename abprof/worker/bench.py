@@ -31,7 +31,7 @@ from abprof.worker.compiles import chosen
 class Bench(Arms):
     """Answers a worker's requests. main.py catches the exceptions of these methods, and replies with a reason."""
 
-    check, hand, examine = checks.check, checks.hand, checks.examine
+    check, hand, examine, turn = checks.check, checks.hand, checks.examine, checks.turn
 
     def __init__(self, start: wire.Start) -> None:
         super().__init__(start)

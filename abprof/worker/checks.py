@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import gc
@@ -44,6 +45,9 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     results = arm.op.call()
     arms.clock.sync()
     tensors, beside = returned(results, whole=alone)
+    if fault := lazy(results):
+        arms.reopen(opened, wall, arm)
+        return wire.Checked(False, fault)
     if alone:
         results = tensors
         expected = _expected(scratch / request.expected, lambda: results, host=True)
@@ -51,7 +55,8 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     if verdict.ok and before is not None and before != sampled_digests(arm.inputs):
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
     against = scratch / request.against if request.against else None
-    digest, base_max_abs = _sample(tensors, scratch / request.sample, against)
+    digest, base_max_abs, differ = _sample(tensors, scratch / request.sample, against)
+    verdict = dataclasses.replace(verdict, ok=False, reason=differ) if verdict.ok and differ else verdict
     arm.outputs = tuple(sampled_digests(tensors))
     arms.reopen(opened, wall, arm)
     facts = arm.facts()
@@ -69,6 +74,8 @@ def _again(arms: Arms, request: wire.Check) -> wire.Checked:
     arm.op.restore()
     results = arm.op.call()
     arms.clock.sync()
+    if fault := lazy(results):
+        return wire.Checked(False, fault)
     alone = not hasattr(arm.module, "reference")
     tensors, _ = returned(results)
     if tuple(sampled_digests(tensors)) == arm.outputs or (alone and not path.exists()):
@@ -87,16 +94,61 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
     if request.anew:
         arm.op = arms.prepared(opened, arm.inputs)
     arm.op.restore()
-    _save(_portable(arm.op.call(), host=True), Path(arms.start.scratch) / request.outputs)
+    try:
+        results = arm.op.call()
+    except RuntimeError as error:  # autograd refuses what was computed before: the judge then says so, and asks anew
+        if request.again is None or request.anew or _INPLACE not in str(error):
+            raise
+        results = []
+    _save(_portable(results, host=True), Path(arms.start.scratch) / request.outputs)
     del arm
     gc.collect()
     arms.reopen(opened, wall)
     return wire.Done()
 
 
+def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
+    """Time a turn (Arms.turn). With `request.draw`, change the inputs before each call, and write what all calls returned
+    to a file before the reply. The parent's clock sees both, the turn's timer neither."""
+    if not request.draw:
+        return Arms.turn(arms, request)
+    arm, whole = arms.opened[request.arm], request
+    if request.placement is not None:
+        arms.move(arm, request.placement)
+        whole = dataclasses.replace(request, placement=None)
+    if arm.mixed is None:
+        one, other = (arms.inputs(dataclasses.replace(arm.request, seed=seed)) for seed in request.draw[:2])
+        arm.mixed = one, other
+    mixed = arm.mixed
+    own, results, kept = arm.op, list[Any](), list[Any]()
+    if request.anew:
+        _mix(arm.inputs, mixed, request.draw[2])
+        own = arms.prepared(arm.request, arm.inputs)
+
+    def keep() -> None:
+        kept.extend(_portable(one, host=True) for one in results)
+        results.clear()
+
+    def reset() -> None:
+        keep()
+        if not request.anew:
+            _mix(arm.inputs, mixed, request.draw[2] + len(kept))
+        own.restore()
+
+    arm.op = dataclasses.replace(own, call=lambda: results.append(own.call()), reset=reset)
+    try:
+        turned = Arms.turn(arms, whole)
+        keep()
+        _save(kept, Path(arms.start.scratch) / request.outputs)
+    finally:
+        arm.op = own
+    return turned
+
+
 def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
     """Check the outputs that another worker wrote to a file, against a reference computed here. Raises ValueError
-    unless the file holds only tensors in lists, tuples and mappings: other objects could run code when loaded."""
+    unless the file holds only tensors in lists, tuples and mappings: other objects could run code when loaded. The data
+    types must be those of base's outputs, if these were examined."""
     wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
     again = None if request.again is None else dataclasses.replace(wanted, seed=request.again)
     path = Path(arms.start.scratch) / request.outputs
@@ -106,7 +158,20 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
         raise ValueError("the outputs must be tensors, or lists, tuples and mappings of tensors") from None
     finally:
         path.unlink(missing_ok=True)
-    expected = _reference(arms, wanted, again)
+    if request.draw:
+        number = request.pick % max(1, len(results))
+        results, inputs = results[number], arms.inputs(wanted)
+        one, other = (arms.inputs(dataclasses.replace(wanted, seed=seed)) for seed in request.draw[:2])
+        _mix(inputs, (one, other), request.draw[2] + (0 if request.anew else number))
+        expected = _referred(arms, wanted, inputs)
+    else:
+        expected = _reference(arms, wanted, again)
+    found, cell = [str(each.dtype) for each in _held(results)], wire.cell_id(request.workload, request.case)
+    if request.outputs.startswith("base/"):
+        arms.types.setdefault(cell, []).append(found)
+    known = arms.types.get(cell, [found])
+    if differ := lazy(results, strict=True) or ("" if found in known else _types_differ(found, known[0])):
+        return wire.CheckResult(False, differ)
     return wire.CheckResult(*_fields(workload.check(arms.module(request.workload), request.case, results, expected)))
 
 
@@ -123,6 +188,10 @@ def _reference(arms: Arms, request: wire.Open, again: wire.Open | None = None) -
     inputs = arms.inputs(request)
     if again is not None:
         _overwrite(inputs, arms.inputs(again))
+    return _referred(arms, request, inputs)
+
+
+def _referred(arms: Arms, request: wire.Open, inputs: Any) -> Any:
     module = arms.module(request.workload)
     with running(module, "reference"):
         return module.reference(types.MappingProxyType(request.case), inputs)
@@ -159,7 +228,7 @@ def _expected(path: Path, make: Callable[[], Any], *, host: bool = False) -> Any
 def _portable(values: Any, *, host: bool = False) -> Any:
     """Prepare values for a file: copy views of larger memory; with `host` move all to the CPU, in plain containers."""
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu() if host else values
+        values = values.detach().to("cpu", copy=True) if host else values
         view = values.layout == torch.strided and values.untyped_storage().nbytes() > values.nbytes
         return values.clone() if view else values
     if isinstance(values, Mapping):
@@ -177,9 +246,9 @@ def _save(values: Any, path: Path) -> None:
     temporary.replace(path)
 
 
-def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None]:
-    """Write a sample of the outputs to `path`. Return the digest of all outputs ("": no outputs), and the largest
-    difference from base's sample, which is in the file `against` (None: not compared)."""
+def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tuple[str, float | None, str]:
+    """Write a sample of the outputs to `path`. Return the digest of all outputs ("": no outputs), the largest
+    difference from base's sample, which is in the file `against` (None: not compared), and how data types differ."""
     digest = hashlib.sha256()
     kept: list[torch.Tensor] = []
     for tensor in results:
@@ -194,14 +263,21 @@ def _sample(results: list[torch.Tensor], path: Path, against: Path | None) -> tu
             digest.update(str((tuple(tensor.shape), str(tensor.dtype), number)).encode())
         kept.append(flat[:: max(1, flat.numel() // SAMPLE)].double().cpu())
     text = digest.hexdigest() if kept else ""
-    _save(kept, path)
+    types = [str(tensor.dtype) for tensor in results]
+    _save((types, kept), path)
     if against is None or not against.exists():
-        return text, None
-    base = torch.load(against, map_location="cpu", weights_only=True)
+        return text, None, ""
+    expected, base = torch.load(against, map_location="cpu", weights_only=True)
     if [t.shape for t in base] != [t.shape for t in kept]:
-        return text, None
+        return text, None, ""
     worst = max((float((a - b).abs().max()) for a, b in zip(kept, base, strict=True) if a.numel()), default=0.0)
-    return text, _finite(worst)
+    return text, _finite(worst), _types_differ(types, expected)
+
+
+def _types_differ(found: list[str], base: list[str]) -> str:
+    """Say how the data types of outputs differ from base's; "": not at all, or another number of outputs."""
+    pairs = zip(found, base, strict=True) if len(found) == len(base) else ()
+    return next((f"output {i} is of {a}, base's of {b}: return base's" for i, (a, b) in enumerate(pairs) if a != b), "")
 
 
 def sampled_digests(values: Any) -> list[str]:
@@ -219,6 +295,31 @@ def _overwrite(inputs: Any, fresh: Any) -> None:
                 old.copy_(new)
 
 
+def _mix(inputs: Any, mixed: tuple[Any, Any], seed: int) -> None:
+    """Set the floating-point tensors of `inputs` to mixtures of those of `mixed`, in place, where shape and dtype agree.
+
+    Each element has a weight of its own between 0 and 1, so no result for one of the two gives that of the mixture. Of
+    tensors with infinities one of the two is copied.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for old, one, other in zip(_held(inputs), *map(_held, mixed), strict=False):
+            alike = all((each.shape, each.dtype) == (old.shape, old.dtype) for each in (one, other))
+            if not (alike and old.is_floating_point()) or any(
+                s == 0 < n - 1 for s, n in zip(old.stride(), old.shape, strict=True)
+            ):
+                continue
+            rows, columns = (*old.shape[:-1], 1) if old.dim() > 1 else (1,), old.shape[-1:]
+            weights = [torch.rand(each, generator=generator, dtype=torch.float32) for each in (rows, columns)]
+            weight = (weights[0].to(old.device) * weights[1].to(old.device)).reshape(old.shape)
+            if not (one.isfinite().all() and other.isfinite().all()):
+                old.copy_(one if weight.flatten()[0] < 0.25 else other)
+            elif old.dtype == torch.float64 or old.element_size() == 1:
+                old.copy_(torch.lerp(one.double(), other.double(), weight.double()))
+            else:
+                old.copy_(torch.lerp(one, other, weight.to(old.dtype)))
+
+
 def _held(values: Any) -> Iterator[torch.Tensor]:
     if isinstance(values, torch.Tensor):
         if values.layout == torch.strided:
@@ -229,6 +330,37 @@ def _held(values: Any) -> Iterator[torch.Tensor]:
 
 
 # ---------------------------------------------------------------- the values that a call returns
+
+_INPLACE = "modified by an inplace operation"
+_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.Size)
+_READS = ("__iter__", "__getitem__", "__len__", "keys", "values", "items")
+
+
+def lazy(results: Any, *, strict: bool = False) -> str:
+    """Return why outputs may be computed when they are read, after the call, and what to do; "": they are not.
+
+    Tensors must be of type torch.Tensor or Parameter; lists, tuples and mappings must read as Python's own do. With
+    `strict`, nothing else may be there, and tensors must be dense.
+    """
+    kind = type(results)
+    if isinstance(results, torch.Tensor):
+        if kind not in (torch.Tensor, torch.nn.Parameter):
+            return f"a call returns a {kind.__name__}, which may compute when it is read: return a torch.Tensor"
+        dense = results.layout == torch.strided or not strict
+        return "" if dense else f"a call returns a tensor of layout {results.layout}: return a dense one"
+    own = next((each for each in (list, tuple, dict, collections.OrderedDict) if isinstance(results, each)), None)
+    if own is not None and kind not in (list, tuple, dict, collections.OrderedDict):
+        reads = [name for name in _READS if hasattr(own, name)]
+        other = any(getattr(kind, name) is not getattr(own, name) for name in reads)
+        if (strict or other) and not dataclasses.is_dataclass(kind):
+            return f"a call returns a {kind.__name__}, which may compute when it is read: return a {own.__name__}"
+    if own is not None:
+        parts = results.values() if isinstance(results, dict) else results
+        return next(filter(None, (lazy(part, strict=strict) for part in parts)), "")
+    if isinstance(results, Iterator) or (strict and not isinstance(results, _PLAIN)):
+        return f"a call returns a {kind.__name__}: return tensors, or lists, tuples and dicts of tensors"
+    return ""
+
 
 _NAMED = 5  # most kinds of values in the fact `checked`
 _OPAQUE = (torch.Tensor, types.ModuleType, types.FunctionType, types.MethodType, types.BuiltinFunctionType, type)

@@ -57,6 +57,34 @@ def test_agree_goes_by_the_dtype(out: object, ref: object, reason: str) -> None:
 # ---------------------------------------------------------------- what a call returned
 
 
+class Late(torch.Tensor):
+    """A tensor that could compute when it is read."""
+
+
+class Lazy(list[torch.Tensor]):
+    def __getitem__(self, at: Any) -> Any:
+        raise AssertionError("read")
+
+
+@pytest.mark.parametrize(
+    ("results", "by_hand", "strict"),
+    [
+        (torch.ones(1), "", ""),
+        (torch.nn.Parameter(torch.ones(1)), "", ""),
+        ({"a": [torch.ones(1), None, 3], "b": (torch.ones(1),)}, "", ""),
+        (torch.ones(2).max(0), "", "max, which may compute when it is read: return a tuple"),
+        (torch.ones(1).to_sparse(), "", "tensor of layout torch.sparse_coo: return a dense one"),
+        (torch.ones(1).as_subclass(Late), "Late, which may compute when it is read: return a torch.Tensor", "Late"),
+        ([Lazy([torch.ones(1)])], "Lazy, which may compute when it is read: return a list", "Lazy"),
+        (iter([torch.ones(1)]), "list_iterator: return tensors, or lists", "list_iterator"),
+        (torch.ones(1).numpy(), "", "ndarray: return tensors"),
+    ],
+)
+def test_outputs_that_could_compute_when_they_are_read(results: Any, by_hand: str, strict: str) -> None:
+    for said, reason in ((checks.lazy(results), by_hand), (checks.lazy(results, strict=True), strict)):
+        assert (reason in said) if reason else not said
+
+
 @dataclass
 class Both:
     out: torch.Tensor
