@@ -46,7 +46,8 @@ def test_a_command_is_a_commit_and_known_keys():
 
 
 WORDS = ("preset", "preset=a preset=b", "python=/tmp/x", "--device=cuda", "preset=--quick", "preset=../x", "preset=$(id)",
-         "preset=a;id", "preset=`id`", "preset=${{x}}", "only=-x", "budget=0m", "budget=-5m", "budget=99999m",
+         "preset=a;id", "preset=`id`", "preset=${{x}}", "workloads=bench.py", "workloads=dense,bench.py", "only=-x", "budget=0m",
+         "budget=-5m", "budget=99999m",
          "preset=sm\u043eke", "kernels=" + "x" * 500)  # fmt: skip
 
 

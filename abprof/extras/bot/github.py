@@ -155,7 +155,7 @@ def read_event(path: Path) -> Event:
 WORD = "/abprof"
 _COMMAND = re.compile(rf"{WORD} (?P<commit>[0-9a-f]{{40}})(?P<options>( [a-z]+=[!-~]+)*)")
 _LARGEST = 25 << 20  # bytes; GitHub's limit for an event
-_NAMES = r"[A-Za-z0-9][A-Za-z0-9_.,-]{0,200}"
+_NAMES = r"(?!.*\.py(,|$))[A-Za-z0-9][A-Za-z0-9_.,-]{0,200}"
 _VALUES = {
     **dict.fromkeys(("preset", "kernels", "workloads"), _NAMES),
     "only": r"[A-Za-z0-9_*][A-Za-z0-9_.*/=,-]{0,120}",
