@@ -14,7 +14,7 @@ import pytest
 from tests.gitrepo import make_repo
 from tests.simulated.lab import Lab, Result, loose
 from tests.simulated.scenario import Scenario, Time, Workload
-from tests.tinyrepo import abprof, tiny_repo
+from tests.tinyrepo import PACKAGE, ROOT, abprof, tiny_repo
 
 LOAD = Workload(
     kernel="k",
@@ -219,6 +219,29 @@ def test_a_full_disk(tmp_path: Path) -> None:
     assert not list(folder.glob(".*.partial"))
     assert len((folder / "rounds.jsonl").read_bytes().splitlines()) >= 1
     assert lab.command("report", str(folder)).code == 0
+
+
+FILL = """    import tempfile
+    with tempfile.TemporaryFile(dir=os.environ["ABPROF_BUILD_DIR"]) as file:
+        file.write(bytes(64 << 20))
+"""
+
+
+@pytest.mark.parametrize("before", ["    out = Path(", "    y = torch.empty_like(x)\n"], ids=["build", "call"])
+def test_a_disk_that_fills_up_while_code_under_test_runs_does_not_break_that_code(tmp_path: Path, before: str) -> None:
+    """What the failed process wrote is removed when abprof looks, as a compiler's files are."""
+    line = ["unshare", "-Urm", "sh", "-c", 'mount -t tmpfs -o size=24m tmpfs "$0" && exec "$@"', str(tmp_path / "disk")]
+    (tmp_path / "disk").mkdir()
+    if subprocess.run([*line, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("no user namespaces here")
+    repo = tiny_repo(tmp_path / "repo")
+    repo.branch("fills")
+    repo.commit("fills", {"kernels/tiny/__init__.py": PACKAGE.replace(before, FILL + before)})
+    command = [sys.executable, "-P", "-m", "abprof", "main", "fills", "--device", "cpu", "--epochs", "1"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "ABPROF_CACHE_DIR": line[-1], "ABPROF_STATE_DIR": str(tmp_path)}
+    done = subprocess.run([*line, *command], env=env, cwd=repo.path, capture_output=True, text=True, check=False)
+    last = done.stderr.splitlines()[-1]
+    assert (done.returncode, ": No space left on device (make room there" in last) == (2, True), done
 
 
 def test_no_compiler(tmp_path: Path) -> None:

@@ -47,7 +47,8 @@ def test_a_command_is_a_commit_and_known_keys():
 
 
 WORDS = ("preset", "preset=a preset=b", "python=/tmp/x", "--device=cuda", "preset=--quick", "preset=../x", "preset=$(id)",
-         "preset=a;id", "preset=`id`", "preset=${{x}}", "only=-x", "budget=0m", "budget=-5m", "budget=99999m",
+         "preset=a;id", "preset=`id`", "preset=${{x}}", "workloads=bench.py", "workloads=dense,bench.py", "only=-x", "budget=0m",
+         "budget=-5m", "budget=99999m",
          "preset=sm\u043eke", "kernels=" + "x" * 500)  # fmt: skip
 
 
@@ -170,6 +171,7 @@ def test_the_workflow_keeps_tokens_and_code_apart():
     assert "write" not in found["admit"] + found["measure"]
     assert "checkout" not in found["post"]
     assert "ref:" not in found["admit"]
+    assert "--env clean --check outside --contain always" in found["measure"], "without a wall there is no answer"
     assert re.findall(r"      ([\w-]+): write", found["post"]) == ["pull-requests"]
     for job in found.values():  # no expression in a script: values travel as variables
         scripts = re.findall(r"run: (?!\|)(.*)|run: \|\n((?: {10}.*\n)+)", job)
@@ -232,9 +234,21 @@ def test_the_measuring_jobs_own_script_makes_the_artifact_and_takes_unset_option
         "BASE": base,
         "TARGET": target,
     }
-    done = subprocess.run(
-        ["bash", "-e", "-c", found[1]], cwd=lab.repo.path, env=environment, capture_output=True, text=True, check=False
-    )
+
+    def run(**more: str) -> subprocess.CompletedProcess[str]:
+        line, env = ["bash", "-e", "-c", found[1]], environment | more
+        return subprocess.run(line, cwd=lab.repo.path, env=env, capture_output=True, text=True, check=False)
+
+    wall = command.with_name("bwrap")
+    wall.write_text("#!/bin/sh\nexit 1\n")  # one that does not start: no run, no artifact
+    wall.chmod(0o755)
+    assert run().returncode == 2
+    wall.write_text(
+        '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+    )  # simulated workers need none
+    assert run(ABPROF_WORKLOADS="bench.py").returncode == 2
+    assert not (tmp_path / "notice.json").exists()
+    done = run()
     assert done.returncode == 0, done.stderr
     made = json.loads((tmp_path / "notice.json").read_text())
     assert (made["base"]["commit"], made["targets"][0]["commit"]) == (base, target)

@@ -108,6 +108,8 @@ def test_which_comment_is_ours(hub, post):
         hub.comment(line if number % 2 else f"comment {number}", OTHER)
     hub.comment(f"quoting {line}\nand more")
     hub.comment(line, minimised=True)
+    hub.comment(line.replace("2026", "2999"))  # quoted by another job with the same token: it would win for good
+    hub.comment("<!-- abprof:v1 began=2026-11-20T23:00:00Z -->")
     hub.comments.append(ours)
     before = [dict(c) for c in hub.comments[:-1]]
     assert post(plain("slower", LATE)) == 0
@@ -221,6 +223,19 @@ def test_the_pull_request_is_the_one_with_the_events_head(hub, post):
     event = {"pull_request": {"number": 8, "head": {"sha": HEAD}}, "repository": {"full_name": REPO}}
     assert post(plain(), event=event) == 0
     assert hub.comments[-1]["pr"] == 8, "an event of a pull request names its own"
+
+
+def test_a_given_number_is_the_events_or_has_its_commit(hub, post):
+    numbered = {"pull_request": {"number": 7, "head": {"sha": HEAD}}, "repository": {"full_name": REPO}}
+    assert post(plain(), "--pr", "8", event=numbered) == 2
+    assert post.err == "abprof: --pr: 8 is not the event's 7 (leave --pr out)\n"
+    assert post(plain(), "--pr", "8") == 2
+    assert "no open pull request has this head" in post.err
+    assert hub.comments == []
+    hub.heads[9] = HEAD
+    assert post(plain(), "--pr", "9") == 0, "two have the event's head"
+    assert post(plain(), "--pr", "7", event=numbered) == 0
+    assert [c["pr"] for c in hub.comments] == [9, 7]
 
 
 @pytest.mark.parametrize(

@@ -175,6 +175,40 @@ def test_in_ci_nothing_is_taken_from_the_working_trees_file(lab: Lab, monkeypatc
     assert len(planned(lab, "--preset", "small")["cells"]) == 1
 
 
+def test_in_ci_a_pull_request_brings_no_judge(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither a path of workloads, nor an interpreter of its checkout, nor the benchmarks that base's workloads wrap."""
+    judges = lab.repo.path.parent / "judges"
+    judges.mkdir()
+    (lab.repo.path / "workloads" / "w.py").rename(judges / "w.py")
+    files = {
+        "bench.py": "A = 1\n",
+        "tools/bin/python": "",
+        "abprof.toml": "workloads = '../judges'\nbenchmarks = ['bench.py']\n",
+    }
+    lab.repo.commit("outside", files)
+
+    def digest(**more: str) -> str:
+        monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), **more})
+        return str(planned(lab)["workloads_from"])
+
+    before = digest(CI="true")
+    lab.repo.write({"bench.py": "A = 2\n"})
+    assert digest() != before, "by hand: the working tree's"
+    assert digest(CI="true") == before
+
+    def refused(*args: str, **more: str) -> str:
+        monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true", **more})
+        done = lab.command("main", "fast", "--dry-run", "--repo", str(lab.repo.path), "--device", "simulated", *args)
+        assert (done.code, done.out) == (2, "")
+        return done.err.splitlines()[-1]
+
+    for name in ("bench.py", ".", str(judges)):
+        assert refused("--workloads", name).startswith(f"abprof: --workloads {name}: a path, and CI is set (name")
+    assert refused(ABPROF_WORKLOADS="bench.py").startswith("abprof: ABPROF_WORKLOADS bench.py: a path, and CI is set")
+    lab.repo.commit("interpreter", {"abprof.toml": "[python]\nall = './tools/bin/python'\n"})
+    assert "abprof.toml:2, python.all: CI is set, and the checkout brings files of this interpreter" in refused()
+
+
 def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -159,6 +159,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
         made = _Builder(factory, job, say, running, place).run(fresh)
         shutil.copyfile(place / "build.log", log)
         if made.failure:
+            files.refuse_full_disk(made.failure.reason, place)
             shutil.rmtree(place, ignore_errors=True)
             return made
         for folder in (place / "src", place / "out"):  # remove .pyc files of tools that ignore PYTHONDONTWRITEBYTECODE

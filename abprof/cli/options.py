@@ -344,6 +344,9 @@ def _workloads(values: Sequence[str], source: str) -> tuple[tuple[str, ...], str
     names = _names([value for value in values if value not in places], "--workloads")
     if not places:
         return names, source
+    if os.environ.get("CI"):  # the value may be a pull request's, and so may the file
+        advice = "name workloads, which CI takes from base; --workloads-from names another folder"
+        raise AbprofError("a path, and CI is set", where=f"--workloads {places[0]}", advice=advice)
     place = Path(places[0]).expanduser()
     if len(places) > 1 or source:
         raise AbprofError("more than one source of workloads", where="--workloads", advice="name one file or folder")

@@ -49,6 +49,7 @@ from abprof.records.quantities import plural
 from abprof.system import processes as proc
 from abprof.system.config_file import fill
 from abprof.system.console import View
+from abprof.system.files import refuse_full_disk
 from abprof.system.processes import WorkerDied, WorkerHung, how_ended
 
 AXIS = "name"
@@ -249,7 +250,10 @@ def _side(
     except WorkerDied as died:
         why = died.reason
     printed = log.read_text(errors="replace").strip().splitlines() if why and log.exists() else []
-    return replace(side, unbuilt=": ".join([*filter(None, [why]), *printed[-1:]]))
+    unbuilt = ": ".join([*filter(None, [why]), *printed[-1:]])
+    if unbuilt:
+        refuse_full_disk(unbuilt, side.cwd, log.parent)
+    return replace(side, unbuilt=unbuilt)
 
 
 def _filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
@@ -302,7 +306,9 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
     if code:
         how = how_ended(code).removeprefix("ended with ")
         last = (errors.strip() or printed.strip()).splitlines()[-1:]
-        return _Ended("crash", ": ".join([how, *(line[-400:] for line in last)]), began, ended)
+        why = ": ".join([how, *(line[-400:] for line in last)])
+        refuse_full_disk(why, side.cwd, side.log.parent)
+        return _Ended("crash", why, began, ended)
     try:
         if len(printed.encode()) >= proc.LOG_LIMIT:
             raise ValueError(f"the command printed more than {proc.LOG_LIMIT >> 20} MiB")

@@ -13,6 +13,7 @@ from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
 from abprof.records import LOOKS, Block, Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
+from abprof.system.files import refuse_full_disk
 
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
 _BESIDE = 8  # epochs in which controls and peers take part: a worker each, and no verdict on a target needs them
@@ -120,6 +121,9 @@ def _package(
             if result.crowded:  # from now on one arm is in memory at a time
                 known.crowded.add(cell.id)
                 result = measure_cell(pool, plan.device, task, alone=True)
+            for outcome in result.block.outcomes.values():
+                if outcome.status == "crash":
+                    refuse_full_disk(outcome.reason, pool.factory.cache, pool.factory.logs)
             known.calls.setdefault(cell.id, result.calls)
             if all(o.check is not None or o.status not in _LOST for o in result.block.outcomes.values()):
                 known.checked.add(cell.id)

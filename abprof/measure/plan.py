@@ -326,7 +326,8 @@ def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str)
     source = place.workloads_folder(trees, recorded)
     by = "--cell" if place.options.cell else "--workloads"
     files = workload_files.find(source, place.options.workloads, by)
-    root = next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), place.root)
+    own = Path(trees[0].path) if place.judged_by_base else place.root
+    root = next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), own)
     wrapped = {name: root / name for name in place.file.benchmarks}
     digest = workload_files.copy(source, folder / "workloads", wrapped, place.file.at("benchmarks"))
     (folder / "scratch").mkdir()

@@ -119,17 +119,21 @@ class RunContext:
                 raise AbprofError(f"the run was made on {then.device}, this is {here.device}", advice="start a new run")
         return dataclasses.replace(place, sides=run.sides, notes=(), id=run.id, continued=Continued(run, cells))
 
+    @property
+    def judged_by_base(self) -> bool:
+        """Whether workloads and configuration are those of base's commit: a pull request must not change its judge."""
+        return _judged_by_base(self.repository, self.sides)
+
     def workloads_folder(self, trees: Sequence[Checkout], recorded: str = "") -> Path:
         """Return the folder of workloads that all sides use; a file if `--workloads` is the path of a file.
 
-        By default the folder is the working tree's; if CI is set, base's, because a pull request must not change how it is
-        measured. --workloads-from overrides both. A continued run uses the folder in `recorded` ("PATH sha256:HEX") or one
-        with the same content. Raises AbprofError if the folder is missing.
+        By default the folder is the working tree's; if CI is set, base's. --workloads-from overrides both. A continued run
+        uses the folder in `recorded` ("PATH sha256:HEX") or one with the same content. Raises AbprofError if it is missing.
         """
         name = self.file.workloads or "workloads"
         own = Path(os.path.normpath(self.root / name))
-        in_commits = own.is_relative_to(self.root) and self.sides[0].kind != "dist"
-        wanted = self.options.workloads_from or ("base" if os.environ.get("CI") and in_commits else "")
+        in_commits = own.is_relative_to(self.root)
+        wanted = self.options.workloads_from or ("base" if self.judged_by_base and in_commits else "")
         by_side = {checkout.side.id: Path(checkout.path) / name for checkout in trees}
         folder = by_side.get(wanted) or (Path(wanted) if wanted else own)
         before, _, digest = recorded.rpartition(" sha256:")
@@ -251,9 +255,26 @@ def _sides(
     timeout = options.under(file).build_timeout
     known = repo.install_releases(options.specs, partial(interpreter, options), repository.cache, timeout, view.say)
     sides, notes = repo.resolve(repository, options.specs, kernel_paths=kernels, known=known)
-    if os.environ.get("CI") and isinstance(repository, repo.Repository) and sides[0].kind != "dist":
+    if isinstance(repository, repo.Repository) and _judged_by_base(repository, sides):
         file = _file_at(repository, sides[0])  # base's ref may have moved since `_file` read its configuration
+        _refuse_tracked_interpreters(repository, file)
     return sides, notes, file
+
+
+def _judged_by_base(repository: _Repository, sides: Sequence[Side]) -> bool:
+    return bool(os.environ.get("CI")) and isinstance(repository, repo.Repository) and sides[0].kind != "dist"
+
+
+def _refuse_tracked_interpreters(repository: repo.Repository, file: File) -> None:
+    """Raise AbprofError if the checkout, which is the pull request's, brings an interpreter that base's file names."""
+    root = Path(repository.path)
+    for side, name in file.python.items():
+        path = Path(os.path.normpath(name))
+        if path.is_absolute() and path.is_relative_to(root):
+            home, inside = path.parent.parent, [root / tracked for tracked in repository.tracked()]
+            if any(one.is_relative_to(home) or path.is_relative_to(one) for one in inside):
+                what, advice = "CI is set, and the checkout brings files of this interpreter", "name one outside of it"
+                raise AbprofError(what, where=file.at(f"python.{side}"), advice=advice)
 
 
 def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None:

@@ -57,9 +57,10 @@ def size(count: float | None) -> str:
 # ---------------------------------------------------------------- Markdown and HTML
 
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
-_MENTION = re.compile(r"([@#]|:(?=//)|www(?=\.))")
+_MENTION = re.compile(r"([@#]|:(?=//)|(?i:www(?=\.)|GH(?=-\d)|mailto(?=:)|xmpp(?=:)))")
 _OPENS = re.compile(r"^(?:\d{1,9}(?=[.)](?:\s|$))|(?=[-+]\s|-(?: *-){2,} *$))")  # a list or a rule at a line's start
 _JOINER = "\u2060"  # an invisible character that keeps "@name", "#1" and "https://" from becoming mentions and links
+_MOST_TICKS = 20  # backticks of a fence
 _PLAIN_PATH = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*(/[A-Za-z0-9_][A-Za-z0-9_.-]*)*")
 
 
@@ -72,12 +73,33 @@ def markdown(text: str) -> Markup:
 
 def code(text: object, limit: int = 120) -> Markup:
     """Return the text as a Markdown code span for a table's cell."""
-    line = clean(text, limit).replace("|", "\\|")
+    return Markup(span_of_code(text, limit).replace("|", "\\|"))  # noqa: S704
+
+
+def span_of_code(text: object, limit: int = 120) -> Markup:
+    """Return the text as a Markdown code span outside of tables."""
+    line, fence = _fenced(clean(text, limit))
     if not line:
         return Markup("")
-    fence = "`" * (max((len(run) for run in re.findall("`+", line)), default=0) + 1)
     pad = " " if line[0] == "`" or line[-1] == "`" else ""
     return Markup(f"{fence}{pad}{line}{pad}{fence}")  # noqa: S704
+
+
+def block_of_code(text: object, limit: int = 2000) -> Markup:
+    """Return the text as a Markdown code block. Its line begins with a blank, because other bots read `/close` at the
+    start of a line as a command."""
+    line, fence = _fenced(clean(text, limit))
+    fence = max(fence, "```")
+    return Markup(f"{fence}\n {line}\n{fence}")  # noqa: S704
+
+
+def _fenced(line: str) -> tuple[str, str]:
+    """Return the line, with long runs of backticks cut, and a fence that is longer than any run in the line.
+
+    GitHub opens no code span with more than 80 backticks, and ends a code block of more than 255 with fewer.
+    """
+    line = re.sub(f"`{{{_MOST_TICKS},}}", "`" * (_MOST_TICKS - 1) + "…", line)
+    return line, "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
 
 
 def ticks(escaped: Callable[[str], Markup], text: str) -> Markup:

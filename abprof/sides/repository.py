@@ -101,6 +101,10 @@ class Repository:
         found = [row.removeprefix("worktree ") for row in rows if row.startswith("worktree ")]
         return tuple(dict.fromkeys((str(self.path), *found)))
 
+    def tracked(self) -> list[str]:
+        """Return the files that the index lists, relative to the work tree's root."""
+        return self.reader.records("ls-files", "-z", "--cached")
+
     def files(self) -> list[str]:
         """Return the work tree's files, relative to its root, without submodules and files that git ignores."""
         names = self.reader.records("ls-files", "-z", "--cached", "--others", "--exclude-standard")

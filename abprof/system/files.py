@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from io import FileIO
@@ -51,6 +53,19 @@ def pour(file: FileIO, data: bytes) -> None:
     while rest:  # a disk that fills up accepts part of a write; only the next write fails
         rest = rest[file.write(rest) :]
     os.fsync(file.fileno())
+
+
+def refuse_full_disk(reason: str, *places: Path) -> None:
+    """Raise OSError if a failure of code under test with this `reason` is a full disk's, which says nothing of the code.
+
+    The parent looks itself: at `places` and the temporary folder there is no room (1 MiB), or the reason says so and
+    there is little (1 GiB; what the failed process has removed is free again).
+    """
+    said = any(os.strerror(code) in reason for code in (errno.ENOSPC, errno.EDQUOT))
+    for place in (*places, Path(tempfile.gettempdir())):
+        disk = os.statvfs(place)
+        if disk.f_bavail * disk.f_frsize < (1 << 30 if said else 1 << 20) or (disk.f_files and not disk.f_favail):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(place))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from abprof.records.quantities import plural
 from abprof.report import environment, sentences
 from abprof.report.sentences import GUARANTEES, change_text
 from abprof.report.sentences import note as qualified
-from abprof.report.text import clean, code, duration
+from abprof.report.text import block_of_code, code, duration, span_of_code
 from abprof.report.text import markdown as escape
 from abprof.verdict import headline
 
@@ -71,7 +71,7 @@ def _sentence(notice: Notice) -> str:
 def _weaker(notice: Notice, limit: int) -> Markup:
     if not notice.lacking:
         return Markup("")
-    names = Markup(", ").join(_span(name, limit) for name in notice.lacking_in[:_NAMED])
+    names = Markup(", ").join(span_of_code(name, limit) for name in notice.lacking_in[:_NAMED])
     if (more := len(notice.lacking_in) - _NAMED) > 0:
         names += Markup(f" and {plural(more, 'other')}")  # noqa: S704 - a number
     return Markup("**Weaker guarantee:** ") + Markup(GUARANTEES[notice.lacking].format(names=names))  # noqa: S704 - ours around code spans
@@ -122,18 +122,6 @@ def _because(row: Row, limit: int) -> Markup:
     return Markup("; ").join(filter(None, (found or none, escape(qualified(row.judged())))))
 
 
-def _span(text: str, limit: int = 120) -> Markup:
-    return Markup(code(text, limit).replace("\\|", "|"))  # noqa: S704
-
-
-def _fenced(text: str) -> Markup:
-    """Return `text` as a code block that it cannot break out of. The block's line begins with a blank, because other
-    bots read `/close` at the start of a line as a command."""
-    line = " " + clean(text, 2000)
-    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", line)), default=0))
-    return Markup(f"{fence}\n{line}\n{fence}")  # noqa: S704 - only the fence ends the block
-
-
 def _rendered(notice: Notice, room: _Room, **context: str) -> str:
     outdated = context["head"] != notice.head
     rows = notice.rows[: room.rows]
@@ -168,5 +156,5 @@ def _rendered(notice: Notice, room: _Room, **context: str) -> str:
 @cache
 def _template() -> Template:
     made = environment(escape)
-    made.filters |= {"span": _span, "fenced": _fenced}
+    made.filters |= {"span": span_of_code, "fenced": block_of_code}
     return made.get_template("comment.md")

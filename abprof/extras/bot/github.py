@@ -155,7 +155,7 @@ def read_event(path: Path) -> Event:
 WORD = "/abprof"
 _COMMAND = re.compile(rf"{WORD} (?P<commit>[0-9a-f]{{40}})(?P<options>( [a-z]+=[!-~]+)*)")
 _LARGEST = 25 << 20  # bytes; GitHub's limit for an event
-_NAMES = r"[A-Za-z0-9][A-Za-z0-9_.,-]{0,200}"
+_NAMES = r"(?!.*\.py(,|$))[A-Za-z0-9][A-Za-z0-9_.,-]{0,200}"
 _VALUES = {
     **dict.fromkeys(("preset", "kernels", "workloads"), _NAMES),
     "only": r"[A-Za-z0-9_*][A-Za-z0-9_.*/=,-]{0,120}",
@@ -221,7 +221,10 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
 _MOST_BYTES = 59_500  # of a comment without its hidden line; GitHub accepts 65,536 characters
 _CLOCKS = timedelta(hours=1)  # how far the measuring machine's clock may be ahead
 _OURS = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id viewerDidAuthor isMinimized } } }"
-_MARK = re.compile(r"<!-- abprof:v1(?P<fields>(?: [a-z]+=[A-Za-z0-9:+-]+)+) -->")
+_MARK = re.compile(
+    r"<!-- abprof:v1 key=(?P<key>\w+) answer=(?P<answer>[a-z]+) head=(?P<head>[0-9a-f]+)"
+    r" began=(?P<began>\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:Z|[+]00:00)) run=(?P<run>\w+) text=(?P<text>\w+) -->"
+)
 
 
 def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untrusted: bool, key: str, link: str) -> str:
@@ -232,9 +235,8 @@ def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untru
     """
     if untrusted and not event:
         raise AbprofError("an artifact needs GitHub's event", where="--artifact", advice="add --event FILE")
-    now = datetime.now(UTC)
-    if notice.began[:19] > f"{now + _CLOCKS:%Y-%m-%dT%H:%M:%S}":  # a result from the future could never be replaced
-        what = f"{notice.began} is later than now, {now:%Y-%m-%dT%H:%M:%SZ}"
+    if _from_the_future(notice.began):  # could never be replaced
+        what = f"{notice.began} is later than now, {datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
         raise AbprofError(what, where="start of the run", advice="set the clock of the measuring machine")
     origin = read_event(event) if event else Event(repo, notice.head, pr)
     name, number = repo or origin.repo, pr or origin.number
@@ -242,21 +244,28 @@ def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untru
         raise AbprofError("no pull request", where="abprof comment", advice="add --repo and --pr, or --event FILE")
     if origin.repo.lower() != name.lower():
         raise AbprofError(f"{repo} is not the event's {origin.repo}", where="--repo", advice="leave --repo out")
+    if pr and origin.number not in (0, pr):
+        raise AbprofError(f"{pr} is not the event's {origin.number}", where="--pr", advice="leave --pr out")
     if origin.head != notice.head:
         what = f"the artifact is of commit {notice.head[:10]}, the event of {origin.head[:10]}"
         raise AbprofError(what, where="--artifact", advice="post the artifact of the event's own commit")
     there = connect(name)
-    if not number:
+    if event and not origin.number:
         with refusals(f"commit {origin.head[:10]} of {name}"):
-            number = _pull_of(there, origin)
+            number = _pull_of(there, origin, pr)
     with refusals(f"pull request {number} of {name}"):
         return _post(there, number, notice, key, link)
 
 
-def _pull_of(repo: Repository, event: Event) -> int:
-    """Return the number of the only open pull request for the event's commit or branch."""
-    pulls = [one for one in repo.get_commit(event.head).get_pulls() if one.state == "open"]
-    pulls = [one for one in pulls if one.base.repo.full_name.lower() == event.repo.lower()]
+def _from_the_future(began: str) -> bool:
+    """Whether the start of a run (in UTC) is later than any clock says."""
+    return began[:19] > f"{datetime.now(UTC) + _CLOCKS:%Y-%m-%dT%H:%M:%S}"
+
+
+def _pull_of(repo: Repository, event: Event, pr: int) -> int:
+    """Return the number of the only open pull request, which `pr` names unless it is 0, for the event's commit or branch."""
+    pulls = [repo.get_pull(pr)] if pr else repo.get_commit(event.head).get_pulls()
+    pulls = [one for one in pulls if one.state == "open" and one.base.repo.full_name.lower() == event.repo.lower()]
     found = [one.number for one in pulls if one.head.sha == event.head]
     if not found and event.branch and event.home:
         branch = [one for one in pulls if one.head.ref == event.branch and one.head.repo]
@@ -264,7 +273,7 @@ def _pull_of(repo: Repository, event: Event) -> int:
     if len(found) != 1:
         what = f"{len(found)} open pull requests have" if found else "no open pull request has"
         where = f"commit {event.head[:10]} of {event.repo}"
-        raise AbprofError(f"{what} this head", where=where, advice="give the pull request's number: --pr N")
+        raise AbprofError(f"{what} this head", where=where, advice="name it: --pr N" if found else "")
     return found[0]
 
 
@@ -304,7 +313,7 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
 def _ours(repo: Repository, comments: Iterable[IssueComment]) -> list[tuple[dict[str, str], IssueComment]]:
     """Return abprof's own comments that are not minimised, each as (fields of its hidden line, comment)."""
     lines = [(_MARK.fullmatch((one.body or "").rstrip().rsplit("\n", 1)[-1].strip()), one) for one in comments]
-    marked = [(dict(field.split("=", 1) for field in line["fields"].split()), one) for line, one in lines if line]
+    marked = [(line.groupdict(), one) for line, one in lines if line and not _from_the_future(line["began"])]
     mine: set[str] = set()
     for start in range(0, len(marked), 100):
         ids = [one.node_id for _, one in marked[start : start + 100]]
