@@ -70,12 +70,33 @@ def test_what_a_build_leaves_for_the_parent(tmp_path: Path) -> None:
         repo.commit(name, {"kernels/tiny/__init__.py": hostile, "kernels/tiny/tiny.c": source(90)})
     options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--env", "clean", "--contain", "always")
     done = abprof("main", *ATTACKS, *options, cwd=repo.path, home=tmp_path)
-    assert done.code == 1, done.err
+    assert done.code == 4, done.err  # untrusted, because an object changed
     assert done.statuses("base") == {"tiny/n=4096": "ok"}
     assert {path: path.read_text() for path in kept} == kept
     assert sorted(path.name for path in user.iterdir()) == ["__pycache__", "secret"]
     files = [path for path in Path(done.run["run_dir"]).rglob("*") if path.is_file()]
     assert not [path for path in files if b"SECRET" in path.read_bytes()]
     assert "SECRET" not in done.out + done.err
-    reasons = {build["side"]: (build["failure"] or {}).get("reason", "") for build in done.run["builds"]}
-    print(reasons)
+    replaced = {build["failure"]["reason"] for build in done.run["builds"] if build["failure"]}
+    assert {f"the build replaced its folder {name}/ by something else" for name in ("out", "caches")} < replaced
+
+
+@pytest.mark.parametrize(
+    ("target", "why"),
+    [
+        ("USER", "this link leads out of the repository"),
+        ("nowhere", "this link leads to no file"),
+        (".", "this link leads to its own folder"),
+    ],
+)
+def test_a_link_among_workloads_is_not_followed_out_of_the_repository(tmp_path: Path, target: str, why: str) -> None:
+    """The copy could be read where the user's file cannot."""
+    (tmp_path / "key").write_text("SECRET")
+    repo = tiny_repo(tmp_path / "repo")
+    repo.branch("hostile")
+    (repo.path / "workloads" / "helper").symlink_to(target.replace("USER", str(tmp_path / "key")))
+    (repo.path / "kernels" / "tiny" / "helper.py").symlink_to("nowhere")
+    repo.commit("hostile")
+    done = abprof("main", "hostile", "--workloads-from", "target", "--device", "cpu", cwd=repo.path, home=tmp_path)
+    assert (done.code, done.err.count("\n")) == (2, 1), done.err
+    assert f"workloads/helper: {why}" in done.err
