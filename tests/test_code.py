@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 import re
 import shutil
@@ -147,6 +148,19 @@ def test_what_cannot_be_read_says_why(tmp_path: Path) -> None:
     )
     (tmp_path / "text.so").write_text("not one")
     assert content(str(tmp_path / "text.so"), tmp_path).missing == "the file could not be read: not a 64-bit ELF file"
+    own, fifo, linked, sparse = (tmp_path / name for name in ("build", "build/fifo", "build/linked", "build/sparse"))
+    own.mkdir()
+    os.mkfifo(fifo)
+    linked.symlink_to(tmp_path / "text.so")
+    with sparse.open("wb") as file:
+        file.truncate(1 << 40)
+    for path, why in {
+        fifo: "not a regular file",
+        linked: "Too many levels",
+        sparse: "larger than",
+        own / "../text.so": "not below",
+    }.items():
+        assert why in content(str(path), tmp_path, [own]).missing
 
 
 def test_a_gpus_instructions_are_put_into_classes() -> None:
@@ -165,7 +179,9 @@ def test_kernels_of_cuda_cpp_are_records_of_their_own(tmp_path: Path, monkeypatc
     gpu = Reading(code="1", classes={"local stores": 9}, registers=40, stack_bytes=8)
     host = Reading(code="2", classes={"loops": 1})
     made = Content("ab", {"scale(float*, int)": gpu, "launch": host})
-    monkeypatch.setattr(machine_code, "content", lambda path, cache: made)  # what a toolkit's compiler would have made
+    monkeypatch.setattr(
+        machine_code, "content", lambda path, cache, homes: made
+    )  # what a toolkit's compiler would have made
     artefact = Artefact(kind="object", name="k.so", path="/b/k.so", sha256="0")
     run = blocks.head(
         builds=(Build(side="base", kernel="ffa", key="1", path="/b"),),

@@ -94,7 +94,7 @@ def test_hostile_code_reaches_its_own_folder_alone(
     }
     env = {"PATH": os.environ["PATH"], "HOME": str(home)}
     command = [sys.executable, "-c", HOSTILE, json.dumps(asked)]
-    argv, behind = sandbox().around(command, env, own=own, writable=[room], network=network)
+    argv, behind = sandbox().around(command, env, own=own, temporary=tmp_path / "t", writable=[room], network=network)
     did = tried(argv, behind)
     assert [did[str(path)] for path in writes] == ["written", "written", "refused", "refused", "refused", "refused"]
     assert did[f"read {home}/.ssh"] == []

@@ -1,14 +1,14 @@
 """Build kernel packages, each side's package in its own process. Builds are cached by content.
 
 CACHE/builds/KEY/NUMBER/ holds a build: src/ (a copy of the package's inputs), out/ ($ABPROF_BUILD_DIR), caches/
-(Triton's, torch's, ...) and build.log. A build cannot be moved, because ninja files and rpaths contain its path. So it
-is made in this folder, under a lock, and is valid once KEY/published.json names the folder.
+(Triton's, torch's, ...). What it printed is in NUMBER.log, where its code cannot write. A build cannot be moved,
+because ninja files and rpaths contain its path. So it is made in this folder, under a lock, and is valid once
+KEY/published.json names the folder.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import re
 import shutil
@@ -25,13 +25,14 @@ from abprof.builds.worker_factory import WorkerFactory
 from abprof.records import UNREADABLE, Build, Cell, Checkout, Failure, Package, Record
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
-from abprof.system import files, locks
+from abprof.system import doorway, files, locks
 from abprof.system.console import View
-from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
-from abprof.system.trees import remove_tree, tree_hash
+from abprof.system.processes import LOG_LIMIT, Worker, WorkerDied, WorkerFault, WorkerHung
+from abprof.system.trees import link_of, remove_tree, tree_hash
 
 _LOOK = 0.5  # seconds between wake-ups of the main thread, in which Python handles signals
 _EARLIER = ("bundles", "harness", "landed")  # cache folders of earlier versions of abprof
+_FOLDERS = ("src", "out", "caches")  # of a build
 _MOST_DEATHS = 3  # after so many deaths of the process in cases, no further case is called at build time
 _ERROR = re.compile(
     r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
@@ -147,8 +148,8 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
     with locks.locked(home / "lock", f"[{job.name}] of process {os.getpid()}", waits):
         known = _published(home)
         if known and not rebuild and _unchanged(factory.cache, home / known.generation, known, names, content):
-            kept = (home / known.generation / "build.log").read_bytes()
-            log.write_bytes(b"[abprof: from the cache; this is the log of the cached build]\n" + kept)
+            kept = _printed(home / f"{known.generation}.log")
+            files.replace(log, b"[abprof: from the cache; this is the log of the cached build]\n" + kept)
             return msgspec.structs.replace(known.build, side=job.id, cached=True, log=log.name)
         place = _new_generation(home)
         for name in names:
@@ -156,12 +157,23 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
             shutil.copy2(tree / name, place / "src" / name, follow_symlinks=False)
         fresh = msgspec.structs.replace(fresh, key=home.name, path=str(place), log=log.name)
         fresh = msgspec.structs.replace(fresh, variables=package.env, recipe=package.build)
-        made = _Builder(factory, job, say, running, place).run(fresh)
-        shutil.copyfile(place / "build.log", log)
+        files.replace(log, b"")
+        made = _Builder(factory, job, say, running, place, log).run(fresh)
+        links = [name for name in _FOLDERS if (place / name).is_symlink() or not (place / name).is_dir()]
+        if links and not made.failure:
+            why = f"the build replaced its folder {links[0]}/ by something else"
+            made = msgspec.structs.replace(
+                made, path="", failure=Failure(status="build_failed", reason=why, log=log.name)
+            )
         if made.failure:
+<<<<<<< HEAD
             files.refuse_full_disk(made.failure.reason, place)
             shutil.rmtree(place, ignore_errors=True)
+=======
+            remove_tree(place)
+>>>>>>> links
             return made
+        files.replace(home / f"{place.name}.log", _printed(log))
         for folder in (place / "src", place / "out"):  # remove .pyc files of tools that ignore PYTHONDONTWRITEBYTECODE
             for name in _compiled(folder):
                 (folder / name).unlink()
@@ -196,12 +208,24 @@ def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str]
         if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
             return False
         return tree_hash(place / "src", names) == content and all(
-            hashlib.sha256(Path(a.path).read_bytes()).hexdigest() == a.sha256
+            _sha256(Path(a.path), place) == a.sha256
             for a in known.build.artefacts
             if a.path and not a.path.startswith(f"{cache / 'worktrees'}/")  # removed when a run ends
         )
     except OSError:
         return False
+
+
+def _sha256(path: Path, place: Path) -> str:
+    """Return the hash of a file that the build in `place` loaded. Outside of that folder links are followed."""
+    return doorway.sha256(path, place) if path.is_relative_to(place) else doorway.sha256(path.resolve())
+
+
+def _printed(log: Path) -> bytes:
+    try:
+        return doorway.read(log, LOG_LIMIT)
+    except OSError as error:
+        return f"[abprof: the log cannot be read: {error.strerror}]\n".encode()
 
 
 def _compiled(folder: Path) -> list[str]:
@@ -214,7 +238,7 @@ def _new_generation(home: Path) -> Path:
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
     shutil.rmtree(place, ignore_errors=True)
-    for folder in ("src", "out", "caches"):
+    for folder in _FOLDERS:
         (place / folder).mkdir(parents=True)
     return place
 
@@ -231,6 +255,7 @@ class _Builder:
     say: Say
     running: _Running
     place: Path
+    log: Path  # in a folder where the build cannot write
 
     def run(self, fresh: Build) -> Build:
         """Make the build, and return `fresh` with its results or its failure filled in.
@@ -239,8 +264,7 @@ class _Builder:
         new process makes the remaining calls.
         """
         calls: list[tuple[Cell, str]] | None = None  # (case, variant) still to call; None: not known yet
-        log, name, began = self.place / "build.log", self.job.name, time.monotonic()
-        log.touch()
+        log, name, began = self.log, self.job.name, time.monotonic()
         for left in reversed(range(_MOST_DEATHS + 1)):
             try:
                 worker = self.factory.worker(
@@ -319,7 +343,7 @@ class _Builder:
 
 
 def _first_error(log: Path) -> str:
-    lines = log.read_text(errors="replace").splitlines()
+    lines = _printed(log).decode(errors="replace").splitlines()
     for before, line in zip(["", *lines], lines, strict=False):
         quoted = _QUOTED.match(before)  # a source line in a traceback may contain "error"
         if _ERROR.search(line) and not quoted and not line.startswith(("Traceback", "ninja:", "$ ")):
@@ -373,12 +397,18 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
             word
             for name in names
             if name.startswith(f"{mine}/") or name == f"{mine}.py"
-            for word in re.findall(rb"\w+", (src / name).read_bytes())
+            for word in re.findall(rb"\w+", _text(src, name))
         }
         found = {folder for folder in folders - reached if folder.encode() in words}
         reached |= found
         todo += found
     return tuple(f"kernels/{folder}/" for folder in folders - reached)
+
+
+def _text(src: Path, name: str) -> bytes:
+    """Return a file's content, or a link's target."""
+    link = link_of(src, name)
+    return doorway.read(src / name, doorway.LARGEST, src) if link is None else link
 
 
 # ---------------------------------------------------------------- leftovers
@@ -413,6 +443,7 @@ def sweep(cache: Path, *, everything: bool) -> list[str]:
                 elif known and free:
                     for old in sorted(path for path in home.iterdir() if path.name.isdigit()):
                         if old.name != known.generation:
-                            shutil.rmtree(old, ignore_errors=True)
+                            remove_tree(old)
+                            old.with_suffix(".log").unlink(missing_ok=True)
                             lines.append(f"removed the superseded build {home.name}/{old.name}")
     return lines

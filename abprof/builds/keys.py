@@ -14,7 +14,7 @@ import msgspec
 from abprof.builds import environment
 from abprof.records import Package
 from abprof.system.config_file import fill
-from abprof.system.trees import files_of
+from abprof.system.trees import files_of, walk
 
 # Variables of shells, terminals, desktops, batch systems and service managers, abprof's options, and the leased device:
 # no build reads these, and they change often. All other variables are part of the key: a needless build costs minutes,
@@ -40,7 +40,7 @@ COMPILED = (".pyc",)
 
 def importable(tree: Path, kinds: tuple[str, ...] = IMPORTABLE) -> tuple[str, ...]:
     """Return the files below `tree` whose suffix is in `kinds`, sorted, as paths relative to `tree`."""
-    found = [Path(folder) / name for folder, _, names in os.walk(tree) for name in names if name.endswith(kinds)]
+    found = [Path(folder) / name for folder, _, names in walk(tree) for name in names if name.endswith(kinds)]
     return tuple(sorted(str(path.relative_to(tree)) for path in found))
 
 

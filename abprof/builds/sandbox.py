@@ -61,14 +61,22 @@ class Sandbox:
     version: str  # "bubblewrap 0.8.0"
 
     def around(
-        self, argv: Sequence[str], env: Mapping[str, str], *, own: Path, writable: Iterable[Path] = (), network: bool
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        own: Path,
+        temporary: Path,
+        writable: Iterable[Path] = (),
+        network: bool,
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command and the environment that start `argv` in the sandbox. `network`: allow network access.
 
-        The process may write to `own` (created if missing), `writable` and $TMPDIR, a private folder in `own`.
+        The process may write to `own` and `temporary` ($TMPDIR), created if missing, and to `writable`. None may lie in
+        another: code under test could put a link in its place.
         """
-        temporary = own / "caches" / "tmp"
-        temporary.mkdir(parents=True, exist_ok=True)
+        for folder in (own, temporary):
+            folder.mkdir(parents=True, exist_ok=True)
         own_folders = [str(own), *map(str, writable)]
         given = [*argv, *(value for name, value in env.items() if name != "TMPDIR"), *own_folders]
         free = [top for top in _TEMPORARY if Path(top).is_dir() and not any(f"{top}/" in text for text in given)]
@@ -77,7 +85,7 @@ class Sandbox:
         mounts = [*_everything(), *_hidden([interpreter, interpreter.resolve(), *map(Path, own_folders)])]
         for place in own_folders:
             mounts += ["--bind", place, place]
-        for place in free:
+        for place in free or [str(temporary)]:
             mounts += ["--bind", str(temporary), place]
         spaces = ["--unshare-pid", "--unshare-ipc", *([] if network else ["--unshare-net"])]
         wrapped = [self.tool, *spaces, "--die-with-parent", "--cap-drop", "ALL", *mounts, "--", *argv]

@@ -9,7 +9,6 @@ is detected too. Compiled Python (`__pycache__`) is also watched, because an imp
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,8 +17,8 @@ from typing import Literal
 
 from abprof.builds import keys
 from abprof.records import STANDING_IN, Build, Checkout, Package, Touched
-from abprof.system import paths
-from abprof.system.trees import tree_hash
+from abprof.system import doorway, paths
+from abprof.system.trees import tree_hash, walk
 
 _MOST_REPORTED = 50  # largest number of reports in a run
 # Suffixes of the files in a cache of compiled code that processes load. Other files (locks, logs) change with every use.
@@ -59,6 +58,7 @@ class Watch:
             self._inputs[tree.side.id, package.name] = {name: _content(Path(tree.path), name) for name in names}
         self._decide: set[str] = set()  # paths of the copies of inputs
         self._hashes: dict[str, str] = {}
+        self._builds: dict[str, Path] = {}  # path of a file that a build loaded -> the build's folder
         self._known = self._fingerprints(self._roots)
         self._outside = self._fingerprints_elsewhere()
         self._reported: set[tuple[str, str]] = set()
@@ -69,15 +69,17 @@ class Watch:
         the checkouts."""
         yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
-        made = [a for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")]
+        of = {a: Path(build.path) for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")}
+        made = list(of)
         # Take fingerprints first: code under test may run during the comparison.
         self._hashes |= {artefact.path: artefact.sha256 for artefact in made}
+        self._builds |= {artefact.path: place for artefact, place in of.items()}
         added = {Path(build.path) / name: name for build in fresh for name in ("src", "out", "caches")}
         added = {root: name for root, name in added.items() if root not in self._roots}
         self._roots |= added
         self._known |= self._fingerprints(added)
         for artefact in made:
-            if _sha256(artefact.path) != artefact.sha256:
+            if self._sha256(artefact.path) != artefact.sha256:
                 yield from self._report(artefact.path, "changed", moment)
         for build in fresh:
             yield from self._copied(build, moment)
@@ -109,7 +111,7 @@ class Watch:
                 matters = self._building if kind == "scratch" else path.endswith(_ADDED.get(kind, keys.IMPORTABLE))
                 if matters:
                     yield from self._report(path, how, moment)
-            elif how == "removed" or self._strict or _sha256(path) != self._hashes.get(path):
+            elif how == "removed" or self._strict or self._sha256(path) != self._hashes.get(path):
                 # A package may write logs and tuning results into its own folder: these do not falsify results.
                 decides = path in self._decide or path in self._hashes or path.endswith(_LOADED)
                 yield from self._report(path, how, moment, falsifies=kind != "src" or decides)
@@ -122,6 +124,12 @@ class Watch:
             self._reported.add((path, how))
             yield Touched(path=path, how=how, moment=moment, falsifies=falsifies)
 
+    def _sha256(self, path: str) -> str:
+        try:
+            return doorway.sha256(Path(path), self._builds[path]) if path in self._builds else ""
+        except OSError:
+            return ""
+
     def _kind(self, path: str) -> str:
         return next((kind for root, kind in self._roots.items() if path.startswith(f"{root}/")), "")
 
@@ -129,7 +137,7 @@ class Watch:
         """Return path -> fingerprint of the watched files in the folders `roots` (folder -> kind, e.g. "caches")."""
         found: dict[str, Print] = {}
         for root, kind in roots.items():
-            for folder, folders, names in os.walk(root):
+            for folder, folders, names in walk(root):
                 folders[:] = [name for name in folders if name != ".git"]
                 for path in (f"{folder}/{name}" for name in names if name != ".git"):
                     if path in self._hashes or path.endswith(_SEEN.get(kind, "")):
@@ -171,10 +179,3 @@ def _add(found: dict[str, Print], path: str) -> None:
     with contextlib.suppress(OSError):
         seen = os.lstat(path)
         found[path] = (seen.st_size, seen.st_ino, seen.st_ctime_ns)
-
-
-def _sha256(path: str) -> str:
-    try:
-        return hashlib.sha256(Path(path).read_bytes()).hexdigest()
-    except OSError:
-        return ""

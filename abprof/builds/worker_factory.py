@@ -137,6 +137,11 @@ class WorkerFactory:
     own: set[int] = field(default_factory=set)  # process ids of all workers, ended workers included
     forks: ForkServers = field(default_factory=ForkServers)
 
+    @property
+    def temporary(self) -> Path:
+        """Return the folder of temporary files, which goes with the run, beside those that code under test writes to."""
+        return self.scratch.with_name("temporary")
+
     @classmethod
     def of(
         cls,
@@ -159,6 +164,8 @@ class WorkerFactory:
         env["TRITON_CACHE_AUTOTUNING"] = "1" if options.autotune == "pinned" else "0"
         beside = str(Path(workers[sides[0]][0]).parent)  # pip installs ninja there
         env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
+        if "TMPDIR" not in {*settings.set, *settings.allow}:
+            env["TMPDIR"] = str(scratch.with_name("temporary"))  # WorkerFactory.temporary
         return cls(
             cache=cache,
             logs=logs,
@@ -223,7 +230,9 @@ class WorkerFactory:
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
         if self.sandbox is not None:
-            argv, env = self.sandbox.around(argv, env, own=self.scratch, network=False)
+            argv, env = self.sandbox.around(
+                argv, env, own=self.scratch, temporary=self.temporary / "alone", network=False
+            )
         servers = [server] if server else []
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, servers=servers)
 
@@ -260,8 +269,12 @@ class WorkerFactory:
         room.mkdir(exist_ok=True)
         if self.sandbox is None:
             return argv, env
-        writable = [self.scratch if side in {"base", *STANDING_IN} else room]  # base computes expected values
-        return self.sandbox.around(argv, env, own=place, writable=writable, network=network)
+        if room.is_symlink():  # made by base's code
+            raise WorkerDied(f"its folder {room} is a link")
+        of_base = side in {"base", *STANDING_IN}
+        writable = [self.scratch if of_base else room]  # base computes expected values
+        temporary = self.temporary / ("base" if of_base else side)
+        return self.sandbox.around(argv, env, own=place, temporary=temporary, writable=writable, network=network)
 
     def preload(
         self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]

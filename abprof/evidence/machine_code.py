@@ -9,17 +9,18 @@ import io
 import os
 import re
 import shutil
+import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import msgspec
 
 from abprof.records import UNREADABLE, Function, Kernel, Record, Run
 from abprof.records.errors import AbprofError
-from abprof.system import files
+from abprof.system import doorway, files
 from abprof.system import processes as proc
 
 _LAUNCHERS = re.compile(r"__triton_launcher|cuda_utils|hip_utils|__grp__")  # Triton makes these to launch kernels
@@ -56,8 +57,9 @@ def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Ker
     triton = [_replace(one, seconds=known.get((one.side, one.package, one.key), one.seconds))
               for one in compiled if one.kind == "triton"]  # fmt: skip
     todo = [*triton, *_objects(run)]
+    homes = [Path(build.path) for build in run.builds if build.path]
     with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
-        contents = list(pool.map(lambda kernel: content(kernel.path, cache), todo))
+        contents = list(pool.map(lambda kernel: content(kernel.path, cache, homes), todo))
     pairs = list(zip(todo, contents, strict=True))
     found = []
     for kernel, of in pairs:
@@ -127,19 +129,24 @@ _TIMEOUT = 120.0  # seconds per file
 _CODE = re.compile(r"\.(text|rodata|data\.rel\.ro|data|tdata|nv\.constant\d|nv\.global\.init|nv_fatbin)\b")
 
 
-def content(path: str, cache: Path) -> Content:
-    """Read the machine code of a file. Never raises: if reading fails, the result's `missing` says why."""
+def content(path: str, cache: Path, homes: Iterable[Path] = ()) -> Content:
+    """Read the machine code of a file. Never raises: if reading fails, the result's `missing` says why. `homes`: folders
+    of builds, in which no link is followed."""
     if not path:
         return Content(missing="the kernel has no file of machine code")
     try:
-        if Path(path).stat().st_size > _LARGEST:
+        file = Path(path)
+        home = next((one for one in homes if file.is_relative_to(one)), None)
+        data = doorway.read(file if home else file.resolve(), _LARGEST + 1, home)
+        if len(data) > _LARGEST:
             return Content(missing=f"larger than {_LARGEST >> 20} MiB")
-        return _read(path, Path(path).read_bytes(), cache)
+        with tempfile.NamedTemporaryFile(suffix=file.suffix) as copy:  # the tools read what was read here
+            return _read(copy, data, cache)
     except Exception as error:  # noqa: BLE001
         return Content(missing=f"the file could not be read: {getattr(error, 'strerror', '') or error}"[:200])
 
 
-def _read(path: str, data: bytes, cache: Path) -> Content:
+def _read(copy: IO[bytes], data: bytes, cache: Path) -> Content:
     machine, sections = elf_sections(data)
     digest = hashlib.sha256()
     for name, body in sections:
@@ -156,6 +163,8 @@ def _read(path: str, data: bytes, cache: Path) -> Content:
         return msgspec.json.decode(cached.read_bytes(), type=Content)
     except (OSError, *UNREADABLE):
         pass
+    copy.write(data)
+    copy.flush()
     functions: dict[str, Reading] = {}
     missing = ""
     if machine not in ("EM_CUDA", "EM_X86_64"):
@@ -165,11 +174,11 @@ def _read(path: str, data: bytes, cache: Path) -> Content:
     else:
         if on_gpu:
             search = os.pathsep.join([str(Path(tool).parent), os.environ.get("PATH", os.defpath)])
-            argv = [tool, "-sass", "-res-usage", path]
+            argv = [tool, "-sass", "-res-usage", copy.name]
             functions |= _demangled(sass(proc.output(argv, timeout=_TIMEOUT, env={"PATH": search}) or ""))
         stripped = all(name != ".symtab" for name, _ in sections)  # nothing shows where each function begins
         if machine == "EM_X86_64" and objdump and not stripped:
-            argv = [objdump, "-d", "-C", "--no-show-raw-insn", path]
+            argv = [objdump, "-d", "-C", "--no-show-raw-insn", copy.name]
             functions |= x86(proc.output(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}) or "")
         if not functions:
             missing = "stripped of its symbols" if stripped else "the disassembler found no function"

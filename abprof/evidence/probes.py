@@ -3,6 +3,7 @@ its record says why in `missing`."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import re
@@ -19,7 +20,7 @@ from abprof.records import UNREADABLE, Arm, Cell, Profile, Run, Sampled, Sampled
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
-from abprof.system import files
+from abprof.system import doorway, files
 from abprof.system import processes as proc
 from abprof.system.processes import Worker, WorkerDied, WorkerFault
 
@@ -91,7 +92,7 @@ def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iter
                     request = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=seed)
                     reply: wire.Opened = worker.call(request, plan.factory.timeout)
                     if name == "perf":
-                        data = plan.factory.scratch / "perf.data"
+                        data = plan.factory.scratch.with_name("perf.data")  # where no side can write
                         built = [b.path for b in plan.run.builds if (b.side, b.kernel) == (arm.side, kernel)]
                         roots = [*built, plan.checkouts[arm.side].path]
                         found |= _perf(worker, arm.id, reply.call_ns, plan.factory.timeout, data, roots)
@@ -120,21 +121,22 @@ def _traced(plan: Plan, worker: Worker, call_ns: float, cell: Cell, arm: Arm, fo
         traced: wire.Phased = worker.call(request, plan.factory.timeout)
         found: dict[str, Any] = {"calls": calls, "census": traced.census}
         try:
-            size = _keep(made, folder / FOLDER / name)
+            size = _keep(made, plan.factory.scratch, folder / FOLDER / name)
             return found | {"file": f"{FOLDER}/{name}", "bytes": size, "left_out": traced.left_out}
         except (AbprofError, OSError, ValueError) as failed:  # without this machine's path
             why = getattr(failed, "what", "") or getattr(failed, "strerror", "") or failed
             return found | {"missing": f"the file could not be kept: {why}"}
     finally:
-        made.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            made.unlink(missing_ok=True)
 
 
-def _keep(made: Path, target: Path) -> int:
+def _keep(made: Path, scratch: Path, target: Path) -> int:
     """Copy a worker's trace into the run folder and return its size in bytes. Raises ValueError if the file is too
     large or not a trace, OSError or AbprofError if it cannot be copied."""
-    if made.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{made.stat().st_size} bytes, more than {MOST_BYTES}")
-    data = made.read_bytes()
+    data = doorway.read(made, MOST_BYTES + 1, scratch)
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"more than {MOST_BYTES} bytes")
     try:
         loose = msgspec.json.decode(data)
     except UNREADABLE as error:

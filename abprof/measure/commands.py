@@ -46,6 +46,7 @@ from abprof.records import (
 from abprof.records.errors import AbprofError
 from abprof.records.filters import select
 from abprof.records.quantities import plural
+from abprof.system import doorway
 from abprof.system import processes as proc
 from abprof.system.config_file import fill
 from abprof.system.console import View
@@ -203,7 +204,14 @@ class _Side:
         """Return argv and environment that start `argv`, in the sandbox if any. `network`: whether to allow network."""
         if self.sandbox is None:
             return argv, self.env
-        return self.sandbox.around(argv, self.env, own=self.own, writable=[self.cwd], network=network)
+        return self.sandbox.around(
+            argv,
+            self.env,
+            own=self.own,
+            temporary=self.own.with_name(f"{self.own.name}.tmp"),
+            writable=[self.cwd],
+            network=network,
+        )
 
 
 @dataclass(frozen=True)
@@ -234,7 +242,12 @@ def _side(
     own = Path(tree.path).parent / COMMAND / tree.side.id  # removed with the worktree
     places = {"worktree": tree.path, "build_dir": str(own / "out"), "side": tree.side.id}
     (own / "out").mkdir(parents=True)
+    temporary = own.with_name(f"{own.name}.tmp")
+    temporary.mkdir()
     extra = fill(command.env, "abprof.toml [command.env]", **places)
+    settings = place.file.environment
+    if "TMPDIR" not in {*settings.set, *settings.allow}:
+        extra = {"TMPDIR": str(temporary), **extra}
     given = environment.worker(env, own / "caches", place.device.worker, extra)
     if tree.side.kind == "dist":  # so that the interpreter's installed copy is not measured
         given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
@@ -249,11 +262,16 @@ def _side(
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:
         why = died.reason
+<<<<<<< HEAD
     printed = log.read_text(errors="replace").strip().splitlines() if why and log.exists() else []
     unbuilt = ": ".join([*filter(None, [why]), *printed[-1:]])
     if unbuilt:
         refuse_full_disk(unbuilt, side.cwd, log.parent)
     return replace(side, unbuilt=unbuilt)
+=======
+    printed = _tail(log).strip().splitlines() if why else []
+    return replace(side, unbuilt=": ".join([*filter(None, [why]), *printed[-1:]]))
+>>>>>>> links
 
 
 def _filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:
@@ -297,7 +315,7 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
             status: Status = "timeout" if isinstance(died, WorkerHung) else "crash"
             return _Ended(status, died.reason, began, time.monotonic_ns())
         finally:
-            errors = side.log.read_bytes()[before:].decode(errors="replace")
+            errors = _tail(side.log, before)
             out.seek(0)
             printed = out.read(proc.LOG_LIMIT).decode(errors="replace")
             _append(side.log, printed)
@@ -317,9 +335,15 @@ def _run(side: _Side, heading: str, timeout: float) -> _Ended:
         return _Ended("crash", str(error), began, ended)
 
 
+def _tail(log: Path, begin: int = 0) -> str:
+    with contextlib.suppress(OSError):
+        return doorway.tail(log, proc.LOG_LIMIT, begin).decode(errors="replace")
+    return ""
+
+
 def _append(log: Path, text: str) -> None:
-    with contextlib.suppress(OSError), log.open("a", encoding="utf-8", errors="replace") as file:
-        file.write(text)  # a full disk is reported where results are written
+    with contextlib.suppress(OSError), doorway.appended(log) as file:
+        file.write(text.encode(errors="replace"))  # a full disk is reported where results are written
 
 
 def _block(

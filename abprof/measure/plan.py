@@ -316,12 +316,12 @@ class Plan:
 
 
 def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
-    """Copy the run's workloads, or the `recorded` ones, and make an empty scratch folder, both beside the worktrees.
+    """Copy the run's workloads, or the `recorded` ones, and make empty folders for scratch and temporary files, beside the worktrees.
 
     Returns the original folder, workload -> copied file, and the SHA-256 of all content.
     """
     folder = Path(trees[0].path).parent  # removed with the worktrees
-    for name in ("workloads", "scratch"):
+    for name in ("workloads", "scratch", "temporary"):
         remove_tree(folder / name)
     source = place.workloads_folder(trees, recorded)
     by = "--cell" if place.options.cell else "--workloads"
@@ -329,8 +329,10 @@ def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str)
     own = Path(trees[0].path) if place.judged_by_base else place.root
     root = next((Path(tree.path) for tree in trees if source.is_relative_to(tree.path)), own)
     wrapped = {name: root / name for name in place.file.benchmarks}
-    digest = workload_files.copy(source, folder / "workloads", wrapped, place.file.at("benchmarks"))
-    (folder / "scratch").mkdir()
+    checkout = root if root != place.root else place.repository.path
+    digest = workload_files.copy(source, folder / "workloads", wrapped, place.file.at("benchmarks"), checkout)
+    for name in ("scratch", "temporary"):
+        (folder / name).mkdir()
     return source, {name: folder / "workloads" / file.name for name, file in files.items()}, digest
 
 

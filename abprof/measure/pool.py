@@ -16,7 +16,8 @@ from abprof.measure import turns
 from abprof.records import PEERS, STANDING_IN, Build, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
-from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung, end_all, how_ended
+from abprof.system import doorway
+from abprof.system.processes import LOG_LIMIT, Worker, WorkerDied, WorkerFault, WorkerHung, end_all, how_ended
 
 _MOST_STARTS = 2  # failed starts of a worker in a row after which the epoch goes on without the worker
 
@@ -236,5 +237,5 @@ class Foreground:
     def outcome(self, code: int) -> wire.Finished:
         """Return the outcome in the file `result`, or a crash with exit code `code` if the file cannot be read."""
         with contextlib.suppress(OSError, OverflowError, *UNREADABLE):
-            return msgspec.convert(untrusted(self.result.read_bytes()), wire.Finished)
+            return msgspec.convert(untrusted(doorway.read(self.result, LOG_LIMIT)), wire.Finished)
         return wire.Finished("crash", how_ended(code))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from abprof.records.errors import AbprofError
 from abprof.records.visible import printable
+from abprof.system import doorway
 
 _held: dict[Path, int] = {}  # lock file -> descriptor, for locks taken by `hold`
 
@@ -45,8 +46,8 @@ def locked(
     how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
     descriptor = _lock(lock, how, wait=False)
     if descriptor is None:
-        with contextlib.suppress(FileNotFoundError):
-            busy(printable(lock.read_text(errors="replace"), 200) or "another abprof")
+        with contextlib.suppress(OSError):
+            busy(printable(doorway.read(lock, 400).decode(errors="replace"), 200) or "another abprof")
         descriptor = _lock(lock, how, wait=True)
     assert descriptor is not None
     try:

@@ -6,15 +6,23 @@ import contextlib
 import hashlib
 import os
 import shutil
+import stat
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+
+from abprof.system import doorway
+
+
+def walk(tree: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+    """Walk through `tree` as os.walk does, but not if `tree` itself is a link."""
+    return iter(()) if tree.is_symlink() else os.walk(tree)
 
 
 def files_of(tree: Path) -> list[str]:
     """Return the sorted relative paths of all files and links below `tree`, without .git and __pycache__."""
     found = []
-    for folder, folders, files in os.walk(tree):
+    for folder, folders, files in walk(tree):
         folders[:] = sorted(name for name in folders if name not in {".git", "__pycache__"})
         links = [name for name in folders if (Path(folder) / name).is_symlink()]
         found += [str((Path(folder) / name).relative_to(tree)) for name in (*files, *links) if name != ".git"]
@@ -25,14 +33,22 @@ def tree_hash(tree: Path, names: Iterable[str]) -> str:
     """Return a SHA-256 of files: of their names, executable bits and bytes (of a link: its target). Raises OSError."""
     digest = hashlib.sha256()
     for name in names:
-        path = tree / name
         digest.update(f"{name}\0".encode("utf-8", "surrogateescape"))
-        if path.is_symlink():
-            digest.update(b"link\0" + os.fsencode(path.readlink()))
-        else:
-            digest.update(b"x" if os.access(path, os.X_OK) else b"-")
-            digest.update(hashlib.sha256(path.read_bytes()).digest())
+        if (link := link_of(tree, name)) is not None:
+            digest.update(b"link\0" + link)
+            continue
+        with doorway.opened(tree / name, tree) as file:
+            digest.update(b"x" if os.fstat(file.fileno()).st_mode & 0o111 else b"-")
+            digest.update(bytes.fromhex(doorway.hashed(file)))
     return digest.hexdigest()
+
+
+def link_of(tree: Path, name: str) -> bytes | None:
+    """Return the target of the link `name` below `tree`; None if `name` is no link. Raises OSError."""
+    with doorway.entry(tree / name, tree) as (last, folder):
+        if stat.S_ISLNK(os.lstat(last, dir_fd=folder).st_mode):
+            return os.readlink(os.fsencode(last), dir_fd=folder)
+    return None
 
 
 def remove_tree(path: Path) -> bool:

@@ -323,6 +323,8 @@ class Prover:
             stat = os.stat(path)  # noqa: PTH116
             key = path, stat.st_mtime_ns, stat.st_size
             if key not in self._hashes:
+                if not os.path.isfile(path):  # noqa: PTH113 - a FIFO would never end
+                    return ""
                 with open(path, "rb") as file:
                     self._hashes[key] = hashlib.file_digest(file, "sha256").hexdigest()
             return self._hashes[key]

@@ -18,6 +18,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
 from abprof.records.ncu import LEVELS
 from abprof.records.quantities import plural
+from abprof.system import doorway
 from abprof.system import processes as proc
 from abprof.system.processes import WorkerDied
 
@@ -127,9 +128,9 @@ class Ncu:
         wanted = [name for name in metrics if name not in self.unknown]
         options = ["--target-processes", "all", "--clock-control", "none", "--nvtx", "--nvtx-include", wire.CALL_RANGE]
         options += ["--metrics", ",".join(wanted), "--force-overwrite", "--export", str(to).replace("%", "%%")]
-        began = log.stat().st_size if log.exists() else 0
+        began = log.lstat().st_size if log.exists() else 0
         code = proc.logged([self.path, *options, *argv], env={**env, **_LOCALE}, cwd=cwd, log=log, timeout=_TIMEOUT)
-        text = log.read_bytes()[began:].decode(errors="replace")
+        text = doorway.tail(log, proc.LOG_LIMIT, began).decode(errors="replace")
         lines = re.findall(r"^==(?:ERROR|WARNING)== .*$", text, re.M)
         if any("ERR_NVGPUCTRPERM" in line for line in lines):
             raise Refused("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)", advice=_PERMISSION)

@@ -19,6 +19,7 @@ from typing import Any
 import psutil
 
 from abprof.records.messages import MARK
+from abprof.system import doorway
 
 _PARENT_EVERY = 0.2  # seconds between checks whether the parent lives
 _PR_SET_PDEATHSIG = 1
@@ -74,7 +75,7 @@ def start(
     try:
         with contextlib.ExitStack() as opened:
             if log is not None:
-                file = opened.enter_context(log.open("ab"))
+                file = opened.enter_context(doorway.appended(log))
                 how = {"stdout": file, "stderr": file, **how}
             return subprocess.Popen(list(argv), env={**env, MARK: mark}, cwd=cwd, **how), mark
     except (OSError, ValueError) as error:  # ValueError: a NUL in an argument
@@ -210,7 +211,7 @@ class Log:
 
     def _open(self) -> FileIO:
         try:
-            return open(self.path, "ab", buffering=0)
+            return doorway.appended(self.path)
         except OSError:  # unread output would block the child
             return open(os.devnull, "ab", buffering=0)
 

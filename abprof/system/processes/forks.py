@@ -24,6 +24,7 @@ import msgspec
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE
 from abprof.records.messages import MARK
+from abprof.system import doorway
 from abprof.system.processes.children import WorkerDied, end_tree, inside, new_mark, start
 
 _TO_ANSWER = 120.0  # seconds from a server's start to its first answer, after its imports, perhaps from a network disk
@@ -102,7 +103,7 @@ class ForkServer:
         def launch(fd: int) -> tuple[Forked, str]:
             mark = new_mark()
             request = {"env": {**env, MARK: mark}, "cwd": str(cwd), "start": wire.pack(start)}
-            with log.open("ab") as output:
+            with doorway.appended(log) as output:
                 return self._forked(request, [fd, output.fileno()]), mark
 
         return ForkServer(launch)

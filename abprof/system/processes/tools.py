@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from abprof.system.processes.children import WorkerDied, WorkerHung, end_tree, how_ended, start
+from abprof.system import doorway
+from abprof.system.processes.children import LOG_LIMIT, WorkerDied, WorkerHung, end_tree, how_ended, start
 
 _READY_WITHIN = 20.0  # seconds that a tool may take to become ready, and to end
 
@@ -83,7 +84,7 @@ def watching(
         end = time.monotonic() + _READY_WITHIN
         while not ready():
             if child.poll() is not None or time.monotonic() > end:
-                raise WorkerDied(why(log.read_text(errors="replace")))
+                raise WorkerDied(why(doorway.tail(log, LOG_LIMIT).decode(errors="replace")))
             time.sleep(0.02)
         yield
         with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
