@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
+from abprof.system import paths
 from abprof.system import processes as proc
 
 ADVICE = "install bubblewrap (bwrap) and allow user namespaces, or --contain never"
@@ -61,11 +62,18 @@ class Sandbox:
     version: str  # "bubblewrap 0.8.0"
 
     def around(
-        self, argv: Sequence[str], env: Mapping[str, str], *, own: Path, writable: Iterable[Path] = (), network: bool
+        self,
+        argv: Sequence[str],
+        env: Mapping[str, str],
+        *,
+        own: Path,
+        writable: Iterable[Path] = (),
+        fixed: Iterable[Path] = (),
+        network: bool,
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command and the environment that start `argv` in the sandbox. `network`: allow network access.
 
-        The process may write to `own` (created if missing), `writable` and $TMPDIR, a private folder in `own`.
+        The process may write to `own` (created if missing) without `fixed`, `writable` and $TMPDIR, a private folder in `own`.
         """
         temporary = own / "caches" / "tmp"
         temporary.mkdir(parents=True, exist_ok=True)
@@ -77,6 +85,7 @@ class Sandbox:
         mounts = [*_everything(), *_hidden([interpreter, interpreter.resolve(), *map(Path, own_folders)])]
         for place in own_folders:
             mounts += ["--bind", place, place]
+        mounts += [word for place in fixed for word in ("--ro-bind", str(place), str(place))]
         for place in free:
             mounts += ["--bind", str(temporary), place]
         spaces = ["--unshare-pid", "--unshare-ipc", *([] if network else ["--unshare-net"])]
@@ -139,6 +148,7 @@ def _hidden(needed: Sequence[Path]) -> list[str]:
     work = Path(os.environ.get("RUNNER_TEMP", ""))  # ROOT/_work/_temp of the runner that runs this step
     runners = [*work.parents[1:2], *(folder for home in homes for folder in home.glob("actions-runner*"))]
     places = [home / name for home in homes for name in _KEYS]
+    places.append(paths.build_key_file())
     places += [Path(os.environ[name]) for name in _KEY_PATHS if os.environ.get(name, "").startswith("/")]
     places += [file for root in (*runners, *map(Path, _RUNNERS)) for keys in _RUNNER_KEYS for file in root.glob(keys)]
     mounts: list[str] = []
