@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import os
 import sys
 import threading
@@ -289,25 +290,56 @@ def test_identical_code_is_all_that_the_package_can_reach(shop: Shop, path: str,
     assert shop.identical([base, target], Package(name="tiny")) is same
 
 
-ADDED = {
+TAMPERED = {
+    "an object": "out/tiny.so",
+    "an object and its hash": "out/tiny.so",
+    "an object's mode": "out/tiny.so",
+    "a source": "src/kernels/tiny/tiny.c",
+    "a link in a source's place": "src/kernels/tiny/tiny.c",
     "compiled": "src/kernels/tiny/__pycache__/__init__.cpython-312.pyc",
     "compiled in out/": "out/__pycache__/x.cpython-312.pyc",
     "a module": "src/kernels/torch.py",
+    "what an autotuner chose": "out/tuned.json",
+    "a compiled kernel": "caches/triton/k.cubin",
 }
+TUNED = LOADED.replace(
+    'print("$"', 'cubin = out.parent / "caches/triton/k.cubin"; cubin.parent.mkdir(); cubin.touch(); print("$"'
+)
 
 
-@pytest.mark.parametrize("what", ["object", "source", *ADDED])
+@pytest.mark.parametrize("what", TAMPERED)
 def test_a_cached_build_that_was_changed_is_made_again(shop: Shop, what: str) -> None:
-    made = shop.build(shop.tree("base", TINY))
-    if what == "object":
-        path = next(Path(a.path) for a in made.artefacts if a.kind == "object")
-    else:
-        path = Path(made.path) / ADDED.get(what, "src/kernels/tiny/tiny.c")
+    """Also by code that knows where the hashes are: an earlier run's worker may write all that its user may."""
+    files = {**TINY, "kernels/tiny/__init__.py": TUNED}
+    made = shop.build(shop.tree("base", files))
+    path = Path(made.path) / TAMPERED[what]
     path.parent.mkdir(exist_ok=True)
-    path.write_bytes((path.read_bytes() if path.exists() else b"") + b"\n")
-    again = shop.build(shop.tree("base", TINY))
+    before = path.read_bytes() if path.exists() else b""
+    if "link" in what:
+        path.rename(path.with_name("moved.log"))
+        path.symlink_to("moved.log")
+    elif "mode" in what:
+        path.chmod(0o777)
+    else:
+        path.write_bytes(before + b"\n")
+    if "hash" in what:
+        record = path.parents[2] / "published.json"
+        old, new = (hashlib.sha256(text).hexdigest().encode() for text in (before, path.read_bytes()))
+        size = str(len(before)).encode(), str(len(before) + 1).encode()
+        record.write_bytes(record.read_bytes().replace(size[0] + b" " + old, size[1] + b" " + new).replace(old, new))
+    again = shop.build(shop.tree("base", files))
     assert not again.cached
     assert again.path != made.path
+    (said,) = [line for line in shop.lines if "made again" in line]
+    assert ("published.json" if "hash" in what else TAMPERED[what]) in said
+
+
+def test_locks_logs_and_what_was_compiled_later_make_no_build_again(shop: Shop) -> None:
+    made = shop.build(shop.tree("base", TINY))
+    for name in ("out/lock", "out/.ninja_log", "out/tuning.log", "caches/triton/a/k.cubin", "caches/triton/a/k.json"):
+        (Path(made.path) / name).parent.mkdir(parents=True, exist_ok=True)
+        (Path(made.path) / name).write_text("later")
+    assert shop.build(shop.tree("base", TINY)).cached
 
 
 def test_what_comes_from_elsewhere_is_never_identical_code_and_decides_a_rebuild(torch_shop: Shop) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from abprof.system import paths
 from tests.sandboxes import needs_sandbox, sandbox
 from tests.simulated.lab import Lab
 from tests.simulated.planted import load
@@ -78,27 +79,35 @@ def test_hostile_code_reaches_its_own_folder_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, port: int, network: bool
 ) -> None:
     home, own, others, room = (tmp_path / name for name in ("home", "own", "others", "room"))
-    for folder in (home / ".ssh", own, others, room):
+    for folder in (home / ".ssh", own / "src", others, room):
         folder.mkdir(parents=True)
     (home / ".ssh" / "id_ed25519").write_text("a key")
     (home / ".netrc").write_text("a password")
-    (others / "kernel.so").write_text("base's")
+    for kept in (others / "kernel.so", own / "kernel.so"):
+        kept.write_text("base's")
+    fixed = [own / "src", own / "kernel.so"]  # of a worker, which another wrote before
     monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("ABPROF_STATE_DIR", str(tmp_path / "state"))
+    key = paths.build_key_file()
+    assert (key.stat().st_mode & 0o777, len(key.read_bytes())) == (0o600, 32)
     monkeypatch.setenv("PARENTS_OWN", "a token")
     writes = [own / "a", room / "b", others / "kernel.so", others / "new", home / ".bashrc", Path("/etc/abprof-test")]
+    writes += [own / "src" / "k.py", own / "kernel.so", tmp_path / "state" / "build-key"]
     asked = {
         "write": [str(path) for path in writes],
-        "read": [str(home / ".ssh"), str(home / ".netrc"), str(others / "kernel.so")],
+        "read": [str(home / ".ssh"), str(home / ".netrc"), str(others / "kernel.so"), str(key)],
         "parent": os.getpid(),
         "port": port,
     }
     env = {"PATH": os.environ["PATH"], "HOME": str(home)}
     command = [sys.executable, "-c", HOSTILE, json.dumps(asked)]
-    argv, behind = sandbox().around(command, env, own=own, temporary=tmp_path / "t", writable=[room], network=network)
+    argv, behind = sandbox().around(
+        command, env, own=own, temporary=tmp_path / "t", writable=[room], fixed=fixed, network=network
+    )
     did = tried(argv, behind)
-    assert [did[str(path)] for path in writes] == ["written", "written", "refused", "refused", "refused", "refused"]
+    assert [did[str(path)] for path in writes] == ["written", "written", *["refused"] * 7]
     assert did[f"read {home}/.ssh"] == []
-    assert did[f"read {home}/.netrc"] in ("", "refused")
+    assert {did[f"read {home}/.netrc"], did[f"read {key}"]} <= {"", "refused"}
     assert did[f"read {others}/kernel.so"] == "base's", "what others built can be read and not written"
     assert (did["kill"], did["network"]) == ("no process", "reached" if network else "refused")
     assert did["processes"] == [1, 2]

@@ -6,6 +6,7 @@ import hashlib
 import importlib.util
 import os
 import py_compile
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -73,6 +74,28 @@ def test_what_is_measured_and_judges_is_watched(tmp_path: Path) -> None:
         ("workloads/w.py", "changed", True),
     ]
     assert facts(list(watch.look("now")), tmp_path) == [], "reported once"
+
+
+@pytest.mark.parametrize(
+    "moved", ["cache/builds", "cache/builds/K", "cache/builds/K/0", "cache/builds/K/0/out", "workloads"]
+)
+def test_a_folder_that_gives_way_to_another_and_comes_back_is_seen(tmp_path: Path, moved: str) -> None:
+    """No file in it is touched: a worker that started meanwhile has loaded others."""
+    (tmp_path / "workloads").mkdir()
+    (tmp_path / "workloads" / "w.py").write_text("")
+    build = built(tmp_path / "cache" / "builds" / "K" / "0")
+    watch = Watch([tmp_path / "workloads"], [])
+    assert not list(watch.built([build], "now"))
+    (tmp_path / "cache" / "builds" / "L").mkdir()  # of another run
+    (tmp_path / "cache" / "builds" / "K" / "0" / "out" / "log").write_text("again")
+    (tmp_path / "cache" / "builds" / "K" / "0" / "caches" / "triton" / "b").mkdir()
+    assert not list(watch.look("now"))
+    folder, away = tmp_path / moved, (tmp_path / moved).with_name("away")
+    folder.rename(away)
+    shutil.copytree(away, folder)
+    shutil.rmtree(folder)
+    away.rename(folder)
+    assert (moved, "changed", True) in facts(list(watch.look("now")), tmp_path)
 
 
 def planted(module: Path, text: str) -> Path:

@@ -4,11 +4,15 @@ CACHE/builds/KEY/NUMBER/ holds a build: src/ (a copy of the package's inputs), o
 (Triton's, torch's, ...). What it printed is in NUMBER.log, where its code cannot write. A build cannot be moved,
 because ninja files and rpaths contain its path. So it is made in this folder, under a lock, and is valid once
 KEY/published.json names the folder.
+
+Code under test can write to a build's folder. So published.json lists every file of the build with a hash, and is sealed:
+authenticated with a key that only abprof's own processes read. A build that is not as it was made is made again.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hmac
 import os
 import re
 import shutil
@@ -25,10 +29,10 @@ from abprof.builds.worker_factory import WorkerFactory
 from abprof.records import UNREADABLE, Build, Cell, Checkout, Failure, Package, Record
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
-from abprof.system import doorway, files, locks
+from abprof.system import doorway, files, locks, paths
 from abprof.system.console import View
 from abprof.system.processes import LOG_LIMIT, Worker, WorkerDied, WorkerFault, WorkerHung
-from abprof.system.trees import link_of, remove_tree, tree_hash
+from abprof.system.trees import inventory, link_of, remove_tree, tree_hash
 
 _LOOK = 0.5  # seconds between wake-ups of the main thread, in which Python handles signals
 _EARLIER = ("bundles", "harness", "landed")  # cache folders of earlier versions of abprof
@@ -40,6 +44,9 @@ _ERROR = re.compile(
     re.ASCII,
 )
 _QUOTED = re.compile(r'\s*File ".*", line \d+')
+_FOLDERS = ("src", "out", "caches")  # of a build
+# Files in a build that honest workers write and no process loads: locks, logs, and what ninja keeps about its last build.
+_WRITTEN = re.compile(r"(^|/)([^/]*\.)?(lock|log)$|(^|/)\.ninja_(log|deps)$")
 
 Say = Callable[[str, str], None]  # (job's name, line)
 
@@ -68,7 +75,7 @@ class _Published(Record, frozen=True):
     generation: str
     build: Build
     parts: dict[str, str]  # part of the build key -> digest
-    importable: tuple[str, ...]  # files in src/ that an import can find
+    contents: dict[str, str]  # file -> type, mode, size and hash
 
 
 @dataclass
@@ -147,7 +154,10 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
 
     with locks.locked(home / "lock", f"[{job.name}] of process {os.getpid()}", waits):
         known = _published(home)
-        if known and not rebuild and _unchanged(factory.cache, home / known.generation, known, names, content):
+        changed = _changed(factory.cache, home / known.generation, known) if known else "published.json"
+        if changed and (home / "published.json").exists():
+            say(job.name, f"made again, because {changed} is not as the cached build left it")
+        if known and not rebuild and not changed:
             kept = _printed(home / f"{known.generation}.log")
             files.replace(log, b"[abprof: from the cache; this is the log of the cached build]\n" + kept)
             return msgspec.structs.replace(known.build, side=job.id, cached=True, log=log.name)
@@ -166,31 +176,32 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
                 made, path="", failure=Failure(status="build_failed", reason=why, log=log.name)
             )
         if made.failure:
-<<<<<<< HEAD
             files.refuse_full_disk(made.failure.reason, place)
-            shutil.rmtree(place, ignore_errors=True)
-=======
             remove_tree(place)
->>>>>>> links
             return made
         files.replace(home / f"{place.name}.log", _printed(log))
         for folder in (place / "src", place / "out"):  # remove .pyc files of tools that ignore PYTHONDONTWRITEBYTECODE
             for name in _compiled(folder):
                 (folder / name).unlink()
-        files.put(
-            home / "published.json",
-            msgspec.json.encode(_Published(place.name, made, parts, keys.importable(place / "src"))),
-        )
+        record = msgspec.json.encode(_Published(place.name, made, parts, inventory(place, _FOLDERS)))
+        files.put(home / "published.json", _seal(home, record) + record)
         return made
 
 
 def _published(home: Path) -> _Published | None:
-    """Return the content of HOME/published.json; None if that file is unreadable or the build's folder is missing."""
+    """Return the content of HOME/published.json; None if that file is unreadable or not sealed by abprof, or the build's
+    folder is missing."""
     try:
-        known = msgspec.json.decode((home / "published.json").read_bytes(), type=_Published)
+        seal, record = (text := (home / "published.json").read_bytes())[:32], text[32:]
+        known = msgspec.json.decode(record, type=_Published) if hmac.compare_digest(seal, _seal(home, record)) else None
     except (OSError, *UNREADABLE):
         return None
-    return known if (home / known.generation).is_dir() else None
+    return known if known and (home / known.generation).is_dir() else None
+
+
+def _seal(home: Path, record: bytes) -> bytes:
+    """Return 32 bytes that only who reads the key can compute for the `record` of the builds in `home`."""
+    return hmac.digest(paths.build_key_file().read_bytes(), os.fsencode(home.name) + b"\0" + record, "sha256")
 
 
 def differences(cache: Path, before: str, now: str) -> list[str]:
@@ -201,19 +212,22 @@ def differences(cache: Path, before: str, now: str) -> list[str]:
     return sorted(name for name in old.parts.keys() | new.parts.keys() if old.parts.get(name) != new.parts.get(name))
 
 
-def _unchanged(cache: Path, place: Path, known: _Published, names: Sequence[str], content: str) -> bool:
-    """Whether a cached build can be reused: its inputs and the files that it loaded are unchanged, and no importable
-    file was added."""
+def _changed(cache: Path, place: Path, known: _Published) -> str:
+    """Return the first file for which a cached build cannot be reused; "": it is as it was made. Files that workers
+    compiled later may be added in caches/, but nowhere else."""
     try:
-        if keys.importable(place / "src") != known.importable or _compiled(place / "out"):
-            return False
-        return tree_hash(place / "src", names) == content and all(
-            _sha256(Path(a.path), place) == a.sha256
-            for a in known.build.artefacts
-            if a.path and not a.path.startswith(f"{cache / 'worktrees'}/")  # removed when a run ends
-        )
-    except OSError:
-        return False
+        now = inventory(place, _FOLDERS)
+        for name in sorted(now.keys() | known.contents.keys()):
+            added = name.startswith("caches/") and (name not in known.contents or not name.endswith(keys.CODE))
+            if now.get(name) != known.contents.get(name) and not added and not _WRITTEN.search(name):
+                return name
+        for one in known.build.artefacts:
+            elsewhere = one.path and not one.path.startswith((f"{place}/", f"{cache / 'worktrees'}/"))  # of a run: gone
+            if elsewhere and _sha256(Path(one.path), place) != one.sha256:
+                return one.path
+    except OSError as error:
+        return str(error.filename or "a file")
+    return ""
 
 
 def _sha256(path: Path, place: Path) -> str:

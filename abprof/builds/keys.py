@@ -36,6 +36,7 @@ def inputs(tree: Path, package: Package) -> list[str]:
 
 IMPORTABLE = (".so", ".py", ".pyc", ".pth")  # suffixes of files that an import can load, or that change imports
 COMPILED = (".pyc",)
+CODE = (*IMPORTABLE, ".cubin", ".hsaco", ".ptx", ".json")  # suffixes of compiled code in caches, and of its index
 
 
 def importable(tree: Path, kinds: tuple[str, ...] = IMPORTABLE) -> tuple[str, ...]:

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
+from abprof.system import paths
 from abprof.system import processes as proc
 
 ADVICE = "install bubblewrap (bwrap) and allow user namespaces, or --contain never"
@@ -68,12 +69,13 @@ class Sandbox:
         own: Path,
         temporary: Path,
         writable: Iterable[Path] = (),
+        fixed: Iterable[Path] = (),
         network: bool,
     ) -> tuple[list[str], dict[str, str]]:
         """Return the command and the environment that start `argv` in the sandbox. `network`: allow network access.
 
-        The process may write to `own` and `temporary` ($TMPDIR), created if missing, and to `writable`. None may lie in
-        another: code under test could put a link in its place.
+        The process may write to `own` without `fixed`, and `temporary` ($TMPDIR), created if missing, and to `writable`.
+        None may lie in another: code under test could put a link in its place.
         """
         for folder in (own, temporary):
             folder.mkdir(parents=True, exist_ok=True)
@@ -85,6 +87,7 @@ class Sandbox:
         mounts = [*_everything(), *_hidden([interpreter, interpreter.resolve(), *map(Path, own_folders)])]
         for place in own_folders:
             mounts += ["--bind", place, place]
+        mounts += [word for place in fixed for word in ("--ro-bind", str(place), str(place))]
         for place in free or [str(temporary)]:
             mounts += ["--bind", str(temporary), place]
         spaces = ["--unshare-pid", "--unshare-ipc", *([] if network else ["--unshare-net"])]
@@ -147,6 +150,7 @@ def _hidden(needed: Sequence[Path]) -> list[str]:
     work = Path(os.environ.get("RUNNER_TEMP", ""))  # ROOT/_work/_temp of the runner that runs this step
     runners = [*work.parents[1:2], *(folder for home in homes for folder in home.glob("actions-runner*"))]
     places = [home / name for home in homes for name in _KEYS]
+    places.append(paths.build_key_file())
     places += [Path(os.environ[name]) for name in _KEY_PATHS if os.environ.get(name, "").startswith("/")]
     places += [file for root in (*runners, *map(Path, _RUNNERS)) for keys in _RUNNER_KEYS for file in root.glob(keys)]
     mounts: list[str] = []

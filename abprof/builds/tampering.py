@@ -3,7 +3,8 @@
 Code under test runs as the user who runs abprof. Without a sandbox it can change the base's build, the workloads or the
 worker's code, and so falsify the measurement. So abprof takes fingerprints of these files before the builds, and
 compares them after the builds and after each cell. Programs cannot set ctime, so a file that was changed and restored
-is detected too. Compiled Python (`__pycache__`) is also watched, because an import prefers it to the source.
+is detected too. Compiled Python (`__pycache__`) is also watched, because an import prefers it to the source. Folders
+count as well: one that is renamed away while a worker starts, with another in its place, and put back afterwards.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from abprof.system.trees import tree_hash, walk
 
 _MOST_REPORTED = 50  # largest number of reports in a run
 # Suffixes of the files in a cache of compiled code that processes load. Other files (locks, logs) change with every use.
-_CODE = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx", ".json")
 _LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # suffixes of files in a build that processes load
 # Kind of folder -> suffixes of watched files (other kinds: all files), and of added files to report.
-_SEEN = {"caches": _CODE, "scratch": (".expected",), "out": keys.COMPILED}
+_SEEN = {"caches": keys.CODE, "scratch": (".expected",), "out": keys.COMPILED}
 _ADDED = {"out": keys.COMPILED, "caches": keys.COMPILED}
+_BUILD = {"src", "out", "caches"}  # kinds of folders in a build
 _IN_HOME = (".ssh", ".config", ".config/systemd/user", ".local/bin")
 
 How = Literal["changed", "removed", "added"]
@@ -60,6 +61,7 @@ class Watch:
         self._hashes: dict[str, str] = {}
         self._builds: dict[str, Path] = {}  # path of a file that a build loaded -> the build's folder
         self._known = self._fingerprints(self._roots)
+        self._folders = self._folder_fingerprints()
         self._outside = self._fingerprints_elsewhere()
         self._reported: set[tuple[str, str]] = set()
         self._strict = bool(self._elsewhere)  # untrusted code runs without a sandbox
@@ -77,7 +79,9 @@ class Watch:
         added = {Path(build.path) / name: name for build in fresh for name in ("src", "out", "caches")}
         added = {root: name for root, name in added.items() if root not in self._roots}
         self._roots |= added
+        self._decide |= {str(Path(build.path) / "src" / name) for build in fresh for name in self._inputs_of(build)}
         self._known |= self._fingerprints(added)
+        self._folders = self._folder_fingerprints()
         for artefact in made:
             if self._sha256(artefact.path) != artefact.sha256:
                 yield from self._report(artefact.path, "changed", moment)
@@ -94,13 +98,15 @@ class Watch:
     def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
         """Yield the copied source files in `build` that the build itself changed."""
         src = Path(build.path) / "src"
-        side = "base" if build.side in STANDING_IN else build.side
-        for name, digest in self._inputs.get((side, build.kernel), {}).items():
-            self._decide.add(str(src / name))
+        for name, digest in self._inputs_of(build).items():
             now = _content(src, name)
             if now != digest:
                 how: How = "changed" if now else "removed"
                 yield from self._report(str(src / name), how, moment, falsifies=self._strict)
+
+    def _inputs_of(self, build: Build) -> dict[str, str]:
+        side = "base" if build.side in STANDING_IN else build.side
+        return self._inputs.get((side, build.kernel), {})
 
     def look(self, moment: str) -> Iterator[Touched]:
         """Yield the watched files that changed since the last call. `moment`: when this was, as text for the report."""
@@ -115,6 +121,13 @@ class Watch:
                 # A package may write logs and tuning results into its own folder: these do not falsify results.
                 decides = path in self._decide or path in self._hashes or path.endswith(_LOADED)
                 yield from self._report(path, how, moment, falsifies=kind != "src" or decides)
+        old, self._folders = self._folders, self._folder_fingerprints()
+        for path in sorted(old.keys() & self._folders.keys()):
+            # Renaming changes a folder and the folder that it is in; files that come and go change only one of these.
+            now, above = self._folders[path], str(Path(path).parent)
+            moved = now[2] != old[path][2] and self._folders.get(above) != old.get(above)
+            if moved or now[1] != old[path][1]:
+                yield from self._report(path, "changed", moment)
         before, self._outside = self._outside, self._fingerprints_elsewhere()
         for path, how in _changes(before, self._outside):
             yield from self._report(path, how, moment, falsifies=False)
@@ -142,6 +155,20 @@ class Watch:
                 for path in (f"{folder}/{name}" for name in names if name != ".git"):
                     if path in self._hashes or path.endswith(_SEEN.get(kind, "")):
                         _add(found, path)
+        return found
+
+    def _folder_fingerprints(self) -> dict[str, Print]:
+        """Return path -> fingerprint of the roots, the folders that they are in (a build's up to the cache), and the
+        folders of code and sources in builds."""
+        found: dict[str, Print] = {}
+        for root, kind in self._roots.items():
+            for folder in (root, *root.parents[: 4 if kind in _BUILD else 1]):
+                _add(found, str(folder), folder=True)
+        for path in self._hashes.keys() | self._decide:
+            for folder in Path(path).parents if self._kind(path) in {"src", "out"} else ():
+                if str(folder) in found:
+                    break
+                _add(found, str(folder), folder=True)
         return found
 
     def _fingerprints_elsewhere(self) -> dict[str, Print]:
@@ -175,7 +202,7 @@ def _elsewhere(repository: Path, git: Path, runs_dir: Path) -> list[Path]:
     return [repository, git, git / "hooks", git / "refs" / "heads", *older, *homes]
 
 
-def _add(found: dict[str, Print], path: str) -> None:
+def _add(found: dict[str, Print], path: str, *, folder: bool = False) -> None:
     with contextlib.suppress(OSError):
         seen = os.lstat(path)
-        found[path] = (seen.st_size, seen.st_ino, seen.st_ctime_ns)
+        found[path] = (0 if folder else seen.st_size, seen.st_ino, seen.st_ctime_ns)

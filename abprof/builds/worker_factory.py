@@ -53,6 +53,15 @@ class ForkServers:
         self._env, self._folder, self._log = env, folder, log
         self._servers: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...], int], ForkServer] = {}
         self._with_package: dict[tuple[str, int], ForkServer | None] = {}
+        self._fixed: dict[Path, Sequence[Path]] = {}
+
+    def fixed(self, place: Path) -> Sequence[Path]:
+        """Return what workers of the build at `place` may not write to: its sources, and the objects in out/, as they are
+        at the first call. The folder out/ is writable, because torch's extension loader takes a lock there."""
+        if place not in self._fixed:
+            objects = [file for file in (place / "out").rglob("*.so") if file.is_file() and not file.is_symlink()]
+            self._fixed[place] = (place / "src", *sorted(objects))
+        return self._fixed[place]
 
     @property
     def plenty(self) -> bool:
@@ -274,7 +283,10 @@ class WorkerFactory:
         of_base = side in {"base", *STANDING_IN}
         writable = [self.scratch if of_base else room]  # base computes expected values
         temporary = self.temporary / ("base" if of_base else side)
-        return self.sandbox.around(argv, env, own=place, temporary=temporary, writable=writable, network=network)
+        fixed = () if network else self.forks.fixed(place)
+        return self.sandbox.around(
+            argv, env, own=place, temporary=temporary, writable=writable, fixed=fixed, network=network
+        )
 
     def preload(
         self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]

@@ -262,16 +262,11 @@ def _side(
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:
         why = died.reason
-<<<<<<< HEAD
-    printed = log.read_text(errors="replace").strip().splitlines() if why and log.exists() else []
+    printed = _tail(log).strip().splitlines() if why else []
     unbuilt = ": ".join([*filter(None, [why]), *printed[-1:]])
     if unbuilt:
         refuse_full_disk(unbuilt, side.cwd, log.parent)
     return replace(side, unbuilt=unbuilt)
-=======
-    printed = _tail(log).strip().splitlines() if why else []
-    return replace(side, unbuilt=": ".join([*filter(None, [why]), *printed[-1:]]))
->>>>>>> links
 
 
 def _filled(argv: Sequence[str], places: Mapping[str, str]) -> tuple[str, ...]:

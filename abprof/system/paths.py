@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import tempfile
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
+from abprof.system import files
 
 
 def cache_dir() -> Path:
@@ -18,6 +20,20 @@ def cache_dir() -> Path:
 def state_dir() -> Path:
     """Return $ABPROF_STATE_DIR, or abprof's folder in the user's state folder. Raises AbprofError if not writable."""
     return _folder("ABPROF_STATE_DIR", "user_state_path")
+
+
+def build_key_file() -> Path:
+    """Return the file with the key that authenticates builds, made if missing. Sandboxes hide it. Raises AbprofError."""
+    file = state_dir() / "build-key"
+    with files.refusals(file):
+        if not file.exists():
+            fresh = file.with_name(f".{secrets.token_hex(8)}.partial")
+            with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as written:
+                written.write(secrets.token_bytes(32))
+            with contextlib.suppress(FileExistsError):  # another abprof may make it now
+                os.link(fresh, file)
+            fresh.unlink()
+    return file
 
 
 def home() -> Path | None:

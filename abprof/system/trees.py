@@ -51,6 +51,27 @@ def link_of(tree: Path, name: str) -> bytes | None:
     return None
 
 
+def inventory(tree: Path, folders: Iterable[str]) -> dict[str, str]:
+    """Return the path, relative to `tree`, of every file in its `folders` -> type, mode, size and content.
+
+    Links are not followed, and only regular files are read. Raises OSError.
+    """
+    found = {}
+    for top in folders:
+        for folder, inner, names in os.walk(tree / top):
+            for path in (f"{folder}/{name}" for name in (*names, *inner)):
+                seen = os.lstat(path)
+                if stat.S_ISLNK(seen.st_mode):
+                    found[os.path.relpath(path, tree)] = f"link {os.fsencode(Path(path).readlink())!r}"
+                elif stat.S_ISREG(seen.st_mode):
+                    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
+                        digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    found[os.path.relpath(path, tree)] = f"{seen.st_mode:o} {seen.st_size} {digest}"
+                elif not stat.S_ISDIR(seen.st_mode):
+                    found[os.path.relpath(path, tree)] = f"{seen.st_mode:o}"
+    return found
+
+
 def remove_tree(path: Path) -> bool:
     """Remove a folder and everything in it, also read-only folders. Return False if something is left.
 
