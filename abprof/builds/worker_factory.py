@@ -223,7 +223,7 @@ class WorkerFactory:
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
         if self.sandbox is not None:
-            argv, env = self.sandbox.around(argv, env, own=self.scratch, network=False)
+            argv, env = self.sandbox.around(argv, env, own=self.scratch, readable=self._shared(), network=False)
         servers = [server] if server else []
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, servers=servers)
 
@@ -260,8 +260,20 @@ class WorkerFactory:
         room.mkdir(exist_ok=True)
         if self.sandbox is None:
             return argv, env
-        writable = [self.scratch if side in {"base", *STANDING_IN} else room]  # base computes expected values
-        return self.sandbox.around(argv, env, own=place, writable=writable, network=network)
+        return self.sandbox.around(
+            argv,
+            env,
+            own=place,
+            writable=[self.scratch if side in {"base", *STANDING_IN} else room],  # base computes expected values
+            readable=[*self._shared(), self.scratch, Path(checkout.path)],
+            names={*self.named, *package.env},
+            network=network,
+        )
+
+    def _shared(self) -> list[Path]:
+        """Return the folders that all workers read: the workers' code and the workloads."""
+        files = (*(argv[-1] for argv in self.workers.values()), *self.workloads.values())
+        return list(dict.fromkeys(Path(file).parent for file in files))
 
     def preload(
         self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]

@@ -78,7 +78,9 @@ class Bench:
         continued = place.continued
         entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
         command = continued.run.command if continued else None
-        command = command or Command(argv=place.options.command, build=entry.build, env=entry.env)
+        command = command or Command(
+            argv=place.options.command, build=entry.build, env=entry.env, network=entry.network
+        )
         env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
         env |= place.file.environment.set
         sandbox, why = contain.chosen(place.options.contain, mode)
@@ -243,7 +245,7 @@ def _side(
         return side
     view.say(f"{side.id}: building")
     try:
-        argv, env = side.started(_filled(command.build, places), network=True)  # a build may download what it needs
+        argv, env = side.started(_filled(command.build, places), network=command.network)
         code = proc.logged(argv, env=env, cwd=side.cwd, log=log, timeout=place.options.build_timeout)
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:
