@@ -289,7 +289,7 @@ class _Builder:
                     log=log,
                     name=name,
                     on_line=lambda line: self.say(name, line),
-                    network=True,  # build commands may download dependencies
+                    network=self.job.package.network,
                 )
                 with self.running.entered(worker):
                     built = self._built(worker)

@@ -11,7 +11,7 @@ import contextlib
 import ctypes
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -28,6 +28,7 @@ _ALLOWED = re.compile(
     r"CPLUS_INCLUDE_PATH|CC|CXX|CFLAGS|CXXFLAGS|CPPFLAGS|LDFLAGS|CUDA_.*|CUDNN_.*|NVIDIA_.*|NVCC_.*|TORCH_.*|PYTORCH_.*|"
     r"TRITON_.*|OMP_.*|GOMP_.*|KMP_.*|MKL_.*|OPENBLAS_.*|MAX_JOBS|VIRTUAL_ENV|CONDA_PREFIX|ABPROF_SIMULATED)$"
 )
+_PATH = re.compile(r"(?:^|[\s:;,=]|-[ILB])(/[^\s:;,]+)")  # -I/FOLDER, --sysroot=/FOLDER
 # Python's variables that change imports: they could import files of another tree.
 _DROPPED = ("PYTHONPATH", "PYTHONHOME", "PYTHONSTARTUP", "PYTHONINSPECT", "PYTHONBREAKPOINT", "PYTHONSAFEPATH")
 # Variables that Nsight Compute and Nsight Systems (2025.3) set for profiled processes, and entries that they add to
@@ -63,6 +64,13 @@ def clean(environ: Mapping[str, str], mode: str, allow: Iterable[str] = ()) -> t
         else:
             withheld.append(name)
     return kept, tuple(sorted(withheld))
+
+
+def places(env: Mapping[str, str], names: Collection[str] = ()) -> list[str]:
+    """Return the absolute paths in the values of variables for compilers, CUDA, torch and Triton, and of `names`."""
+    values = [value for name, value in env.items() if _ALLOWED.match(name) or name in {"PYTHONPATH", *names}]
+    found = (place for value in values for place in (*value.split(os.pathsep), *_PATH.findall(value)))
+    return [place for place in dict.fromkeys(found) if place.startswith("/")]
 
 
 def without_profilers(name: str, value: str) -> str:

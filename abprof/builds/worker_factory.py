@@ -239,9 +239,7 @@ class WorkerFactory:
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
         if self.sandbox is not None:
-            argv, env = self.sandbox.around(
-                argv, env, own=self.scratch, temporary=self.temporary / "alone", network=False
-            )
+            argv, env = self.sandbox.around(argv, env, own=self.scratch, readable=self._shared(), network=False)
         servers = [server] if server else []
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, servers=servers)
 
@@ -280,13 +278,21 @@ class WorkerFactory:
             return argv, env
         if room.is_symlink():  # made by base's code
             raise WorkerDied(f"its folder {room} is a link")
-        of_base = side in {"base", *STANDING_IN}
-        writable = [self.scratch if of_base else room]  # base computes expected values
-        temporary = self.temporary / ("base" if of_base else side)
-        fixed = () if network else self.forks.fixed(place)
         return self.sandbox.around(
-            argv, env, own=place, temporary=temporary, writable=writable, fixed=fixed, network=network
+            argv,
+            env,
+            own=place,
+            writable=[self.scratch if side in {"base", *STANDING_IN} else room],  # base computes expected values
+            readable=[*self._shared(), self.scratch, Path(checkout.path)],
+            fixed=() if network else self.forks.fixed(place),
+            names={*self.named, *package.env},
+            network=network,
         )
+
+    def _shared(self) -> list[Path]:
+        """Return the folders that all workers read: the workers' code and the workloads."""
+        files = (*(argv[-1] for argv in self.workers.values()), *self.workloads.values())
+        return list(dict.fromkeys(Path(file).parent for file in files))
 
     def preload(
         self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]

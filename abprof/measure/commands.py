@@ -80,7 +80,9 @@ class Bench:
         continued = place.continued
         entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
         command = continued.run.command if continued else None
-        command = command or Command(argv=place.options.command, build=entry.build, env=entry.env)
+        command = command or Command(
+            argv=place.options.command, build=entry.build, env=entry.env, network=entry.network
+        )
         env, withheld = environment.clean(os.environ, mode, place.file.environment.allow)
         env |= place.file.environment.set
         sandbox, why = contain.chosen(place.options.contain, mode)
@@ -198,20 +200,14 @@ class _Side:
     own: Path  # folder of the side's caches and builds
     log: Path
     sandbox: contain.Sandbox | None = None
+    named: frozenset[str] = frozenset()  # variables that abprof.toml sets
     unbuilt: str = ""  # why the build failed; "": it succeeded
 
     def started(self, argv: Sequence[str], *, network: bool) -> tuple[Sequence[str], Mapping[str, str]]:
         """Return argv and environment that start `argv`, in the sandbox if any. `network`: whether to allow network."""
         if self.sandbox is None:
             return argv, self.env
-        return self.sandbox.around(
-            argv,
-            self.env,
-            own=self.own,
-            temporary=self.own.with_name(f"{self.own.name}.tmp"),
-            writable=[self.cwd],
-            network=network,
-        )
+        return self.sandbox.around(argv, self.env, own=self.own, writable=[self.cwd], names=self.named, network=network)
 
 
 @dataclass(frozen=True)
@@ -251,13 +247,13 @@ def _side(
     given = environment.worker(env, own / "caches", place.device.worker, extra)
     if tree.side.kind == "dist":  # so that the interpreter's installed copy is not measured
         given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
-    log = logs / f"command-{tree.side.id}.log"
-    side = _Side(tree.side.id, _filled(command.argv, places), given, Path(tree.path), own, log, sandbox)
+    log, named = logs / f"command-{tree.side.id}.log", frozenset({*command.env, *place.file.environment.set})
+    side = _Side(tree.side.id, _filled(command.argv, places), given, Path(tree.path), own, log, sandbox, named)
     if not command.build:
         return side
     view.say(f"{side.id}: building")
     try:
-        argv, env = side.started(_filled(command.build, places), network=True)  # a build may download what it needs
+        argv, env = side.started(_filled(command.build, places), network=command.network)
         code = proc.logged(argv, env=env, cwd=side.cwd, log=log, timeout=place.options.build_timeout)
         why = f"exit code {code}" if code else ""
     except WorkerDied as died:

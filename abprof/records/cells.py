@@ -42,6 +42,7 @@ class PackageTable(Record, frozen=True, kw_only=True, rename={"module": "import"
     build: tuple[str, ...] = ()  # argv of the build command, run in a copy of the inputs
     env: dict[str, str] = {}
     submodules: bool = False
+    network: bool = False  # whether the build needs the network, in a sandbox
 
 
 class Package(PackageTable, frozen=True, kw_only=True):
@@ -74,6 +75,7 @@ class Command(Record, frozen=True, kw_only=True):
     argv: tuple[str, ...]  # as typed, with {worktree}, {build_dir} and {side} to be filled in
     build: tuple[str, ...] = ()  # argv of a build command, run once in each side's worktree
     env: dict[str, str] = {}  # further environment variables, with names in braces like `argv`
+    network: bool = False  # whether the build needs the network, in a sandbox
 
 
 COMMAND = "command"  # name of the only workload of a run of a command

@@ -48,6 +48,7 @@ class CommandEntry(Record, frozen=True):
 
     build: tuple[str, ...] = ()
     env: dict[str, str] = {}
+    network: bool = False
 
 
 class Tables(Record, frozen=True):
