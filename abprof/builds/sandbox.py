@@ -197,7 +197,9 @@ class _Shown:
         """Show a folder or regular file that a variable, an argument or the import path names, unless that would show too
         much. Of a repository shows the entries without hidden ones."""
         real = Path(place).resolve()
-        wide = any(Path(other).is_relative_to(real) for other in (*_homes(), *_PRIVATE, *_WITHHELD, paths.state_dir()))
+        wide = any(
+            Path(other).is_relative_to(real) for other in (*_homes(), *_PRIVATE, *_WITHHELD, str(paths.state_dir()))
+        )
         withheld = any(real.is_relative_to(other) for other in _WITHHELD)
         if wide or withheld or not (real.is_file() or real.is_dir()):
             return
