@@ -120,6 +120,45 @@ def test_arguments(lab: Lab, typed: str, says: str) -> None:
         refused(lab, *words, says=says)
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        *(f"compare-csv {bad} {bad} out.csv" for bad in ("fifo", "/dev/zero", "/dev/full", "huge", "folder", "junk")),
+        *(f"memory --from {bad} --warmup 1 --runs 1" for bad in ("fifo", "/dev/zero", "huge", "folder", "junk")),
+        *(f"admit --event {bad}" for bad in ("fifo", "/dev/zero", "huge", "junk")),
+        *(f"admit --event event.json --allow {bad}" for bad in ("fifo", "/dev/zero", "huge", "junk")),
+        *(f"demo {bad}" for bad in ("junk", "fifo", "/dev/null", "junk/x", "LONG")),
+        *(f"{verb} LONG" for verb in ("profile", "scripts", "report", "rerun", "bisect --resume", "run --resume")),
+        *(f"{verb} spoilt" for verb in ("profile", "report", "rerun", "bisect --resume", "run --resume")),
+        *(f"{verb} --repo LONG" for verb in ("list", "init", "history query")),
+        *(
+            "main fast --workloads LONG",
+            "main fast --workloads-from LONG",
+            "history",
+            "history changes --runs-dir LONG",
+        ),
+    ],
+)
+def test_files_that_cannot_be_read_are_refused_in_one_line(lab: Lab, typed: str) -> None:
+    """Pipes, devices, long names, binary content: no wait, no page of help, no bug."""
+    folder = lab.folder
+    if not (folder / "fifo").exists():
+        for name in ("fifo", "spoilt/run.json", "spoilt/bisect.json"):
+            (folder / name).parent.mkdir(exist_ok=True)
+            os.mkfifo(folder / name)
+        (folder / "folder").mkdir()
+        (folder / "junk").write_bytes(b"\xff\0caf\xe9\n" * 100)
+        comment = {"id": 1, "body": f"/abprof {'a' * 40}", "user": {"login": "ada", "type": "User"}}
+        event = {"action": "created", "issue": {"number": 7, "pull_request": {"url": "x"}}, "comment": comment}
+        (folder / "event.json").write_text(json.dumps(event))
+        with (folder / "huge").open("wb") as file:
+            file.truncate(5 << 30)
+    words = typed.replace("LONG", "a/" * 2500).split()
+    result = lab.command(*words, *(["--repo", str(lab.repo.path)] if words[0] == "main" else []), seconds=60)
+    assert (result.code, len(result.err.splitlines())) == (2, 1), result
+    assert result.err.startswith("abprof: ")
+
+
 def test_devices(lab: Lab) -> None:
     refused(
         lab, "main", "fast", device="tpu", says="--device: unknown device 'tpu' (use cpu, cuda, cuda:N or a GPU's UUID)"

@@ -116,6 +116,8 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(name: str, tmp_path: 
     assert file
     assert file.workloads == "perf"
     assert file.at("workloads") == f"{tmp_path / name}:2, workloads"
+    with pytest.raises(AbprofError, match=r"no key 'submodules' here \(it belongs to kernels; docs"):
+        parse_file("submodules = true\n", "abprof.toml")
     with pytest.raises(AbprofError, match=r"^abprof\.toml:1, paht: there is no key 'paht' \(did you mean path\?"):
         parse_file(toml.decoded("\ufeffpaht = 'x'\n".encode(), "abprof.toml"), "abprof.toml")
 

@@ -91,7 +91,7 @@ _CHOICE = (
 )
 _METRICS = "gpu_span, gpu_graph, gpu_kernels, gpu_sustained, wall or peak_mem_bytes; default: the judged metric."
 
-verbs = typer.Typer(help="Print the results of many nights.", no_args_is_help=True, rich_markup_mode=None)
+verbs = typer.Typer(help="Print the results of many nights.", rich_markup_mode=None)
 app.add_typer(verbs, name="history", short_help="Print results of nights: query, changes.")
 
 

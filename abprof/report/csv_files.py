@@ -7,6 +7,7 @@ changes in per cent of time (negative is faster). An empty cell means "not recor
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -17,6 +18,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.visible import cell as safe_cell
 from abprof.report import rows
 from abprof.report.text import clean
+from abprof.system.files import read_named
 
 Line = dict[str, Any]  # column -> text, number, or None
 _JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectable_pct", "tail_pct", "host_pct", "read_pct",
@@ -44,9 +46,14 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     import pandas as pd
 
     try:  # the Python engine tells a short row from one with empty cells, and says where a quote stays open
-        frame = pd.read_csv(path, header=None, dtype=str, keep_default_na=False, encoding="utf-8-sig", engine="python")
-    except OSError as error:
-        raise AbprofError(error.strerror or str(error), where=str(path)) from None
+        frame = pd.read_csv(
+            io.BytesIO(read_named(path, 256 << 20)),
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+            encoding="utf-8-sig",
+            engine="python",
+        )
     except pd.errors.EmptyDataError:
         raise AbprofError("the file has no rows", where=str(path)) from None
     except (UnicodeDecodeError, pd.errors.ParserError) as error:

@@ -25,7 +25,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import upgraded
 from abprof.system import checksummed, locks, paths
 from abprof.system.console import View
-from abprof.system.files import pour, refusals, replace
+from abprof.system.files import pour, read_named, refusals, replace
 
 RUN = "run.json"
 ROUNDS = "rounds.jsonl"
@@ -183,12 +183,9 @@ def read(path: Path) -> tuple[Run, list[Block], list[str]]:
     """
     folder = path.parent if path.name == RUN else path
     file = folder / RUN
-    try:
-        data = file.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}") from None
-    except OSError as error:
-        raise AbprofError(error.strerror or str(error), where=str(file)) from None
+    if not os.path.lexists(file):
+        raise AbprofError("no run here", where=str(folder), advice=f"a run folder holds {RUN}")
+    data = read_named(file, 4 << 30)
     run, notes = _read_run(data, file), list[str]()
     found = list(blocks(folder, notes))
     cells = {cell.id for cell in run.cells}

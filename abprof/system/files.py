@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,21 @@ from secrets import token_hex
 
 from abprof.records import UNREADABLE
 from abprof.records.errors import AbprofError
+
+
+def read_named(path: Path, most: int) -> bytes:
+    """Return the content of a file that the user named, at most `most` bytes. Raises AbprofError if the file is not
+    regular (a pipe would wait for ever, a device never end), larger, or cannot be read."""
+    if "\0" in str(path):
+        raise AbprofError("no file has this name", where=str(path))
+    with refusals(path):
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise AbprofError("not a regular file", where=str(path))
+            data = file.read(most + 1)
+        if len(data) > most:
+            raise AbprofError(f"larger than {most >> 20} MiB", where=str(path))
+        return data
 
 
 def put(target: Path, data: bytes) -> Path:

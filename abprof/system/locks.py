@@ -53,7 +53,7 @@ def locked(
     try:
         if not shared:
             os.truncate(descriptor, 0)
-            os.write(descriptor, note.encode())
+            os.write(descriptor, note.encode(errors="replace"))
         yield
     finally:
         os.close(descriptor)

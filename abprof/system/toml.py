@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from abprof.records.errors import AbprofError, place_of
+from abprof.system.files import read_named
 
 _T = TypeVar("_T")
 _HEAD = re.compile(r"\s*(\[\[?)([^\[\]]+)\]")
@@ -23,10 +24,7 @@ _KEY = re.compile(r"\s*([^=#\s\[][^=#]*?)\s*=")
 
 def read(path: Path) -> str:
     """Return the text of the file `path`. Raises AbprofError if the file cannot be read or is not UTF-8."""
-    try:
-        return decoded(path.read_bytes(), str(path))
-    except OSError as error:
-        raise AbprofError(f"cannot be read: {error}", where=str(path)) from error
+    return decoded(read_named(path, 16 << 20), str(path))
 
 
 def decoded(data: bytes, where: str) -> str:
@@ -93,9 +91,14 @@ def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mappi
         unknown = re.search(r"unknown field `([^`]+)`", what)
         if unknown:
             pattern += f".{escape(unknown[1])}"
-            names = [field.encode_name for table in (kind, *inner) for field in msgspec.structs.fields(table)]
-            near = difflib.get_close_matches(unknown[1], names, 1)
-            what, advice = f"there is no key {unknown[1]!r}", f"did you mean {near[0]}? {advice}" if near else advice
+            keys = {table: [field.encode_name for field in msgspec.structs.fields(table)] for table in (kind, *inner)}
+            near = difflib.get_close_matches(unknown[1], [name for names in keys.values() for name in names], 1)
+            what, hint = f"there is no key {unknown[1]!r}", f"did you mean {near[0]}? " if near else ""
+            if owner := next((table for table, names in keys.items() if unknown[1] in names), None):
+                above = [name for name in keys[kind] if owner.__name__ in str(kind.__annotations__.get(name))]
+                what += " here"
+                hint = f"it belongs to {above[0] if above else 'the top of the file'}; "
+            advice = hint + advice
         # msgspec writes [...] for keys that the user chose: take the first matching key with a value of the reported type.
         got = re.search(r"got `([^`]+)`", what)
         fits = [key for key in values if fnmatchcase(key, pattern.removeprefix("."))]

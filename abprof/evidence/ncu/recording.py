@@ -11,6 +11,7 @@ from pathlib import Path
 from abprof.records.errors import AbprofError
 from abprof.records.ncu import BYTES, METRICS, STALLS, TABLE, TIME, Name, stall
 from abprof.records.quantities import plural
+from abprof.system.files import read_named
 
 MEMORY = (*BYTES, TIME)
 PROFILE = tuple(dict.fromkeys((*MEMORY, *(name for row in TABLE for name in row.names), *map(stall, STALLS))))
@@ -37,10 +38,7 @@ def read(path: Path, metrics: Sequence[str] = BYTES) -> list[Launch]:
     Skips lines outside the table. Raises AbprofError for an incomplete row, and for a number that is not in the format
     of the C locale.
     """
-    try:
-        lines = path.read_bytes().decode("utf-8-sig", "replace").splitlines()
-    except (OSError, ValueError) as error:
-        raise AbprofError(getattr(error, "strerror", "") or str(error), where=str(path)) from None
+    lines = read_named(path, 1 << 30).decode("utf-8-sig", "replace").splitlines()
     headers = [at for at, line in enumerate(lines) if line.startswith('"ID",') and '"Kernel Name"' in line]
     if len(headers) != 1:
         errors = [f"; ncu printed {s[:200]!r}" for s in lines if s.startswith(("==ERROR==", "==WARNING== No kernels"))]

@@ -5,6 +5,7 @@ bisect.json is rewritten after each step; `--resume` continues from that file.
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -140,10 +141,9 @@ def write(folder: Path, of: Bisection) -> None:
 def read(folder: Path) -> Bisection:
     """Return the bisection in `folder`. Raises AbprofError if bisect.json is missing, invalid or of another version."""
     file, advice = folder / FILE, "start a new bisection"
-    try:
-        data = file.read_bytes()
-    except OSError:
-        raise AbprofError(f"has no {FILE}", where=str(folder), advice="name the folder of a bisection") from None
+    if not os.path.lexists(file):
+        raise AbprofError(f"has no {FILE}", where=str(folder), advice="name the folder of a bisection")
+    data = disk.read_named(file, 1 << 30)
     try:
         of = msgspec.convert(upgraded(msgspec.json.decode(data)), Bisection)
         if of.schema != SCHEMA:

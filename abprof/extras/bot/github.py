@@ -27,6 +27,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
 from abprof.records.visible import printable
 from abprof.system import toml
+from abprof.system.files import read_named
 
 if TYPE_CHECKING:
     from github.IssueComment import IssueComment
@@ -117,11 +118,7 @@ def read_event(path: Path) -> Event:
     comment that is by a bot or not a command."""
     where = f"--event {path}"
     try:
-        with path.open("rb") as file:
-            data = file.read(_LARGEST + 1)
-        event = msgspec.json.decode(data if len(data) <= _LARGEST else b"")
-    except OSError as error:
-        raise AbprofError(error.strerror or str(error), where=where) from None
+        event = msgspec.json.decode(read_named(path, _LARGEST))
     except UNREADABLE as error:
         raise AbprofError(f"not a GitHub event: {error}", where=where) from None
 
