@@ -103,8 +103,11 @@ class Sandbox:
         home.mkdir(parents=True, exist_ok=True)
         env = {name: value for name, value in env.items() if name not in _SESSION}
         env |= {"TMPDIR": _PRIVATE[0], "HOME": str(home)}
-        places = tuple(place for place in (*argv[1:], *environment.places(env, names)) if place.startswith("/"))
-        shown = _programs(argv[0], env.get("PATH", os.defpath), places).copy()
+        given = [*readable, own, *writable]
+        names_files = _outside([*argv[1:], *environment.places(env, names)], given)
+        path = os.pathsep.join(_outside(env.get("PATH", os.defpath).split(os.pathsep), given))
+        program = argv[0] if "/" not in argv[0] or _outside(argv[:1], given) else ""
+        shown = _programs(program, path, tuple(names_files)).copy()
         for place in readable:
             shown.add(place)
         for place in (own, *writable):
@@ -185,12 +188,12 @@ class _Shown:
         """Show the file or folder `place`, which may lie behind links. Ignores one that does not exist."""
         path = os.path.abspath(place)  # noqa: PTH100 - Path.absolute() keeps ".."
         for _ in range(40):  # like the kernel
-            link = next((str(p) for p in (*reversed(Path(path).parents), Path(path)) if p.is_symlink()), "")
+            link = next((str(p) for p in (*reversed(Path(path).parents), Path(path)) if os.path.islink(p)), "")  # noqa: PTH114
             if not link:
                 break
             self.links[link] = os.readlink(link)  # noqa: PTH115
             path = os.path.normpath(os.path.join(os.path.dirname(link), self.links[link], path[len(link) + 1 :]))  # noqa: PTH118, PTH120
-        if Path(path).exists() and self.binds.get(path) != _WRITE:
+        if _exists(path) and self.binds.get(path) != _WRITE:
             self.binds[path] = how
 
     def named(self, place: str) -> None:
@@ -201,11 +204,11 @@ class _Shown:
             Path(other).is_relative_to(real) for other in (*_homes(), *_PRIVATE, *_WITHHELD, str(paths.state_dir()))
         )
         withheld = any(real.is_relative_to(other) for other in _WITHHELD)
-        if wide or withheld or not (real.is_file() or real.is_dir()):
+        if wide or withheld or not _exists(real):
             return
-        if (real / ".git").exists():
+        if os.path.lexists(real / ".git"):
             for entry in real.iterdir():
-                if not entry.name.startswith("."):
+                if not entry.name.startswith(".") and not entry.is_symlink():
                     self.add(entry)
         else:
             self.add(place)
@@ -239,6 +242,20 @@ class _Shown:
             if not around[path] or self.binds[around[path][0]] == _READ != how:
                 arguments += [how, path, path]
         return [*arguments, *(word for path in self.fixed for word in ("--ro-bind", path, path))]
+
+
+def _exists(path: Path | str) -> bool:
+    """Whether `path` is a folder or a regular file that this user can reach."""
+    with contextlib.suppress(OSError):
+        return Path(path).is_dir() or Path(path).is_file()
+    return False
+
+
+def _outside(places: Iterable[str], given: Sequence[Path]) -> list[str]:
+    """Return the absolute paths of `places` that are in none of the folders `given`: those may contain links and programs
+    that code under test made, which are not followed or started outside of the sandbox."""
+    absolute = [place for place in places if place.startswith("/")]
+    return [p for p in absolute if not any(Path(os.path.normpath(p)).is_relative_to(folder) for folder in given)]
 
 
 def _homes() -> list[str]:
