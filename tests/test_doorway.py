@@ -68,8 +68,12 @@ def test_what_a_build_leaves_for_the_parent(tmp_path: Path) -> None:
         repo.branch(name)
         hostile = PACKAGE + SWAP.format(user=str(user), built=built, called=called or "pass")
         repo.commit(name, {"kernels/tiny/__init__.py": hostile, "kernels/tiny/tiny.c": source(90)})
+    repo.checkout("main")
+    repo.branch("dangling")
+    (repo.path / "kernels" / "tiny" / "gone").symlink_to("nowhere")
+    repo.commit("dangling")
     options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--env", "clean", "--contain", "always")
-    done = abprof("main", *ATTACKS, *options, cwd=repo.path, home=tmp_path)
+    done = abprof("main", *ATTACKS, "dangling", *options, cwd=repo.path, home=tmp_path)
     assert done.code == 4, done.err  # untrusted, because an object changed
     assert done.statuses("base") == {"tiny/n=4096": "ok"}
     assert {path: path.read_text() for path in kept} == kept
@@ -95,7 +99,6 @@ def test_a_link_among_workloads_is_not_followed_out_of_the_repository(tmp_path: 
     repo = tiny_repo(tmp_path / "repo")
     repo.branch("hostile")
     (repo.path / "workloads" / "helper").symlink_to(target.replace("USER", str(tmp_path / "key")))
-    (repo.path / "kernels" / "tiny" / "helper.py").symlink_to("nowhere")
     repo.commit("hostile")
     done = abprof("main", "hostile", "--workloads-from", "target", "--device", "cpu", cwd=repo.path, home=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1), done.err
