@@ -14,7 +14,7 @@ from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 # USER is a folder of the user, where "secret" has a line to keep and __pycache__ has a file.
 ATTACKS = {
     "log-link": "swap('build.log', link=USER / 'secret'); raise SystemExit('no')",
-    "log-fifo": "swap('build.log'); raise SystemExit('no')",
+    "log-fifo": "swap('build.log'); dig(); raise SystemExit('no')",
     "log-append": "swap('build.log', link=USER / 'secret') CALL print('hostile', flush=True); os._exit(1)",
     "source-fifo": "swap('src/kernels/tiny/tiny.c')",
     "out-link": "swap('out', link=USER)",
@@ -39,6 +39,12 @@ def swap(name, link=None):
         path.symlink_to(link)
     else:
         os.mkfifo(path)
+
+def dig():
+    os.chdir(PLACE / "out")
+    for _ in range(3000):
+        os.mkdir("d")
+        os.chdir("d")
 
 _build, _double = build, double
 
@@ -103,3 +109,15 @@ def test_a_link_among_workloads_is_not_followed_out_of_the_repository(tmp_path: 
     done = abprof("main", "hostile", "--workloads-from", "target", "--device", "cpu", cwd=repo.path, home=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1), done.err
     assert f"workloads/helper: {why}" in done.err
+
+
+def test_temporary_files_go_with_the_run(tmp_path: Path) -> None:
+    """As of a compiler that was killed."""
+    repo = tiny_repo(tmp_path / "repo")
+    leaves = "\n    import tempfile; tempfile.mkstemp(); raise SystemExit('no')"
+    repo.commit("leaves", {"kernels/tiny/__init__.py": PACKAGE.replace("verbose):", f"verbose):{leaves}")})
+    (tmp_path / "users").mkdir()
+    options = ("--quick", "--device", "cpu", "--no-peers")
+    done = abprof("main", "main", *options, cwd=repo.path, home=tmp_path, TMPDIR=str(tmp_path / "users"))
+    assert "exit('no')" in done.err
+    assert [path for folder in ("users", "cache/worktrees") for path in (tmp_path / folder).rglob("tmp*")] == []
