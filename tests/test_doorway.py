@@ -14,7 +14,7 @@ from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 # USER is a folder of the user, where "secret" has a line to keep and __pycache__ has a file.
 ATTACKS = {
     "log-link": "swap('build.log', link=USER / 'secret'); raise SystemExit('no')",
-    "log-fifo": "swap('build.log'); raise SystemExit('no')",
+    "log-fifo": "swap('build.log'); dig(); raise SystemExit('no')",
     "log-append": "swap('build.log', link=USER / 'secret') CALL print('hostile', flush=True); os._exit(1)",
     "source-fifo": "swap('src/kernels/tiny/tiny.c')",
     "out-link": "swap('out', link=USER)",
@@ -39,6 +39,12 @@ def swap(name, link=None):
         path.symlink_to(link)
     else:
         os.mkfifo(path)
+
+def dig():
+    os.chdir(PLACE / "out")
+    for _ in range(3000):
+        os.mkdir("d")
+        os.chdir("d")
 
 _build, _double = build, double
 
@@ -68,8 +74,12 @@ def test_what_a_build_leaves_for_the_parent(tmp_path: Path) -> None:
         repo.branch(name)
         hostile = PACKAGE + SWAP.format(user=str(user), built=built, called=called or "pass")
         repo.commit(name, {"kernels/tiny/__init__.py": hostile, "kernels/tiny/tiny.c": source(90)})
+    repo.checkout("main")
+    repo.branch("dangling")
+    (repo.path / "kernels" / "tiny" / "gone").symlink_to("nowhere")
+    repo.commit("dangling")
     options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--env", "clean", "--contain", "always")
-    done = abprof("main", *ATTACKS, *options, cwd=repo.path, home=tmp_path)
+    done = abprof("main", *ATTACKS, "dangling", *options, cwd=repo.path, home=tmp_path)
     assert done.code == 4, done.err  # untrusted, because an object changed
     assert done.statuses("base") == {"tiny/n=4096": "ok"}
     assert {path: path.read_text() for path in kept} == kept
@@ -95,8 +105,19 @@ def test_a_link_among_workloads_is_not_followed_out_of_the_repository(tmp_path: 
     repo = tiny_repo(tmp_path / "repo")
     repo.branch("hostile")
     (repo.path / "workloads" / "helper").symlink_to(target.replace("USER", str(tmp_path / "key")))
-    (repo.path / "kernels" / "tiny" / "helper.py").symlink_to("nowhere")
     repo.commit("hostile")
     done = abprof("main", "hostile", "--workloads-from", "target", "--device", "cpu", cwd=repo.path, home=tmp_path)
     assert (done.code, done.err.count("\n")) == (2, 1), done.err
     assert f"workloads/helper: {why}" in done.err
+
+
+def test_temporary_files_go_with_the_run(tmp_path: Path) -> None:
+    """As of a compiler that was killed."""
+    repo = tiny_repo(tmp_path / "repo")
+    leaves = "\n    import tempfile; tempfile.mkstemp(); raise SystemExit('no')"
+    repo.commit("leaves", {"kernels/tiny/__init__.py": PACKAGE.replace("verbose):", f"verbose):{leaves}")})
+    (tmp_path / "users").mkdir()
+    options = ("--quick", "--device", "cpu", "--no-peers")
+    done = abprof("main", "main", *options, cwd=repo.path, home=tmp_path, TMPDIR=str(tmp_path / "users"))
+    assert "exit('no')" in done.err
+    assert [path for folder in ("users", "cache/worktrees") for path in (tmp_path / folder).rglob("tmp*")] == []

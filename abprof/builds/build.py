@@ -251,7 +251,7 @@ def _new_generation(home: Path) -> Path:
     """Make an empty, numbered build folder in `home`, and return its path."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
-    shutil.rmtree(place, ignore_errors=True)
+    remove_tree(place)
     for folder in _FOLDERS:
         (place / folder).mkdir(parents=True)
     return place
@@ -452,7 +452,7 @@ def sweep(cache: Path, *, everything: bool) -> list[str]:
                 if not mine:
                     continue
                 if everything or not (home / "published.json").exists():
-                    shutil.rmtree(home, ignore_errors=True)
+                    remove_tree(home)
                     lines.append(f"removed the {'' if everything else 'unfinished '}build {home.name}")
                 elif known and free:
                     for old in sorted(path for path in home.iterdir() if path.name.isdigit()):

@@ -25,7 +25,7 @@ from abprof.measure import Plan, RunContext
 from abprof.records import Record
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
-from abprof.system import checksummed
+from abprof.system import checksummed, doorway
 from abprof.system import processes as proc
 from abprof.system.files import refusals, replace
 from abprof.system.processes import Program, WorkerDied, how_ended
@@ -150,7 +150,7 @@ class Executor:
                 found += [(number, line) for line in self._new_lines(number)]
                 if number in gone:
                     del self._logs[number]
-                    printed = log.read_bytes()[-4000:].decode(errors="replace") if log.exists() else ""
+                    printed = doorway.tail(log, 4000).decode(errors="replace") if log.exists() else ""
                     found.append((number, Lost(": ".join(filter(None, (gone[number], _last_line(printed)))))))
             if found or time.monotonic() >= end:
                 yield from found

@@ -5,27 +5,33 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from secrets import token_hex
 
 from abprof.system import doorway
 
 
 def walk(tree: Path) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Walk through `tree` as os.walk does, but not if `tree` itself is a link."""
-    return iter(()) if tree.is_symlink() else os.walk(tree)
+    """Walk through `tree` as os.walk does, however deep it is. Links count as files; nothing if `tree` is one."""
+    todo = [] if tree.is_symlink() else [str(tree)]
+    while todo:
+        folder, folders, files = todo.pop(), list[str](), list[str]()
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                (folders if entry.is_dir(follow_symlinks=False) else files).append(entry.name)
+        yield folder, folders, files
+        todo += [f"{folder}/{name}" for name in folders]
 
 
 def files_of(tree: Path) -> list[str]:
     """Return the sorted relative paths of all files and links below `tree`, without .git and __pycache__."""
     found = []
     for folder, folders, files in walk(tree):
-        folders[:] = sorted(name for name in folders if name not in {".git", "__pycache__"})
-        links = [name for name in folders if (Path(folder) / name).is_symlink()]
-        found += [str((Path(folder) / name).relative_to(tree)) for name in (*files, *links) if name != ".git"]
+        folders[:] = [name for name in folders if name not in {".git", "__pycache__"}]
+        found += [str((Path(folder) / name).relative_to(tree)) for name in files if name != ".git"]
     return sorted(found)
 
 
@@ -87,17 +93,40 @@ def remove_tree(path: Path) -> bool:
             gone = path
         path = gone
     for _ in range(3):  # a git command whose parent was killed may still write
-        _make_writable(path)
-        shutil.rmtree(path, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            _remove(path)
+            return True
         if not path.exists():
             return True
         time.sleep(0.1)
     return False
 
 
-def _make_writable(folder: Path) -> None:
-    with contextlib.suppress(OSError):
-        if folder.is_dir() and not folder.is_symlink():
-            folder.chmod(0o700)
-            for entry in folder.iterdir():
-                _make_writable(entry)
+def _remove(top: Path) -> None:
+    """Remove a folder. Moves inner folders up first, because code under test can nest them deeper than a path may be long.
+
+    Raises OSError.
+    """
+    if top.is_symlink():
+        top.unlink()
+        return
+    top.chmod(0o700)
+    while folders := _emptied(top):
+        for folder in folders:
+            for inner in _emptied(folder):
+                inner.rename(top / token_hex(8))
+            folder.rmdir()
+    top.rmdir()
+
+
+def _emptied(folder: Path) -> list[Path]:
+    """Remove the files in `folder`, and return the folders in it, made writable. Raises OSError."""
+    folders = []
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(Path(entry.path))
+                folders[-1].chmod(0o700)
+            else:
+                Path(entry.path).unlink()
+    return folders
