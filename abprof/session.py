@@ -217,7 +217,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
         if not executor:  # with an executor each shard does the follow-up of its own cells
             measure_follow_up(place, plan, record, add, end)
         probe(place, plan, record)
-        record.note(watch.look("after the epochs"))
+        record.note(watch.look("after the epochs", contents=True))
         read_machine_code(place, record)
 
 

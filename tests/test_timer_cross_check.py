@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from abprof.records import Block, Ceilings, Comparison, Run, Verdict
-from abprof.verdict import judge
+from abprof.verdict import judge, undecided
 from tests.blocks import block, head
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 
@@ -18,17 +18,21 @@ CALL, REST = 2e6, 300_000  # ns: a call, and the rest of a turn
 EPOCHS = range(1, 5)
 
 
-def epoch(number: int, claimed: float, true: float, *, recorded: bool = True, metric: str = "wall") -> Block:
+def epoch(
+    number: int, claimed: float, true: float, *, recorded: bool = True, metric: str = "wall", load: float = 0.0
+) -> Block:
     """Twelve rounds of two calls a turn: the timer says that the target takes `claimed` of base's time, the parent's clock
-    that it takes `true` of it."""
+    that it takes `true` of it. `load`: share of turns that wait for a processor, up to five times as long as they take."""
     chance = random.Random(f"{number}/{claimed}/{true}")
     made = block(number, {"base": 1.0, "target": claimed}, base_ns=CALL, noise=1e-3, rounds=12, calls=2, metric=metric)
     real = (1.0, true)
+
+    def rest() -> float:
+        return REST * chance.uniform(0.5, 1.5) + (10 * CALL * chance.random() if chance.random() < load else 0.0)
+
     rounds = tuple(
         tuple(
-            msgspec.structs.replace(
-                turn, waited=int(2 * CALL * real[turn.arm] + REST * chance.uniform(0.5, 1.5)) if recorded else 0
-            )
+            msgspec.structs.replace(turn, waited=int(2 * CALL * real[turn.arm] + rest()) if recorded else 0)
             for turn in row
         )
         for row in made.rounds
@@ -42,6 +46,33 @@ def judged(claimed: float, true: float, **fields: object) -> Run:
     if fields.get("metric") == "gpu_span":
         run = msgspec.structs.replace(run, workloads=tuple(judges))
     return judge(run, [epoch(number, claimed, true, **fields) for number in EPOCHS])  # type: ignore[arg-type]
+
+
+LOADED = [  # (claimed, true, share of turns that wait) -> verdicts by hand, and of code that may be hostile
+    (0.9, 0.9, 0.0, "faster", "faster"),
+    (0.9, 0.9, 0.6, "faster", "faster"),
+    (0.9, 0.9, 1.0, "faster", "unclear"),  # neither seen nor contradicted
+    (1.0, 1.0, 0.0, "same", "same"),
+    (1.0, 1.0, 1.0, "same", "unclear"),
+    (1.2, 1.2, 1.0, "slower", "slower"),
+    (0.25, 1.0, 0.6, "unclear", "unclear"),
+    (0.25, 1.0, 1.0, "faster", "unclear"),  # by hand nothing contradicts it
+    (0.8, 1.0, 0.6, "unclear", "unclear"),
+    (0.8, 1.0, 1.0, "faster", "unclear"),
+    (1.0, 1.25, 0.6, "unclear", "unclear"),
+    (1.0, 1.25, 1.0, "same", "unclear"),
+]
+
+
+@pytest.mark.parametrize(("claimed", "true", "load", "by_hand", "hostile"), LOADED)
+def test_on_a_loaded_machine(claimed: float, true: float, load: float, by_hand: Verdict, hostile: Verdict) -> None:
+    """Load lengthens turns by the parent's clock: most of them, or all."""
+    for check, verdict in (("inside", by_hand), ("outside", hostile)):
+        run = head(settings={"check": check})
+        blocks = [epoch(number, claimed, true, load=load) for number in range(1, 9)]
+        row = only(judge(run, blocks))
+        assert (row.verdict, row.reasons) == (verdict, ("timer",) if verdict == "unclear" else ()), check
+        assert verdict == by_hand or undecided(run, blocks), "more epochs may show it"
 
 
 def only(found: Run) -> Comparison:
@@ -86,14 +117,19 @@ def test_faster_than_the_device_can_be(best: float, factor: float, said: bool) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("work", [100, 250], ids=["the same work", "more work"])
-def test_a_package_that_patches_the_timer(tmp_path: Path, work: int) -> None:
-    """Its clock goes at a tenth of the pace, so that its calls seem to take a tenth of their time."""
+@pytest.mark.parametrize(
+    ("pace", "work", "check"),
+    [("/ 10", 100, "inside"), ("/ 10", 250, "inside"), ("/ 4", 100, "outside"), ("* 4 / 5", 100, "outside")],
+)
+def test_a_package_that_patches_the_timer(tmp_path: Path, pace: str, work: int, check: str) -> None:
+    """Its clock goes slower, so that its calls seem to take less time."""
     repo = tiny_repo(tmp_path / "repo", 100)
     repo.branch("forged")
-    patch = "import time as _time\n_real = _time.perf_counter_ns\n_time.perf_counter_ns = lambda: _real() // 10\n"
+    patch = (
+        f"import time as _time\n_real = _time.perf_counter_ns\n_time.perf_counter_ns = lambda: int(_real() {pace})\n"
+    )
     repo.commit("much faster", {"kernels/tiny/__init__.py": patch + PACKAGE, "kernels/tiny/tiny.c": source(work)})
-    asked = ("--device", "cpu", "--no-peers", "--epochs", "4", "--json")
+    asked = ("--device", "cpu", "--no-peers", "--epochs", "4", "--json", "--check", check)
     done = abprof("main", "forged", *asked, cwd=repo.path, home=tmp_path / "home")
     (row,) = (row for row in done.run["comparisons"] if row["to"] == "target")
     assert row["pct"] < -10, "what its timer says"

@@ -108,8 +108,9 @@ class Watch:
         side = "base" if build.side in STANDING_IN else build.side
         return self._inputs.get((side, build.kernel), {})
 
-    def look(self, moment: str) -> Iterator[Touched]:
-        """Yield the watched files that changed since the last call. `moment`: when this was, as text for the report."""
+    def look(self, moment: str, *, contents: bool = False) -> Iterator[Touched]:
+        """Yield the watched files that changed since the last call. `moment`: when this was, as text for the report.
+        `contents`: also read again every file that the builds loaded."""
         before, self._known = self._known, self._fingerprints(self._roots)
         for path, how in _changes(before, self._known):
             kind = self._kind(path)
@@ -121,6 +122,9 @@ class Watch:
                 # A package may write logs and tuning results into its own folder: these do not falsify results.
                 decides = path in self._decide or path in self._hashes or path.endswith(_LOADED)
                 yield from self._report(path, how, moment, falsifies=kind != "src" or decides)
+        for path, digest in self._hashes.items() if contents else ():
+            if _sha256(path) != digest:
+                yield from self._report(path, "changed", moment)
         old, self._folders = self._folders, self._folder_fingerprints()
         for path in sorted(old.keys() & self._folders.keys()):
             # Renaming changes a folder and the folder that it is in; files that come and go change only one of these.

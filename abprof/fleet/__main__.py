@@ -107,6 +107,8 @@ def _measure(place: RunContext, plan: Plan, shard: Shard, notify: Notify, view: 
                 for touched in watch.look(f"in epoch {item.epoch}"):
                     notify(News(touched=touched))
         seconds = seconds or time.monotonic() - began
+    for touched in watch.look("after the epochs", contents=True):
+        notify(News(touched=touched))
     return seconds
 
 

@@ -12,8 +12,9 @@ The intervals allow for several looks at the data, so stopping at the first look
 
 A verdict becomes `unclear` if another measurement contradicts it with 95 % confidence. The reason says which: `clock`
 (times as measured and times rescaled to one clock disagree), `power` (slices, which are calls without pauses) or
-`timer` (the parent process's clock). `faster` beyond the device's peak rate becomes `broken (impossible)`. With --regime
-sustained slices give the verdict.
+`timer` (the parent process's clock; with --check outside, that is for code that may be hostile, the parent's clock must
+also support the verdict, and a cell gets more epochs until it does). `faster` beyond the device's peak rate becomes
+`broken (impossible)`. With --regime sustained slices give the verdict.
 
 Comparisons with targets, with peers and between variants are three families, each with its own false-discovery control.
 Peers and variants do not affect the summary, the exit code or the number of epochs, except variants in a run with one
@@ -50,11 +51,11 @@ from abprof.records import (
 )
 from abprof.records.messages import LONG_CALL
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import CellCache, CellData, aggregate, same_code
+from abprof.verdict.cells import Array, CellCache, CellData, aggregate, same_code
 from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
 
 _ABOVE_BEST = 1.1  # tolerated ratio to the device's measured peak rate
-_SEEN = 0.5  # share of a saving that the parent's clock must confirm
+_SEEN = 0.5  # share of a saving that the parent's clock must not exclude
 Role = Literal["target", "peer", "variant", "control"]
 
 
@@ -166,6 +167,8 @@ def _needs_epoch(run: Run, data: CellData, pair: Pair) -> bool:
         return not identical
     verdict = _supported(run, data, pair)
     if verdict is None or not precise(values, run.options):
+        return True
+    if pair.role == "target" and _parent_agrees(run, data, pair, verdict) is None:
         return True
     if pair.role != "target" or verdict != "same" or fmean(data.epoch_medians(pair.before)) > LONG_CALL:
         return False
@@ -385,7 +388,7 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
         return "unclear", ("power",)
     if pair.role == "target" and verdict == "faster" and _impossible(run, data, pair):
         return "broken", ("impossible",)
-    if pair.role == "target" and _parent_contradicts(data, pair, verdict, threshold):
+    if pair.role == "target" and not _parent_agrees(run, data, pair, verdict):
         return "unclear", ("timer",)
     return verdict, () if precise(values, options) else ("precision",)
 
@@ -427,27 +430,42 @@ def _clock_disagrees(data: CellData, pair: Pair, values: Sequence[float], margin
     return (judged.high < second.low or second.high < judged.low) and not one_sign
 
 
-def _parent_contradicts(data: CellData, pair: Pair, verdict: Verdict, threshold: float) -> bool:
-    """Whether the parent process's clock contradicts the verdict with 95 % confidence; False if that clock was not read.
+def _parent_agrees(run: Run, data: CellData, pair: Pair, verdict: Verdict) -> bool | None:
+    """Return whether the parent process's clock supports the verdict (True) or contradicts it (False), with 95 %
+    confidence. If it does neither: True, but None with --check outside, since code under test may then be hostile. True
+    if that clock was not read, as on a simulated device.
 
-    Code under test can patch the timer in the worker, but not the parent's clock, which measures whole turns. `faster`
-    is contradicted if the parent's clock shows less than half of the saving that the worker measured. If host time is
-    judged, every verdict but `slower` is contradicted if only the parent's clock shows a slow-down of more than
-    `threshold` per cent.
+    Code under test can patch the timer in the worker, but not the parent's clock, which measures whole turns. Of an epoch
+    it counts the quickest turn of each arm, because load makes turns longer and never shorter, and the median turn,
+    because code could skip the work of a single turn. `faster` is contradicted if one of the two shows less than half of
+    the saving that the worker measured; it is supported if the quickest turns show a saving. Where host time is judged,
+    every verdict but `slower` is contradicted by a slow-down of more than the threshold that only the parent's clock
+    shows; `same` and `slight` are supported if the quickest turns exclude one.
     """
-    if verdict == "slower":
+    # Share of the first arm's time that the second arm saves, per epoch.
+    savings = np.array(
+        [
+            [float(np.median(first - second)), float(waited.min() - less.min()), float(np.median(waited - less))]
+            / np.median(first)
+            for first, waited, second, less in data.epochs("waits", pair.before, pair.after)
+        ]
+    ).T
+    if verdict == "slower" or not savings.size:
+        return True
+    timer, quickest, usual = savings
+    unknown, most = run.options.check == "inside" or None, run.options.threshold_of(data.cell.id) / 100
+
+    def interval(values: Array) -> stats.Interval:
+        return stats.repeated_interval(values.tolist()) or stats.Interval(0.0, -math.inf, math.inf, 0)
+
+    hidden = [interval(timer - clock) for clock in (quickest, usual)]
+    if data.metric == "wall" and any(one.low > most for one in hidden):
         return False
-    # Share of the first arm's time that the second arm saves, per epoch: (by the timer, by the parent's clock).
-    savings = [
-        (float(np.median(first - second) / np.median(first)), float(np.median(waited - less) / np.median(first)))
-        for first, waited, second, less in data.epochs("waits", pair.before, pair.after)
-    ]
     if verdict == "faster":
-        seen = stats.repeated_interval([parent - _SEEN * timer for timer, parent in savings])
-        if seen is not None and seen.high < 0:
-            return True
-    hidden = stats.repeated_interval([timer - parent for timer, parent in savings])
-    return data.metric == "wall" and hidden is not None and hidden.low > threshold / 100
+        if any(interval(clock - _SEEN * timer).high < 0 for clock in (quickest, usual)):
+            return False
+        return interval(quickest).low > 0 or unknown
+    return data.metric != "wall" or hidden[0].high < most or unknown
 
 
 # ---------------------------------------------------------------- one arm
