@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import ast
 import sys
 import tempfile
 from pathlib import Path
@@ -93,16 +92,23 @@ def test_no_attack_gets_a_speed(tmp_path: Path) -> None:
 
 
 def main(names: list[str]) -> None:
-    """Print the table: attack, verdict by hand, verdict with --untrusted."""
+    """Run the attacks by hand and with --untrusted, and print both verdicts."""
     runs = []
     for options in ((), ("--untrusted",)):
         with tempfile.TemporaryDirectory() as folder:
             runs.append(answers(measured(Path(folder), names, *options)))
-    print("| attack | what it tries | by hand | `--untrusted` |\n|---|---|---|---|")
-    for name in [*names, "honest"]:
-        said = (ast.get_docstring(ast.parse(FILES[name].read_text())) if name in FILES else None) or "Does the work."
-        cells = [f"{run[name][0]}: {run[name][1][:90]}" if run[name][1] else run[name][0] for run in runs]
-        print("|", " | ".join([name, said, *(cell.replace("|", "/") for cell in cells)]), "|")
+    print(table([{name: verdict for name, (verdict, _) in run.items()} for run in runs]))
+
+
+def table(runs: list[dict[str, str]]) -> str:
+    """Return the attacks by their verdicts in each of `runs`."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in sorted(runs[-1]):
+        alike.setdefault(tuple(run.get(name, "not run") for run in runs), []).append(name)
+    rows = [
+        f"| {' | '.join(verdicts)} | {len(names)} | {', '.join(names)} |" for verdicts, names in sorted(alike.items())
+    ]
+    return "\n".join(["| by hand | `--untrusted` | | attacks |", "|---|---|---:|---|", *rows])
 
 
 if __name__ == "__main__":
