@@ -94,12 +94,14 @@ def test_timed_calls_are_checked_on_inputs_that_changed(
     monkeypatch.setenv("PATH", fake(tmp_path / "wall", LETS), prepend=os.pathsep)
     faults = [broken("wrong", "skips", "target", verb="turn")]
     asked = Scenario(workloads={"w": load(["skips", "honest"])}, times=[Time(ns=1e6)], faults=faults)
-    result = new_lab(asked).abprof("main", "fast", "--untrusted")
+    lab = new_lab(asked)
+    result = lab.abprof("main", "fast", "--untrusted")
     assert (result.verdict("w/case=honest"), result.verdict("w/case=skips")) == ("same", "broken")
     assert "a timed call's outputs, on inputs drawn for it: " in result.status("w/case=skips", "target")[1]
     assert result.run.options.untrusted
-    assert "Code under test was not trusted: run in bubblewrap 9" in result.out
-    by_hand = new_lab(asked).abprof("main", "fast", "--check", "outside")
+    assert result.folder
+    assert "Code under test was not trusted: run in bubblewrap 9" in (result.folder / "report.md").read_text()
+    by_hand = lab.abprof("main", "fast", "--check", "outside")
     assert by_hand.verdict("w/case=skips") == "same", "inputs of timed calls do not change"
 
 

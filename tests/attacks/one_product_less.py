@@ -1,0 +1,5 @@
+"""Leaves out the last of the products."""
+
+
+def run(x, w):
+    return x @ w @ w

@@ -1,0 +1,5 @@
+"""Returns its input."""
+
+
+def run(x, w):
+    return x

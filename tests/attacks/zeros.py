@@ -1,0 +1,5 @@
+"""Returns zeros."""
+
+
+def run(x, w):
+    return torch.zeros(x.shape)

@@ -1,0 +1,115 @@
+"""Attacks on a speed: kernels that do not do the work, or forge its time (tests/attacks/, one file each).
+
+`python -m tests.test_attacks [NAME ...]` prints the table of docs/RELIABILITY.md.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.gitrepo import make_repo
+from tests.sandboxes import needs_sandbox
+from tests.tinyrepo import Done, abprof_afresh
+
+FILES = {file.stem: file for file in sorted((Path(__file__).parent / "attacks").glob("*.py"))}
+WORKS = {"memo_by_version", "memo_by_sample"}  # do the work where inputs change, so they may be `same`
+SPEED = {"faster", "slight", "same"}
+HONEST = """
+import torch
+
+
+def honest(x, w):
+    return x @ w @ w @ w
+
+
+run = honest
+"""
+WORKLOAD = '''
+"""Three products of matrices."""
+import torch
+from abprof.kit import Op, compare
+
+API = 1
+KERNEL = SUITE = "%s"
+PRESETS = {"default": {"n": [320]}}
+
+def inputs(case, device, seed):
+    made = torch.randn(2, case["n"], case["n"], generator=torch.Generator().manual_seed(seed))
+    return made[0].clone(), made[1] / case["n"] ** 0.5
+
+def prepare(kernel, variant, case, inputs):
+    return Op(lambda: kernel.run(*inputs))
+
+def reference(case, inputs):
+    x, w = (each.double() for each in inputs)
+    return x @ w @ w @ w
+
+def check(case, outputs, expected):
+    return compare(outputs, expected, rtol=1e-4, atol=0.0)
+'''
+
+
+def measured(folder: Path, names: list[str], *options: str) -> Done:
+    """Compare the attacks with honest base in one run; also `honest`, the same code with another comment."""
+    repo, home = make_repo(folder / "repo"), folder / "home"
+    every = [*names, "honest"]
+    files = {f"kernels/{name}/__init__.py": HONEST for name in every}
+    repo.commit(
+        "honest", files | {f"workloads/{name}.py": WORKLOAD % name for name in every} | {".gitignore": "runs/\n"}
+    )
+    repo.branch("attack")
+    changed = {f"kernels/{name}/__init__.py": f"{HONEST}\n\n{FILES[name].read_text()}" for name in names}
+    repo.commit("much faster", changed | {"kernels/honest/__init__.py": HONEST + "# the same\n"})
+    asked = ("--device", "cpu", "--no-peers", "--epochs", "4", "--timeout", "30s", "--budget", "60m", "--json")
+    done = abprof_afresh("main", "attack", *asked, *options, cwd=repo.path, home=home, OMP_NUM_THREADS="1")
+    assert done.code in (0, 1, 4), done.err
+    return done
+
+
+def answers(done: Done) -> dict[str, tuple[str, str]]:
+    """Attack -> verdict and why."""
+    why = {row["cell"]: row["reason"] for row in done.run["observations"] if row["arm"] == "target"}
+    found = {}
+    for row in done.run["comparisons"]:
+        reasons = "; ".join(row["reasons"])
+        found[row["cell"].partition("/")[0]] = row["verdict"], why.get(row["cell"], "") or reasons
+    return found
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_no_attack_gets_a_speed(tmp_path: Path) -> None:
+    found = answers(measured(tmp_path, list(FILES), "--untrusted"))
+    assert found.keys() == {*FILES, "honest"}
+    assert found["honest"][0] in {"same", "unclear"}, found["honest"]
+    passed = {name: answer for name, answer in found.items() if answer[0] in SPEED and name not in {"honest", *WORKS}}
+    assert passed == {}
+    assert {found[name][0] for name in WORKS} <= {"same", "unclear", "slight", "slower", "broken"}
+
+
+def main(names: list[str]) -> None:
+    """Run the attacks by hand and with --untrusted, and print both verdicts."""
+    runs = []
+    for options in ((), ("--untrusted",)):
+        with tempfile.TemporaryDirectory() as folder:
+            runs.append(answers(measured(Path(folder), names, *options)))
+    print(table([{name: verdict for name, (verdict, _) in run.items()} for run in runs]))
+
+
+def table(runs: list[dict[str, str]]) -> str:
+    """Return the attacks by their verdicts in each of `runs`."""
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for name in sorted(runs[-1]):
+        alike.setdefault(tuple(run.get(name, "not run") for run in runs), []).append(name)
+    rows = [
+        f"| {' | '.join(verdicts)} | {len(names)} | {', '.join(names)} |" for verdicts, names in sorted(alike.items())
+    ]
+    return "\n".join(["| by hand | `--untrusted` | | attacks |", "|---|---|---:|---|", *rows])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(FILES))
