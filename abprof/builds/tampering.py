@@ -123,7 +123,7 @@ class Watch:
                 decides = path in self._decide or path in self._hashes or path.endswith(_LOADED)
                 yield from self._report(path, how, moment, falsifies=kind != "src" or decides)
         for path, digest in self._hashes.items() if contents else ():
-            if _sha256(path) != digest:
+            if self._sha256(path) != digest:
                 yield from self._report(path, "changed", moment)
         old, self._folders = self._folders, self._folder_fingerprints()
         for path in sorted(old.keys() & self._folders.keys()):

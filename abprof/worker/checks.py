@@ -332,7 +332,7 @@ def _held(values: Any) -> Iterator[torch.Tensor]:
 # ---------------------------------------------------------------- the values that a call returns
 
 _INPLACE = "modified by an inplace operation"
-_PLAIN = (int, float, complex, str, bytes, type(None), torch.dtype, torch.Size)
+_PLAIN = (int, float, complex, str, bytes, type(None))
 _READS = ("__iter__", "__getitem__", "__len__", "keys", "values", "items")
 
 
@@ -357,7 +357,7 @@ def lazy(results: Any, *, strict: bool = False) -> str:
     if own is not None:
         parts = results.values() if isinstance(results, dict) else results
         return next(filter(None, (lazy(part, strict=strict) for part in parts)), "")
-    if isinstance(results, Iterator) or (strict and not isinstance(results, _PLAIN)):
+    if isinstance(results, Iterator) or (strict and not isinstance(results, (*_PLAIN, torch.dtype, torch.Size))):
         return f"a call returns a {kind.__name__}: return tensors, or lists, tuples and dicts of tensors"
     return ""
 
