@@ -53,7 +53,8 @@ class Estimate:
         if options.epochs is not None:
             return about, True
         start = self._seconds(0, peers=peers)
-        epochs = min(LOOKS[-1], int((options.budget - start) / (self._seconds(1, peers=peers) - start)))
+        each = self._seconds(1, peers=peers) - start
+        epochs = min(LOOKS[-1], int((options.budget - start) / each)) if each else LOOKS[-1]
         cells = [cell for cell in self.run.cells if not cell.skip]
         decided = f"{sum(epochs >= self._needed(cell, needed) for cell in cells)} of {plural(len(cells), 'cell')}"
         return f"{about}; {epochs} epochs fit into the budget, enough to decide {decided} if nothing changed", True

@@ -64,7 +64,7 @@ def test_any_trace_is_stored_or_reported(tmp_path: Path, examples: int) -> None:
     def ask(data: bytes) -> None:
         made.write_bytes(data)
         try:
-            size = probes._keep(made, target)
+            size = probes._keep(made, tmp_path, target)
         except (OSError, ValueError, AbprofError):
             return
         assert size == len(data) == target.stat().st_size

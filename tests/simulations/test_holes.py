@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import hmac
 import json
 import math
 import random
@@ -266,9 +267,11 @@ def make_long(lab: Lab) -> None:
         if "-" in published.parent.name:
             shutil.rmtree(published.parent)
         else:
-            kept = json.loads(published.read_text())
+            kept = json.loads(published.read_bytes()[32:])
             kept["build"]["seconds"] = 61.0
-            published.write_text(json.dumps(kept))
+            record = json.dumps(kept).encode()
+            key, name = (lab.state / "build-key").read_bytes(), published.parent.name
+            published.write_bytes(hmac.digest(key, name.encode() + b"\0" + record, "sha256") + record)
 
 
 def trust(result: Result) -> str:
