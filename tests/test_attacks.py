@@ -17,6 +17,7 @@ from tests.tinyrepo import Done, abprof_afresh
 
 FILES = {file.stem: file for file in sorted((Path(__file__).parent / "attacks").glob("*.py"))}
 WORKS = {"memo_by_version", "memo_by_sample"}  # do the work where inputs change, so they may be `same`
+FAMILIES = ["background_thread", "broadcast", "call_count", "clock_at_a_quarter", "lazy_subclass", "memo_by_address"]
 SPEED = {"faster", "slight", "same"}
 HONEST = """
 import torch
@@ -81,14 +82,20 @@ def answers(done: Done) -> dict[str, tuple[str, str]]:
 
 
 @needs_sandbox
-@pytest.mark.slow
-def test_no_attack_gets_a_speed(tmp_path: Path) -> None:
-    found = answers(measured(tmp_path, list(FILES), "--untrusted"))
-    assert found.keys() == {*FILES, "honest"}
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(list(FILES), marks=[pytest.mark.nightly, pytest.mark.timeout(3600)], id="all"),
+        pytest.param(FAMILIES, marks=pytest.mark.slow, id="one of a family"),
+    ],
+)
+def test_no_attack_gets_a_speed(tmp_path: Path, names: list[str]) -> None:
+    found = answers(measured(tmp_path, names, "--untrusted"))
+    assert found.keys() == {*names, "honest"}
     assert found["honest"][0] in {"same", "unclear"}, found["honest"]
     passed = {name: answer for name, answer in found.items() if answer[0] in SPEED and name not in {"honest", *WORKS}}
     assert passed == {}
-    assert {found[name][0] for name in WORKS} <= {"same", "unclear", "slight", "slower", "broken"}
+    assert {found[name][0] for name in WORKS & {*names}} <= {"same", "unclear", "slight", "slower", "broken"}
 
 
 def main(names: list[str]) -> None:
