@@ -395,13 +395,14 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
 
 def _impossible(run: Run, data: CellData, pair: Pair) -> bool:
     """Whether `after` does the cell's work faster than plain torch's best matrix product in this run, and `before` does
-    not: where both do, the workload counts more work than there is."""
+    not: where both do, the workload counts more work than there is. False on a CPU, whose best product in torch depends
+    on the threads that torch has, and on the load."""
     machine = run.machines.get(data.device)
     known, medians = (
         machine.ceilings if machine else run.ceilings,
         [*map(data.epoch_medians, (pair.before, pair.after))],
     )
-    if not known or not known.tflops or not data.cell.flops or not all(medians):
+    if run.machine.kind == "cpu" or not known or not known.tflops or not data.cell.flops or not all(medians):
         return False
     before, after = (data.cell.flops / stats.own_time(each)[0] / 1e3 for each in medians)
     return after > _ABOVE_BEST * known.tflops >= before
