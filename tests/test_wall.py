@@ -45,6 +45,9 @@ ATTACKS = {
     "the repository": "plant(M + '/repo/planted.py')",
     "base's worktree": "plant(glob.glob(M + '/cache/worktrees/**/kernels/tiny/tiny.c', recursive=True)[0])",
     "base's build": "plant(next(p for p in glob.glob(M + '/cache/builds/*/*/out/tiny.so') if not p.startswith(OWN)))",
+    "an object of its own build": "open(glob.glob(OWN + '/out/*.so')[0], 'ab')",  # in the builder there is none yet
+    "a source of its own build": "glob.glob(OWN + '/out/*.so')[0], open(OWN + '/src/kernels/tiny/tiny.c', 'r+b')",
+    "the key that seals builds": "open(glob.glob(M + '/**/build-key', recursive=True, include_hidden=True)[0], 'rb')",
     "the workers' code": "open(glob.glob(M + '/cache/worker/*/run_worker.py')[0], 'ab')",
     "the workloads": "open(glob.glob(M + '/cache/worktrees/**/workloads/tiny.py', recursive=True)[0], 'ab')",
     "record of the build": "open(os.path.dirname(OWN) + '/lock', 'r+b')",
@@ -187,12 +190,17 @@ def test_no_way_leads_out_of_the_sandbox_and_each_does_without(machine: Path, co
 
 @needs_sandbox
 @pytest.mark.slow
-@pytest.mark.parametrize(("table", "status"), [("", "build_failed"), ("network = true\n", "ok")])
-def test_only_a_build_that_declares_it_has_the_network(tmp_path: Path, table: str, status: str) -> None:
+@pytest.mark.parametrize(
+    ("table", "does", "status"),
+    [("", "connect", "build_failed"), ("network = true\n", "connect", "ok"), ("", "open('made', 'w')", "ok")],
+)
+def test_a_build_writes_to_its_folder_and_has_the_network_if_it_declares_that(
+    tmp_path: Path, table: str, does: str, status: str
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         connect = f"import socket; socket.create_connection({listening.getsockname()}, 5)"
         repo = tiny_repo(tmp_path / "repo", 100)
-        build = json.dumps(["python3", "-c", connect])
+        build = json.dumps(["python3", "-c", connect if does == "connect" else does])
         repo.write({"abprof.toml": f"[kernels.tiny]\npath = 'kernels/tiny'\nbuild = {build}\n{table}"})
         options = ("--quick", "--device", "cpu", "--no-peers", "--json", "--contain", "always")
         done = abprof_afresh("main", ".", *options, cwd=repo.path, home=tmp_path)

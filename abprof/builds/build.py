@@ -289,7 +289,7 @@ class _Builder:
                     log=log,
                     name=name,
                     on_line=lambda line: self.say(name, line),
-                    network=self.job.package.network,
+                    builder=True,
                 )
                 with self.running.entered(worker):
                     built = self._built(worker)

@@ -253,7 +253,7 @@ class WorkerFactory:
         log: Path,
         name: str,
         on_line: Callable[[str], None] | None = None,
-        network: bool = False,
+        builder: bool = False,
         epoch: int | None = None,
         modules: Sequence[str] = (),
         imported: bool = False,
@@ -261,14 +261,15 @@ class WorkerFactory:
         """Start a process for the build in the folder `place`: forked by a server of `epoch`, or fresh if that is None.
         `modules`: those that the build loaded, which a fork server may import for its workers. `imported`: whether to
         use a server that has imported the package.
-        `network`: allow network access in a sandbox. Raises WorkerDied if the process cannot be started."""
-        argv, env = self._command(side, checkout, package, place, network=network)
+        `builder`: in a sandbox, whether the process may write to all of `place`, and use the network if the package
+        declares that. Raises WorkerDied if the process cannot be started."""
+        argv, env = self._command(side, checkout, package, place, builder=builder)
         servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch, modules)
         servers = servers if imported else servers[-1:]
         return self._started(argv, env, place / "src", log, name, on_line=on_line, servers=servers)
 
     def _command(
-        self, side: str, checkout: Checkout, package: Package, place: Path, *, network: bool = False
+        self, side: str, checkout: Checkout, package: Package, place: Path, *, builder: bool = False
     ) -> tuple[Sequence[str], dict[str, str]]:
         """Return the command and environment of a process for the build in `place`, in the run's sandbox if any. There
         it may write to the build's folder and the side's part of the scratch folder."""
@@ -284,9 +285,9 @@ class WorkerFactory:
             own=place,
             writable=[self.scratch if side in {"base", *STANDING_IN} else room],  # base computes expected values
             readable=[*self._shared(), self.scratch, Path(checkout.path)],
-            fixed=() if network else self.forks.fixed(place),
+            fixed=() if builder else self.forks.fixed(place),
             names={*self.named, *package.env},
-            network=network,
+            network=builder and package.network,
         )
 
     def _shared(self) -> list[Path]:
