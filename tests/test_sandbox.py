@@ -51,8 +51,14 @@ def test_where_it_does_not_start_the_run_says_so_and_goes_on(
         refused = lab.abprof("main", "fast", *words, "--quick")
         assert refused.code == 2
         assert why in refused.err
-    clash = lab.abprof("main", "fast", "--untrusted", "--contain", "never", "--quick")
-    assert (clash.code, "--untrusted needs --contain always" in clash.err) == (2, True)
+    clashes = {
+        ("--contain", "never"): "--untrusted needs --contain always",
+        ("--timer", "graph"): "--timer graph: --untrusted changes the inputs",
+        ("--regime", "sustained"): "--regime sustained: --untrusted changes the inputs",
+    }
+    for words, why in clashes.items():
+        clash = lab.abprof("main", "fast", "--untrusted", *words, "--quick")
+        assert (clash.code, why in clash.err) == (2, True), clash.err
 
 
 # A bubblewrap that starts everything, and contains nothing.

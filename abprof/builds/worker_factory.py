@@ -146,11 +146,6 @@ class WorkerFactory:
     own: set[int] = field(default_factory=set)  # process ids of all workers, ended workers included
     forks: ForkServers = field(default_factory=ForkServers)
 
-    @property
-    def temporary(self) -> Path:
-        """Return the folder of temporary files, which goes with the run, beside those that code under test writes to."""
-        return self.scratch.with_name("temporary")
-
     @classmethod
     def of(
         cls,
@@ -174,7 +169,7 @@ class WorkerFactory:
         beside = str(Path(workers[sides[0]][0]).parent)  # pip installs ninja there
         env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
         if "TMPDIR" not in {*settings.set, *settings.allow}:
-            env["TMPDIR"] = str(scratch.with_name("temporary"))  # WorkerFactory.temporary
+            env["TMPDIR"] = str(scratch.with_name("temporary"))  # goes with the run
         return cls(
             cache=cache,
             logs=logs,

@@ -315,6 +315,10 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
         *((value["untrusted"] and value[name] not in {None, needed}, f"--{name} {value[name]}",
            f"--untrusted needs --{name} {needed}", "leave one of the two out") for name, needed in _UNTRUSTED.items()),
         (value["untrusted"] and value["allow_wrong"], "--allow-wrong", "--untrusted times no wrong outputs", one),
+        (value["untrusted"] and value["timer"] in {"graph", "cupti"}, f"--timer {value['timer']}",
+         "--untrusted changes the inputs before each call, and checks what timed calls returned", one),
+        (value["untrusted"] and value["regime"] == "sustained", "--regime sustained",
+         "--untrusted changes the inputs before each call, and sustained calls have no pauses", one),
     ):  # fmt: skip
         if clash:
             raise AbprofError(what, where=option, advice=advice)

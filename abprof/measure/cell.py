@@ -92,7 +92,7 @@ class ArmState:
     outcome: Outcome = field(default_factory=lambda: Outcome(status="ok"))
     opened: wire.Opened | None = None
     captured: wire.Captured | None = None  # the arm's CUDA graph (--timer graph)
-    turns: int = 0  # that changed the inputs (--untrusted)
+    turns: int = 0  # turns so far whose inputs changed (--untrusted)
     refused: bool = False  # whether the arm's calls could not be captured in a CUDA graph
 
     @property
@@ -166,7 +166,7 @@ class CellSetup:
         self.checking = 0.0  # seconds spent on output checks, which later epochs do not repeat
         self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of inputs of checks outside the arm's process
         self._keeps = set[str]()  # variants whose outputs on base do not follow inputs that change in place
-        self._packs = set[str]()  # variants that on base follow them only after they were prepared again
+        self._packs = set[str]()  # variants whose outputs on base follow changed inputs only after another `prepare`
 
     @property
     def crowded(self) -> bool:
@@ -339,9 +339,10 @@ class CellSetup:
         return dataclasses.replace(turn, draw=[*self._seeds, secrets.randbits(31)], outputs=name, anew=anew)
 
     def check_drawn(self, state: ArmState, turn: wire.Turn) -> None:
-        """Check what a timed call of the turn returned, in another process: of turns and calls that only chance knows.
+        """Have the judge check what one timed call of the turn returned.
 
-        The share of turns falls with their number: of 8 turns 3 are checked, of 100 turns 8.
+        Whether the turn is checked, and which of its calls, is drawn after the turn, so code cannot foresee it. The share
+        of turns falls with their number: of 8 turns 3 are checked, of 100 turns 8.
         """
         if not turn.draw:
             return

@@ -124,9 +124,7 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
     pct: float | None = None
     low_pct: float | None = None  # repeated confidence interval, 95 % over all planned looks
     high_pct: float | None = None
-    reasons: tuple[
-        str, ...
-    ] = ()  # identical_code, base_STATUS, both, one_clock, clock, power, impossible, quick_..., budget, ...
+    reasons: tuple[str, ...] = ()  # identical_code, base_STATUS, both, one_clock, clock, power, quick_..., budget, ...
     clock_pct: float | None = None  # change of the device's clock; positive: a faster clock; None: not read
     cycles_pct: float | None = None  # change of time x clock
     read_pct: float | None = None  # change of times as read, if judged times are rescaled to one clock

@@ -63,18 +63,14 @@ def inventory(tree: Path, folders: Iterable[str]) -> dict[str, str]:
     Links are not followed, and only regular files are read. Raises OSError.
     """
     found = {}
-    for top in folders:
-        for folder, inner, names in os.walk(tree / top):
-            for path in (f"{folder}/{name}" for name in (*names, *inner)):
-                seen = os.lstat(path)
-                if stat.S_ISLNK(seen.st_mode):
-                    found[os.path.relpath(path, tree)] = f"link {os.fsencode(Path(path).readlink())!r}"
-                elif stat.S_ISREG(seen.st_mode):
-                    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
-                        digest = hashlib.file_digest(file, "sha256").hexdigest()
-                    found[os.path.relpath(path, tree)] = f"{seen.st_mode:o} {seen.st_size} {digest}"
-                elif not stat.S_ISDIR(seen.st_mode):
-                    found[os.path.relpath(path, tree)] = f"{seen.st_mode:o}"
+    for folder, _, names in (each for top in folders for each in walk(tree / top)):
+        for path in (Path(folder, name) for name in names):
+            seen, name = path.lstat(), os.path.relpath(path, tree)
+            found[name] = f"{seen.st_mode:o}"
+            if stat.S_ISLNK(seen.st_mode):
+                found[name] += f" {os.fsencode(path.readlink())!r}"
+            elif stat.S_ISREG(seen.st_mode):
+                found[name] += f" {seen.st_size} {doorway.sha256(path, tree)}"
     return found
 
 
