@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.gitrepo import make_repo
+from tests.gitrepo import GitRepo, make_repo
 from tests.sandboxes import needs_sandbox
 from tests.tinyrepo import Done, abprof_afresh
 
@@ -54,10 +54,9 @@ def check(case, outputs, expected):
 '''
 
 
-def measured(folder: Path, names: list[str], *options: str) -> Done:
-    """Compare the attacks with honest base in one run; also `honest`, the same code with another comment."""
-    repo, home = make_repo(folder / "repo"), folder / "home"
-    every = [*names, "honest"]
+def attacked(folder: Path, names: list[str]) -> GitRepo:
+    """Return a repository: honest kernels on main, the attacks on branch `attack`, where `honest` has another comment."""
+    repo, every = make_repo(folder), [*names, "honest"]
     files = {f"kernels/{name}/__init__.py": HONEST for name in every}
     repo.commit(
         "honest", files | {f"workloads/{name}.py": WORKLOAD % name for name in every} | {".gitignore": "runs/\n"}
@@ -65,8 +64,14 @@ def measured(folder: Path, names: list[str], *options: str) -> Done:
     repo.branch("attack")
     changed = {f"kernels/{name}/__init__.py": f"{HONEST}\n\n{FILES[name].read_text()}" for name in names}
     repo.commit("much faster", changed | {"kernels/honest/__init__.py": HONEST + "# the same\n"})
+    return repo
+
+
+def measured(folder: Path, names: list[str], *options: str) -> Done:
+    """Compare the attacks with honest base in one run."""
+    repo = attacked(folder / "repo", names)
     asked = ("--device", "cpu", "--no-peers", "--epochs", "4", "--timeout", "30s", "--budget", "60m", "--json")
-    done = abprof_afresh("main", "attack", *asked, *options, cwd=repo.path, home=home, OMP_NUM_THREADS="1")
+    done = abprof_afresh("main", "attack", *asked, *options, cwd=repo.path, home=folder / "home", OMP_NUM_THREADS="1")
     assert done.code in (0, 1, 4), done.err
     return done
 

@@ -23,8 +23,11 @@ from tests.simulated.scenario import Scenario, Workload
 
 from . import notices, runs
 from .github_server import REPO
+from .sandboxes import needs_sandbox
+from .test_attacks import attacked
 from .test_bot_post import hub
 from .test_sandbox import LETS, fake
+from .tinyrepo import environment as working_environment
 
 __all__ = ["hub"]
 HEAD = runs.TARGET.commit
@@ -212,34 +215,34 @@ def test_init_writes_both_files_and_replaces_nothing(tmp_path, capsys):
     assert run_command_line(["init", "--github", "--repo", str(tmp_path / "nowhere")]) == 2
 
 
+def measuring_job(folder: Path, checkout: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run the lines of the workflow as they stand; options without a value arrive empty."""
+    found = re.search(r"run: \|\n((?: {10}[^\n]*\n)+)", jobs()["measure"])
+    assert found
+    command = folder / "bin" / "abprof"
+    command.parent.mkdir(exist_ok=True)
+    command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m abprof "$@"\n')
+    command.chmod(0o755)
+    unset = dict.fromkeys([f"ABPROF_{name}" for name in ("PRESET", "ONLY", "KERNELS", "WORKLOADS", "BUDGET")], "")
+    path = f"{command.parent}:{environment.get('PATH', os.environ['PATH'])}"
+    env = unset | environment | {"PATH": path, "RUNNER_TEMP": str(folder), "CI": "true"}
+    line = ["bash", "-e", "-c", found[1]]
+    return subprocess.run(line, cwd=checkout, env=env, capture_output=True, text=True, check=False)
+
+
 def test_the_measuring_jobs_own_script_makes_the_artifact_and_takes_unset_options(tmp_path):
-    """The lines of the workflow as they stand, on a simulated device: options without a value arrive empty."""
     load = Workload(kernel="ffa", presets={"default": {"direction": ["fwd", "bwd"]}})
     lab = Lab(tmp_path / "lab", Scenario(workloads={"dense": load}))
     base, target = (lab.repo.git("rev-parse", name).strip() for name in ("main", "fast"))
-    found = re.search(r"run: \|\n((?: {10}[^\n]*\n)+)", jobs()["measure"])
-    assert found
-    command = tmp_path / "bin" / "abprof"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m abprof "$@"\n')
-    command.chmod(0o755)
-    fake(command.parent / "wall", LETS)  # a simulated worker writes beside its scenario, which a true wall forbids
-    environment = {
-        **lab.environment(),
-        "PATH": f"{command.parent}:{command.parent}/wall:{os.environ['PATH']}",
-        **dict.fromkeys([f"ABPROF_{name}" for name in ("PRESET", "ONLY", "KERNELS", "WORKLOADS", "BUDGET")], ""),
-        "ABPROF_DEVICE": "simulated",
-        "RUNNER_TEMP": str(tmp_path),
-        "CI": "true",
-        "BASE": base,
-        "TARGET": target,
-    }
+    fake(tmp_path / "wall", LETS)  # a simulated worker writes beside its scenario, which a true wall forbids
+    environment = lab.environment() | {"ABPROF_DEVICE": "simulated", "BASE": base, "TARGET": target}
+    environment["PATH"] = f"{tmp_path}/wall:{os.environ['PATH']}"
 
     def run(**more: str) -> subprocess.CompletedProcess[str]:
-        line, env = ["bash", "-e", "-c", found[1]], environment | more
-        return subprocess.run(line, cwd=lab.repo.path, env=env, capture_output=True, text=True, check=False)
+        return measuring_job(tmp_path, lab.repo.path, environment | more)
 
-    wall = command.with_name("bwrap")
+    (tmp_path / "bin").mkdir()
+    wall = tmp_path / "bin" / "bwrap"
     wall.write_text("#!/bin/sh\nexit 1\n")  # one that does not start: no run, no artifact
     wall.chmod(0o755)
     assert run().returncode == 2
@@ -253,3 +256,22 @@ def test_the_measuring_jobs_own_script_makes_the_artifact_and_takes_unset_option
     made = json.loads((tmp_path / "notice.json").read_text())
     assert (made["base"]["commit"], made["targets"][0]["commit"]) == (base, target)
     assert lab.left_behind() == []
+
+
+@needs_sandbox
+@pytest.mark.slow
+def test_a_cheating_pull_request_gets_no_speed(hub, tmp_path):
+    """The workflow from its measuring job to the comment, with real processes."""
+    repo = attacked(tmp_path / "repo", ["call_count", "clock_at_a_quarter"])
+    base, target = (repo.git("rev-parse", name).strip() for name in ("main", "attack"))
+    environment = working_environment(tmp_path, {"OMP_NUM_THREADS": "1", "ABPROF_DEVICE": "cpu"})
+    done = measuring_job(tmp_path, repo.path, environment | {"BASE": base, "TARGET": target})
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "event.json").write_text(json.dumps(event(f"/abprof {target}")))
+    args = ["comment", "--artifact", str(tmp_path / "notice.json"), "--event", str(tmp_path / "event.json")]
+    assert run_command_line(args) == 0
+    (posted,) = hub.live()
+    print(posted["body"])
+    assert "call_count" in posted["body"]
+    assert "broken" in posted["body"]
+    assert "faster" not in posted["body"]

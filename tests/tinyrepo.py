@@ -127,7 +127,7 @@ def tiny_repo(path: Path, repeat: int = 100) -> GitRepo:
 
 def abprof(*args: str, cwd: Path, home: Path, **env: str) -> Done:
     """Run the command line with its own caches."""
-    done = warm.abprof(args, _environment(home, env), cwd, LIMIT)
+    done = warm.abprof(args, environment(home, env), cwd, LIMIT)
     return Done(done.code, done.out, done.err)
 
 
@@ -135,7 +135,7 @@ def abprof_afresh(*args: str, cwd: Path, home: Path, **env: str) -> Done:
     """The same in an interpreter of its own, where /proc tells of it what it tells of any: for tests of what can be found
     there, and of what the interpreter itself reads of its environment."""
     command = [sys.executable, "-P", "-m", "abprof", *args]
-    done = subprocess.run(command, cwd=cwd, env=_environment(home, env), capture_output=True, text=True, check=False)
+    done = subprocess.run(command, cwd=cwd, env=environment(home, env), capture_output=True, text=True, check=False)
     show(args, done.returncode, done.stdout, done.stderr)
     return Done(done.returncode, done.stdout, done.stderr)
 
@@ -143,9 +143,10 @@ def abprof_afresh(*args: str, cwd: Path, home: Path, **env: str) -> Done:
 def begun(*args: str, cwd: Path, home: Path) -> subprocess.Popen[bytes]:
     """Start the same, without waiting for its end."""
     command = [sys.executable, "-P", "-m", "abprof", *args]
-    return subprocess.Popen(command, cwd=cwd, env=_environment(home, {}), stdout=subprocess.DEVNULL)
+    return subprocess.Popen(command, cwd=cwd, env=environment(home, {}), stdout=subprocess.DEVNULL)
 
 
-def _environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+def environment(home: Path, more: Mapping[str, str]) -> dict[str, str]:
+    """The tests' own, with caches of its own below `home`, and `more`."""
     places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
     return {**os.environ, "PYTHONPATH": str(ROOT), **places, **more}
