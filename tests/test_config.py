@@ -9,7 +9,6 @@ import pytest
 from abprof.records import Package
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.records.quantities import seconds
 from abprof.system import toml
 from abprof.system.config_file import parse_file, read_file
 
@@ -122,16 +121,6 @@ def test_a_file_that_begins_with_a_byte_order_mark_is_read(name: str, tmp_path: 
         parse_file(toml.decoded("\ufeffpaht = 'x'\n".encode(), "abprof.toml"), "abprof.toml")
 
 
-@pytest.mark.parametrize(
-    ("data", "line"), [("workloads = 'x'\n".encode("utf-16"), 1), (b"# a\nworkloads = 'caf\xe9'\n", 2)]
-)
-def test_a_file_in_another_encoding_is_one_line(data: bytes, line: int, tmp_path: Path) -> None:
-    (tmp_path / "abprof.toml").write_bytes(data)
-    with pytest.raises(AbprofError) as error:
-        read_file(tmp_path)
-    assert error.value.line == f"{tmp_path}/abprof.toml:{line}: not UTF-8 (save the file as UTF-8)"
-
-
 @pytest.mark.parametrize("what", ["folder", "link to nothing"])
 def test_what_stands_in_the_place_of_the_file_is_not_passed_over(what: str, tmp_path: Path) -> None:
     """Also not for pyproject.toml: the user meant something by it."""
@@ -159,9 +148,3 @@ def test_a_margin_wider_than_the_threshold_is_refused_or_cut() -> None:
     assert Options(specs=("a",), margin=3.0).percents("cpu") == (5.0, 3.0)
     file = parse_file("[defaults]\nmargin = 3\n", "abprof.toml")
     assert Options(specs=("a",), file=file).percents("cuda") == (1.5, 1.5)
-
-
-@pytest.mark.parametrize("text", ["", "ten", "-5m", "0", "10 days"])
-def test_a_duration_that_is_none(text: str) -> None:
-    with pytest.raises(AbprofError, match=r"^--timeout: .* is not a duration"):
-        seconds(text, "--timeout")

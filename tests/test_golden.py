@@ -2,12 +2,13 @@
 
 tests/golden/runs.tar.xz holds a folder a run: `run.json`, `rounds.jsonl` and `evidence.jsonl` as abprof wrote them, without
 results where rounds give them again, and `expected.json`, what `abprof report RUN --json` said of it (without prose) and the
-CSV files that it wrote, without columns of prose. The runs were recorded at commit 68e5379: whole runs of this suite's
-simulated workers, torch on a CPU and commands that time themselves, records that its unit tests judge, and the runs of
-tests/runs.py, tests/declared.py and tests/fuzz/rich.py. Of a thousand such runs those were kept that together reach every
-(verdict, reasons) of each family, cause, warning, exit code, kind of record, filled column and branch of abprof's code that
-any of them reached. Long runs have three rounds a block, or times in whole ns; their expectations are from that moment, when
-the code still met those of the whole. Names of folders and machines were replaced.
+CSV files that it wrote, without columns of prose. 27 are whole runs, recorded at commit 68e5379 with this suite's simulated
+workers, torch on a CPU, and commands that time themselves. `record_*` are of tests/runs.py, tests/declared.py and
+tests/fuzz/rich.py; `judged_*` are records of unit tests of then, most of which have gone. Of these two kinds those are kept
+that reach something which neither the whole runs reach nor test_verdict, test_outcomes, test_one_clock,
+test_timer_cross_check, test_secondary_comparisons or tests/why: a verdict with its reasons, a cause, a warning, or a line of
+abprof's verdict, evidence and report. Long runs have three rounds a block, or times in whole ns. Names of folders and
+machines were replaced.
 
 The words of sentences, warnings and reasons of failures may change; verdicts, numbers, codes and tables may not. Where one
 is to change on purpose, the expectation in the archive changes in the same commit, which says why.

@@ -46,13 +46,6 @@ def test_peers_are_those_asked_for_or_the_workloads_default(asked: tuple[str, ..
     assert matrix.workload(described, "", "cpu", asked).peers == found
     assert matrix.workload(replace(described, default_peers=None), "", "cpu").peers == ("a", "b", "c")
     assert matrix.workload(replace(described, default_peers=[]), "", "cpu").peers == ()
-
-
-def test_a_peer_that_no_workload_has_is_refused() -> None:
-    described = wire.Described("w", "k", "s", (), peers=("sdpa", "flex"))
-    matrix.known_peers([described], ("flex", "all"))
-    with pytest.raises(AbprofError, match=r"--peer: no workload has a peer 'flax' \(did you mean flex"):
-        matrix.known_peers([described], ("flax",))
     with pytest.raises(AbprofError, match="no workload has peers"):
         matrix.known_peers([replace(described, peers=())], ("flex",))
 
@@ -73,40 +66,6 @@ def test_set_of_one_zipped_axis_keeps_the_step() -> None:
     assert {(c["q"], c["k"]) for c in matrix.cases(axes)} == {(64, 64)}
 
 
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ("sqlen=1", "no workload has an axis 'sqlen' (did you mean seqlen)"),
-        ("seqlen", "'seqlen' is not AXIS=V1,V2"),
-        ("seqlen=long", "seqlen=long: expected int, like 512"),
-        ("causal=maybe", "causal=maybe: expected bool, like false"),
-        (
-            "q=32",
-            "no row of workload w has q=32: it zips q, k (set all of these, or leave the workload out (--workloads))",
-        ),
-        ("seqlen=512,1024,0512", "seqlen has 512 twice"),
-    ],
-)
-def test_a_setting_that_cannot_be_is_one_clear_line(setting: str, says: str) -> None:
-    with pytest.raises(AbprofError) as error:
-        matrix.set_axes({"w": AXES}, [setting])
-    assert error.value.line == f"--set: {says}"
-
-
-@pytest.mark.parametrize(
-    ("settings", "write"),
-    [
-        (["seqlen=512", "causal=true", "seqlen=1024"], "seqlen=512,1024"),
-        (["seqlen=512", "seqlen=512"], "seqlen=512"),
-        (["q=64,64", "k=64,128", "q=128", "q=256"], "q=64,64,128,256"),
-    ],
-)
-def test_an_axis_that_is_set_more_than_once_is_refused(settings: list[str], write: str) -> None:
-    with pytest.raises(AbprofError) as error:
-        matrix.set_axes({"w": AXES}, settings)
-    assert error.value.line == f"--set: {write.partition('=')[0]} is given more than once (write {write})"
-
-
 def test_set_touches_only_workloads_that_have_the_axis() -> None:
     found = matrix.set_axes({"w": AXES, "v": [(["n"], [[1]])]}, ["n=7"])
     assert found["w"] == AXES
@@ -118,26 +77,6 @@ def test_only_narrows_down_by_axes_and_adds_up_patterns() -> None:
     assert [c.params["q"] for c in chosen] == [64, 128]
     assert len(filters.select(cells(), ["seqlen=512,1024"])) == 8
     assert len(filters.select(cells(), ["w/seqlen=512*", "*q=128,k=128,causal=true"])) == 5
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("sqlen=512", "no cell has an axis 'sqlen' (did you mean seqlen)"),
-        ("seqlen=7", "seqlen has no value '7' (it has 1024, 512)"),
-        ("nothing*", "the matrix is empty: no cell is left"),
-    ],
-)
-def test_an_empty_choice_is_one_clear_line(text: str, says: str) -> None:
-    with pytest.raises(AbprofError) as error:
-        filters.select(cells(), [text])
-    assert error.value.line == f"--only: {says}"
-
-
-def test_a_preset_that_is_not_there_names_those_that_are() -> None:
-    described = wire.Described("w", "k", "s", (), presets={"smoke": [], "full": []})
-    with pytest.raises(AbprofError, match=r"^abprof.toml:3: .* no preset 'huge' \(it has smoke, full\)"):
-        matrix.preset("w", described, "huge", "abprof.toml:3")
 
 
 SIDES = tuple(
@@ -189,23 +128,3 @@ def test_cells_by_id_are_exactly_those_also_where_axes_are_zipped_and_no_preset_
         "w": [{"n": 8, "a": 2, "b": False}, {"n": 5, "a": 7, "b": True}],
         "other": [],
     }
-
-
-@pytest.mark.parametrize(
-    ("id", "said"),
-    [
-        ("w/n=4", "no cell w/n=4"),
-        ("w/n=4,a=1,b=maybe", "b=maybe: expected bool"),
-        ("w/n=4,a=1,c=2", "no workload has an axis 'c'"),
-        ("w/a=1,b=true,n=4", "no cell w/a=1,b=true,n=4"),
-        ("w/n=4,8,a=1,b=true", "n=4,8: expected int"),
-        ("n=4", "not a cell's id"),
-        ("/n=4", "not a cell's id"),
-    ],
-)
-def test_an_id_that_is_no_cell_is_refused_with_its_name(id: str, said: str) -> None:
-    matrices = {"w": [(["n"], [[4], [8]]), (["a", "b"], [[1, True], [2, False]])]}
-    with pytest.raises(AbprofError) as refused:
-        matrix.exactly(matrices, [id])
-    assert said in refused.value.line
-    assert id in refused.value.line

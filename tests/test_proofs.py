@@ -199,8 +199,9 @@ def python_with_an_editable_mypkg(folder: Path, elsewhere: Path, how: str) -> Pa
 def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> None:
     """The interpreter's own mypkg is a slower one in another checkout; abprof still measures each side's."""
     repo = tiny_repo(tmp_path / "repo")
-    init = PACKAGE + "\nfrom mypkg import names\nassert names.FACTOR == 2\n"
-    package = {"src/mypkg/__init__.py": init, "src/mypkg/names.py": "FACTOR = 2\n", "src/mypkg/tiny.c": source(100)}
+    init = PACKAGE + "\nfrom mypkg.deep import names\nassert names.FACTOR == 2\n"
+    package = {"src/mypkg/__init__.py": init, "src/mypkg/tiny.c": source(100)}
+    package |= {"src/mypkg/deep/__init__.py": "", "src/mypkg/deep/names.py": "FACTOR = 2\n"}
     settings = '[kernels.tiny]\npath = "src/mypkg"\nimport = "mypkg"\n'
     repo.git("rm", "-rq", "kernels")
     repo.commit("a package of its own name", {**package, "abprof.toml": settings})
@@ -209,10 +210,10 @@ def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> 
     repo.commit("what this side does not have", {"src/mypkg/__init__.py": init + "from mypkg import more\n"})
     repo.checkout("main")
     elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "mypkg").mkdir(parents=True)
+    (elsewhere / "mypkg" / "deep").mkdir(parents=True)
     wrong = "from pathlib import Path\nPath(__file__).with_name('used').touch()\ndef double(x): return x * 3\n"
     (elsewhere / "mypkg" / "__init__.py").write_text(wrong)
-    (elsewhere / "mypkg" / "names.py").write_text("FACTOR = 3\n")
+    (elsewhere / "mypkg" / "deep" / "names.py").write_text("FACTOR = 3\n")
     (elsewhere / "mypkg" / "more.py").write_text("")
     python = python_with_an_editable_mypkg(tmp_path / "venv", elsewhere, how)
     done = abprof("main", "fast", "borrows", *QUICK, "--python", str(python), cwd=repo.path, home=tmp_path)
@@ -222,7 +223,7 @@ def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> 
     assert says in reasons(done, "target2")
     for side in ("base", "target"):
         paths = {name: item["path"] for name, item in artefacts(done, side, "module").items()}
-        assert set(paths) == {"mypkg", "mypkg.names"}
+        assert set(paths) == {"mypkg", "mypkg.deep", "mypkg.deep.names"}
         assert all(path.startswith(str(tmp_path / "cache" / "builds")) for path in paths.values())
     assert not (elsewhere / "mypkg" / "used").exists()
 
@@ -255,8 +256,8 @@ LEAKS: dict[str, tuple[str, str]] = {
         "module leakmod was loaded from {away}/leakmod.py, outside this side's tree",
     ),
     "a library from there": (
-        PACKAGE + "\nctypes.CDLL({away!r} + '/leak.so')\n",
-        "shared object {away}/leak.so was loaded from outside this side's tree",
+        PACKAGE + "\nctypes.CDLL({away!r} + '/leak.bin')\n",
+        "shared object {away}/leak.bin was loaded from outside this side's tree",
     ),
 }  # fmt: skip
 SHARES = PACKAGE + "\nimport helpful; ctypes.CDLL({shared!r} + '/libhelpful.so')\n"
@@ -273,7 +274,7 @@ def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> Non
     places |= {"away": str(away), "shared": str(shared)}
     (away / "leakmod.py").write_text("")
     (shared / "helpful.py").write_text("")
-    for library in (away / "leak.so", shared / "libhelpful.so"):
+    for library in (away / "leak.bin", shared / "libhelpful.so"):
         subprocess.run(["cc", "-shared", "-fPIC", "-o", library, repo.path / "kernels/tiny/tiny.c"], check=True)
     settings = f'[environment.set]\nPYTHONPATH = "{shared}"\n'
     repo.commit("tools", {"tools/helper.py": "WHO = 'the checkout'\n", "abprof.toml": settings})
@@ -298,7 +299,7 @@ def test_code_from_elsewhere_is_broken_and_never_a_number(tmp_path: Path) -> Non
         assert [proof["ok"] for proof in done.run["proofs"] if proof["side"] == arm][-1] is False
     for arm, kind, file in (
         (leaking[-2], "module", away / "leakmod.py"),
-        (leaking[-1], "object", away / "leak.so"),
+        (leaking[-1], "object", away / "leak.bin"),
         (sharing, "module", shared / "helpful.py"),
         (sharing, "object", shared / "libhelpful.so"),
     ):

@@ -112,15 +112,6 @@ def test_did_my_branch_get_faster_than_the_release(lab: Lab) -> None:
     assert "dist:k==1.0" in Path(scripts.out.split()[0]).read_text()
 
 
-def test_what_a_release_cannot_be(lab: Lab) -> None:
-    for words, says in {
-        ("main", "dist:k"): "dist:k: not a release with one exact version (write dist:NAME==VERSION)",
-        (
-            "dist:k==7",
-            "main",
-        ): "k==7: pip found no wheel of this version for this interpreter (available versions: 1.0, 2.0)",
-    }.items():
-        done = lab.abprof(*words)
-        assert (done.code, done.err.splitlines()[-1]) == (2, f"abprof: {says}")
+def test_a_release_is_no_branch_of_a_nightly_job(lab: Lab) -> None:
     night = lab.command("nightly", "--repo", str(lab.repo.path), "--branch", "dist:k==1.0", "--device", "simulated")
     assert "dist:k==1.0: a nightly job needs a branch, not a release" in night.out + night.err

@@ -12,7 +12,14 @@ from abprof.report import suite_csv
 from abprof.report.suite_csv import compare
 
 from . import runs
-from .test_report_csv import DENSE, SPARSE, TARGET
+from .test_report_csv import TARGET
+
+TIMES = (
+    "direction,latency_ms,tflops_per_sec,fwd_range_merge_ms,fwd_sparse_load_preprocess_ms,fwd_prepare_ms,fwd_run_ms,"
+    "fwd_fill_ms,fwd_cast_ms,bwd_range_merge_ms,bwd_prepare_ms,bwd_preprocess_ms,bwd_run_ms,bwd_cast_ms"
+)
+DENSE = f"seqlen,mask_type,{TIMES}"
+SPARSE = f"seqlen,sparsity_ratio,q_block_size,k_block_size,swap_ab,pack_gqa,sparse_load,kblockm,kblockn,{TIMES}"
 
 FWD = ",3.5861,{tflops},-1.0000,-1.0000,0.0153,{run},-1.0000,0.0032,,,,,"
 

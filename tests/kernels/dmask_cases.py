@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.dmask import masked_attention
-from tests.kernels.ffa_cuda_cases import judge, poisoned
+from tests.kernels.ffa_cases import judge, poisoned
 
 NAMES = ("out", "dq", "dk", "dv")
 Tensors = dict[str, torch.Tensor]

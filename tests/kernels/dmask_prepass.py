@@ -5,13 +5,17 @@ Each question answers with what is wrong, "" if nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import torch
 
+from kernels import dmask
 from kernels.dmask import prepass
 from tests.kernels import dmask_cases as cases
+from tests.workloads.conftest import load
 
 
 def mixed(device: str) -> torch.Tensor:
@@ -92,3 +96,29 @@ def unvisited(device: str) -> str:
 
 
 QUESTIONS = (classes, lists, choice, unvisited)
+
+
+def of_case(case: cases.Case) -> str:
+    dtype = torch.bfloat16 if case.dim == 128 else torch.float16
+    data = cases.draw(case, dtype, "cpu", seed=len(case.name))
+    return cases.wrong(cases.attend(data, case.scale), data, case.scale)
+
+
+def of_workload() -> str:
+    """Of workloads/dynamic_mask.py with the package: inputs, call, reference, check, both directions."""
+    module = load("dynamic_mask")
+    shape = {"seqlen": 130, "batch": 2, "nhq": 1, "nhk": 1, "mask_heads": 1, "hd": 64, "dtype": "fp16"}
+    reasons = []
+    for direction in ("fwd", "bwd"):
+        one = {**shape, "pattern": "structured", "sparsity": 0.7, "direction": direction}
+        inputs = module.inputs(one, "cpu", 3)
+        found = module.check(one, module.prepare(dmask, None, one, inputs).call(), module.reference(one, inputs))
+        reasons.append(found.reason)
+    return "; ".join(filter(None, reasons))
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    **{question.__name__: partial(question, "cpu") for question in QUESTIONS},
+    "workload": of_workload,
+    **{case.name: partial(of_case, case) for case in cases.CASES},
+}

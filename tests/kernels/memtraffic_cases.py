@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from kernels import memtraffic
 from kernels.memtraffic import BlockLists
-from tests.kernels.ffa_cuda_cases import judge, poisoned
+from tests.kernels.ffa_cases import judge, poisoned
 
 BLOCK = 64
 
@@ -102,3 +103,11 @@ def wrong(case: Case, got: torch.Tensor, tensors: list[torch.Tensor], visited: B
     else:
         naive = reference(tensors, visited, case.dtype)
     return judge("out", got, exact, naive)
+
+
+def interpreted(case: Case) -> str:
+    tensors, visited = draw(case, "cpu", seed=3), lists(case, "cpu")
+    return wrong(case, attend(case, tensors, visited), tensors, visited)
+
+
+CHECKS = {str(case): partial(interpreted, case) for case in CASES}

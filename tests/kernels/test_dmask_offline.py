@@ -1,11 +1,10 @@
-"""kernels/dmask without a GPU: Triton's interpreter against float64, the pre-pass, machine code for sm_90a, arguments."""
+"""kernels/dmask without a GPU: Triton's interpreter against float64, the pre-pass, arguments."""
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,26 +13,14 @@ import torch
 
 from kernels.dmask import masked_attention
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-ROOT = Path(__file__).resolve().parents[2]
 QUICK = ("classes", "lists", "choice", "random_sparse", "one_query")
-
-
-def run(module: str, *args: str, **env: str) -> str:
-    """Return the output of `python -m module`, which must exit with 0."""
-    command = [sys.executable, "-m", f"tests.kernels.{module}", *args]
-    variables = os.environ | {"OMP_NUM_THREADS": "1"} | env
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 # ---------------------------------------------------------------- the kernels' logic
 
 
-@needs_triton
-def test_lists_choice_and_gradients_in_the_interpreter() -> None:
-    assert run("dmask_interpret", *QUICK, TRITON_INTERPRET="1").splitlines() == [f"{name}: right" for name in QUICK]
+def test_lists_choice_and_gradients_in_the_interpreter(interpreted: Callable[..., None]) -> None:
+    interpreted("dmask_prepass", *QUICK)
 
 
 # ---------------------------------------------------------------- arguments
@@ -70,7 +57,7 @@ def test_bad_arguments_give_one_line(changes: dict[str, torch.Tensor], message: 
 
 def test_the_packages_import_without_abprof_and_triton() -> None:
     code = (
-        "import sys, kernels.dmask, kernels.memtraffic\n"
+        "import sys, kernels.dmask, kernels.ladder, kernels.memtraffic\n"
         "assert not {name.split('.')[0] for name in sys.modules} & {'abprof', 'triton'}"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)

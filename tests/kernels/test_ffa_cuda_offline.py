@@ -1,32 +1,18 @@
-"""The CUDA backend without a GPU: work lists by brute force, the Triton kernels in Triton's interpreter, the Gluon kernels
-in an emulator, all of them compiled for sm_90a with gates on the machine code, the CUDA C++ by nvcc where there is one."""
+"""The CUDA backend without a GPU: the Triton kernels in Triton's interpreter, options that it refuses."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 import torch
 
 from kernels.ffa.schedule import Blocks, Options, UnsupportedOption
-from tests.kernels import ffa_cuda_cases as cases
+from tests.kernels import ffa_cases as cases
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-ROOT = Path(__file__).resolve().parents[2]
 CPU = torch.device("cpu")
-
-
-def run(module: str, *args: str, tmp_path: Path, **env: str) -> str:
-    """Return the output of `python -m module`, which must exit with 0."""
-    variables = os.environ | {"ABPROF_BUILD_DIR": str(tmp_path), "OMP_NUM_THREADS": "1"} | env
-    command = [sys.executable, "-m", f"tests.kernels.{module}", *args]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 # ---------------------------------------------------------------- the kernels' logic
@@ -34,21 +20,8 @@ def run(module: str, *args: str, tmp_path: Path, **env: str) -> str:
 QUICK = ("causal_more_keys", "varlen_causal", "gaps", "blocks_64_dense_tails", "blocks_odd")
 
 
-def test_triton_kernels_in_the_interpreter(tmp_path: Path) -> None:
-    printed = run("ffa_cuda_interpret", *QUICK, tmp_path=tmp_path, TRITON_INTERPRET="1")
-    assert printed.count(": right") == len(QUICK)
-
-
-# ---------------------------------------------------------------- machine code
-
-# Spill instructions that are there today. All are addresses and descriptors, none is a tile's element.
-SPILLS = {
-    "gluon bwd full 128": 62,
-    "gluon bwd full in pieces 128": 48,
-    "gluon bwd causal 128": 87,
-    "gluon bwd blocks128 128": 40,
-}
-SPILLS |= {"triton dkdv blocks64 128": 40, "triton dkdv causal 128": 40}
+def test_triton_kernels_in_the_interpreter(interpreted: Callable[..., None]) -> None:
+    interpreted("ffa_cases", *QUICK)
 
 
 # ---------------------------------------------------------------- work lists and the rule

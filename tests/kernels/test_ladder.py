@@ -1,39 +1,23 @@
-"""The ladder without a GPU: arguments, the platform table, every rung in Triton's interpreter, its machine code."""
+"""The ladder without a GPU: arguments, and every rung in Triton's interpreter."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
-import subprocess
 import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 
 from kernels import ladder
+from tests.kernels import ladder_cases
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-ROOT = Path(__file__).resolve().parents[2]
 
 
-def run(module: str, *args: str, **env: str) -> list[str]:
-    """Lines that `python -m tests.kernels.MODULE` prints; it must exit with 0."""
-    variables = os.environ | {"OMP_NUM_THREADS": "1"} | env
-    command = [sys.executable, "-m", f"tests.kernels.{module}", *args]
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
-
-
-QUICK = "33"  # a length: two of the seven shapes
-
-
-def test_every_rung_in_the_interpreter() -> None:
-    lines = run("ladder_interpret", QUICK, TRITON_INTERPRET="1")
-    assert len(lines) == 2 * len(ladder.RUNGS)
-    assert all(line.endswith(": right") for line in lines)
+def test_every_rung_in_the_interpreter(interpreted: Callable[..., None]) -> None:
+    interpreted("ladder_cases", *(name for name in ladder_cases.CHECKS if name.startswith("33 ")))
 
 
 def test_without_cutile_its_rungs_say_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import ladder
-from tests.kernels.ladder_interpret import Case, every_case, naive, wrong
+from tests.kernels.ladder_cases import Case, every_case, naive, wrong
 
 pytestmark = [
     pytest.mark.gpu,

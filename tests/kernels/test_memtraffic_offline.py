@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
-import subprocess
-import sys
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,8 +11,6 @@ import torch
 from kernels import memtraffic
 from kernels.memtraffic import BlockLists
 
-needs_triton = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
-ROOT = Path(__file__).resolve().parents[2]
 QUICK = (
     "fused-full-150-64-float16",
     "fused-blocks0.5-300-64-float16",
@@ -25,18 +19,8 @@ QUICK = (
 )
 
 
-def run(module: str, *args: str, **env: str) -> list[str]:
-    """The lines that `python -m module` prints; it must exit with 0."""
-    command = [sys.executable, "-m", f"tests.kernels.{module}", *args]
-    variables = os.environ | {"OMP_NUM_THREADS": "1"} | env
-    done = subprocess.run(command, cwd=ROOT, env=variables, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout.splitlines()
-
-
-@needs_triton
-def test_quick_cases_in_the_interpreter() -> None:
-    assert run("memtraffic_interpret", *QUICK, TRITON_INTERPRET="1") == [f"{name}: right" for name in QUICK]
+def test_quick_cases_in_the_interpreter(interpreted: Callable[..., None]) -> None:
+    interpreted("memtraffic_cases", *QUICK)
 
 
 # ---------------------------------------------------------------- arguments

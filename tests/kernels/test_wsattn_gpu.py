@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels import wsattn
-from tests.kernels.ffa_cuda_cases import judge, poisoned
+from tests.kernels.ffa_cases import judge, poisoned
 
 pytestmark = [
     pytest.mark.gpu,

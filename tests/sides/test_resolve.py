@@ -65,6 +65,7 @@ def test_odd_branch_names(repo: GitRepo, opened: Opened, name: str) -> None:
         ("main..optimize_ffa", "unknown ref 'main..optimize_ffa' (give base and target as two words, "),
         ("main:kernels", "'main:kernels' is a tree, not a commit"),
         ("0123456789" * 4, f"unknown ref '{'0123456789' * 4}'"),
+        ("a/" + "b" * 300, "unknown ref 'a/bbb"),
         ("y" * 200_000, f"invalid ref '{'y' * 80}'"),
     ],
 )

@@ -1,4 +1,4 @@
-"""A side's package is imported from its own folder, despite installed copies, import hooks and paths."""
+"""A side's package is imported from its own folder. tests/test_proofs.py has installed copies, import hooks and paths."""
 
 from __future__ import annotations
 
@@ -51,43 +51,6 @@ def test_a_private_mount_bears_a_private_name(tmp_path: Path) -> None:
     assert os.environ["ABPROF_BUILD_DIR"] == str(root / "out")
     assert "tiny" not in sys.modules
     assert importlib.util.find_spec("tiny") is None
-
-
-class Hook:
-    """An editable install that maps every submodule, in front of all finders."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def find_spec(self, name: str, path: object = None, target: object = None) -> Any:
-        if name.partition(".")[0] != "mypkg":
-            return None
-        file = self.root.joinpath(*name.split("."))
-        init = file / "__init__.py"
-        if init.exists():
-            return importlib.util.spec_from_file_location(name, init, submodule_search_locations=[str(file)])
-        return importlib.util.spec_from_file_location(name, file.with_suffix(".py"))
-
-
-FILES = {
-    "mypkg/__init__.py": "from mypkg.deep import part",
-    "mypkg/deep/__init__.py": "",
-    "mypkg/deep/part.py": "WHO = {!r}",
-}
-
-
-@pytest.mark.parametrize("how", ["path", "hook", "both"])
-def test_a_real_name_is_found_before_path_and_hooks_at_every_depth(tmp_path: Path, how: str) -> None:
-    roots = [write(tmp_path / who, {n: t.format(who) for n, t in FILES.items()}) for who in ("side", "elsewhere")]
-    if how in ("path", "both"):
-        sys.path.insert(0, str(roots[1]))
-    if how in ("hook", "both"):
-        sys.meta_path.insert(0, Hook(roots[1]))  # type: ignore[arg-type]
-    package: Any = kernel_package(mount(roots[0], "mypkg"))
-    assert package.part.WHO == "side"
-    files = [module.__file__ for name, module in sys.modules.items() if name.startswith("mypkg")]
-    assert len(files) == 3
-    assert all(file and file.startswith(str(roots[0])) for file in files)
 
 
 def test_a_release_brings_all_its_modules_and_says_its_own_version(tmp_path: Path) -> None:

@@ -1,64 +1,123 @@
-"""The bundled kernels and the usual peers on a GPU: every cell of `default` and `full`'s ends are right."""
+"""The bundled kernels and the workloads' peers on a GPU: right by the workload's own check, with facts and inputs that repeat."""
 
 from __future__ import annotations
 
 import importlib
-from types import ModuleType
 from typing import Any
 
 import pytest
 import torch
 
+from abprof.worker import workload as declared
 from abprof.worker.api import Unsupported
 from tests.workloads.conftest import cases, load
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(600),
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
 ]
-FULL = {
-    "dense": 1,
-    "block_sparse": 1,
-    "hopper_ws": 3,
-    "fmha_scaling": 3,
-    "model_step": 2,
-}  # every first, second or third cell of `full`
+DEVICE = torch.device("cuda")
+# Every first, second or third cell of `full`. dynamic_mask's are those of `largest`.
+FULL = {"dense": 1, "block_sparse": 1, "hopper_ws": 3, "fmha_scaling": 3, "model_step": 2, "memory_traffic": 1}
+
+
+def largest() -> list[dict[str, Any]]:
+    """Every pattern of dynamic_mask at 32768 tokens."""
+    full = cases(load("dynamic_mask"), "full", "cuda")
+    return [one for one in full if one["seqlen"] == 32768 and one["sparsity"] in (0.0, 0.9)]
 
 
 def cells() -> list[Any]:
-    found = []
+    found = {"dynamic_mask": [*presets("dynamic_mask", "smoke", "default"), *largest()]}
     for name, step in FULL.items():
-        module = load(name)
-        full = cases(module, "full", "cuda")
-        wanted = [*cases(module, "default", "cuda"), *full[::step], full[-1]]
-        unique = {tuple(one.items()): one for one in wanted}.values()
-        found += [pytest.param(module, one, id=f"{name}-" + "-".join(map(str, one.values()))) for one in unique]
-    return found
+        full = presets(name, "full")
+        found[name] = [*presets(name, "default"), *full[::step], full[-1]]
+    unique = {(name, *one.items()): (name, one) for name, chosen in found.items() for one in chosen}.values()
+    return [pytest.param(name, one, id="-".join(map(str, (name, *one.values())))) for name, one in unique]
 
 
-@pytest.mark.parametrize(("module", "one"), cells())
-def test_cell_is_right(module: ModuleType, one: dict[str, Any]) -> None:
-    device = torch.device("cuda")
-    reason = module.skip(one, device) if hasattr(module, "skip") else None
-    if reason:
+def peers() -> list[Any]:
+    """A few cells of each workload: peers compile for each shape."""
+    found = {name: presets(name, "default") for name in FULL if name != "model_step"}
+    found["dynamic_mask"] = [one for one in presets("dynamic_mask", "original") if one["sparsity"] in (0.0, 0.5)]
+    return [
+        pytest.param(name, one, peer, id="-".join(map(str, (name, *one.values(), peer))))
+        for name, chosen in found.items()
+        for one in chosen
+        if one.get("N_CTX") != 128
+        for peer in load(name).PEERS
+    ]
+
+
+def presets(name: str, *wanted: str) -> list[dict[str, Any]]:
+    return [one for preset in wanted for one in cases(load(name), preset, "cuda")]
+
+
+@pytest.mark.parametrize(("name", "one"), cells())
+def test_cell_is_right(name: str, one: dict[str, Any]) -> None:
+    module = load(name)
+    if reason := module.skip(one, DEVICE) if hasattr(module, "skip") else None:
         pytest.skip(reason)
-    inputs = module.inputs(one, device, 3)
+    inputs, again = (module.inputs(one, DEVICE, 3) for _ in range(2))
+    assert all(torch.equal(inputs[key], again[key]) for key in inputs if key != "weights")
+    del again
     expected = module.reference(one, inputs)
     kernel = importlib.import_module(f"kernels.{module.KERNEL}")
     if hasattr(kernel, "build"):
         kernel.build(verbose=False)
-    variants, peers = getattr(module, "VARIANTS", [None]), getattr(module, "DEFAULT_PEERS", module.PEERS)
-    ops = {name: lambda name=name: module.prepare(kernel, name, one, inputs) for name in variants}
-    ops |= {name: lambda name=name: module.PEERS[name](one, inputs) for name in peers}
-    for name, make in ops.items():
+    variants = getattr(module, "VARIANTS", [None])
+    ops = {variant: lambda variant=variant: module.prepare(kernel, variant, one, inputs) for variant in variants}
+    usual = getattr(module, "DEFAULT_PEERS", ())
+    ops |= {peer: lambda peer=peer: module.PEERS[peer](one, inputs) for peer in usual}
+    for arm, make in ops.items():
         try:
             op = make()
             if op.reset:
                 op.reset()
             found = module.check(one, op.call(), expected)
         except Unsupported:
-            if name in variants and not str(name).startswith("cutile"):  # its package is not everywhere
+            if arm in variants and not str(arm).startswith("cutile"):  # its package is not everywhere
                 raise
             continue
-        assert found.ok, f"{name}: {found.reason}"
+        assert found.ok, f"{arm}: {found.reason}"
+        if arm in variants and name in ("dynamic_mask", "memory_traffic"):
+            assert declared.facts(module, one, inputs, op)
+
+
+def may_be_unsupported(name: str, one: dict[str, Any], peer: str) -> bool:
+    documents = str(one.get("mask_type")).startswith("varlen")
+    return name in ("dynamic_mask", "memory_traffic") or peer == "fa4" or (documents and peer.startswith("sdpa"))
+
+
+@pytest.mark.parametrize(("name", "one", "peer"), peers())
+def test_peer_is_right(name: str, one: dict[str, Any], peer: str) -> None:
+    """A library may return NaN in rows that see nothing: those cells are rightly `wrong` in a run."""
+    module = load(name)
+    inputs = module.inputs(one, DEVICE, 3)
+    if "mask" in inputs and not bool(inputs["mask"].any(-1).all()):
+        pytest.skip("rows that see nothing")
+    expected = module.reference(one, inputs)
+    try:
+        op = module.PEERS[peer](one, inputs)
+        first = op.call()
+    except Unsupported as reason:
+        if not may_be_unsupported(name, one, peer):
+            raise
+        pytest.skip(str(reason))
+    for outputs in (first, op.call()):
+        found = module.check(one, outputs, expected)
+        assert found.ok, found.reason
+
+
+def test_inputs_that_move_compile_nothing_new() -> None:
+    """A run makes inputs and masks again at other addresses; a compilation then would void its epoch."""
+    module = load("dense")
+    one = next(c for c in cases(module, "default", "cuda") if c["mask_type"] == "varlen_causal")
+    made = [module.PEERS["flex"](one, module.inputs(one, DEVICE, 3)) for _ in range(2)]
+    made[0].call()
+    torch.compiler.set_stance("fail_on_recompile")
+    try:
+        made[1].call()
+    finally:
+        torch.compiler.set_stance("default")

@@ -1,20 +1,15 @@
-"""Runs the ladder's rungs in Triton's interpreter: TRITON_INTERPRET=1 python -m tests.kernels.ladder_interpret [N ...].
-
-A process of its own, because the variable is read when Triton is imported. Prints one line per case, all or those
-of the given lengths, and exits with 1 if one is wrong.
-"""
+"""Shapes for the ladder, and how a rung's output is judged."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
-import triton
 
 from kernels import ladder
-from tests.kernels.ffa_cuda_cases import judge, poisoned
+from tests.kernels.ffa_cases import judge, poisoned
 
 
 @dataclass(frozen=True)
@@ -25,6 +20,9 @@ class Case:
     dim: int
     causal: bool
     dtype: torch.dtype
+
+    def __str__(self) -> str:
+        return f"{self.length} {self.dim} {'causal' if self.causal else 'full'} {self.dtype}"
 
 
 def every_case() -> Iterator[Case]:
@@ -64,22 +62,4 @@ def wrong(case: Case, rung: str, device: torch.device | str = "cpu", scale: floa
     return judge("out", got[:, :1], exact, rough)
 
 
-def main(lengths: list[str]) -> int:
-    if not triton.knobs.runtime.interpret:
-        raise SystemExit("TRITON_INTERPRET=1 is not set")
-    if any(name.split(".")[0] == "abprof" for name in sys.modules):
-        raise SystemExit("the package imports abprof")
-    torch.set_num_threads(1)
-    failed = 0
-    for case in every_case():
-        if lengths and str(case.length) not in lengths:
-            continue
-        for rung in ladder.RUNGS:
-            problem = wrong(case, rung)
-            failed += bool(problem)
-            print(f"{case} {rung}: {problem or 'right'}", flush=True)
-    return int(failed > 0)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+CHECKS = {f"{case} {rung}": partial(wrong, case, rung) for case in every_case() for rung in ladder.RUNGS}
