@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import app, note, refuse, warn
-from abprof.cli.options import MATRIX, RunOrRefs, flag, one_of, options_from, takes, text, view_of
+from abprof.cli.app import Verb, app, note, refuse, warn
+from abprof.cli.options import MATRIX, RESULT_JSON, RunOrRefs, flag, one_of, options_from, takes, text, view_of
 from abprof.cli.run import show
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
     from abprof.records import Run
 
-_FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy", "artifact")
+_FORMATS = ("html", "md", "csv", "json", "png", "junit", "bmf", "action", "legacy", "artifact")
 
 
-@app.command("report", short_help="Judge a run again and rewrite its reports.")
+@app.command("report", cls=Verb, short_help="Judge a run again and rewrite its reports.")
 @takes(
     text("--format", "|".join(_FORMATS), "Print the run in this format; write no file.", one_of(*_FORMATS)),
     flag("--open", "Open report.html in the browser."),
     flag("--all", "Show unchanged cells too."),
-    "json",
+    RESULT_JSON,
 )
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN [RUN2]", help="A run folder; two are compared.")],
@@ -42,8 +42,9 @@ def report(
         other = "--open" if values["open"] else "--json"
         raise AbprofError(f"--format {format} with {other}", advice="leave one of them out")
     if len(runs) == 2:
-        if values["open"] or format not in (None, "json"):
-            what = f"{'--open' if values['open'] else f'--format {format}'} shows one run, but two are given"
+        if values["open"] or format not in (None, "json") or values["json"] == "summary":
+            one = f"--format {format}" if format else "--json=summary"
+            what = f"{'--open' if values['open'] else one} shows one run, but two are given"
             raise AbprofError(what, where="abprof report", advice="leave it out for a table, or give --json")
         _compare(runs, json=bool(values["json"] or format))
     elif format:

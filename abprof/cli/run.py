@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import Verb, app, program, refuse
-from abprof.cli.options import RUN, VIEW, WORKERS, Refs, number, options_from, takes, text, view_of
+from abprof.cli.options import RESULT_JSON, RUN, VIEW, WORKERS, Refs, number, options_from, takes, text, view_of
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
 
@@ -29,7 +29,7 @@ _OF_WORKLOADS = (  # options without effect on a command that times itself
 
 
 @app.command("run", cls=Verb)
-@takes(text("--resume", "RUN", "Continue an interrupted run."), *RUN, "watch", "dry_run")
+@takes(text("--resume", "RUN", "Continue an interrupted run."), *RUN, RESULT_JSON, "watch", "dry_run")
 def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B006
     """Compare two refs or more, or measure one branch alone.
 
@@ -57,14 +57,16 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     options = options_from(refs, values, command=command, devices=devices)
     if values["watch"]:
         return _watch(ctx, options, view)
+    if options.dry_run and values["json"] == "summary":
+        raise AbprofError("--dry-run has no verdicts", where="--json=summary", advice="give --json")
     if not options.dry_run:
         return show(session.run(options, view), values)
     _show_plan(session.dry_run(options, view), json=values["json"])
     return Exit.OK
 
 
-@app.command("rerun", short_help="Measure cells of a run again, and add the results.")
-@takes("only", "repo", "budget", "all", "json", *VIEW)
+@app.command("rerun", cls=Verb, short_help="Measure cells of a run again, and add the results.")
+@takes("only", "repo", "budget", "all", RESULT_JSON, *VIEW)
 def rerun(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")], **values: Any) -> int:
     """Measure cells of a run again, in new epochs. The results are added; earlier results stay."""
     return show(_again(run, values["only"], values, resume=False), values)
@@ -122,7 +124,11 @@ def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
     from abprof.report import print_run
 
     finished, folder = done
-    if values["json"]:
+    if values["json"] == "summary":
+        from abprof.report import exports
+
+        print(exports.summary(finished, folder))
+    elif values["json"]:
         print(run_as_json(finished, folder))
     else:
         print_run(finished, folder, everything=values["all"])
