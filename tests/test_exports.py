@@ -11,9 +11,10 @@ import jsonschema
 import pytest
 
 from abprof.cli import run_command_line
+from abprof.extras.bot import job_summary
 from abprof.records import Run
 from abprof.report import rendered
-from tests.simulated.lab import Lab
+from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
 
 from . import large, runs
@@ -102,3 +103,45 @@ def test_services_get_each_right_time_once_with_its_interval(kind):
     judged = [o for o in run.comparisons if o.pct is not None and o.to.startswith("target") and not o.with_peer]
     assert sum("abprof-change" in one for one in bmf.values()) == len(judged)
     assert sum("extra" in one for one in action) == (0 if kind == "single" else len(action))
+
+
+# ---------------------------------------------------------------- the summary of a job on GitHub
+
+
+@pytest.mark.slow
+def test_a_plain_run_adds_itself_to_the_job_summary_and_a_report_does_not(tmp_path):
+    lab = Lab(tmp_path, Scenario(workloads={"dense": Workload(kernel="ffa", presets={"default": {"n": [1]}})}))
+    page = tmp_path / "summary"
+    page.write_text("# The job's own\n\n")
+
+    def run(*words: str, summary: Path = page) -> Result:
+        places = ["--device", "simulated", "--repo", str(lab.repo.path), "--runs-dir", str(lab.runs), "--quick"]
+        process = lab.start(
+            *words, *(places if words[0] != "report" else ()), env={"GITHUB_STEP_SUMMARY": str(summary)}
+        )
+        return lab.finish(process)
+
+    first = run("main", "fast")
+    assert first.code == 0
+    text = page.read_text()
+    assert text.startswith("# The job's own\n\n## abprof: ")
+    assert first.run.id in text
+    run("report", str(first.folder))
+    assert page.read_text() == text
+    alone = run("run", "main")
+    assert alone.folder
+    assert page.read_text().removeprefix(text) == (alone.folder / "report.md").read_text() + "\n\n"
+    page.write_text("x" * ((1 << 20) - 300))  # GitHub drops a summary of more than 1 MiB
+    run("main", "fast")
+    assert (1 << 20) - 300 < page.stat().st_size <= 1 << 20
+    assert "too long for a summary" in page.read_text()[-300:]
+    refused = run("main", "fast", summary=tmp_path)
+    assert refused.code == 0
+    assert f"warning: no job summary: Is a directory (GITHUB_STEP_SUMMARY {tmp_path})" in refused.err
+
+
+def test_the_largest_run_fits_into_a_job_summary(tmp_path):
+    big = large.run(3000, changed=1.0)
+    assert len(job_summary(big, tmp_path, room=1 << 20)) <= 60_002
+    assert b"too long" in job_summary(big, tmp_path, room=1000)
+    assert job_summary(big, tmp_path, room=10) == b""
