@@ -1,4 +1,4 @@
-"""Define `abprof report`, `compare-csv` and `scripts`, which write reports and scripts from finished runs."""
+"""Define `abprof report`, `compare` and `scripts`, which write reports and scripts from finished runs."""
 
 from __future__ import annotations
 
@@ -94,19 +94,28 @@ def _compare(runs: Sequence[str], *, json: bool) -> None:
         terminal.print_tables([table] if table.rows else [], notes, sentence)
 
 
-@app.command("compare-csv", short_help="Compare two existing profile CSVs.")
+@app.command("compare", short_help="Compare two recordings of other benchmark tools.")
 @takes("threshold")
-def compare_csv(
-    base: Annotated[Path, typer.Argument(metavar="BASE.csv")],
-    target: Annotated[Path, typer.Argument(metavar="TARGET.csv")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.csv")],
+def compare(
+    base: Annotated[Path, typer.Argument(metavar="BASE")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET")],
+    out: Annotated[Path | None, typer.Argument(metavar="[OUT.csv]", help="Also write the table to this file.")] = None,
     **values: Any,
 ) -> int:
-    """Compare two CSV files of profiles, written by abprof or by the older branch-profile scripts. Write OUT.csv."""
-    from abprof.records.options import GPU_THRESHOLD
-    from abprof.report import suite_csv
+    """Compare two recordings of one tool: JSON of nvbench, pytest-benchmark, Google Benchmark or github-action-benchmark,
+    or profile CSVs of abprof and of the older branch-profile scripts.
 
-    sys.stdout.write(suite_csv.compare(base, target, out, threshold=values["threshold"] or GPU_THRESHOLD))
+    There are no verdicts: such recordings were not measured in turns. Recordings of different devices are refused.
+    """
+    from abprof.records.options import GPU_THRESHOLD
+    from abprof.report import recordings, suite_csv, terminal
+
+    threshold = values["threshold"] or GPU_THRESHOLD
+    if found := recordings.compare(base, target, threshold, out):
+        table, notes, sentence = found
+        terminal.print_tables([table], notes, sentence)
+    else:
+        sys.stdout.write(suite_csv.compare(base, target, out, threshold=threshold))
     return Exit.OK
 
 

@@ -4,7 +4,7 @@
 All three take their content from a `Page`. Other packages render their pages with `environment` and `asset`.
 
 The modules `sentences` (wording) and `text` (numbers and untrusted text) are public too. `exports`, `legacy`, `probes`,
-`scripts`, `suite_csv` and `terminal` serve one command each.
+`recordings`, `scripts`, `suite_csv` and `terminal` serve one command each.
 """
 
 from __future__ import annotations
