@@ -139,7 +139,7 @@ def test_arguments(lab: Lab, typed: str, says: str) -> None:
 @pytest.mark.parametrize(
     "typed",
     [
-        *(f"compare-csv {bad} {bad} out.csv" for bad in ("fifo", "/dev/zero", "/dev/full", "huge", "folder", "junk")),
+        *(f"compare {bad} {bad} out.csv" for bad in ("fifo", "/dev/zero", "/dev/full", "huge", "folder", "junk")),
         *(f"memory --from {bad} --warmup 1 --runs 1" for bad in ("fifo", "/dev/zero", "huge", "folder", "junk")),
         *(f"admit --event {bad}" for bad in ("fifo", "/dev/zero", "huge", "junk")),
         *(f"admit --event event.json --allow {bad}" for bad in ("fifo", "/dev/zero", "huge", "junk")),

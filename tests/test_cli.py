@@ -417,8 +417,8 @@ def test_clean_removes_builds_when_asked_and_never_runs(lab: Lab) -> None:
 def test_compare_csv_of_two_profiles(lab: Lab, tmp_path: Path) -> None:
     folder, out = the_run(lab), tmp_path / "out.csv"
     paths = [str(folder / f"profile_dense_{name}.csv") for name in ("main", "fast")]
-    result = lab.command("compare-csv", *paths, str(out))
+    result = lab.command("compare", *paths, str(out))
     assert result.code == 0
     assert "Detected TFLOPs performance fluctuation over 1.5%" in result.out
     assert out.read_text().startswith("mask_type,direction,seqlen,tflops_per_sec_baseline,")
-    assert "within 40%" in lab.command("compare-csv", *paths, str(out), "--threshold", "40").out
+    assert "within 40%" in lab.command("compare", *paths, str(out), "--threshold", "40").out

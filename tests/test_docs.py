@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ from abprof.cli import app
 from abprof.records import PackageTable
 from abprof.records.errors import Exit
 from abprof.records.options import CommandEntry, Defaults, Environment, Tables, Threshold
+from abprof.report.sentences import VERDICTS
 from abprof.system.config_file import parse_file
 from tests.ncu.recorded import two_sides
 from tests.simulated.lab import Lab, Result
@@ -25,7 +27,9 @@ from tests.simulated.scenario import Scenario, Time, Workload
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 CLI = (ROOT / "docs" / "CLI.md").read_text()
-PAGES = sorted([ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
+SKILL = ROOT / "skills" / "abprof" / "SKILL.md"
+ASSISTANTS = [ROOT / "llms.txt", SKILL]
+PAGES = sorted([*ASSISTANTS, ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")])
 VERBS = sorted(typer.main.get_command(app).commands)  # type: ignore[attr-defined]
 
 
@@ -76,6 +80,7 @@ def follow(lab: Lab, command: str) -> Result:
     folder = next(path for path in lab.runs.iterdir() if path.is_dir())
     recorded = {file.name: str(file) for file in two_sides(lab.folder)}
     csv = {"BASE": "profile_dense_main", "TARGET": "profile_dense_optimize_ffa", "OUT": "out"}
+    planned = {"--json=summary": "--json", "unclear": "slower"} if "report" not in command else {}
     words = [
         "--help"  # tests/reported runs commands, tests/watching watches, tests/test_releases.py compares releases
         if word in {"--", "--watch"} or word.startswith("dist:")
@@ -83,7 +88,7 @@ def follow(lab: Lab, command: str) -> Result:
         if word[:-4] in csv
         else str(folder)
         if word in ("RUN", "RUN1", "RUN2")
-        else recorded.get(word, word)
+        else recorded.get(word, planned.get(word, word))
         for word in shlex.split(command)[1:]
     ]
     if "--help" in words:
@@ -112,12 +117,29 @@ def follow(lab: Lab, command: str) -> Result:
     return lab.abprof(*words, *(() if "--dry-run" in words else ("--dry-run",)))
 
 
-@pytest.mark.parametrize("command", dict.fromkeys([*commands(README), *commands(CLI)]))
-def test_commands_of_readme_and_cli_work(lab: Lab, command: str) -> None:
+FOR_ASSISTANTS = [command for page in ASSISTANTS for command in commands(page.read_text())]
+
+
+@pytest.mark.parametrize("command", dict.fromkeys([*commands(README), *commands(CLI), *FOR_ASSISTANTS]))
+def test_commands_of_readme_cli_and_the_assistants_pages_work(lab: Lab, command: str) -> None:
     result = follow(lab, command)
     assert result.code == (1 if " rerun " in command else 0), result
     assert "Traceback" not in result.err
     assert result.out
+
+
+def test_the_skill_explains_every_key_verdict_and_exit_code(lab: Lab) -> None:
+    skill = SKILL.read_text()
+    front = re.match(r"---\nname: (\S+)\ndescription: (.{1,1024})\n---\n", skill)
+    assert front
+    assert front[1] == SKILL.parent.name
+    folder = next(path for path in lab.runs.iterdir() if path.is_dir())
+    shown = json.loads(lab.command("report", str(folder), "--json=summary").out)
+    keys = {*shown, *(key for row in shown["rows"] for key in row)}
+    assert {"rows", "interval"} < keys
+    assert [name for name in (*keys, *VERDICTS) if f"`{name}`" not in skill] == []
+    codes = re.findall(r"^\| (\d+) \| (.*?)(?: \||;|:)", skill, re.M)
+    assert [int(code) for code, _ in codes] == [code.value for code in Exit]
 
 
 def test_every_verb_is_in_cli() -> None:

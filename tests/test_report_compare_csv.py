@@ -1,4 +1,4 @@
-"""`abprof compare-csv`: two CSV files of the seeds, or ours, and nothing lost on the way."""
+"""`abprof compare`: two CSV files of the seeds, or ours, and nothing lost on the way."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def test_a_picture_without_numbers_says_so_and_still_is_one():
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (("--format", "pdf"), "'pdf' is not one of html, md, csv, json, png, junit, legacy, artifact"),
+        (("--format", "pdf"), "'pdf' is not one of html, md, csv, json, png, junit, bmf, action, legacy, artifact"),
         (("--format", "md", "--json"), "--format md with --json"),
         (("--format", "md", "--open"), "--format md with --open"),
         (("--format", "legacy"), "no workload of this run has files for --format legacy"),

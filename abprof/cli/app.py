@@ -55,12 +55,14 @@ class _Verbs(TyperGroup):
 
 
 class Verb(TyperCommand):
-    """A subcommand whose command line may end in `-- PROGRAM ARGS`."""
+    """A subcommand whose command line may end in `-- PROGRAM ARGS`, and whose --json may have a value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Parse the words before `--`, and keep the words after `--` for `program`."""
         own = before(args)
         ctx.meta[_PROGRAM] = args[len(own) + 1 :] if len(own) < len(args) else None
+        if any("--json" in param.opts and not param.is_flag for param in self.params if isinstance(param, TyperOption)):
+            own = ["--json=full" if word == "--json" else word for word in own]
         return super().parse_args(ctx, own)
 
 
@@ -160,7 +162,7 @@ def _refused(error: AbprofError, argv: Sequence[str]) -> int:
     variable = variable_of(option)
     if option.startswith("--") and variable in os.environ and not any(w.split("=")[0] == option for w in argv):
         error = AbprofError(error.what, where=f"{variable} {rest}".strip(), advice=error.advice)
-    if "--json" in before(list(argv)):
+    if {"--json", "--json=full", "--json=summary"} & {*before(list(argv))}:
         print(json.dumps(error.as_json()))
     note(error.line)
     return Exit.CANNOT_RUN

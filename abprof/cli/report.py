@@ -1,4 +1,4 @@
-"""Define `abprof report`, `compare-csv` and `scripts`, which write reports and scripts from finished runs."""
+"""Define `abprof report`, `compare` and `scripts`, which write reports and scripts from finished runs."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import app, note, refuse, warn
-from abprof.cli.options import MATRIX, RunOrRefs, flag, one_of, options_from, takes, text, view_of
+from abprof.cli.app import Verb, app, note, refuse, warn
+from abprof.cli.options import MATRIX, RESULT_JSON, RunOrRefs, flag, one_of, options_from, takes, text, view_of
 from abprof.cli.run import show
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
     from abprof.records import Run
 
-_FORMATS = ("html", "md", "csv", "json", "png", "junit", "legacy", "artifact")
+_FORMATS = ("html", "md", "csv", "json", "png", "junit", "bmf", "action", "legacy", "artifact")
 
 
-@app.command("report", short_help="Judge a run again and rewrite its reports.")
+@app.command("report", cls=Verb, short_help="Judge a run again and rewrite its reports.")
 @takes(
     text("--format", "|".join(_FORMATS), "Print the run in this format; write no file.", one_of(*_FORMATS)),
     flag("--open", "Open report.html in the browser."),
     flag("--all", "Show unchanged cells too."),
-    "json",
+    RESULT_JSON,
 )
 def report(
     runs: Annotated[list[str], typer.Argument(metavar="RUN [RUN2]", help="A run folder; two are compared.")],
@@ -42,8 +42,9 @@ def report(
         other = "--open" if values["open"] else "--json"
         raise AbprofError(f"--format {format} with {other}", advice="leave one of them out")
     if len(runs) == 2:
-        if values["open"] or format not in (None, "json"):
-            what = f"{'--open' if values['open'] else f'--format {format}'} shows one run, but two are given"
+        if values["open"] or format not in (None, "json") or values["json"] == "summary":
+            one = f"--format {format}" if format else "--json=summary"
+            what = f"{'--open' if values['open'] else one} shows one run, but two are given"
             raise AbprofError(what, where="abprof report", advice="leave it out for a table, or give --json")
         _compare(runs, json=bool(values["json"] or format))
     elif format:
@@ -93,19 +94,28 @@ def _compare(runs: Sequence[str], *, json: bool) -> None:
         terminal.print_tables([table] if table.rows else [], notes, sentence)
 
 
-@app.command("compare-csv", short_help="Compare two existing profile CSVs.")
+@app.command("compare", short_help="Compare two recordings of other benchmark tools.")
 @takes("threshold")
-def compare_csv(
-    base: Annotated[Path, typer.Argument(metavar="BASE.csv")],
-    target: Annotated[Path, typer.Argument(metavar="TARGET.csv")],
-    out: Annotated[Path, typer.Argument(metavar="OUT.csv")],
+def compare(
+    base: Annotated[Path, typer.Argument(metavar="BASE")],
+    target: Annotated[Path, typer.Argument(metavar="TARGET")],
+    out: Annotated[Path | None, typer.Argument(metavar="[OUT.csv]", help="Also write the table to this file.")] = None,
     **values: Any,
 ) -> int:
-    """Compare two CSV files of profiles, written by abprof or by the older branch-profile scripts. Write OUT.csv."""
-    from abprof.records.options import GPU_THRESHOLD
-    from abprof.report import suite_csv
+    """Compare two recordings of one tool: JSON of nvbench, pytest-benchmark, Google Benchmark or github-action-benchmark,
+    or profile CSVs of abprof and of the older branch-profile scripts.
 
-    sys.stdout.write(suite_csv.compare(base, target, out, threshold=values["threshold"] or GPU_THRESHOLD))
+    There are no verdicts: such recordings were not measured in turns. Recordings of different devices are refused.
+    """
+    from abprof.records.options import GPU_THRESHOLD
+    from abprof.report import recordings, suite_csv, terminal
+
+    threshold = values["threshold"] or GPU_THRESHOLD
+    if found := recordings.compare(base, target, threshold, out):
+        table, notes, sentence = found
+        terminal.print_tables([table], notes, sentence)
+    else:
+        sys.stdout.write(suite_csv.compare(base, target, out, threshold=threshold))
     return Exit.OK
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import Verb, app, program, refuse
-from abprof.cli.options import RUN, VIEW, WORKERS, Refs, number, options_from, takes, text, view_of
+from abprof.cli.app import Verb, app, program, refuse, warn
+from abprof.cli.options import RESULT_JSON, RUN, VIEW, WORKERS, Refs, number, options_from, takes, text, view_of
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
 
@@ -29,7 +30,7 @@ _OF_WORKLOADS = (  # options without effect on a command that times itself
 
 
 @app.command("run", cls=Verb)
-@takes(text("--resume", "RUN", "Continue an interrupted run."), *RUN, "watch", "dry_run")
+@takes(text("--resume", "RUN", "Continue an interrupted run."), *RUN, RESULT_JSON, "watch", "dry_run")
 def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B006
     """Compare two refs or more, or measure one branch alone.
 
@@ -49,7 +50,7 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
             raise AbprofError("cannot be used with refs", where="--resume", advice="abprof run --resume RUN")
         advice = "with --resume use only --repo, --budget, --all, --json, --quiet, --verbose"
         refuse(ctx, "a resumed run keeps its options", but=_BESIDE_RESUME, advice=advice)
-        return show(_again(values["resume"], (), values, resume=True), values)
+        return _finished(_again(values["resume"], (), values, resume=True), values)
     if not refs:
         raise AbprofError("no refs given", advice="abprof BASE TARGET, or abprof run REF for one branch alone")
     command = command_of(ctx, "abprof BASE TARGET -- python bench.py")
@@ -57,17 +58,19 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     options = options_from(refs, values, command=command, devices=devices)
     if values["watch"]:
         return _watch(ctx, options, view)
+    if options.dry_run and values["json"] == "summary":
+        raise AbprofError("--dry-run has no verdicts", where="--json=summary", advice="give --json")
     if not options.dry_run:
-        return show(session.run(options, view), values)
+        return _finished(session.run(options, view), values)
     _show_plan(session.dry_run(options, view), json=values["json"])
     return Exit.OK
 
 
-@app.command("rerun", short_help="Measure cells of a run again, and add the results.")
-@takes("only", "repo", "budget", "all", "json", *VIEW)
+@app.command("rerun", cls=Verb, short_help="Measure cells of a run again, and add the results.")
+@takes("only", "repo", "budget", "all", RESULT_JSON, *VIEW)
 def rerun(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder.")], **values: Any) -> int:
     """Measure cells of a run again, in new epochs. The results are added; earlier results stay."""
-    return show(_again(run, values["only"], values, resume=False), values)
+    return _finished(_again(run, values["only"], values, resume=False), values)
 
 
 def _again(folder: str, only: tuple[str, ...], values: dict[str, Any], *, resume: bool) -> tuple[Run, Path]:
@@ -117,12 +120,33 @@ def command_of(ctx: typer.Context, example: str, allowed: tuple[str, ...] = ()) 
     return tuple(command)
 
 
+def _finished(done: tuple[Run, Path], values: dict[str, Any]) -> int:
+    """Add a finished run to the job summary of GitHub Actions, if abprof runs there, and print it. Return its exit code.
+
+    GitHub drops the summary of a step that is larger than 1 MiB. A file that cannot be written is only a warning.
+    """
+    finished, folder = done
+    if path := os.environ.get("GITHUB_STEP_SUMMARY"):
+        from abprof.extras.bot import job_summary
+
+        try:
+            with Path(path).open("ab") as file:
+                file.write(job_summary(finished, folder, room=(1 << 20) - file.tell()))
+        except OSError as error:
+            warn(f"no job summary: {error.strerror} (GITHUB_STEP_SUMMARY {path})")
+    return show(done, values)
+
+
 def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
     """Print a finished run and its folder, in the form that --json and --all choose. Return the run's exit code."""
     from abprof.report import print_run
 
     finished, folder = done
-    if values["json"]:
+    if values["json"] == "summary":
+        from abprof.report import exports
+
+        print(exports.summary(finished, folder))
+    elif values["json"]:
         print(run_as_json(finished, folder))
     else:
         print_run(finished, folder, everything=values["all"])

@@ -3,8 +3,8 @@
 `write_all` writes all reports of a run folder, `rendered` returns one format as bytes, and `print_run` prints the run.
 All three take their content from a `Page`. Other packages render their pages with `environment` and `asset`.
 
-The modules `sentences` (wording) and `text` (numbers and untrusted text) are public too. `legacy`, `probes`, `scripts`,
-`suite_csv` and `terminal` serve one command each.
+The modules `sentences` (wording) and `text` (numbers and untrusted text) are public too. `exports`, `legacy`, `probes`,
+`recordings`, `scripts`, `suite_csv` and `terminal` serve one command each.
 """
 
 from __future__ import annotations

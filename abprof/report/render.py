@@ -1,4 +1,4 @@
-"""Render a run's report as HTML or Markdown (from templates/), CSV, JSON, PNG or JUnit XML."""
+"""Render a run's report as HTML or Markdown (from templates/), CSV, JSON, PNG, JUnit XML, or a service's format."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from markupsafe import Markup, escape
 
 from abprof.records import Block, Run
 from abprof.records.quantities import plural, signed
-from abprof.report import probes, sentences, suite_csv, text
+from abprof.report import exports, probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
 from abprof.report.model import Page, Workload, folded_title
 from abprof.report.rows import Row
@@ -120,6 +120,8 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
         page.headline, f"{', '.join(f'{n} {name}' for name, n in page.counts)}   {page.where}"
     ),
     "junit": _junit,
+    "bmf": lambda page: exports.bmf(page.run),
+    "action": lambda page: exports.action(page.run),
 }
 
 

@@ -2,7 +2,7 @@
 
 The CSVs are profile_SUITE_BRANCH.csv and compare_BASE_TARGET_SUITE.csv. They have a row for each configuration,
 direction and variant. The scripts' own columns come first, then abprof's. `-1.0000` means "not recorded". The command
-`abprof compare-csv` compares two profile CSVs, written by the scripts or by abprof.
+`abprof compare` compares two profile CSVs, written by the scripts or by abprof.
 
 The text at the end of output.txt has a block for each case, the cases that did not run, and a warning for each slower
 or faster case.
@@ -289,7 +289,7 @@ def _gain(over: str, of: gains.Gain) -> Line:
     return {f"speedup_over_{over}{end}": known for end, known in values.items()}
 
 
-# ---------------------------------------------------------------- two profile CSVs that exist (`abprof compare-csv`)
+# ---------------------------------------------------------------- two profile CSVs that exist (`abprof compare`)
 
 _OWN_KEYS = ("cell", "variant")  # columns that also tell rows of abprof's own profiles apart
 _MODES = (  # a suite and the columns by which its profiles are recognised
@@ -309,8 +309,8 @@ class ProfileFile:
     lines: list[Line]
 
 
-def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float = 1.5) -> str:
-    """Compare two profile CSVs. Write the result to `out_csv`, and return the text to print. `threshold`: in per cent.
+def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold: float = 1.5) -> str:
+    """Compare two profile CSVs. Write the result to `out_csv`, if given, and return the text to print. `threshold`: in per cent.
 
     Raises AbprofError if the files cannot be compared or written.
     """
@@ -343,17 +343,18 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path, *, threshold: float
             apart.append(f"  - {case}: TFLOP/s not recorded in the {' and the '.join(bare)}")
         else:
             apart.append(f"  - {case}: no row in the {'target' if one else 'baseline'}")
-    if out_csv.exists() and not out_csv.is_file():
+    if out_csv and out_csv.exists() and not out_csv.is_file():
         raise AbprofError("not a regular file", where=str(out_csv))
-    disk.replace(out_csv.resolve(), csv_text([*lines[0]], lines, _FOUR).encode(errors="replace"))
+    if out_csv:
+        disk.replace(out_csv.resolve(), csv_text([*lines[0]], lines, _FOUR).encode(errors="replace"))
     text = [
         f"--- Automatically detected mode: '{mode}' ---",
         "",
         "--- Performance Comparison Report ---",
         f"Baseline File: {base.path}",
         f"Target File:   {target.path}",
-        f"Results successfully saved to: {out_csv}",
-        "These files hold no noise estimate: no percentage below has an interval. A verdict needs a run.",
+        *([f"Results successfully saved to: {out_csv}"] if out_csv else []),
+        "These files hold no noise estimate and no turns: no percentage below has an interval. A verdict needs a run.",
     ]
     text += ["", "Cases that could not be compared:", *apart] if apart else []
     if apart and not alerts:

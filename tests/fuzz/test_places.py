@@ -40,7 +40,7 @@ def test_in_a_run_folder(asker: Asker, name: str, kind: str) -> None:
 
 
 @each
-@pytest.mark.parametrize("verb", ["memory", "compare-csv", "waive", "abprof.toml"])
+@pytest.mark.parametrize("verb", ["memory", "compare", "waive", "abprof.toml"])
 def test_named_on_the_command_line(asker: Asker, verb: str, kind: str) -> None:
     (asker.folder / ".git").mkdir()
     name = {"waive": "abprof-waivers.toml", "abprof.toml": "abprof.toml"}.get(verb, "x.csv")
@@ -48,7 +48,7 @@ def test_named_on_the_command_line(asker: Asker, verb: str, kind: str) -> None:
     put(file, kind)
     words: dict[str, tuple[str | Path, ...]] = {
         "memory": ("memory", "--from", file, "--warmup", "1", "--runs", "1"),
-        "compare-csv": ("compare-csv", file, file, asker.folder / "out.csv"),
+        "compare": ("compare", file, file, asker.folder / "out.csv"),
         "waive": (
             "waive",
             "*",

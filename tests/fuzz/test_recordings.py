@@ -34,8 +34,8 @@ def test_any_two_tables_are_compared_or_refused(asker: Asker, examples: int) -> 
     def ask(data: bytes) -> None:
         other = asker.folder / "b.csv"
         other.write_bytes(data)
-        asker("compare-csv", right, other, asker.folder / "out.csv")
-        asker("compare-csv", other, right, asker.folder / "out.csv")
+        asker("compare", right, other, asker.folder / "out.csv")
+        asker("compare", other, right, asker.folder / "out.csv")
 
     ask(PROFILE)
     hunt(bytes_of(PROFILE), ask, examples)

@@ -4,8 +4,8 @@ Two CI jobs share the work: the measuring job runs the branch's code without a t
 posting job, which has the token, posts the notice.
 """
 
-from abprof.extras.bot.comment import render
+from abprof.extras.bot.comment import job_summary, render
 from abprof.extras.bot.github import admit, post_notice
 from abprof.extras.bot.notice import Notice, encode, make_notice, read_notice
 
-__all__ = ["Notice", "admit", "encode", "make_notice", "post_notice", "read_notice", "render"]
+__all__ = ["Notice", "admit", "encode", "job_summary", "make_notice", "post_notice", "read_notice", "render"]

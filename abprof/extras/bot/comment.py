@@ -9,11 +9,13 @@ import re
 import shlex
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from jinja2 import Template
 from markupsafe import Markup
 
-from abprof.extras.bot.notice import Notice, Row
+from abprof.extras.bot.notice import Notice, Row, make_notice
+from abprof.records import Run
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import plural
 from abprof.report import environment, sentences
@@ -54,6 +56,20 @@ def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = ""
         if len(text.encode(errors="replace")) <= most:
             return text
     raise AssertionError(f"the smallest comment takes more than {most} bytes")
+
+
+def job_summary(run: Run, folder: Path, room: int) -> bytes:
+    """Return what a GitHub job's summary shows of a run: the comment, or report.md if the run has no verdicts.
+
+    If that is larger than `room`, in bytes, return the run's sentence, or nothing if even that is too large.
+    """
+    if len(run.sides) > 1 and run.options.timed:
+        text = render(make_notice(run))
+    else:
+        text = (folder / "report.md").read_text(encoding="utf-8")
+    short = f"abprof: {escape(sentences.headline(run))} The rest is too long for a summary: see report.md of the run."
+    sizes = (f"{shown}\n\n".encode(errors="replace") for shown in (text, short))
+    return next((made for made in sizes if len(made) <= room), b"")
 
 
 def title(notice: Notice) -> str:
