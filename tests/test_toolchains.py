@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from tests.gitrepo import make_repo
-from tests.tinyrepo import Done, abprof
+from tests.tinyrepo import ROOT, Done, abprof, abprof_afresh
 from tests.wheels import wheel
 
 pytest.importorskip("uv")
@@ -96,6 +97,7 @@ def test_a_command_that_times_itself(bench: Bench) -> None:
         "base": 3e6,
         "target": 4e7,
     }
+    assert "| tool | base 2.0; target 3.0 |" in (Path(done.run["run_dir"]) / "report.md").read_text()
 
 
 @pytest.mark.parametrize(
@@ -122,6 +124,14 @@ def test_an_environment_that_cannot_be_made(bench: Bench, words: list[str], says
     assert sorted(path for path in bench.repo.path.rglob("*") if ".git" not in path.parts) == [
         path for path in before if ".git" not in path.parts
     ]
+
+
+def test_without_uv(bench: Bench) -> None:
+    (bench.home / "uv.py").write_text("raise ImportError")
+    env = {"PYTHONPATH": f"{bench.home}:{ROOT}", "PATH": os.defpath}
+    done = abprof_afresh(".", "--with", "tool==1.0", "--device", "cpu", cwd=bench.repo.path, home=bench.home, **env)
+    assert (done.code, bench.environments) == (2, [])
+    assert done.err == "abprof: . with tool==1.0: uv is not installed (pip install 'abprof[uv]')\n"
 
 
 def test_no_network_is_one_line(bench: Bench) -> None:

@@ -290,6 +290,10 @@ def _builds(run: Run) -> Facts:
 def _differences(run: Run) -> Facts:
     """Return the versions of interpreters, compilers and packages that differ between the sides."""
     of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
+    if run.command:  # nothing is known of its environment but what --with installed
+        of = {
+            side.id: {pin.partition("==")[0]: pin.partition("==")[2] for pin in side.requirements} for side in run.sides
+        }
     found: Facts = []
     for name in dict.fromkeys(name for known in of.values() for name in known):
         texts = [f"{side} {clean(known.get(name, '-'))}" for side, known in of.items()]

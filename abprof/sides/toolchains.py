@@ -24,6 +24,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from abprof.records import Side
 from abprof.records.errors import AbprofError
+from abprof.records.quantities import plural
 from abprof.system import locks
 from abprof.system import processes as proc
 from abprof.system.trees import remove_tree
@@ -113,7 +114,7 @@ class _Uv:
             held.enter_context(locks.locked(home / f"{name}.lock"))
             locks.hold(home / f"{name}.use", shared=True)  # until this process ends
             if not (folder / _MADE).exists():
-                say(f"installing {', '.join(pins)} for {self._spec} into abprof's cache")
+                say(f"installing {plural(len(pins), 'package')} into abprof's cache: {self._spec}")
                 self._make(folder, interpreter, locked, scratch)
         return pins, str(interpreter)
 
