@@ -75,11 +75,12 @@ def test_two_environments_of_one_tree(bench: Bench) -> None:
     assert "base 1.0; target 3.0" in (folder / "report.md").read_text()
     made = bench.environments
     assert len(made) == 2
+    (bench.home / "cache" / "environments" / "killed").mkdir()
     again = bench.abprof("rerun", str(folder), "--budget", "5s", "--json")
     assert again.run["toolchains"] == done.run["toolchains"], again.err
     once = bench.abprof("HEAD", ".", "--dry-run", "--device", "cpu", "--with", "tool<2")
     assert "(main with tool<2) and target (working-tree with tool<2) hold the same files: this is an A/A" in once.err
-    assert bench.environments == made, "the same resolved packages, so the same environment"
+    assert bench.environments == made, "the same resolved packages, so the same environment; the leftover is gone"
     bench.release("1.0", 2)
     changed = bench.abprof("rerun", str(folder), "--budget", "5s")
     assert changed.code == 2, "the wheel has another content"

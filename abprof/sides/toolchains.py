@@ -3,7 +3,7 @@
 Such an environment is a venv over the side's interpreter: what is not installed into it is imported from the
 interpreter's own environment, which does not change. uv runs with the user's settings (UV_DEFAULT_INDEX, UV_FIND_LINKS,
 uv.toml), and prefers the versions that the interpreter has. Only wheels are installed. An environment is in
-CACHE/environments/HASH; HASH is the hash of the interpreter's path and of the resolved packages with their files' hashes.
+CACHE/environments/HASH; HASH is the hash of the interpreter's path and import path, and of the resolved packages with their files' hashes.
 A process locks HASH.lock while it makes the environment, and holds HASH.use (with a shared lock) while it uses it.
 """
 
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import re
 import secrets
@@ -34,7 +33,7 @@ _WITH = re.compile(r"(?!:/|\S*\{/)(\S+) with (\S.*)")
 _COMMA = re.compile(r",\s*(?=[A-Za-z0-9])(?![^\[]*\])")  # between requirements: not in `>=1,<2`, nor in `[a,b]`
 _MADE = "requirements.txt"  # file of a complete environment: its packages, with hashes
 _CAUSE = re.compile(r"(?:cause:|Caused by:|╰─▶) (.*)")
-_ASKS = "import json, sys; print(json.dumps([place for place in sys.path if place.endswith('-packages')]))"
+_ASKS = r"import sys; [print(f'import site; site.addsitedir({p!r})') for p in sys.path if p.endswith('-packages')]"
 
 
 def split(spec: str) -> tuple[str, tuple[str, ...]]:
@@ -109,18 +108,19 @@ class _Uv:
             scratch.mkdir()
             locked = self._resolved(requirements, scratch)
             pins = tuple(line.removesuffix(" \\") for line in locked.splitlines() if line and line[0] not in " #")
-            name = hashlib.sha256(f"{self._python}\0{locked}".encode()).hexdigest()[:20]
+            below = proc.output([self._python, "-I", "-c", _ASKS], timeout=60) or ""
+            name = hashlib.sha256(f"{self._python}\0{below}\0{locked}".encode()).hexdigest()[:20]
             folder, interpreter = home / name, home / name / "bin" / "python"
             held.enter_context(locks.locked(home / f"{name}.lock"))
             locks.hold(home / f"{name}.use", shared=True)  # until this process ends
             if not (folder / _MADE).exists():
                 say(f"installing {plural(len(pins), 'package')} into abprof's cache: {self._spec}")
-                self._make(folder, interpreter, locked, scratch)
+                self._make(folder, interpreter, locked, below, scratch)
         return pins, str(interpreter)
 
     def _resolved(self, requirements: Sequence[str], scratch: Path) -> str:
         """Return the packages that satisfy `requirements`, a line each, with the hashes of their files."""
-        asked, found = scratch / "requirements.in", scratch / "requirements.txt"
+        asked, found = scratch / "asked.in", scratch / "resolved.txt"
         asked.write_text("\n".join(requirements))
         # uv prefers the versions in an existing output file.
         self._run("pip", "freeze", "--python", self._python, out=found, cwd=scratch)
@@ -128,7 +128,8 @@ class _Uv:
         self._run("pip", "compile", str(asked), "-o", str(found), "--python", self._python, *options, cwd=scratch)
         return found.read_text()
 
-    def _make(self, folder: Path, interpreter: Path, locked: str, scratch: Path) -> None:
+    def _make(self, folder: Path, interpreter: Path, locked: str, below: str, scratch: Path) -> None:
+        """Install the packages `locked`, with the import path of the interpreter behind them: `below`, a .pth file."""
         remove_tree(folder)  # left by a killed process
         try:
             self._run("venv", "--no-project", "--python", self._python, str(folder), cwd=scratch)
@@ -138,8 +139,7 @@ class _Uv:
             options = ("--no-deps", "--only-binary", ":all:", "--compile-bytecode")
             self._run("pip", "install", *options, "--python", str(interpreter), "-r", str(file), cwd=scratch)
             (site,) = folder.glob("lib/python*/site-packages")
-            below = json.loads(proc.output([self._python, "-I", "-c", _ASKS], timeout=60) or "[]")
-            (site / "abprof_below.pth").write_text("".join(f"import site; site.addsitedir({p!r})\n" for p in below))
+            (site / "abprof_below.pth").write_text(below)
             file.rename(folder / _MADE)
         except BaseException:
             remove_tree(folder)
