@@ -17,8 +17,8 @@ from abprof.records.visible import visible
 @app.command("bisect", cls=Verb, short_help="Find the commits that made cells slower.")
 @takes(
     text("--resume", "FOLDER", "Continue an interrupted bisection."),
-    *("repo", *MATRIX, "device", "python", "threshold", "timer", "budget", "seed", "timeout", "build_timeout", "env"),
-    *("runs_dir", "no_wait", "dry_run", "json", *VIEW),
+    *("repo", *MATRIX, "device", "python", "with_", "threshold", "timer", "budget", "seed", "timeout", "build_timeout"),
+    *("env", "runs_dir", "no_wait", "dry_run", "json", *VIEW),
 )
 def bisect(
     ctx: typer.Context,
@@ -27,6 +27,8 @@ def bisect(
 ) -> int:
     """Find the commits between GOOD and BAD that made cells slower. Each step is an ordinary run of at most --budget
     that compares one commit with GOOD; each commit found is then compared with its parent.
+
+    `abprof bisect REF --with tool==1 --with tool==2 --with tool==3` finds a version in the place of a commit.
 
     Commits that do not build are skipped. A range of commits is reported where no single commit can be named. Exit
     codes: 0 every slower commit was found, or nothing is slower; 4 a range of commits is left, or a step's budget gave no answer.
@@ -47,8 +49,10 @@ def bisect(
         begun = msgspec.structs.replace(begun, options=msgspec.structs.replace(begun.options, **own))
     else:
         command = command_of(ctx, "abprof bisect GOOD BAD -- python bench.py", ("dry_run",))
-        if len(refs) != 2:
-            raise AbprofError("needs two refs", where="abprof bisect", advice="give GOOD BAD, or --resume FOLDER")
+        versions = len(values["with_"])
+        if len(refs) != (1 if versions else 2) or versions == 1:
+            advice = "give GOOD BAD, one ref and --with for each version, or --resume FOLDER"
+            raise AbprofError("needs two refs", where="abprof bisect", advice=advice)
         begun, made = begin(options_from(refs, values, command=command), view)
         lines = plan(begun)
         if made is None:

@@ -214,6 +214,7 @@ _SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean,
 _HOSTILE = "The code under test may be hostile: --env clean, --check outside, --contain always, and inputs that change."
 _VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
 _AUTOTUNE = "When Triton's autotuner runs: once, while building (pinned, default), or in each epoch."
+_TOOLS = "Packages of a side's own environment (uv): once for all sides, or once per ref; one ref is a side for each."
 _TIMERS = ("auto", "events", "graph", "cupti", "cpu")
 _TIMED = f"{', '.join(_TIMERS)}: how to time calls; auto (default): CUDA events on a GPU, the clock on a CPU."
 
@@ -253,6 +254,7 @@ _PANELS = {
         text("--executor", "NAME", "Where to measure: local (default), ray, ray://HOST:PORT or slurm.", _executor),
         many("--executor-option", "KEY=VALUE", "Set an option of the cluster's job.", _pairs),
         many("--python", "[SIDE=]PATH", "Interpreter of the workers; default: abprof's own.", _pythons),
+        many("--with", "REQUIREMENT,...", _TOOLS),
         text("--env", "user|clean", _VARIABLES, one_of("user", "clean")),
         text("--autotune", "pinned|each-epoch", _AUTOTUNE, one_of("pinned", "each-epoch")),
         text("--check", "inside|outside", _OUTSIDE, one_of("inside", "outside")),
@@ -277,7 +279,7 @@ RESULT_JSON = text("--json", "[=summary]", _JSON, one_of("full", "summary"))  # 
 
 MATRIX = ("kernels", "workloads", "workloads_from", "preset", "only", "set", "cell")
 PEERS = ("peers", "peer")
-WORKERS = ("device", "python", "seed", "timeout", "build_timeout", "env", "rebuild", "no_wait")
+WORKERS = ("device", "python", "with_", "seed", "timeout", "build_timeout", "env", "rebuild", "no_wait")
 VIEW = ("quiet", "verbose")
 RUN = (
     *("repo", *MATRIX, *PEERS, "all", "threshold", "margin", "precision", "budget", "epochs", "quick", "timer"),
@@ -332,9 +334,22 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
         names = names or tuple(dict.fromkeys(id_parts(id)[0] for id in value["cell"]))
     value |= {"workloads": names, "workloads_from": source}
     value["seed"] = secrets.randbits(31) if value["seed"] is None else value["seed"]  # a new order in every run
-    value |= {"specs": tuple(refs), "executor_options": value["executor_option"], "no_peers": not value["peers"]}
+    value |= {"specs": _sides(tuple(refs), value["with_"] or ())}
+    value |= {"executor_options": value["executor_option"], "no_peers": not value["peers"]}
     chosen = {name: value[name] for name in Options.__struct_fields__ if value.get(name)}
     return Options(**{**chosen, "arguments": tuple(sys.argv[1:]), **more})
+
+
+def _sides(refs: tuple[str, ...], tools: tuple[str, ...]) -> tuple[str, ...]:
+    """Return a spec for each side. One ref is a side for each of `tools`, the values of --with."""
+    if not (refs and tools):
+        return refs
+    if len(refs) > 1 and len(tools) not in {1, len(refs)}:
+        advice = "give it once, or once for each ref"
+        raise AbprofError(f"given {len(tools)} times for {len(refs)} refs", where="--with", advice=advice)
+    count = max(len(refs), len(tools))
+    pairs = zip(refs * (count // len(refs)), tools * (count // len(tools)), strict=True)
+    return tuple(f"{ref} with {tool}" for ref, tool in pairs)
 
 
 def view_of(values: Mapping[str, Any]) -> View:

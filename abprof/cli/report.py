@@ -161,11 +161,11 @@ def _repository(run: Run, where: str) -> Path:
     from abprof import sides as repo
     from abprof.system import paths
 
-    released = {side.anew: (side, ()) for side in run.sides if side.kind == "dist"}
-    if len(released) == len({side.anew for side in run.sides}):
+    released = {side.ref: (side, ()) for side in run.sides if side.kind == "dist"}
+    if len(released) == len({side.ref for side in run.sides}):
         return Path(where).resolve()
     repository = repo.open_repository(Path(where), cache=paths.cache_dir())
-    now, _ = repo.resolve(repository, tuple(side.anew for side in run.sides), known=released)
+    now, _ = repo.resolve(repository, tuple(side.ref for side in run.sides), known=released)
     for before, side in zip(run.sides, now, strict=True):
         if before.tree != side.tree:
             note(f"warning: {before.id} is the working tree, which has changed since the run")

@@ -86,7 +86,7 @@ def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: Vi
 
 def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[float, RunContext]:
     """Wait for a save that changes the working tree. Return its time, and the run context with the tree as saved."""
-    released = {side.spec: (side, ()) for side in place.sides if side.kind == "dist"}
+    released = {side.ref: (side, ()) for side in place.sides if side.kind == "dist"}
     while True:
         saved = next(saves)
         try:
@@ -95,6 +95,7 @@ def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[f
             view.warn(error.line)
             continue
         if now.tree != place.sides[1].tree:  # if equal, the save changed nothing, or a file that git ignores
+            now = msgspec.structs.replace(now, requirements=place.sides[1].requirements)
             return saved, dataclasses.replace(place, sides=(place.sides[0], now))
 
 

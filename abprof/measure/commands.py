@@ -245,6 +245,9 @@ def _side(
     if "TMPDIR" not in {*settings.set, *settings.allow}:
         extra = {"TMPDIR": str(temporary), **extra}
     given = environment.worker(env, own / "caches", place.device.worker, extra)
+    if tree.side.id in place.pythons:
+        own_bin = str(Path(place.pythons[tree.side.id]).parent)
+        given["PATH"] = os.pathsep.join([own_bin, given.get("PATH", os.defpath)])
     if tree.side.kind == "dist":  # so that the interpreter's installed copy is not measured
         given["PYTHONPATH"] = os.pathsep.join([tree.path, *filter(None, [given.get("PYTHONPATH")])])
     log, named = logs / f"command-{tree.side.id}.log", frozenset({*command.env, *place.file.environment.set})

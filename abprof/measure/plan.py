@@ -225,8 +225,7 @@ class Plan:
         alike = {name for name, packages in folders.items() if identical(builds, packages, self.factory.toolchain)}
         same = {cell.id for cell in self.cells if cell.kernel in alike}  # these cells load the same bytes on every side
         measured = same
-        one_code = len(self.run.sides) > 1 and len({side.tree for side in self.run.sides}) == 1
-        if not (place.options.all or one_code):
+        if not (place.options.all or self.run.one_code):
             rng = random.Random(place.options.seed)
             measured = set(rng.sample(sorted(same), min(len(same), _KEPT_AS_CONTROLS)))
         candidates = [cell for cell in self.cells if cell.kernel and (cell.id not in same or cell.id in measured)]
@@ -338,7 +337,8 @@ def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str)
 
 def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, Path], logs: Path) -> WorkerFactory:
     ids, scratch = [checkout.side.id for checkout in trees], Path(trees[0].path).parent / "scratch"
-    factory = WorkerFactory.of(place.options, place.cache, scratch, place.device.worker, ids, logs, files)
+    own = place.pythons
+    factory = WorkerFactory.of(place.options, place.cache, scratch, place.device.worker, ids, logs, files, own)
     ours = (str(place.cache / name) for name in ("worktrees", "builds", "dists"))
     sources, home = (*place.repository.folders(), *ours), paths.home()
     shared = (str(home / name) for name in (".cache", ".triton", ".local")) if home else ()  # shared by all branches
@@ -395,7 +395,9 @@ def _head(place: RunContext, factory: WorkerFactory, found: discovery.Discovered
     config, kind, folder = place.options, place.device.kind, place.options.workloads_from
     options = msgspec.structs.replace(
         config.resolved(kind, matrix.judge(config.by_timer, kind)),
-        python={side: argv[0] for side, argv in factory.workers.items()},
+        python={
+            side: config.python[side] if side in place.pythons else factory.argv(side)[0] for side in factory.workers
+        },
         env=environment.mode(config.env, os.environ),
         sandbox=_sandbox(factory),
         workloads_from=folder if folder in {"", *factory.workers} else str(Path(folder).absolute()),

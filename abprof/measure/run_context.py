@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -48,6 +48,7 @@ class RunContext:
     options: Options
     file: File
     repository: _Repository
+    pythons: Mapping[str, str]  # side id -> interpreter of the side's own environment, if it has one
     devices: tuple[Device, ...]  # devices over which the run is spread; usually one
     sides: tuple[Side, ...]
     notes: tuple[str, ...]
@@ -226,6 +227,9 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
     found, left_out = _devices(options)
     _require_fitting(options, sides, found[0].kind)
     options = options.under(file)
+    python = partial(interpreter, options)
+    sides, pythons = repo.install_environments(sides, python, cache, options.build_timeout, view.say)
+    options = msgspec.structs.replace(options, python=options.python | {id: python(id) for id in pythons})
     if found[0].kind == "cpu" and options.by_timer not in {"auto", "cpu"}:
         what = f"{options.by_timer} times a GPU, and this run is of a CPU"
         raise AbprofError(what, where=options.asked_by("--timer"), advice="choose cpu or auto")
@@ -235,6 +239,7 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
         options=options,
         file=file,
         repository=repository,
+        pythons=pythons,
         devices=found,
         sides=sides,
         notes=(*notes, *left_out),

@@ -10,7 +10,8 @@ from abprof.records.messages import Value
 
 
 class Side(Record, frozen=True, kw_only=True):
-    """One side of the comparison: the commit of a git ref, the working tree (`.`), or an installed release."""
+    """One side of the comparison: the commit of a git ref, the working tree (`.`), or an installed release; and the
+    packages of its environment, if it has its own."""
 
     id: str  # base, target, target2, ...
     spec: str  # as the user typed it
@@ -19,11 +20,17 @@ class Side(Record, frozen=True, kw_only=True):
     tree: str  # 40 hex digits, git's hash of the measured content; of a release equal to `commit`
     label: str  # branch name, NAME==VERSION of a release, or the spec; used in file names and sentences
     subject: str = ""  # first line of the commit message; for a release the wheel's name and hash
+    requirements: tuple[str, ...] = ()  # packages of the side's environment, NAME==VERSION; (): the interpreter's own
+
+    @property
+    def ref(self) -> str:
+        """Return the command-line argument that names this side's files when the run is repeated."""
+        return {"commit": self.commit, "worktree": ".", "dist": self.spec.partition(" with ")[0]}[self.kind]
 
     @property
     def anew(self) -> str:
         """Return the command-line argument that names this side when the run is repeated."""
-        return {"commit": self.commit, "worktree": ".", "dist": self.spec}[self.kind]
+        return f"{self.ref} with {', '.join(self.requirements)}" if self.requirements else self.ref
 
 
 class Checkout(Record, frozen=True, kw_only=True):

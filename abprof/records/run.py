@@ -216,6 +216,13 @@ class Run(Record, frozen=True, kw_only=True):
         """Return the waivers that had not expired when the run began."""
         return tuple(one for one in self.waivers if self.began[:10] <= one.expires)
 
+    @property
+    def one_code(self) -> bool:
+        """Whether this is an A/A run: all sides have the same files and environment, and there are two or more."""
+        chains = {side: sorted(chain.versions.items()) for side, chain in self.toolchains.items()}
+        alike = {repr((side.tree, side.requirements, chains.get(side.id))) for side in self.sides}
+        return len(self.sides) > 1 and len(alike) == 1
+
     def as_asked(self, repo: str, budget: float) -> Options:
         """Return options that measure this run's code again, on its device and with its timer, seed and worker settings."""
         return Options(

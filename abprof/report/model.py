@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Ceilings, Observation, Run
+from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Ceilings, Kernel, Observation, Run
 from abprof.records import Block as Measured
 from abprof.records.quantities import plural, signed
 from abprof.report import charts, probes, rows, sentences, tables
@@ -101,6 +101,8 @@ def _about(run: Run, blocks: Sequence[Measured]) -> Iterator[Section]:
     found = [Block(facts=_machine(run))]
     if differing := _differences(run):
         found.append(Block("Toolchains that differ between the sides", facts=differing))
+        if compiled := _machine_code(run):
+            found.append(Block("Machine code of the kernels that they compiled", facts=compiled))
     if made := _builds(run):
         found.append(Block("Builds", facts=made))
     if run.withheld:
@@ -288,9 +290,39 @@ def _builds(run: Run) -> Facts:
 def _differences(run: Run) -> Facts:
     """Return the versions of interpreters, compilers and packages that differ between the sides."""
     of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
+    if run.command:  # nothing is known of its environment but what --with installed
+        of = {
+            side.id: {pin.partition("==")[0]: pin.partition("==")[2] for pin in side.requirements} for side in run.sides
+        }
     found: Facts = []
     for name in dict.fromkeys(name for known in of.values() for name in known):
         texts = [f"{side} {clean(known.get(name, '-'))}" for side, known in of.items()]
         if len({known.get(name) for known in of.values()}) > 1:
             found.append((clean(name), "; ".join(texts)))
     return found
+
+
+def _machine_code(run: Run) -> Facts:
+    """Return, for each kernel that Triton compiled once on base and once on a target, what differs in its machine code."""
+    known: dict[tuple[str, str, str], list[Kernel]] = {}
+    for one in run.kernels:
+        if one.kind == "triton" and one.code:
+            known.setdefault((one.package, one.name, repr(sorted(one.constants.items()))), []).append(one)
+    found: Facts = []
+    for (package, name, _), kernels in known.items():
+        of = {kernel.side: kernel for kernel in kernels}
+        if run.sides[0].id not in of or len(of) != len(kernels):
+            continue
+        base = of.pop(run.sides[0].id)
+        texts = [f"{side} {_changes(base, other)}" for side, other in of.items()]
+        found.append((f"{clean(package)} {clean(name)}", "; ".join(texts)))
+    return found
+
+
+def _changes(base: Kernel, other: Kernel) -> str:
+    if base.code == other.code:
+        return "the same machine code"
+    counts = [{**(one.classes or {}), "registers": one.registers, "shared bytes": one.shared_bytes, "stack bytes": one.stack_bytes}
+              for one in (base, other)]  # fmt: skip
+    moved = [f"{name} {now} -> {counts[1].get(name)}" for name, now in counts[0].items() if now != counts[1].get(name)]
+    return f"other machine code: {', '.join(moved) or 'as many instructions of each class'}"

@@ -20,6 +20,7 @@ import msgspec
 from abprof.records import UNREADABLE, Side
 from abprof.records.errors import AbprofError
 from abprof.sides.resolve import side_id
+from abprof.sides.toolchains import split
 from abprof.system import locks
 from abprof.system import processes as proc
 from abprof.system.trees import files_of, tree_hash
@@ -53,13 +54,13 @@ def is_release(spec: str) -> bool:
 def install(
     specs: Sequence[str], python: Callable[[str], str], cache: Path, timeout: float, say: Callable[[str], None]
 ) -> dict[str, tuple[Side, tuple[str, ...]]]:
-    """Install the releases among `specs` into the cache. Return {spec: (side, notes for the user)}.
+    """Install the releases among `specs` into the cache. Return {release: (side, notes for the user)}.
 
     `python` returns the interpreter's path for a side id. `timeout` is in seconds. Raises AbprofError if pip fails.
     """
     return {
         spec: _resolve(spec, python(side_id(place)), cache / "dists", timeout, say)
-        for place, spec in enumerate(specs)
+        for place, (spec, _) in enumerate(map(split, specs))
         if is_release(spec)
     }
 

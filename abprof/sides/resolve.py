@@ -16,6 +16,7 @@ from abprof.records import Side
 from abprof.records.errors import AbprofError
 from abprof.sides.git import Git, GitError
 from abprof.sides.repository import Folder, Repository, unicode
+from abprof.sides.toolchains import split
 from abprof.system import locks
 from abprof.system.trees import remove_tree
 
@@ -37,18 +38,20 @@ def resolve(
 ) -> tuple[tuple[Side, ...], tuple[str, ...]]:
     """Return the sides (base, target, target2, ...) that `specs` name, and notes for the user.
 
-    A spec is a branch, tag, commit hash, an expression such as HEAD~2, or `.` for the working tree. The first spec may
-    be `base...target`: then the base is the merge base of both refs. `known` has a side and notes for each spec that is
-    a release; if all specs are releases, `repository` may be a `Folder`. The notes say how many commits the base has
-    gained since the merge base, and how many of these change `kernel_paths`. Raises AbprofError for a spec that names
-    no commit.
+    A spec is a branch, tag, commit hash, an expression such as HEAD~2, or `.` for the working tree; ` with REQUIREMENTS`
+    may follow, if the side has its own environment (toolchains.py). The first spec may be `base...target`: then the
+    base is the merge base of both refs. `known` has a side and notes for each ref that is a release; if all refs are
+    releases, `repository` may be a `Folder`. The notes say how many commits the base has gained since the merge base,
+    and how many of these change `kernel_paths`. Raises AbprofError for a spec that names no commit.
     """
     if not specs:
         raise AbprofError("no ref given", advice="run abprof BASE TARGET, or abprof run REF")
-    if any(_RANGE in spec for spec in specs[1:]):
+    refs, needed = zip(*map(split, specs), strict=True)
+    if any(_RANGE in ref for ref in refs[1:]):
         raise AbprofError("base...target must be the first ref", advice="write further targets after base...target")
-    left, fork, right = specs[0].partition(_RANGE)
-    asked = [left or "HEAD", right or "HEAD", *specs[1:]] if fork else list(specs)
+    left, fork, right = refs[0].partition(_RANGE)
+    asked = [left or "HEAD", right or "HEAD", *refs[1:]] if fork else list(refs)
+    needed = (needed[0], *needed) if fork else needed
     made = dict(known)
     for spec in asked:  # resolve each spec only once, because a branch may move meanwhile
         if spec not in made:
@@ -62,16 +65,23 @@ def resolve(
         if found[0].commit != tip.commit:
             moved = _moved_by(repository.with_commits(), tip.spec, found[0].commit, tip.commit, kernel_paths)
             moved += "; these are not part of the comparison"
-    sides = tuple(msgspec.structs.replace(side, id=side_id(place)) for place, side in enumerate(found))
+    sides = tuple(_placed(side, place, of) for place, (side, of) in enumerate(zip(found, needed, strict=True)))
     notes += _same(sides)
     if moved:
         notes.append(moved)
-    elif not fork and sides[0].kind != "dist":
-        commits = [side for side in sides[1:] if side.kind != "dist"]
+    elif not fork and found[0].kind != "dist":
+        commits = [side for side in found[1:] if side.kind != "dist"]
         notes += [
-            line for side in commits for line in _moved_on(repository.with_commits(), sides[0], side, kernel_paths)
+            line for side in commits for line in _moved_on(repository.with_commits(), found[0], side, kernel_paths)
         ]
     return sides, tuple(dict.fromkeys(notes))
+
+
+def _placed(side: Side, place: int, requirements: Sequence[str]) -> Side:
+    """Return `side` at index `place` of the sides, with `requirements` in its environment."""
+    more = f" with {', '.join(requirements)}" if requirements else ""
+    spec, label = side.spec + more, side.label + more
+    return msgspec.structs.replace(side, id=side_id(place), spec=spec, label=label, requirements=tuple(requirements))
 
 
 def side_id(place: int) -> str:
@@ -164,10 +174,14 @@ def _same(sides: Sequence[Side]) -> list[str]:
     """Return a note for each target whose files equal the files of the base or of an earlier target."""
     notes = []
     for place, two in enumerate(sides):
-        one = next((one for one in sides[:place] if one.tree == two.tree), None)
+        one = next((one for one in sides[:place] if _content(one) == _content(two)), None)
         if one:
             notes.append(f"{one.id} ({one.label}) and {two.id} ({two.label}) hold the same files")
-    return [f"{line}: this is an A/A run" for line in notes] if len({side.tree for side in sides}) == 1 else notes
+    return [f"{line}: this is an A/A run" for line in notes] if len({*map(_content, sides)}) == 1 else notes
+
+
+def _content(side: Side) -> tuple[str, tuple[str, ...]]:
+    return side.tree, side.requirements
 
 
 def _moved_on(repository: Repository, base: Side, side: Side, kernel_paths: Sequence[str]) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from abprof.records import Checkout, Side
 from abprof.records.errors import AbprofError
-from abprof.sides import releases
+from abprof.sides import releases, toolchains
 from abprof.sides.git import Git, GitError
 from abprof.sides.repository import SOURCE, Folder, Repository, lock_of, open_store
 from abprof.system import locks
@@ -127,13 +127,13 @@ def _holds(repository: Path, commit: str) -> bool:
 
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:
     """Remove from the cache what killed runs left there, and clones of repositories that no longer exist.
-    With `everything`, remove all clones and releases that no process uses. Return a message for each removal."""
+    With `everything`, remove all clones, releases and environments that no process uses. Return a message for each removal."""
     cache = cache.expanduser().absolute()
     lines = [line for name in ("worktrees", "index") for line in _abandoned(cache / name)]
     _prune(cache)
     lines += _clones(cache / "repos", everything)
     lines += [_removed(gone, "left by a run that ended") for gone in cache.glob("*/.gone-*")]
-    return [*lines, *releases.sweep(cache, everything=everything)]
+    return [*lines, *(line for of in (releases, toolchains) for line in of.sweep(cache, everything=everything))]
 
 
 def _abandoned(parent: Path) -> Iterator[str]:

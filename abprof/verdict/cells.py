@@ -371,11 +371,6 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
     )
 
 
-def same_code(run: Run) -> bool:
-    """Whether this is an A/A run: all sides have the same tree."""
-    return len(run.sides) > 1 and len({side.tree for side in run.sides}) == 1
-
-
 def builds_of(run: Run, cell: Cell, blocks: Sequence[Block]) -> dict[str, Build]:
     """Return side -> build that measured the cell, with the control's under "control" if it had one of its own."""
     machine = run.machines.get(next(filter(None, (block.device for block in blocks)), ""))

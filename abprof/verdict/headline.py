@@ -13,7 +13,7 @@ from abprof.records import LOOKS, POWER_CAP, Advice, Arm, Block, Comparison, Hea
 from abprof.records.errors import Exit
 from abprof.records.quantities import plural, signed
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import ArmState, CellData, builds_of, same_code
+from abprof.verdict.cells import ArmState, CellData, builds_of
 
 _USEFUL = 10  # a margin more times as wide than --margin is no advice
 MOST_UNDECIDED = 0.10  # larger shares of undecided rows mean exit code 4
@@ -40,7 +40,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
     measured = any(row.pct is not None or row.verdict != "unclear" for row in rows)
     if not rows:
         measured = any(data.epoch_medians(arm) for data in cells.values() for arm in data.states)
-    sentence = summary(counts, measured=measured, margin=run.options.margin, same_code=same_code(run))
+    sentence = summary(counts, measured=measured, margin=run.options.margin, same_code=run.one_code)
     return Header(
         sentence=_one_branch(run, counts, within) if measured and not rows else sentence,
         counts=counts,

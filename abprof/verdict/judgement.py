@@ -51,7 +51,7 @@ from abprof.records import (
 )
 from abprof.records.messages import LONG_CALL
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import Array, CellCache, CellData, aggregate, same_code
+from abprof.verdict.cells import Array, CellCache, CellData, aggregate
 from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
 
 _ABOVE_BEST = 1.1  # tolerated ratio to the device's measured peak rate
@@ -159,7 +159,7 @@ def _needs_epoch(run: Run, data: CellData, pair: Pair) -> bool:
     if not all(state.settled for state in states):
         return True
     identical = any(state.status == "identical" for state in states)
-    if identical and not same_code(run):
+    if identical and not run.one_code:
         return 0 < len(values) < LOOKS[0]  # measured as a control: up to the first look
     if len(values) >= LOOKS[-1]:
         return False
@@ -287,7 +287,7 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
     used = values[: interval.epochs] if interval else values
     identical = role == "target" and "identical" in {data.state(before).status, data.state(after).status}
     settled = _without_times(data, pair)
-    if settled is None and identical and (not values or not same_code(run)):
+    if settled is None and identical and (not values or not run.one_code):
         settled = "same", ("identical_code",)
     verdict, reasons = settled or _by_times(run, data, pair, values)
     if settled is None and identical:

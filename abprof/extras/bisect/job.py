@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal
 
@@ -35,6 +36,7 @@ from abprof.verdict import CellData, aggregate, headline, stats
 
 FILE = "bisect.json"
 SCHEMA = 3
+_WITH = " with "  # in a side's spec, before the packages of its environment
 _WORKLOADS = "workloads"  # folder in the bisection's folder: every step uses this copy of the workloads
 
 
@@ -88,7 +90,8 @@ class Found(Record, frozen=True, kw_only=True):
 
 
 class Bisection(Record, frozen=True, kw_only=True):
-    """The content of bisect.json. `links`: the commits after `good` up to `bad`, parents before children."""
+    """The content of bisect.json. `links`: the commits after `good` up to `bad`, parents before children. In a search for
+    a version, `REF with REQUIREMENTS` stands in the place of a commit, and each has the one before as its parent."""
 
     schema: int = SCHEMA
     status: Literal["running", "interrupted", "complete"] = "running"
@@ -124,7 +127,12 @@ class Bisection(Record, frozen=True, kw_only=True):
     def name(self, commit: str) -> str:
         """Return the first 10 digits of `commit`, and its subject or the ref that the user typed."""
         known = next((link.subject for link in self.links if link.commit == commit), "") or self.labels.get(commit, "")
-        return f"{commit[:10]} ({known})" if known and known != commit[:10] else commit[:10]
+        return f"{commit[:10]} ({known})" if known and known != commit[:10] else _short(commit)
+
+    @property
+    def noun(self) -> str:
+        """Return what is searched: commits, or versions of the packages in a list of sides."""
+        return "version" if _WITH in self.bad else "commit"
 
     @property
     def decided(self) -> bool:
@@ -323,9 +331,9 @@ def _answer(run: Run, item: CellData, row: Row, ask: Ask) -> Answer:
 
 def plan(of: Bisection) -> list[str]:
     """Return a description of the planned steps as lines of text."""
-    lines = [f"{plural(len(of.links), 'commit')} from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
+    lines = [f"{plural(len(of.links), of.noun)} from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
     for kernel, count in of.changes().items():
-        commits, steps = plural(count, "commit"), plural(halvings(count), "step")
+        commits, steps = plural(count, of.noun), plural(halvings(count), "step")
         lines.append(f"{kernel}: changed by {commits} along first parents: {steps} to halve them")
     seconds, each = span(of.planned * of.step_seconds), f"a step takes at most {span(of.options.budget)} (--budget)"
     return [*lines, f"{of.planned} steps for one culprit, about {seconds} of measuring if every step is clear; {each}"]
@@ -354,14 +362,19 @@ def result(of: Bisection) -> list[str]:
 
 
 def _sentence(of: Bisection, finding: Finding) -> str:
-    last, parent, count = of.name(finding.commits[-1]), finding.parent[:10], len(finding.commits)
+    last, parent = of.name(finding.commits[-1]), _short(finding.parent)
+    count = plural(len(finding.commits), of.noun)
     said = {
         "culprit": f"{last} made it slower than its parent {parent}",
-        "range": f"one of {count} commits after {parent} up to {last} made it slower",
-        "doubtful": f"the steps lead to {last} or what it merged ({count} commits), not confirmed against {parent}",
+        "range": f"one of {count} after {parent} up to {last} made it slower",
+        "doubtful": f"the steps lead to {last} or what it merged ({count}), not confirmed against {parent}",
         "open": f"undecided after {parent} up to {last}",
     }
     return f"{said[finding.kind]}: {finding.answer.change}"
+
+
+def _short(commit: str) -> str:
+    return commit if _WITH in commit else commit[:10]
 
 
 # ---------------------------------------------------------------- the start
@@ -370,10 +383,12 @@ def _sentence(of: Bisection, finding: Finding) -> str:
 def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     """Return a new bisection and its folder (None with `--dry-run`, which writes nothing).
 
-    Raises AbprofError if GOOD is not an ancestor of BAD or if no run can start.
+    `config.specs` are GOOD and BAD, or a list of sides with environments. Raises AbprofError if GOOD is not an ancestor
+    of BAD or if no run can start.
     """
-    place = look_around(config, view)
-    good, bad = _ends(place)
+    listed = config.specs if _WITH in config.specs[-1] else ()
+    place = look_around(msgspec.structs.replace(config, specs=(config.specs[0], config.specs[-1])), view)
+    good, bad = place.sides if listed else _ends(place)
     with (
         proc.signals(),
         proc.no_orphans(),
@@ -389,7 +404,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
             head = Plan.of(place, trees, Path(logs), view, dry=True).run
             epoch = Estimate(head).epoch(peers=False)
         least = LOOKS[0] * epoch
-        of = _state(place, good, bad, head, least)
+        of = _state(place, good, bad, head, least, listed)
         if least > (budget := head.options.budget):
             view.warn(
                 f"a step takes about {span(least)}, --budget allows {span(budget)}: fewer cells, or more --budget"
@@ -425,12 +440,17 @@ def _ends(place: RunContext) -> tuple[Side, Side]:
     return good, bad
 
 
-def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: float) -> Bisection:
+def _state(
+    place: RunContext, good: Side, bad: Side, head: Run, step_seconds: float, listed: Sequence[str]
+) -> Bisection:
     cells = tuple(cell for cell in head.cells if (cell.kernel or head.command) and not cell.skip)
     if not cells:
         raise AbprofError("no cell can be measured here", where="abprof bisect", advice="abprof list shows the reasons")
     kernels = {cell.id: cell.kernel or COMMAND for cell in cells}
-    links = place.commits.between(good.commit, bad.commit)
+    if listed:
+        links = tuple(Link(spec, (before,), "") for before, spec in pairwise(listed))
+    else:
+        links = place.commits.between(good.commit, bad.commit)
     commits = tuple(dict.fromkeys([good.commit, *(c for link in links for c in (*link.parents, link.commit))]))
     # Files that may change a cell's time are in the folders of its kernel package; for a command, anywhere in the tree.
     inputs: dict[str, tuple[str, ...]] = {COMMAND: ("",)}
@@ -443,13 +463,13 @@ def _state(place: RunContext, good: Side, bad: Side, head: Run, step_seconds: fl
     return Bisection(
         began=datetime.now(UTC).isoformat(timespec="seconds"),
         options=msgspec.structs.replace(place.options, **own, **chosen),
-        good=good.commit,
-        bad=bad.commit,
-        labels={side.commit: side.label for side in (good, bad)},
+        good=listed[0] if listed else good.commit,
+        bad=listed[-1] if listed else bad.commit,
+        labels={} if listed else {side.commit: side.label for side in (good, bad)},
         threshold={cell.id: head.options.threshold_of(cell.id) for cell in cells},
         kernels=kernels,
         links=links,
-        holds={kernel: place.commits.contents(commits, folders) for kernel, folders in inputs.items()},
+        holds={name: {} if listed else place.commits.contents(commits, folders) for name, folders in inputs.items()},
         weaker=sentences.weaker(head),
         step_seconds=step_seconds,
     )

@@ -182,7 +182,7 @@ def make_notice(run: Run) -> Notice:
         base=_ref(run.sides[0]),
         targets=tuple(map(_ref, run.sides[1:10])),
         measured=bool(run.header) and any(c.pct is not None or c.verdict != "unclear" for c in between_sides),
-        same_code=len({side.tree for side in run.sides}) == 1,
+        same_code=run.one_code,
         counts={name: min(count, 10**6) for name, count in (run.header.counts if run.header else {}).items()},
         threshold=run.options.threshold,
         margin=run.options.margin,
