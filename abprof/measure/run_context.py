@@ -226,9 +226,7 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
     found, left_out = _devices(options)
     _require_fitting(options, sides, found[0].kind)
     options = options.under(file)
-    if found[0].kind == "cpu" and options.by_timer not in {"auto", "cpu"}:
-        what = f"{options.by_timer} times a GPU, and this run is of a CPU"
-        raise AbprofError(what, where=options.asked_by("--timer"), advice="choose cpu or auto")
+    options.require_timer(found[0].kind)
     options.percents(found[0].kind)
     labels = names.safe_labels((side.label, side.commit) for side in sides)
     return RunContext(
