@@ -24,6 +24,7 @@ import typer
 from abprof.cli.app import variable_of
 from abprof.records import quantities
 from abprof.records.errors import AbprofError
+from abprof.records.filters import nearest
 from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GPU_MARGIN, GPU_THRESHOLD, Options
 
 if TYPE_CHECKING:
@@ -299,7 +300,39 @@ RUN = (
 )
 
 
+COMPARE = (
+    *("threshold", "margin", "precision", "budget", "epochs", "quick", "timer", "allow_wrong", "device", "seed"),
+    *("timeout", "no_wait", "fail_on", *VIEW),
+)
+
+
 # ---------------------------------------------------------------- Options
+
+
+Given = str | float | bool | Sequence[str] | Mapping[str, str] | None  # an option's value, from Python
+
+
+def values_of(names: Sequence[str], given: Mapping[str, Given], where: str) -> dict[str, Any]:
+    """Return a subcommand's values for the shared options `names`, `given` from Python. Raises AbprofError."""
+    if unknown := [name for name in given if name not in names]:
+        raise AbprofError(f"no option {unknown[0]!r}", where=where, advice=nearest(unknown[0], names))
+    values = {}
+    for name in names:
+        option, value = _SHARED[name], given.get(name)
+        several, text = option.kind == list[str], os.environ.get(variable_of(option.option))
+        if value is None:
+            value = (text.split() if several else text) if text and option.metavar else option.default
+        elif option.kind is bool and not isinstance(value, bool):
+            raise AbprofError(f"{value!r} is not True or False", where=option.option)
+        elif isinstance(value, Mapping):
+            value = [f"{key}={text}" for key, text in value.items()]
+        if several:
+            value = (
+                [] if value is None else [str(value)] if isinstance(value, str | float | int) else list(map(str, value))
+            )
+        values[name] = option.value(value if value is None or several or option.kind is bool else str(value))
+    return values
+
 
 _UNTRUSTED = {"env": "clean", "check": "outside", "contain": "always"}  # what --untrusted implies
 

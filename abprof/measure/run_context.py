@@ -230,9 +230,7 @@ def look_around(options: Options, view: View, run: Run | None = None) -> RunCont
     python = partial(interpreter, options)
     sides, pythons = repo.install_environments(sides, python, cache, options.build_timeout, view.say)
     options = msgspec.structs.replace(options, python=options.python | {id: python(id) for id in pythons})
-    if found[0].kind == "cpu" and options.by_timer not in {"auto", "cpu"}:
-        what = f"{options.by_timer} times a GPU, and this run is of a CPU"
-        raise AbprofError(what, where=options.asked_by("--timer"), advice="choose cpu or auto")
+    options.require_timer(found[0].kind)
     options.percents(found[0].kind)
     labels = names.safe_labels((side.label, side.commit) for side in sides)
     return RunContext(

@@ -196,6 +196,12 @@ class Options(Record, frozen=True):
         """Return the value of --timer, or `auto`. It is always `auto` for a command that prints its own times."""
         return "auto" if self.command else self.timer or "auto"
 
+    def require_timer(self, kind: str) -> None:
+        """Raise AbprofError if --timer cannot time a device of `kind`."""
+        if kind == "cpu" and self.by_timer not in {"auto", "cpu"}:
+            what = f"{self.by_timer} times a GPU, and this run is of a CPU"
+            raise AbprofError(what, where=self.asked_by("--timer"), advice="choose cpu or auto")
+
     def threshold_of(self, cell: str) -> float:
         """Return a cell's threshold in per cent: that of the first matching `[[threshold]]` entry, else the run's."""
         return next((pct for pattern, pct in self.thresholds or () if fnmatchcase(cell, pattern)), self.threshold)

@@ -1,7 +1,8 @@
 """Report a judged run: as web page, Markdown, CSV and JSON files, and as text for the terminal and output.txt.
 
 `write_all` writes all reports of a run folder, `rendered` returns one format as bytes, and `print_run` prints the run.
-All three take their content from a `Page`. Other packages render their pages with `environment` and `asset`.
+All three take their content from a `Page`. `frame` returns the comparisons as a DataFrame. Other packages render their
+pages with `environment` and `asset`.
 
 The modules `sentences` (wording) and `text` (numbers and untrusted text) are public too. `exports`, `legacy`, `probes`,
 `recordings`, `scripts`, `suite_csv` and `terminal` serve one command each.
@@ -13,12 +14,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from abprof.report.csv_files import frame
     from abprof.report.model import Page
     from abprof.report.render import FORMATS, asset, environment, rendered, write_all
     from abprof.report.terminal import print_run
 
-__all__ = ["FORMATS", "Page", "asset", "environment", "print_run", "rendered", "write_all"]
-_MODULES = {"Page": "model", "print_run": "terminal"}  # all others are in `render`
+__all__ = ["FORMATS", "Page", "asset", "environment", "frame", "print_run", "rendered", "write_all"]
+_MODULES = {"Page": "model", "frame": "csv_files", "print_run": "terminal"}  # all others are in `render`
 
 
 def __getattr__(name: str) -> Any:

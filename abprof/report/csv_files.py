@@ -11,7 +11,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from abprof.records import HOST, Arm, Cell, Comparison, Observation, Run
 from abprof.records.errors import AbprofError
@@ -19,6 +19,9 @@ from abprof.records.visible import cell as safe_cell
 from abprof.report import rows
 from abprof.report.text import clean
 from abprof.system.files import read_named
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Line = dict[str, Any]  # column -> text, number, or None
 _JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectable_pct", "tail_pct", "host_pct", "read_pct",
@@ -76,6 +79,20 @@ def ms(ns: float | None) -> float | None:
 
 def cells_csv(run: Run) -> str:
     """Return cells.csv: one row for each cell and arm, and one row for each cell that was not measured."""
+    return csv_text(*_cells(run))
+
+
+def frame(run: Run) -> pd.DataFrame:
+    """Return the rows of cells.csv that are compared with base, as a DataFrame with base's time in another column."""
+    import pandas as pd
+
+    header, lines = _cells(run)
+    times = {(line["cell"], line["arm"]): line["latency_ms"] for line in lines}
+    found = [{**x, "base_latency_ms": times.get((x["cell"], x["compared_with"]))} for x in lines if x["compared_with"]]
+    return pd.DataFrame(found, columns=[*header, "base_latency_ms"])
+
+
+def _cells(run: Run) -> tuple[list[str], list[Line]]:
     seen: dict[str, list[Observation | None]] = {}
     for observation in run.observations:
         seen.setdefault(observation.cell, []).append(observation)
@@ -85,7 +102,7 @@ def cells_csv(run: Run) -> str:
     names = [*dict.fromkeys(name for line in lines for name in line)]
     phases = [name for name in names if name.startswith("phase_")]  # each cell has its own axes and phases
     axes = [name for name in names if name.startswith("param_")]
-    return csv_text([*dict.fromkeys([*names[:4], *axes, *(n for n in names if n not in phases), *phases])], lines)
+    return [*dict.fromkeys([*names[:4], *axes, *(n for n in names if n not in phases), *phases])], lines
 
 
 def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Comparison | None) -> Line:

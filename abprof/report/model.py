@@ -57,7 +57,8 @@ class Workload:
             sides = [line.row.base, line.row.target] if self.group.target else [line.row.base]
             logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
             command = shlex.join(("abprof", "rerun", f"runs/{self.run.id}", "--only", line.row.cell.id))
-            yield Detail(line, tuple(_numbers(self.run, line.row, sides)), logs, clean(command, LONGEST))
+            command = "" if self.run.workloads_from in (sentences.FORKED, sentences.HERE) else clean(command, LONGEST)
+            yield Detail(line, tuple(_numbers(self.run, line.row, sides)), logs, command)
 
 
 class Page:

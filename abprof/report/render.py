@@ -112,6 +112,7 @@ def _test(suite: ElementTree.Element, workload: Workload, row: Row, name: str) -
 FORMATS: dict[str, Callable[[Page], str | bytes]] = {
     "html": html,
     "md": markdown,
+    "notebook": lambda page: environment(escape).get_template("notebook.html").render(page=page, run=page.run),
     "csv": lambda page: cells_csv(page.run),
     "json": lambda page: (
         json.dumps(msgspec.to_builtins(page.run), allow_nan=False, ensure_ascii=False, indent=1) + "\n"

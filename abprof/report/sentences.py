@@ -178,10 +178,14 @@ def warning(one: Advice) -> str:
 
 # ---------------------------------------------------------------- guarantees weaker than abprof's own protocol
 
-Lacking = Literal["", "reported", "sides"]
+Lacking = Literal["", "reported", "sides", "forks of one process", "one process"]
+FORKED: Lacking = "forks of one process"  # in Run.workloads_from of `abprof.compare`, like HERE
+HERE: Lacking = "one process"
 GUARANTEES: dict[Lacking, str] = {  # the sentence after `Weaker guarantee: `; `names` are of workloads
     "": "",
     "reported": "the command timed itself. Whether its outputs are right, and which code its processes loaded, is not checked.",
+    FORKED: "base and target ran in forks of one process, with its modules. At most the agreement of their outputs was checked.",
+    HERE: "base and target ran in one process, and may affect each other. At most the agreement of their outputs was checked.",
     "sides": "{names} has no reference. At most the agreement of the sides' outputs was checked: a common error is not seen.",
 }
 
@@ -191,7 +195,8 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
     if run.command is not None:
         return "reported", ()
     alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
-    return ("sides", alone) if alone else ("", ())
+    ways: dict[str, Lacking] = {FORKED: FORKED, HERE: HERE}
+    return (ways.get(run.workloads_from, "sides"), alone) if alone else ("", ())
 
 
 def guarantee(run: Run) -> str:

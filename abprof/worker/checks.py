@@ -166,7 +166,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
         expected = _referred(arms, wanted, inputs)
     else:
         expected = _reference(arms, wanted, again)
-    found, cell = [str(each.dtype) for each in _held(results)], wire.cell_id(request.workload, request.case)
+    found, cell = [str(each.dtype) for each in held(results)], wire.cell_id(request.workload, request.case)
     if request.outputs.startswith("base/"):
         arms.types.setdefault(cell, []).append(found)
     known = arms.types.get(cell, [found])
@@ -282,7 +282,7 @@ def _types_differ(found: list[str], base: list[str]) -> str:
 
 def sampled_digests(values: Any) -> list[str]:
     """Return a digest of each dense tensor in `values`, computed from about SAMPLE evenly spaced elements."""
-    flat = (tensor.detach().reshape(-1) for tensor in _held(values))
+    flat = (tensor.detach().reshape(-1) for tensor in held(values))
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
 
@@ -290,7 +290,7 @@ def sampled_digests(values: Any) -> list[str]:
 def _overwrite(inputs: Any, fresh: Any) -> None:
     """Copy the floating-point tensors of `fresh` over those of `inputs`, where shape and dtype agree."""
     with torch.no_grad():
-        for old, new in zip(_held(inputs), _held(fresh), strict=False):
+        for old, new in zip(held(inputs), held(fresh), strict=False):
             if old.is_floating_point() and (old.shape, old.dtype) == (new.shape, new.dtype):
                 old.copy_(new)
 
@@ -303,7 +303,7 @@ def _mix(inputs: Any, mixed: tuple[Any, Any], seed: int) -> None:
     """
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        for old, one, other in zip(_held(inputs), *map(_held, mixed), strict=False):
+        for old, one, other in zip(held(inputs), *map(held, mixed), strict=False):
             alike = all((each.shape, each.dtype) == (old.shape, old.dtype) for each in (one, other))
             if not (alike and old.is_floating_point()) or any(
                 s == 0 < n - 1 for s, n in zip(old.stride(), old.shape, strict=True)
@@ -320,13 +320,13 @@ def _mix(inputs: Any, mixed: tuple[Any, Any], seed: int) -> None:
                 old.copy_(torch.lerp(one, other, weight.to(old.dtype)))
 
 
-def _held(values: Any) -> Iterator[torch.Tensor]:
+def held(values: Any) -> Iterator[torch.Tensor]:
     if isinstance(values, torch.Tensor):
         if values.layout == torch.strided:
             yield values
     elif isinstance(values, Mapping | list | tuple) or dataclasses.is_dataclass(values):
         for part, _ in _parts(values):
-            yield from _held(part)
+            yield from held(part)
 
 
 # ---------------------------------------------------------------- the values that a call returns

@@ -15,7 +15,7 @@ import signal
 import socket
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--fork", type=int)
     parser.add_argument("--no-preload", action="store_true")
     options = parser.parse_args(argv)
-    _die_with_parent()
+    die_with_parent()
     _make_home()
     if not options.cell:
         versions()  # imports Triton
@@ -73,7 +73,7 @@ def _preload(module: str, function: str = "") -> None:
 PRELOAD = [("triton.runtime.cache", "triton_key"), ("torch.fx.experimental.symbolic_shapes",)]
 
 
-def serve(source: int, sink: int) -> int:
+def serve(source: int, sink: int, make: Callable[[wire.Start], Bench] = Bench) -> int:
     """Answer requests from descriptor `source` on descriptor `sink`. Return the exit code.
 
     If the device no longer works, as after an illegal memory access, the worker exits without a reply. The parent then
@@ -89,7 +89,7 @@ def serve(source: int, sink: int) -> int:
             try:
                 reply: Any = wire.Done()
                 if verb == "start":
-                    bench = Bench(request)
+                    bench = make(request)
                     reply = bench.ready()
                 elif verb != "stop":
                     reply = getattr(bench, verb)(request)
@@ -151,7 +151,7 @@ def _make_home() -> None:
         Path(os.environ["HOME"]).mkdir(parents=True, exist_ok=True)  # a private folder in a sandbox
 
 
-def _die_with_parent() -> None:
+def die_with_parent() -> None:
     """Make the system kill this process when the parent dies, and before the parent when memory runs out."""
     parent = os.getppid()
     with contextlib.suppress(OSError, AttributeError):
@@ -238,9 +238,9 @@ def _fork(request: dict[str, Any], fds: list[int], channel: socket.socket, own: 
             os.environ.update(request["env"])
             os.chdir(request["cwd"])
             random.seed()
-        _die_with_parent()
+        die_with_parent()
         _make_home()
-        code = _fork_with_package(ends[0], request["start"]) if "start" in request else serve(*ends)
+        code = _fork_with_package(ends[0], request["start"]) if "start" in request else serve(ends[0], ends[1])
     finally:
         os._exit(code)
 

@@ -171,12 +171,14 @@ def no_orphans() -> Iterator[None]:
 
 @contextlib.contextmanager
 def signals() -> Iterator[None]:
-    """While the block runs, SIGTERM and SIGHUP raise KeyboardInterrupt, unless they were ignored before (nohup)."""
+    """While the block runs, SIGTERM and SIGHUP raise KeyboardInterrupt, unless they were ignored before (nohup). Python
+    has handlers in its main thread only: elsewhere nothing changes."""
 
     def stop(_number: int, _frame: types.FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    handled = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]
+    main = threading.current_thread() is threading.main_thread()
+    handled = [n for n in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(n) is not signal.SIG_IGN]
     before = {number: signal.signal(number, stop) for number in handled}
     try:
         yield

@@ -1,0 +1,294 @@
+"""Compare two callables of this process (`abprof.compare`) with the turns, clocks, checks and verdicts of a run.
+
+Workers are forks of this process, new ones for each epoch. CUDA, and some libraries, do not survive a fork: then the
+callables take turns in this process. The guarantee that is missing is a sentence of `abprof.report.sentences`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import multiprocessing
+import os
+import random
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, cast
+from warnings import catch_warnings, simplefilter
+
+import msgspec
+import torch
+
+from abprof import __version__, session
+from abprof.builds import WorkerFactory, environment
+from abprof.devices import lease, several
+from abprof.measure import Plan, epochs, matrix
+from abprof.records import SCHEMA, Block, Build, Cell, Checkout, Machine, Options, Package, Run, Side, Workload
+from abprof.records import messages as wire
+from abprof.records.errors import AbprofError
+from abprof.records.options import File
+from abprof.report import sentences
+from abprof.system import paths
+from abprof.system.console import View
+from abprof.system.processes import Worker, WorkerDied, WorkerFault
+from abprof.verdict import CellCache, undecided
+from abprof.worker import checks
+from abprof.worker import main as worker
+from abprof.worker.api import Check, Op
+from abprof.worker.bench import Bench, versions
+from abprof.worker.faults import classify
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is compared: callables by side, and the arguments of `abprof.compare`."""
+
+    calls: Mapping[str, Callable[..., Any]]
+    inputs: Any = None
+    check: Callable[[Any, Any], Any] | None = None
+    reset: Callable[..., Any] | None = None
+    name: str = ""
+
+
+def compared(question: Question, options: Options, view: View) -> tuple[Run, list[Block]]:
+    """Measure until the verdict is clear or the budget is spent. Return the judged run and its blocks (rounds)."""
+    here = torch.cuda.is_initialized()
+    (device, *_), _ = several(options.device or _devices(question.inputs, started=here))
+    options.require_timer(device.kind)
+    options = options.under(File()).resolved(device.kind, matrix.judge(options.by_timer, device.kind))
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="abprof-")))
+        for side in ("base", "target", "control"):
+            (folder / side).mkdir()
+        places: dict[str, Any] = {"cache": folder, "logs": folder, "scratch": folder, "workers": {}, "env": {}}
+        places |= {"device": device.worker, "timeout": options.timeout, "build_timeout": 0.0}
+        factory = _Factory(**places, question=question, here=here)
+        wait = not options.no_wait
+        stack.enter_context(lease(paths.state_dir(), device.lease, wait=wait, label="abprof.compare", say=view.say))
+        if here or not _computes(factory):  # then leave this process as it was
+            factory = replace(factory, here=True)
+            stack.enter_context(torch.random.fork_rng([0] if device.kind == "cuda" else []))
+            stack.callback(random.setstate, random.getstate())
+            stack.callback(gc.unfreeze)
+        run = _head(question, options, device.machine(), sentences.HERE if factory.here else sentences.FORKED)
+        view.say(sentences.weaker(run)[0])
+        checkouts = {side.id: Checkout(side=side, path="") for side in run.sides}
+        builds = tuple(Build(side=id, kernel="", key=id) for id in checkouts)  # for the plan: there are none
+        planned, arms = msgspec.structs.replace(run, builds=builds), {run.cells[0].id: run.arms}
+        plan = Plan(factory, device, planned, run.cells, checkouts, {"": Package(name="fork")}, {}, arms)
+        blocks = list[Block]()
+        wanted = partial(undecided, run, blocks, cache=CellCache())
+        try:
+            with view.working(f"comparing {run.cells[0].id}", options.budget):
+                for item in epochs(plan, wanted, first=1, budget=options.budget):
+                    blocks += [item] if isinstance(item, Block) else []  # nothing is proved
+            status: Literal["complete", "interrupted"] = "complete"
+        except KeyboardInterrupt:
+            status = "interrupted"
+    for number, block in enumerate(blocks):  # logs are removed
+        outcomes = {id: msgspec.structs.replace(outcome, log="") for id, outcome in block.outcomes.items()}
+        blocks[number] = msgspec.structs.replace(block, outcomes=outcomes)
+    ended = datetime.now(UTC).isoformat(timespec="seconds")
+    run = session.judge_run(msgspec.structs.replace(run, status=status, ended=ended), blocks)
+    again = "compare again, with a larger budget"  # where a command is advised, which needs a run's folder
+    warnings = (msgspec.structs.replace(x, advice=again) if "abprof r" in x.advice else x for x in run.warnings)
+    return msgspec.structs.replace(run, warnings=tuple(warnings)), blocks
+
+
+def _devices(inputs: Any, *, started: bool) -> tuple[str, ...]:
+    """Return the device of the inputs' tensors, as --device names it; (), which is a GPU if there is one, if unknown."""
+    found = {tensor.device for tensor in checks.held(inputs)}
+    if {device.type for device in found} == {"cpu"}:
+        return ("cpu",)
+    if started and (torch.cuda.current_device() or any(device.index for device in found)):
+        raise AbprofError("only cuda:0 is timed", where="abprof.compare", advice="choose it by CUDA_VISIBLE_DEVICES")
+    return (f"GPU-{torch.cuda.get_device_properties(0).uuid}",) if started else ()
+
+
+def _head(question: Question, options: Options, machine: Machine, how: str) -> Run:
+    labels = {side: str(getattr(call, "__name__", type(call).__name__)) for side, call in question.calls.items()}
+    sides = tuple(Side(id=id, spec=id, kind="commit", commit="", tree=id, label=labels[id]) for id in labels)
+    name = question.name or labels["target"]
+    load = Workload(name=name, kernel="", suite=name, axes=(), judge=options.judge, checked="sides")
+    cell = Cell(id=name, workload=name, kernel="", suite=name, params={})
+    control = bool(matrix.controls((cell,), sides, quick=options.quick))
+    return Run(
+        schema=SCHEMA,
+        id="compare",
+        status="running",
+        began=datetime.now(UTC).isoformat(timespec="seconds"),
+        options=options,
+        sides=sides,
+        workloads=(load,),
+        workloads_from=how,
+        arms=matrix.arms(load, sides, (), control=control, peers=False),
+        cells=(cell,),
+        machine=machine,
+        versions={"abprof": __version__, **versions()},
+    )
+
+
+# ---------------------------------------------------------------- workers
+
+
+@dataclass(frozen=True)
+class _Factory(WorkerFactory):
+    """Starts workers as forks of this process or, with `here`, in this process."""
+
+    question: Question = Question({})
+    here: bool = False
+
+    def preload(self, *_: Any, **__: Any) -> int:
+        return 1
+
+    def worker(self, side: str, *_: Any, log: Path, name: str, **__: Any) -> Worker:
+        if self.here:
+            self.own.add(os.getpid())
+            return cast("Worker", _Here(self.question))
+        env, servers = environment.shared({}, self.device), cast("Any", [_Fork(self.question)])
+        return Worker([side], env=env, cwd=self.scratch, log=log, name=name, started=self.own.add, servers=servers)
+
+
+def _computes(factory: _Factory) -> bool:
+    """Whether forks of this process can compute. The first one tries (Callables)."""
+    with contextlib.suppress(WorkerDied, WorkerFault), factory.worker("base", log=factory.logs / "0", name="") as fork:
+        fork.call(factory.start("base"), factory.timeout)
+        return True
+    return False
+
+
+class _Here:
+    """Answers requests in this process. Has the members of `Worker` that measuring uses."""
+
+    forked, alive, _in = False, True, -1
+
+    def __init__(self, question: Question) -> None:
+        self.pid, self._question = os.getpid(), question
+
+    def send(self, request: Any) -> None:
+        self._request = request
+
+    def receive(self, _request: Any, _timeout: float) -> Any:
+        request = self._request
+        try:
+            if isinstance(request, wire.Start):
+                self._bench = Callables(request, self._question)
+                return self._bench.ready()
+            return getattr(self._bench, wire.NAMES[type(request)])(request)
+        except Exception as error:
+            fault = classify(error, None)
+            raise WorkerFault(fault.status, fault.reason, fault.at) from error
+
+    def call(self, request: Any, timeout: float) -> Any:
+        self.send(request)
+        return self.receive(request, timeout)
+
+    def kill(self) -> None:
+        self.alive = False
+
+
+class _Fork:
+    """Forks a worker off this process, as a fork server does; then has the methods of Popen that `Worker` uses."""
+
+    def __init__(self, question: Question) -> None:
+        self._question = question
+
+    def fork(self, *, env: Mapping[str, str], source: int, sink: int, output: int, **_: Any) -> _Fork:
+        """Fork a worker that reads requests from `source`, replies to `sink` and prints to `output` (descriptors)."""
+        given = env, source, sink, output, torch.is_grad_enabled()
+        self._process = multiprocessing.get_context("fork").Process(target=self._run, args=given, daemon=True)
+        with catch_warnings():
+            simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
+            self._process.start()
+        self.pid = cast("int", self._process.pid)
+        with contextlib.suppress(OSError):
+            os.setpgid(self.pid, self.pid)  # the worker does it, too, whichever comes first: ^C is for this process
+        return self
+
+    def _run(self, env: Mapping[str, str], source: int, sink: int, output: int, grad: bool) -> None:
+        os.setpgid(0, 0)
+        worker.die_with_parent()
+        os.environ.update(env)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+
+        def serve() -> None:
+            torch.set_grad_enabled(grad)  # each thread has its own mode
+            os._exit(worker.serve(source, sink, partial(Callables, question=self._question, forked=True)))
+
+        # OpenMP's threads belong to the thread that started them, and are not in the fork: a parallel loop of this thread
+        # would wait for them without end. A new thread starts threads of its own.
+        thread = threading.Thread(target=serve)
+        thread.start()
+        thread.join()
+
+    def poll(self) -> int | None:
+        """Return the exit code, negative for a signal; None while the process runs."""
+        return self._process.exitcode
+
+    def wait(self, timeout: float) -> int:
+        """Return the exit code once the process has ended. Raises subprocess.TimeoutExpired after `timeout` seconds."""
+        self._process.join(timeout)
+        if (code := self._process.exitcode) is None:
+            raise subprocess.TimeoutExpired(str(self.pid), timeout)
+        return code
+
+
+class Callables(Bench):
+    """Answers the requests to a worker of one callable. Raises RuntimeError in a fork that cannot compute."""
+
+    def __init__(self, start: wire.Start, question: Question, *, forked: bool = False) -> None:
+        limits = resource.getrlimit(resource.RLIMIT_DATA)
+        super().__init__(replace(start, mount=None))
+        resource.setrlimit(resource.RLIMIT_DATA, limits)  # a clock's limit does not count what this process holds
+        self._question, self._call = question, question.calls["target" if start.side == "target" else "base"]
+        if forked:
+            torch.zeros(1, requires_grad=True).sum().backward()  # refused if autograd had started threads
+            self.compiles.install()
+        made, check, self._workload = question.inputs, question.check, types.ModuleType("abprof_callables")
+        vars(self._workload)["inputs"] = lambda *_: _copied(made() if callable(made) else made)
+        if check:
+            vars(self._workload)["check"] = lambda _, results, expected: _checked(check, results, expected)
+
+    def module(self, name: str) -> types.ModuleType:  # noqa: ARG002
+        """Return a workload that makes the inputs and checks the outputs."""
+        return self._workload
+
+    def prepared(self, request: wire.Open, inputs: Any) -> Op:  # noqa: ARG002
+        """Return the callable with its arguments."""
+        named = dict(inputs) if isinstance(inputs, Mapping) else {}
+        args = () if inputs is None or named else inputs if isinstance(inputs, tuple | list) else (inputs,)
+        self.clock.sync()
+        reset = self._question.reset
+        return Op(partial(self._call, *args, **named), reset=partial(reset, *args, **named) if reset else None)
+
+    def prove(self, _request: wire.Prove) -> wire.Proved:
+        """Return the number of compilations. Which files were loaded is not looked at."""
+        return wire.Proved(True, "", [], self.compiles.count, [])
+
+
+def _copied(values: Any) -> Any:
+    if isinstance(values, torch.Tensor):
+        return values.detach().clone().requires_grad_(values.requires_grad)
+    if isinstance(values, Mapping):
+        return {name: _copied(value) for name, value in values.items()}
+    return type(values)(map(_copied, values)) if type(values) in (tuple, list) else values
+
+
+def _checked(check: Callable[[Any, Any], Any], *outputs: Any) -> Check:
+    pair = [[tensor.cpu() for tensor in each] for each in outputs]
+    try:
+        found = check(*(each[0] if len(each) == 1 else each for each in pair))
+    except AssertionError as error:
+        return Check(False, " ".join(str(error).split()) or "the check failed")
+    return found if isinstance(found, Check) else Check(found is None or bool(found))
