@@ -159,10 +159,8 @@ def _made_of(
     if not changed:
         what = f"no function that can be measured differs between {base} and {target}"
         raise AbprofError(what, advice="abprof init without refs proposes a workload for any function")
-    one, chosen = _chosen(found, every, wanted) if wanted else (None, [])
-    some = [change for change in changed if change.function is one] if one else maker.best(changed)
-    if not some:
-        raise AbprofError(f"does not differ from {base}'s", where=f"--function {wanted}", advice=_names(every))
+    one, chosen = _chosen(maker.Found(()), every, wanted) if wanted else (None, [])
+    some = [change for change in changed if change.function is one] or maker.best(changed)
     made = maker.proposed(found, [change.function for change in some], file, folder, place(Path(repository.path))[1])
     kernels = list(dict.fromkeys(name for change in changed for name in sorted(change.kernels)))
     what = f"{plural(len(kernels), 'kernel')}: {_few(kernels)}" if kernels else "no kernel, but what calls them"
@@ -170,14 +168,13 @@ def _made_of(
     for change in some:
         new = f"; {base} lacks it" if change.new else ""
         lines.append(f"  {_names([change.function])} reaches {_few(change.parts)}{new}")
-    others = [each for each in every if all(each is not change.function for change in some)]
+    others = [change.function for change in changed if change not in some]
     return made, [*lines, *([f"also changed, for --function: {_names(others)}"] if others else [])]
 
 
 def _chosen(found: Found, some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
-    """Return the function that `wanted` ([FILE:]NAME) names or resembles ("": the likeliest), and a note that lists others.
-
-    NAME may be a Triton kernel's. Functions that are not among `some` must have the very name."""
+    """Return the function that `wanted` names or resembles ("": the likeliest), and a note that lists others. Functions
+    that are not among `some` must have the very name."""
     if not wanted:
         return some[0], [f"other candidates for --function: {_names(some[1:])}"] if some[1:] else []
     file, _, name = wanted.rpartition(":")

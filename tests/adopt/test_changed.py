@@ -68,7 +68,7 @@ def test_what_is_no_change_of_code(after: dict[str, str | None]) -> None:
         ("sizes.TILE", "from . import sizes"),
         ("pkg.sizes.TILE", "import pkg.sizes"),
         ("s.TILE", "import pkg.sizes as s"),
-        ("TILE", "from .sizes import *"),
+        ("TILE", "from .sizes import *\nfrom math import *"),
         ("front.TILE", "from . import front"),
     ],
 )

@@ -39,9 +39,7 @@ class Change:
     function: Function
     parts: tuple[str, ...]  # names of the definitions and files that it reaches and that differ, kernels first
     kernels: frozenset[str]  # those of `parts` that are Triton kernels, or C or CUDA files
-    entries: frozenset[str]  # functions of a changed extension that it calls
-    causes: frozenset[str]  # what to measure it for: digests of the changed kernels, or else of all `parts`; `entries`
-    launched: int  # Triton kernels that it reaches, except those of a backward; at least 1
+    causes: frozenset[str]  # what to measure it for: digests of changed kernels, or else of all `parts`; entries
     new: bool  # whether the base lacks the function
 
 
@@ -56,27 +54,27 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
     texts = {hashes[path]: text for hashes, own in (base, target) for path, text in own.items()}
     parsed = {key: _parsed(text, key if key in same else "") for key, text in texts.items()}
     before, after = _Code(base, parsed), _Code(target, parsed)
-    made: list[Change] = []
+    made: list[tuple[Change, bool, int]] = []
     for one in candidates(found):
         name = one.name.removesuffix(".apply")
         old, new = before.reached(one.path, name), after.reached(one.path, name)
         if differ := {part for part, digest in old ^ new if digest} or {part for part, _ in old ^ new}:
             files = {part for part in differ if part.endswith(_NATIVE)}
             kernels = frozenset(files | (differ & found.kernels))
-            entries = frozenset(part for part, _ in new if files and after.patterns(part))
+            entries = frozenset(part for part, _ in new if files and after.patterns(part))  # functions of extensions
+            named = {PurePosixPath(file).stem for file in files} & {part.rpartition(".")[2] for part in entries}
             launched = sum(part in found.kernels and not _BACKWARD.search(part) for part, _ in new)
-            parts = (*sorted(kernels), *sorted(differ - kernels))
             causes = entries.union(digest for part, digest in old ^ new if part in (kernels or differ))
-            made.append(Change(one, parts, kernels, entries, causes, max(1, launched), not old))
-    made = [change for change in made if not _ASIDE.fullmatch(change.function.path)] or made
-    spread = Counter(part for change in made for part in change.parts)
+            change = Change(one, (*sorted(kernels), *sorted(differ - kernels)), kernels, causes, not old)
+            made.append((change, bool(files) and not named, max(1, launched)))
+    made = [row for row in made if not _ASIDE.fullmatch(row[0].function.path)] or made
+    spread = Counter(part for change, *_ in made for part in change.parts)
 
-    def rank(one: Change) -> tuple[bool, bool, bool, int, int]:  # equals stay in the order of `candidates`
-        files = {PurePosixPath(part).stem for part in one.kernels if part.endswith(_NATIVE)}
-        other = bool(files) and not files & {entry.rpartition(".")[2] for entry in one.entries}
-        return one.new, not one.kernels, other, min(spread[part] for part in one.kernels or one.parts), one.launched
+    def rank(row: tuple[Change, bool, int]) -> tuple[bool, bool, bool, int, int]:  # equals stay in `candidates`' order
+        one, other, launched = row
+        return one.new, not one.kernels, other, min(spread[part] for part in one.kernels or one.parts), launched
 
-    return found, sorted(made, key=rank)
+    return found, [change for change, *_ in sorted(made, key=rank)]
 
 
 def best(some: Sequence[Change]) -> list[Change]:
@@ -109,18 +107,10 @@ def proposed(found: Found, some: Sequence[Function], file: File | None, folder: 
 
 
 @dataclass
-class _Definition:
-    digest: str = ""
-    names: set[str] = field(default_factory=set)  # what it reads, dotted: `ops.norm.rms_norm`
-    files: set[str] = field(default_factory=set)  # ends of paths of C and CUDA files in its strings
-
-
-@dataclass
 class _Module:
-    definitions: dict[str, _Definition] = field(default_factory=dict)
-    imports: dict[str, tuple[int, str, str]] = field(
-        default_factory=dict
-    )  # name -> level, module, name there ("": none)
+    digests: dict[str, str] = field(default_factory=dict)  # definition -> what stands for its code
+    uses: dict[str, set[str]] = field(default_factory=dict)  # dotted names that it reads; "/" and a C file's path
+    imports: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # name -> level, module, name there or ""
     extensions: dict[str, set[str]] = field(default_factory=dict)  # module that setup.py builds -> ends of its sources
 
 
@@ -135,18 +125,18 @@ def _parsed(text: str, digest: str) -> _Module:
                 tops = ((each.asname or each.name.partition(".")[0], each) for each in node.names)
                 module.imports |= {name: (0, each.name if each.asname else name, "") for name, each in tops}
             elif isinstance(node, ast.ImportFrom):
-                source = node.level, node.module or ""
-                module.imports |= {each.asname or each.name: (*source, each.name) for each in node.names}
+                names = [((each.asname or each.name).replace("*", f"*{node.lineno}"), each.name) for each in node.names]
+                module.imports |= {name: (node.level, node.module or "", there) for name, there in names}
             elif isinstance(node, ast.Call) and _dotted(node.func).endswith("Extension"):
                 named = [word.value for word in node.keywords if word.arg == "name"] + node.args[:1]
-                names = [str(each.value).rpartition(".")[2] for each in named if isinstance(each, ast.Constant)]
-                module.extensions |= {name: set(_natives(ast.walk(node))) for name in names[:1]}
+                texts = [str(each.value) for each in named if isinstance(each, ast.Constant)]
+                module.extensions |= {text.rpartition(".")[2]: set(_natives(ast.walk(node))) for text in texts[:1]}
         for statement in _top(tree.body):
             for name in _defined(statement):
-                one, nodes = module.definitions.setdefault(name, _Definition()), list(ast.walk(statement))
-                one.names |= {name for node in nodes if (name := _dotted(node))}
-                one.files |= set(_natives(nodes))
-                one.digest += digest or hashlib.sha256(_code(statement, nodes).encode()).hexdigest()
+                nodes = list(ast.walk(statement))
+                module.uses.setdefault(name, set()).update(map(_dotted, nodes), (f"/{end}" for end in _natives(nodes)))
+                code = digest or hashlib.sha256(_code(statement, nodes).encode()).hexdigest()
+                module.digests[name] = module.digests.get(name, "") + code
     return module
 
 
@@ -181,11 +171,10 @@ class _Code:
         self.known: dict[Name, tuple[set[Name], set[Name]]] = {}
         self.roots: dict[str, list[str]] = {}  # module that a file imports -> folders that it may be in
         self.places = {*self.modules, *(str(folder) for stem in self.modules for folder in PurePosixPath(stem).parents)}
-        setups = {f"{stem}.py": module for stem, module in self.modules.items() if f"/{stem}".endswith("/setup")}
-        self.extensions = {  # module that a setup.py builds -> patterns of its files
-            name: {*(ends or {"*"}), path}
-            for path, module in setups.items()
-            for name, ends in module.extensions.items()
+        setups = [(f"{stem}.py", module) for stem, module in self.modules.items() if f"/{stem}".endswith("/setup")]
+        # Module that a setup.py builds -> patterns of its files.
+        self.extensions = {
+            name: {*(ends or "*"), path} for path, one in setups for name, ends in one.extensions.items()
         }
 
     def reached(self, path: str, name: str) -> set[Name]:
@@ -201,18 +190,18 @@ class _Code:
 
     def _own(self, stem: str, name: str) -> tuple[set[Name], set[Name]]:
         """Return (name, digest) of a definition, its files and the outside names in it; and the definitions it names."""
-        one = self.modules.get(stem, _Module()).definitions.get(name)
-        if one is None:
+        module = self.modules.get(stem, _Module())
+        if name not in module.digests:
             return set(), set()
-        meant = {each for dotted in one.names if (each := self._meant(stem, dotted))}
+        meant = {each for dotted in module.uses[name] if (each := self._meant(stem, dotted))}
         outside = {each for place, each in meant if not place}
-        ends = one.files.union(*map(self.patterns, outside))
+        ends = {use[1:] for use in module.uses[name] if use.startswith("/")}.union(*map(self.patterns, outside))
         files = [path for path in self.hashes if path.endswith((*_NATIVE, "setup.py"))] if ends else []
         named = {path for path in files for end in ends if fnmatchcase(f"/{path}", f"*/{end}")}
         folders = tuple(f"{PurePosixPath(path).parent}/" for path in named if path.endswith(_NATIVE))
         named |= {path for path in files if path.startswith(folders) and path.endswith(_NATIVE)}  # headers
-        parts = {(name, one.digest), *((path, self.hashes[path]) for path in named), *((each, "") for each in outside)}
-        return parts, {each for each in meant if each[0]}
+        parts = {(path, self.hashes[path]) for path in named} | {(each, "") for each in outside}
+        return parts | {(name, module.digests[name])}, {each for each in meant if each[0]}
 
     def patterns(self, outside: str) -> set[str]:
         """Return patterns of the files that a name is built from; empty unless the name is of an extension module."""
@@ -234,17 +223,19 @@ class _Code:
     def _within(self, stem: str, name: str, depth: int = 0) -> Name | None:
         """Return what a single name in a module means; (module, "") for a module."""
         module = self.modules.get(stem, _Module())
-        if name in module.definitions or depth > _DEEPEST:
+        if name in module.digests or depth > _DEEPEST:
             return stem, name
         if f"{stem}/{name}" in self.places and name not in module.imports:
             return f"{stem}/{name}", ""
-        if name not in module.imports and "*" not in module.imports:
-            return None
-        level, source, there = module.imports.get(name) or (*module.imports["*"][:2], name)
-        place = self._module(stem, level, source)
-        inner = self._within(place, there, depth + 1) if place and there else None
-        outside = "." * level + ".".join(filter(None, (source, there)))
-        return inner or ((place, "") if place and not there else ("", outside) if name in module.imports else None)
+        if name in module.imports:
+            level, source, there = module.imports[name]
+            place = self._module(stem, level, source)
+            inner = self._within(place, there, depth + 1) if place and there else None
+            outside = "." * level + ".".join(filter(None, (source, there)))
+            return inner or ((place, "") if place and not there else ("", outside))
+        stars = (self._module(stem, *each[:2]) for key, each in module.imports.items() if key[0] == "*")
+        found = (self._within(place, name, depth + 1) for place in stars if place)
+        return next((each for each in found if each and each[0]), None)
 
     def _module(self, stem: str, level: int, name: str) -> str | None:
         """Return the module or folder that an import in the module `stem` names; None if the tree lacks it."""
