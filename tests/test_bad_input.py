@@ -208,13 +208,13 @@ def test_places_that_are_no_repository(lab: Lab, tmp_path: Path) -> None:
 def test_no_workloads_and_no_kernels(lab: Lab, tmp_path: Path) -> None:
     repo = make_repo(tmp_path / "repo")
     repo.commit("nothing", {"README.md": "hello\n"})
-    refused(lab, "main", "main", repo=repo.path, says="no workloads: there is no such folder")
+    refused(lab, "main", "main", repo=repo.path, says="no such folder (abprof init proposes a first one; or")
     at_target = ("--workloads-from", "target")
     refused(
         lab, "main", "main", *at_target, repo=repo.path, says="workloads: no workloads: main has no such folder (commit"
     )
     repo.commit("no workload", {"workloads/README.md": "to be written\n"})
-    refused(lab, "main", "main", repo=repo.path, says="no workload files (docs/WRITING.md says how to write one)")
+    refused(lab, "main", "main", repo=repo.path, says="no workload files (abprof init proposes a first one)")
     repo.commit("no kernels", {"workloads/w.py": "# simulated\n"})
     refused(
         lab,

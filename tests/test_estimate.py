@@ -27,7 +27,7 @@ def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
     epoch = Estimate(run).epoch(peers=False)
     assert epoch > 28 * 2 * turns.FEWEST * 100
     said = Estimate(run).text(stats.epochs_if_unchanged, peers=False)[0]
-    assert "the first look does not fit into the budget of 10 min" in said
+    assert "the first look does not fit into the budget of 10 min, which decides no cell" in said
     assert "assuming 0.04 TFLOP/s" in said
     hours = stats.LOOKS[0] * epoch / 3600
     assert f"{hours:.1f} h" in said
@@ -47,6 +47,13 @@ def test_a_budget_that_decides_some_cells() -> None:
         of = runs.changed(run, cells=both, options=runs.changed(run.options, budget=budget))
         said = Estimate(of).text(stats.epochs_if_unchanged, peers=False)[0]
         assert f"enough to decide {decided} cells if nothing changed" in said, (budget, said)
+    few = runs.changed(run, cells=both, options=runs.changed(run.options, epochs=6))
+    assert (
+        "; 6 epochs fit into the budget, enough to decide 1 of 2 cells"
+        in Estimate(few).text(stats.epochs_if_unchanged, peers=False)[0]
+    )
+    silent = runs.changed(run, cells=(both[0], runs.changed(both[1], flops=None)))
+    assert "enough to decide at most 2 of 2 cells" in Estimate(silent).text(stats.epochs_if_unchanged, peers=False)[0]
 
 
 def test_peers_and_controls_are_arms_too() -> None:

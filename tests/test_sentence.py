@@ -21,6 +21,7 @@ KINDS: dict[str, list[float]] = {
 STATUSES: dict[str, Mapping[str, Any]] = {
     "broken": {"target": "crash"},
     "base_crash": {"base": "crash"},
+    "base_wrong": {"base": "wrong"},
     "unsupported": {"base": "unsupported", "target": "unsupported"},
     "missing": {"base": "missing", "target": "missing"},
 }
@@ -56,6 +57,7 @@ def fail_on(*kinds: str) -> dict[str, Any]:
         (["same", "broken"], 1),
         (["same", "base_crash"], 0),  # a row and a warning
         (["base_crash", "base_crash"], 2),  # unless every cell is
+        (["base_wrong"], 0),
         (["same", "unsupported", "missing"], 0),
         (["unsupported", "missing"], 2),  # nothing measured
         ([], 2),
@@ -90,6 +92,7 @@ def test_exit_codes(kinds: list[str], code: int) -> None:
         (["slower", "broken", "unclear"], ["same"] * 19 + ["undecided"], 4),
         (["slower", "broken"], ["same"] * 19 + ["undecided"], 0),
         (["unclear"], ["same"] * 19 + ["base_crash"], 4),
+        (["unclear"], ["same"] * 19 + ["base_wrong"], 0),
         (["unclear"], ["same"] * 19 + ["unsupported"], 0),
     ],
 )
@@ -103,9 +106,9 @@ def test_fail_on(only: list[str], kinds: list[str], code: int) -> None:
 def test_counts_add_up_whatever_happens() -> None:
     kinds = [*KINDS, *STATUSES, "nothing", "slower", "same"]
     counts = made(*kinds).header.counts
-    parts = ("slower", "faster", "slight", "same", "unclear", "broken", "unsupported", "missing")
+    parts = ("slower", "faster", "slight", "same", "unclear", "broken", "fixed", "unsupported", "missing")
     assert {part: counts[part] for part in parts} == {
-        "slower": 2, "faster": 1, "slight": 1, "same": 2, "unclear": 3, "broken": 1, "unsupported": 1, "missing": 1,
+        "slower": 2, "faster": 1, "slight": 1, "same": 2, "unclear": 3, "broken": 1, "fixed": 1, "unsupported": 1, "missing": 1,
     }  # fmt: skip
     assert sum(counts[part] for part in parts) == counts["comparisons"] == counts["cells"] == len(kinds)
     assert (counts["undecided"], counts["base_not_ok"]) == (2, 1)
@@ -129,6 +132,8 @@ def test_geometric_mean_is_over_cells_ok_on_both_sides() -> None:
         (["same", "slight"], "1 slight, 1 unchanged (2 cells)."),
         (["undecided", "same"], "No answer yet: 1 unchanged, 1 undecided (2 cells)."),
         (["same", "base_crash"], "1 unchanged, 1 not ok on the base (2 cells)."),
+        (["same", "base_wrong"], "1 fixed, 1 unchanged (2 cells)."),
+        (["base_wrong"], "1 fixed (1 cell)."),
         (["same", "unsupported", "missing"], "1 unchanged, 1 unsupported, 1 missing on both sides (3 cells)."),
         (["unsupported"], "Nothing was measured: 1 unsupported."),
         ([], "Nothing was measured: no cell ran."),

@@ -313,6 +313,8 @@ class _Builder:
             except (WorkerFault, WorkerDied) as failed:
                 absent = isinstance(failed, WorkerFault) and failed.status == "missing"
                 reason = failed.reason if absent else _first_error(log) or failed.reason
+                if reason.startswith("ModuleNotFoundError"):
+                    reason += f" ({self.factory.argv(self.job.checkout.side.id)[0]} lacks it)"
                 failure = Failure(status="missing" if absent else "build_failed", reason=reason, log=fresh.log)
                 break
         return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)

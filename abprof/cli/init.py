@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,11 +17,14 @@ from abprof.cli.options import flag, takes, text
 from abprof.records.errors import AbprofError, Exit
 
 if TYPE_CHECKING:
-    from abprof.extras.init import Function, Made
+    from abprof.extras.init import Found, Function, Made
     from abprof.records.options import File
+    from abprof.sides import Repository
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
+_ALIKE = 0.6  # likeness from which a function's name fits
 _NAMED = 5  # further measurable functions that a note names
+Refs = Annotated[list[str], typer.Argument(metavar="[BASE TARGET]", help="Propose for what these refs differ in.")]
 
 
 def _module_name(name: str, option: str) -> str:
@@ -35,13 +39,15 @@ def _module_name(name: str, option: str) -> str:
     flag("--github", "Write the GitHub workflow of the pull-request bot."),
     text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", _module_name, default=""),
     text("--workload", "NAME", "Write a workload for the existing kernel package NAME.", _module_name, default=""),
-    text("--function", "[FILE:]NAME", "Function to measure; default: the likeliest candidate.", default=""),
+    text("--function", "[FILE:]NAME", "Function to measure, or a similar name; default: the likeliest.", default=""),
     text("--workloads-dir", "PATH", "Folder for the workloads, also outside the repository; default: workloads/."),
     flag("--overwrite", "Replace existing files that differ."),
     "repo",
 )
-def init(ctx: typer.Context, **values: Any) -> int:
+def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B006
     """Propose abprof.toml and a first workload for this repository, without running its code (docs/ADOPT.md).
+
+    `abprof init BASE TARGET` proposes workloads for the functions whose code, or whose callees' code, the refs differ in.
 
     --kernel and --workload write files in abprof's own layout; --github writes the bot's workflow and the list of users
     who may start runs. Files with other content are replaced only with --overwrite; otherwise the exit code is 2.
@@ -50,7 +56,9 @@ def init(ctx: typer.Context, **values: Any) -> int:
         refuse(ctx, "does not go with --github", but=("github", "repo", "overwrite"))
         _write_bot(Path(values["repo"]).absolute(), overwrite=values["overwrite"])
     else:
-        _adopt(values)
+        if refs:
+            refuse(ctx, "does not go with refs", only=("kernel", "workload"))
+        _adopt(values, refs)
     return Exit.OK
 
 
@@ -65,7 +73,7 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
     print("Read both files, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
 
 
-def _adopt(values: Mapping[str, Any]) -> None:
+def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> None:
     """Write the proposed files and print the next commands. Raises AbprofError before anything is written."""
     from abprof import sides as repo
     from abprof.system import paths
@@ -81,7 +89,10 @@ def _adopt(values: Mapping[str, Any]) -> None:
             what, advice = "the settings name another folder of workloads", f"set workloads = {given!r} there first"
             raise AbprofError(what, where=f"--workloads-dir {given}", advice=advice)
         folder = given
-    made, notes = _made(values, repository.files(), root, file, folder)
+    if refs:
+        made, notes = _made_of(refs, values["function"], repository, file, folder)
+    else:
+        made, notes = _made(values, repository.files(), root, file, folder)
     if made.missing:
         print("\n".join(made.missing))
         what = "this file has no table for the package"
@@ -98,7 +109,7 @@ def _adopt(values: Mapping[str, Any]) -> None:
         made.files[config.name] = config.read_text()  # marks in this file count, too
     for line in notes:
         print(line)
-    _what_next(root, made, begun=bool(repository.ref_names()))
+    _what_next(root, made, refs, begun=bool(repository.ref_names()))
 
 
 def _made(
@@ -125,19 +136,76 @@ def _made(
             ["found no function to measure: no @triton.jit kernel, no function that takes tensors", *notes]
         )
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
-    one, others = _chosen(some, values["function"])
+    one, others = _chosen(found, some, values["function"])
     made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
     return made, [*others, *notes]
 
 
-def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
-    """Return the function named `wanted` ("": the likeliest), and a note that lists the other candidates."""
+def _made_of(
+    refs: Sequence[str], wanted: str, repository: Repository, file: File | None, folder: str
+) -> tuple[Made, list[str]]:
+    """Return the files to write for the functions that two refs differ in, and notes to print."""
+    from abprof import sides as repo
+    from abprof.extras import init as maker
+    from abprof.records.quantities import plural
+    from abprof.system.config_file import place
+
+    sides, notes = repo.resolve(repository, refs)
+    if len(sides) != 2:
+        raise AbprofError("needs two refs", where=" ".join(refs), advice="abprof init BASE TARGET")
+    base, target = (side.spec for side in sides)
+    found, changed = maker.changes(*(repository.python_files(side.tree) for side in sides))
+    every = [change.function for change in changed]
+    if not changed:
+        what = f"no function that can be measured differs between {base} and {target}"
+        raise AbprofError(what, advice="abprof init without refs proposes a workload for any function")
+    one, chosen = _chosen(maker.Found(()), every, wanted) if wanted else (None, [])
+    some = [change for change in changed if change.function is one] or maker.best(changed)
+    made = maker.proposed(found, [change.function for change in some], file, folder, place(Path(repository.path))[1])
+    kernels = list(dict.fromkeys(name for change in changed for name in sorted(change.kernels)))
+    what = f"{plural(len(kernels), 'kernel')}: {_few(kernels)}" if kernels else "no kernel, but what calls them"
+    lines = [*notes, *chosen, f"{target} changes {what}"]
+    for change in some:
+        new = f"; {base} lacks it" if change.new else ""
+        lines.append(f"  {_names([change.function])} reaches {_few(change.parts)}{new}")
+    others = [change.function for change in changed if change not in some]
+    return made, [*lines, *([f"also changed, for --function: {_names(others)}"] if others else [])]
+
+
+def _chosen(found: Found, some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
+    """Return the function that `wanted` names or resembles ("": the likeliest), and a note that lists others. Functions
+    that are not among `some` must have the very name."""
+    if not wanted:
+        return some[0], [f"other candidates for --function: {_names(some[1:])}"] if some[1:] else []
     file, _, name = wanted.rpartition(":")
-    fitting = [one for one in some if not wanted or (one.name == name and one.path.endswith(file))]
-    names = ", ".join([f"{one.path}:{one.name}" for one in some if one not in fitting[:1]][:_NAMED])
+    others = [one for same in found.functions.values() for one in same if one not in some and one.parameters]
+    scores = {one: _likeness(one, name) for one in (*some, *others) if one.path.endswith(file)}
+    ranked = sorted((one for one in scores if one in some or scores[one] == 1), key=lambda one: -scores[one])
+    fitting = [one for one in ranked if scores[one] >= _ALIKE]
     if not fitting:
-        raise AbprofError("no such candidate", where=f"--function {wanted}", advice=f"candidates: {names}")
-    return fitting[0], [f"other candidates for --function: {names}"] if names and not wanted else []
+        advice = f"candidates: {_names(ranked or some)}"
+        raise AbprofError("no such candidate", where=f"--function {wanted}", advice=advice)
+    note = f"--function {wanted}: {'' if scores[fitting[0]] == 1 else 'no function has this name, '}took {_names(fitting[:1])}"
+    return fitting[0], [f"{note}; similar: {_names(fitting[1:])}" if fitting[1:] else note]
+
+
+def _likeness(one: Function, name: str) -> float:
+    """Return how well `name` fits a function's name, or the name of a kernel that it launches; 1 if it is the name."""
+    if one.name in {name, f"{name}.apply"}:
+        return 1.0
+    mine, other = (re.sub(r"apply$|function|kernel|[^a-z0-9]", "", each.lower()) for each in (one.name, name))
+    if name in one.kernels or mine == other:
+        return 0.95
+    part = 0.2 * len(other) / len(mine) + 0.7 if other and other in mine else 0.0
+    return max(part, 0.9 * difflib.SequenceMatcher(None, mine, other).ratio())
+
+
+def _names(some: Sequence[Function]) -> str:
+    return _few([f"{one.path}:{one.name}" for one in some])
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
 
 
 def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
@@ -155,19 +223,21 @@ def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
         print(f"unchanged {path}" if path in same else f"wrote {disk.put(path, content)}")
 
 
-def _what_next(root: Path, made: Made, *, begun: bool) -> None:
+def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> None:
     """Print the commands to run next. `begun`: whether the repository has a commit."""
     from abprof import devices
 
     one = made.function
     guessed = sum(text.count("GUESSED") + text.count("# WRITE") for text in made.files.values()) - 1
-    print(f"The workload calls {one.name} ({one.path}:{one.line}); check its {guessed} marks GUESSED or WRITE.")
+    sides = shlex.join(refs) or "."
+    called = "These workloads call them" if refs else f"The workload calls {one.name} ({one.path}:{one.line})"
+    print(f"{called}; check {guessed} marks GUESSED or WRITE.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
     on_cpu = devices.choose(()).kind == "cpu"
     if not begun:
         print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
-    print(f"Next: abprof .{where} --dry-run")
-    print(f"then: abprof run .{where} --quick{' --preset smoke' if on_cpu else ''}")
+    print(f"Next: abprof {sides}{where} --dry-run")
+    print(f"then: abprof run {sides}{where} --quick{' --preset smoke' if on_cpu else ''}")
     if one.kernels and on_cpu:
         print("      (without a GPU set TRITON_INTERPRET=1: kernels run, but their times mean nothing)")
-    print("then: abprof BASE TARGET with two branches (more in docs/ADOPT.md)")
+    print(f"then: abprof {shlex.join(refs) or 'BASE TARGET with two branches'} (more in docs/ADOPT.md)")

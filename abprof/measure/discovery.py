@@ -156,7 +156,7 @@ def start(worker: Worker, factory: WorkerFactory) -> wire.Ready:
     try:
         ready: wire.Ready = worker.call(factory.start("base"), factory.timeout)
     except (WorkerDied, WorkerFault) as error:
-        where = "" if worker.program == sys.executable else worker.program
+        where = "" if worker.program == sys.executable and "No module" not in error.reason else worker.program
         advice = "abprof doctor examines this machine"
         raise AbprofError(f"the worker did not start: {error.reason}", where=where, advice=advice) from error
     if ready.versions.get("hip"):

@@ -47,16 +47,16 @@ class Estimate:
         if low > options.budget:
             least = f"{first} epochs take about {span(low)}, {assumed}"
             budget = span(options.budget)
-            return f"{least}: the first look does not fit into the budget of {budget}; fewer cells, or --budget", False
+            missed = f"the first look does not fit into the budget of {budget}, which decides no cell"
+            return f"{least}: {missed}; fewer cells, or --budget", False
         most = f" if the first look decides, at most {span(min(high, options.budget))}" if high > low else ""
         about = f"about {span(low)} of measuring{most}, {assumed}"
-        if options.epochs is not None:
-            return about, True
         start = self._seconds(0, peers=peers)
         each = self._seconds(1, peers=peers) - start
-        epochs = min(LOOKS[-1], int((options.budget - start) / each)) if each else LOOKS[-1]
+        epochs = min(last, int((options.budget - start) / each)) if each else last
         cells = [cell for cell in self.run.cells if not cell.skip]
         decided = f"{sum(epochs >= self._needed(cell, needed) for cell in cells)} of {plural(len(cells), 'cell')}"
+        decided = f"at most {decided}" if silent else decided
         return f"{about}; {epochs} epochs fit into the budget, enough to decide {decided} if nothing changed", True
 
     def _needed(self, cell: Cell, needed: Callable[[float, float, float], int]) -> int:

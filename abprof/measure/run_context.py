@@ -154,7 +154,7 @@ class RunContext:
             where = f"--workloads-from {folder}"
         elif self.file.workloads and folder == own:
             where = f"{self.file.at('workloads')}: {folder}"
-        advice = "put them there, name a folder in abprof.toml (docs/CONFIG.md), or give their path to --workloads"
+        advice = "abprof init proposes a first one; or give the path of a folder to --workloads"
         raise AbprofError("no workloads: there is no such folder", where=where, advice=advice)
 
     def workloads_differ(self, trees: Sequence[Checkout], source: Path) -> list[str]:

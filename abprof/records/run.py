@@ -149,6 +149,11 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
         """Whether this comparison is between a library peer and a side."""
         return bool(Arm.of(self.from_).peer)
 
+    @property
+    def shown(self) -> str:
+        """The verdict as reports show it: `fixed` if only the base's output is wrong."""
+        return "fixed" if self.reasons[:1] == ("base_wrong",) else self.verdict
+
 
 class Advice(Record, frozen=True, kw_only=True):
     """A warning: what was found, and what to do."""

@@ -173,7 +173,7 @@ def _of_arm(run: Run, row: Row, seen: Observation) -> Iterator[tuple[str, str]]:
 def _counts(run: Run) -> list[tuple[str, int]]:
     """Return (verdict, number of rows) for each verdict that occurs, and for unsupported and missing rows."""
     found = run.header.counts if run.header else {}
-    return [(name, found[name]) for name in (*sentences.VERDICTS, "unsupported", "missing") if found.get(name)]
+    return [(name, found[name]) for name in (*sentences.VERDICTS, "fixed", "unsupported", "missing") if found.get(name)]
 
 
 def _trusted(run: Run) -> str:

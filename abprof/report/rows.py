@@ -291,8 +291,8 @@ class Line:
         values = tuple(text.clean(row.cell.params.get(axis, "-")) for axis in group.axes)
         self.row, self.case = row, group.name(row)
         self.values = (*values, text.clean(row.variant)) if group.variants else values  # of Group.columns
-        self.verdict = row.apart or row.verdict or ("not judged" if target else "")
-        self.mark = "" if row.apart or not row.verdict else sentences.MARKS[row.verdict]
+        self.verdict = row.apart or (judged.shown if judged else "not judged" if target else "")
+        self.mark = "" if row.apart or not judged else sentences.MARKS[self.verdict]
         self.before = time_text(row.base, row.metric)
         self.after = time_text(row.target, row.metric) if target else ""
         self.change = sentences.change_text(judged) if judged else ""

@@ -27,8 +27,8 @@ VERDICTS: dict[Verdict, str] = {
     "slight": "the sign is certain, the size is inside the threshold",
     "same": "the whole interval lies inside the margin: shown to be equal, not merely not shown to differ",
 }
-MARKS: dict[Verdict, str] = {
-    "broken": "✖", "slower": "▲", "unclear": "?", "faster": "▼", "slight": "△", "same": "=",
+MARKS = {
+    "broken": "✖", "slower": "▲", "unclear": "?", "fixed": "✔", "faster": "▼", "slight": "△", "same": "=",
 }  # fmt: skip
 _REASONS = {
     "identical_code": "identical code",

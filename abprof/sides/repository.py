@@ -7,11 +7,13 @@ or changes worktrees, and HASH.use (with a shared lock) while it uses the clone.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
@@ -129,6 +131,20 @@ class Repository:
         if words[1] == b"tree":
             raise AbprofError(f"a folder, not a file, in commit {commit[:10]}", where=path)
         return content[: int(words[2])]
+
+    def python_files(self, tree: str) -> tuple[dict[str, str], dict[str, str]]:
+        """Return {path: hash} of the files of a commit or tree, and {path: text} of its Python files in UTF-8. Leaves out
+        links, submodules and unprintable paths."""
+        rows = [row.partition("\t") for row in self.git.records("ls-tree", "-r", "-z", "--full-tree", tree)]
+        hashes = {path: head.split()[2] for head, _, path in rows if head.startswith("100") and path.isprintable()}
+        wanted, found = [path for path in hashes if path.endswith(".py")], dict[str, str]()
+        names = "\n".join([*(hashes[path] for path in wanted), ""])
+        out = BytesIO(self.git.raw("cat-file", "--batch", stdin=names.encode()))
+        for path in wanted:
+            content = out.read(int(out.readline().split()[2]) + 1)[:-1]
+            with contextlib.suppress(UnicodeDecodeError):
+                found[path] = content.decode("utf-8-sig")
+        return hashes, found
 
     # ---------------------------------------------------------------- history
 

@@ -90,7 +90,14 @@ def side_id(place: int) -> str:
 
 
 def _side(repository: Repository, spec: str) -> tuple[Side, Sequence[str]]:
-    commit = commit_of(repository, "HEAD" if spec == _WORKING_TREE else spec)
+    try:
+        commit = commit_of(repository, "HEAD" if spec == _WORKING_TREE else spec)
+    except AbprofError as error:
+        named = [ref for ref in repository.ref_names() if ref.partition("/")[2] == spec]
+        remote = [ref for ref in named if _verify(repository, f"refs/remotes/{ref}")]
+        if len(remote) != 1:
+            raise
+        return _side(repository, remote[0])[0], [f"{error.what}: took {remote[0]}"]
     if spec != _WORKING_TREE:
         return _of_commit(repository, spec, commit, _label(repository, spec, commit)), ()
     tree, notes = _snapshot(repository)

@@ -24,7 +24,7 @@ def find(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[st
     listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
     files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
     if not files:
-        raise AbprofError("no workload files", where=str(folder), advice="docs/WRITING.md says how to write one")
+        raise AbprofError("no workload files", where=str(folder), advice="abprof init proposes a first one")
     for name in names:
         if name not in files:
             known = ", ".join(files)

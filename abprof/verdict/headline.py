@@ -37,7 +37,7 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
     counts["controls_second_build"] = sum(two_builds(run, cells[row.cell], row) for row in tested)
     counts["tampered"] = sum(one.falsifies for one in run.touched)
     counts |= {"uncertified": 1} if run.uncertified else {}
-    measured = any(row.pct is not None or row.verdict != "unclear" for row in rows)
+    measured = any(row.pct is not None or row.shown != "unclear" for row in rows)
     if not rows:
         measured = any(data.epoch_medians(arm) for data in cells.values() for arm in data.states)
     sentence = summary(counts, measured=measured, margin=run.options.margin, same_code=run.one_code)
@@ -105,7 +105,7 @@ def undecided_row(row: Comparison) -> bool:
 
 
 def base_not_ok(row: Comparison) -> bool:
-    return row.verdict == "unclear" and any(reason.startswith("base_") for reason in row.reasons)
+    return row.shown == "unclear" and any(reason.startswith("base_") for reason in row.reasons)
 
 
 def count(run: Run, rows: Rows) -> dict[str, int]:
@@ -118,7 +118,8 @@ def count(run: Run, rows: Rows) -> dict[str, int]:
     counts = {"cells": len(run.cells), "comparisons": len(rows)} | dict.fromkeys(_VERDICTS, 0)
     for row in rows:
         first = row.reasons[0] if row.verdict == "unclear" and row.reasons else ""
-        counts[first if first in ("unsupported", "missing") else row.verdict] += 1
+        name = first if first in ("unsupported", "missing") else row.shown
+        counts[name] = counts.get(name, 0) + 1
     chance = [row.verdict for row in rows if not row.discovery and "waived" not in row.reasons]
     return counts | {
         "undecided": sum(map(undecided_row, rows)),
@@ -206,7 +207,7 @@ def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, a
     if not measured:
         return f"Nothing was measured: {_rest(counts) or 'no cell ran'}."
     rows = counts.get("comparisons", 0)
-    changed = {verdict: certain(counts, verdict) for verdict in ("broken", "slower", "faster")}
+    changed = {verdict: certain(counts, verdict) for verdict in ("broken", "slower", "faster", "fixed")}
     rest = _rest({**counts, "identical": 0} if same_code else counts)
     found = [f"{number} {verdict}" for verdict, number in changed.items() if number] + [rest]
     notes = [plural(rows, "cell" if rows == counts.get("cells", 0) else "comparison")]
@@ -227,6 +228,7 @@ def _lead(counts: Counts, margin: float) -> str:
         )
         return f"Do not act on this run, {controls} came out beyond the margin of {margin:g} %"
     leads = {"act": "Act", "confirm": "Confirm before acting", "unjudged": "No answer yet", "fine": "Nothing to act on"}
+    leads |= {"fine": "Fixed"} if counts.get("fixed") else {}
     return leads[answer(counts, measured=True)]
 
 

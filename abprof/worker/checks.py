@@ -24,7 +24,7 @@ from abprof.worker.api import Check, Unsupported
 from abprof.worker.arms import Arms
 from abprof.worker.faults import running
 
-OVERWRITTEN = "the kernel overwrote its inputs, and the workload has no reset()"
+OVERWRITTEN = "the kernel overwrote its inputs, or added to their .grad, and the workload has no reset()"
 SAMPLE = 1 << 16  # elements sampled from each output tensor
 
 
@@ -40,7 +40,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     alone = not hasattr(arms.module(opened.workload), "reference")
     expected = None if alone else _expected(scratch / request.expected, lambda: _reference(arms, opened))
     arm = arms.make(opened, opened.placement)
-    before = None if arm.op.reset else sampled_digests(arm.inputs)
+    before = None if arm.op.reset else _state(arm.inputs)
     arm.op.restore()
     results = arm.op.call()
     arms.clock.sync()
@@ -52,7 +52,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
         results = tensors
         expected = _expected(scratch / request.expected, lambda: results, host=True)
     verdict = workload.check(arm.module, opened.case, results, expected)
-    if verdict.ok and before is not None and before != sampled_digests(arm.inputs):
+    if verdict.ok and before is not None and before != _state(arm.inputs):
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
     against = scratch / request.against if request.against else None
     digest, base_max_abs, differ = _sample(tensors, scratch / request.sample, against)
@@ -285,6 +285,12 @@ def sampled_digests(values: Any) -> list[str]:
     flat = (tensor.detach().reshape(-1) for tensor in held(values))
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
+
+
+def _state(inputs: Any) -> list[str]:
+    """Return digests of the tensors in `inputs`, and of the gradients that backward passes have left there."""
+    held = list(_held(inputs))
+    return sampled_digests([*held, *(one.grad for one in held if one.is_leaf and one.grad is not None)])
 
 
 def _overwrite(inputs: Any, fresh: Any) -> None:

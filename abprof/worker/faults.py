@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
         text = _one_line(_text(str, error))
         name = "" if isinstance(error, Unsupported) else type(error).__name__
         line = ": ".join(filter(None, (name, text))) or "unsupported"
+    if isinstance(error, ModuleNotFoundError) and status == "crash":
+        line += f" ({sys.executable} lacks it)"
     at = ""
     if status == "crash" and block:  # `check() of FILE, line N`
         module, function = block

@@ -77,6 +77,22 @@ def test_no_such_ref(repo: GitRepo, opened: Opened, spec: str, line: str) -> Non
     assert "\n" not in caught.value.line
 
 
+def test_a_branch_that_only_a_remote_has(repo: GitRepo, opened: Opened, tmp_path: Path) -> None:
+    repo.git("branch", "feature/new")
+    commit = repo.git("rev-parse", "feature/new")
+    clone = GitRepo(tmp_path / "clone")
+    repo.git("clone", "--quiet", ".", str(clone.path))
+    (_, side), notes = resolve(opened(clone), ["main", "feature/new"])
+    assert (side.spec, side.label, side.commit) == (*["origin/feature/new"] * 2, commit)
+    assert "unknown ref 'feature/new': took origin/feature/new" in notes
+    clone.git("remote", "add", "other", str(repo.path))
+    clone.git("fetch", "--quiet", "other")
+    with pytest.raises(
+        AbprofError, match=r"nearest: other/feature/new, origin/feature/new|nearest: origin/feature/new"
+    ):
+        resolve(opened(clone), ["main", "feature/new"])
+
+
 def test_no_commit_yet(tmp_path: Path, opened: Opened) -> None:
     repo = make_repo(tmp_path / "new")
     repo.write(KERNEL)

@@ -160,6 +160,7 @@ def double(x, how):
     if how == "varies": y = y * (1 + 1e-7 * torch.rand(1))
     if how == "last bit": y[12_345] = y[12_345].nextafter(torch.tensor(1e9))
     if how in ("destroys", "fills"): x.zero_()
+    if how == "accumulates": (x.requires_grad_() * 2).sum().backward()
     return x if how == "fills" else y
 class Pair:
     def __init__(self, x, wrong):
@@ -208,7 +209,12 @@ def checked(worker: Side, workload: str, how: str, arm: str = "base", expected: 
 
 
 def test_outputs_are_compared_with_a_reference_of_inputs_no_kernel_saw(worker: Side) -> None:
-    for how, reason in (("destroys", checks.OVERWRITTEN), ("right", ""), ("in place", "")):
+    for how, reason in (
+        ("destroys", checks.OVERWRITTEN),
+        ("accumulates", checks.OVERWRITTEN),
+        ("right", ""),
+        ("in place", ""),
+    ):
         found = checked(worker, "judged", how)
         assert (found.ok, found.reason, found.max_abs) == (not reason, reason, 0.0)
     found = checked(worker, "judged", "fills")

@@ -47,7 +47,7 @@ def caught(code: str) -> BaseException:
         ("OTHER.anything", "crash", "AttributeError: "),
         ("torch.no_such_function", "crash", "AttributeError: "),
         ("raise ImportError('no', name='abprof_side.tiny.gone')", "missing", "ImportError: no"),
-        ("import no_such_dependency", "crash", "ModuleNotFoundError: No module named 'no_such_dependency'"),
+        ("import no_such_dependency", "crash", f"ModuleNotFoundError: No module named 'no_such_dependency' ({sys.executable} lacks it)"),
         ("raise ValueError", "crash", "ValueError"),
         ("raise ValueError('two\\n  lines')", "crash", "ValueError: two lines"),
         ("raise SystemExit(3)", "crash", "called exit(3)"),

@@ -1,10 +1,14 @@
 """`abprof init`: propose abprof.toml and a first workload for a repository. The repository's files are read, never run.
 
-`look` reads the tracked files, `candidates` lists the functions that can be measured, and `adopted` proposes the files
-for a chosen function. In these files a comment with the word GUESSED marks each uncertain value.
+`look` reads the tracked files, `candidates` lists the functions that can be measured, and `adopted` proposes the files for
+one. `changes` lists the functions that two refs differ in, `best` chooses among these, and `proposed` proposes their files.
+In these files a comment with the word GUESSED marks each uncertain value.
 """
 
+from abprof.extras.init.changed import Change, best, changes, proposed
 from abprof.extras.init.propose import Made, adopted, begun, within
 from abprof.extras.init.source import Found, Function, candidates, look
 
-__all__ = ["Found", "Function", "Made", "adopted", "begun", "candidates", "look", "within"]
+__all__ = [
+    "Change", "Found", "Function", "Made", "adopted", "begun", "best", "candidates", "changes", "look", "proposed", "within",
+]  # fmt: skip

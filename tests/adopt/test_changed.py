@@ -1,0 +1,181 @@
+"""`abprof init BASE TARGET` proposes workloads for what two refs differ in; `--function` finds similar names."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from abprof.extras.init import Change, best, changes
+from tests.adopt.repositories import EXTENSION, NORM, ROWS, TRITON, repository
+from tests.adopt.test_init import TWO, init
+
+HEAD = "import torch\nimport triton\n"
+
+
+def kernel(name: str, body: str = "pass") -> str:
+    return f"@triton.jit\ndef {name}(x):\n    {body}\n\n\n"
+
+
+def function(name: str, *calls: str) -> str:
+    body = "".join(f"    {call}(x)\n" if "." in call else f"    {call}[(1,)](x)\n" for call in calls)
+    return f"def {name}(x):\n    n, m = x.shape\n{body}    return x\n\n\n"
+
+
+def changed(before: dict[str, str], after: dict[str, str | None]) -> list[Change]:
+    """The changes from files to files with other contents (None: without the file)."""
+    whole = {path: text for path, text in {**before, **after}.items() if text is not None}
+    trees = [
+        ({path: hashlib.sha256(text.encode()).hexdigest() for path, text in files.items()},
+         {path: text for path, text in files.items() if path.endswith(".py")})
+        for files in (before, whole)
+    ]  # fmt: skip
+    return changes(*trees)[1]
+
+
+def names(some: list[Change]) -> list[str]:
+    return [one.function.name for one in some]
+
+
+def test_a_changed_kernel_is_found_through_callees_imports_and_classes() -> None:
+    (first, *rest) = changed(TRITON, {"src/tiny_kernels/norm.py": NORM.replace("other=0.0", "other=1.0")})
+    assert (first.function.name, first.parts, first.new) == ("rms_norm", ("_rms_norm_fwd",), False)
+    assert {one.function.name for one in rest} == {"RMSNormFunction.apply", "rms_norm_forward"}
+    assert names(best([first, *rest])) == ["rms_norm"], "the others reach no more"
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        {"ops.py": "# a comment\n" + ROWS.replace("    shifted", "\n    # another\n    shifted")},
+        {"ops.py": ROWS.replace("def softmax(x):", 'def softmax(x):\n    """Softmax of each row."""')},
+        {"ops.py": ROWS + "\n\ndef _unused():\n    return 1\n"},
+        {"ops.py": "from inner import softmax\n", "inner.py": ROWS},
+        {"README.md": "# other\n", "test_ops.py": "import torch\n"},
+    ],
+    ids=["comments", "docstring", "unused", "moved", "other files"],
+)
+def test_what_is_no_change_of_code(after: dict[str, str | None]) -> None:
+    assert [one for one in changed({"ops.py": ROWS}, after) if not one.new] == []
+
+
+@pytest.mark.parametrize(
+    ("used", "imported"),
+    [
+        ("TILE", "from pkg.sizes import TILE"),
+        ("T", "from .sizes import TILE as T"),
+        ("sizes.TILE", "from . import sizes"),
+        ("pkg.sizes.TILE", "import pkg.sizes"),
+        ("s.TILE", "import pkg.sizes as s"),
+        ("TILE", "from .sizes import *\nfrom math import *"),
+        ("front.TILE", "from . import front"),
+    ],
+)
+def test_names_are_followed_through_every_import(used: str, imported: str) -> None:
+    ops = f"import torch\n{imported}\n\n\ndef f(x):\n    n, m = x.shape\n    return x * {used}\n"
+    files = {"pkg/__init__.py": "", "pkg/front.py": "from .sizes import TILE\n", "pkg/sizes.py": "TILE = 64\n"}
+    (one,) = changed({**files, "pkg/ops.py": ops}, {"pkg/sizes.py": "TILE = 128\n"})
+    assert (one.function.name, one.parts, one.kernels) == ("f", ("TILE",), frozenset())
+    assert changed({**files, "pkg/ops.py": ops}, {"pkg/sizes.py": "TILE = 64\nOTHER = 1\n"}) == []
+
+
+def test_an_import_from_elsewhere_is_a_change() -> None:
+    ops = "from {} import cdiv\nimport torch\n\n\ndef f(x):\n    n, m = x.shape\n    return cdiv(n, m)\n"
+    (one,) = changed({"ops.py": ops.format("here")}, {"ops.py": ops.format("there")})
+    assert one.parts == ("here.cdiv", "there.cdiv")
+
+
+@pytest.mark.parametrize("sources", ['["csrc/scaled.c"]', 'glob.glob("csrc/*.c")', "found()"])
+@pytest.mark.parametrize("file", ["csrc/scaled.c", "csrc/inner/tile.h"])
+def test_sources_of_an_extension_count(sources: str, file: str) -> None:
+    before = {**EXTENSION, "setup.py": EXTENSION["setup.py"].replace('["csrc/scaled.c"]', sources)}
+    before = {**before, "csrc/inner/tile.h": "int tile;", "tests/more.c": "int more;", "plain.py": ROWS}
+    (one,) = changed(before, {file: "other"})
+    assert (one.function.name, one.parts) == ("add", (file,))
+
+
+def test_sources_that_are_compiled_at_import_count() -> None:
+    ops = 'import torch\nfrom torch.utils.cpp_extension import load\n\next = load("e", sources=["src/one.cu"])\n\n\n'
+    files = {"ops.py": ops + function("f", "ext.run") + function("g"), "src/one.cu": "1", "other/two.cu": "2"}
+    assert names(changed(files, {"src/one.cu": "3"})) == ["f"]
+    assert changed(files, {"other/two.cu": "3"}) == []
+
+
+def test_functions_with_few_kernels_come_first_and_new_ones_last() -> None:
+    kernels = "".join(kernel(f"_k{n}") for n in range(4))
+    ops = (
+        HEAD + kernels + function("whole", "_k0", "_k1", "_k2") + "".join(function(f"f{n}", f"_k{n}") for n in range(4))
+    )
+    after = ops.replace("pass", "return") + kernel("_new") + function("added", "_new")
+    found = changed(
+        {"ops.py": ops, "benchmarks/b.py": HEAD}, {"ops.py": after, "benchmarks/b.py": HEAD + function("b")}
+    )
+    assert names(found) == ["f3", "f0", "f1", "f2", "whole", "added"], "_k3 is reached by one function alone"
+    assert names(best(found)) == ["f3", "f0", "f1"]
+    assert found[-1].new
+
+
+def test_two_refs(tmp_path: Path) -> None:
+    two = {**TRITON, "src/tiny_kernels/rows.py": ROWS, "more/rows.py": ROWS}
+    repo = repository(tmp_path / "repo", two)
+    repo.git("checkout", "-q", "-b", "feature")
+    slower = {name: text.replace("numerator = ", "numerator = 1 * ") for name, text in two.items() if "rows" in name}
+    repo.commit("other", {"src/tiny_kernels/norm.py": NORM.replace("tl.sum(", "tl.max("), **slower})
+    done = init(repo, "main", "feature", home=tmp_path)
+    assert done.code == 0, done
+    assert (
+        "feature changes 1 kernel: _rms_norm_fwd\n  src/tiny_kernels/norm.py:rms_norm reaches _rms_norm_fwd\n"
+        in done.out
+    )
+    assert "also changed, for --function: src/tiny_kernels/norm.py:rms_norm_forward" in done.out
+    assert "then: abprof run main feature --quick" in done.out
+    assert {path.name for path in (repo.path / "workloads").iterdir()} == {"rms_norm.py", "softmax.py"}
+    repo.git("checkout", "-q", "main")
+    done = init(repo, "main", "feature", "--function", "more/rows.py:softmx", "--overwrite", home=tmp_path)
+    assert "no function has this name, took more/rows.py:softmax" in done.out
+    assert "[kernels." in (repo.path / "abprof.toml").read_text()
+    same = init(repo, "main", "main", home=tmp_path)
+    assert (same.code, "no function that can be measured differs between main and main" in same.err) == (2, True)
+    assert "needs two refs" in init(repo, "main", home=tmp_path).err
+    assert "does not go with refs" in init(repo, "main", "feature", "--kernel", "x", home=tmp_path).err
+
+
+def test_the_working_tree_is_a_ref_and_packages_get_a_table_each(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"a/__init__.py": "", "a/one.py": ROWS, "b/__init__.py": "", "b/two.py": ROWS})
+    repo.write({"a/one.py": ROWS.replace("exp()", "exp2()"), "b/two.py": ROWS.replace("exp()", "expm1()")})
+    done = init(repo, "HEAD", ".", home=tmp_path)
+    assert done.code == 0, done
+    assert ". changes no kernel, but what calls them" in done.out
+    text = (repo.path / "abprof.toml").read_text()
+    assert (text.count("[kernels.a]"), text.count("[kernels.b]")) == (1, 1)
+    assert {path.name for path in (repo.path / "workloads").iterdir()} == {"softmax.py", "softmax_2.py"}
+
+
+@pytest.mark.parametrize(
+    ("wanted", "took"),
+    [
+        ("rmsnorm", "src/tiny_kernels/norm.py:rms_norm"),
+        ("RMSNorm", "src/tiny_kernels/norm.py:rms_norm"),
+        ("rsm_norm", "src/tiny_kernels/norm.py:rms_norm"),
+        ("_rms_norm_fwd", "src/tiny_kernels/norm.py:rms_norm"),
+        ("norm forward", "src/tiny_kernels/norm.py:rms_norm_forward"),
+        ("_hidden", "src/tiny_kernels/norm.py:_hidden"),
+    ],
+)
+def test_a_similar_name_is_found(tmp_path: Path, wanted: str, took: str) -> None:
+    hidden = NORM + "\n\ndef _hidden(x):\n    return x.shape\n"
+    repo = repository(tmp_path / "repo", {**TRITON, "src/tiny_kernels/norm.py": hidden})
+    done = init(repo, "--function", wanted, home=tmp_path)
+    assert done.code == 0, done
+    same = "" if wanted == "_hidden" else "no function has this name, "
+    assert f"--function {wanted}: {same}took {took}" in done.out
+
+
+def test_no_similar_name_lists_the_nearest(tmp_path: Path) -> None:
+    many = "".join(f"\n\ndef scale_{n}(x):\n    return x / x.shape[0]\n" for n in range(9))
+    repo = repository(tmp_path / "repo", {"ops.py": TWO["ops.py"] + many})
+    done = init(repo, "--function", "zzsoft", home=tmp_path)
+    assert done.code == 2
+    assert "(candidates: ops.py:softmax, " in done.err
+    assert " and 6 more)" in done.err
