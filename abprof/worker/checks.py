@@ -289,8 +289,8 @@ def sampled_digests(values: Any) -> list[str]:
 
 def _state(inputs: Any) -> list[str]:
     """Return digests of the tensors in `inputs`, and of the gradients that backward passes have left there."""
-    held = list(_held(inputs))
-    return sampled_digests([*held, *(one.grad for one in held if one.is_leaf and one.grad is not None)])
+    tensors = list(held(inputs))
+    return sampled_digests([*tensors, *(one.grad for one in tensors if one.is_leaf and one.grad is not None)])
 
 
 def _overwrite(inputs: Any, fresh: Any) -> None:
