@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from abprof.records.errors import AbprofError
 
 __all__ = ["AbprofError", "Result", "__version__", "compare", "load", "run"]
-__version__ = "0.1.0"
+__version__: str
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, because `import abprof` must be quick, also in a worker."""
-    if name not in __all__:
-        raise AttributeError(f"module 'abprof' has no attribute {name!r}")
     from importlib import import_module
 
+    if name == "__version__":
+        return import_module("abprof.records.base").VERSION
+    if name not in __all__:
+        raise AttributeError(f"module 'abprof' has no attribute {name!r}")
     return getattr(import_module("abprof.records.errors" if name == "AbprofError" else "abprof.cli.api"), name)

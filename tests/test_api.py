@@ -136,6 +136,20 @@ def test_compare_tells_a_planted_tenth_from_nothing(tmp_path: Path, started: boo
     assert untouched
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("started", [False, True])
+def test_compare_on_a_gpu(tmp_path: Path, started: bool) -> None:
+    """Inputs that a function makes leave CUDA to the forks; with inputs on the GPU, CUDA has started here."""
+    made = "torch.randn(2048, 2048, device='cuda', dtype=torch.bfloat16)"
+    code = f"inputs = {made if started else f'lambda: ({made},)'}\n"
+    code += "found = [abprof.compare(base, other, inputs) for other in (slow, base)]\n"
+    code += "print(json.dumps([[r.verdict for r in found], repr(found[0]), found[0].run.machine.kind]))"
+    (slower, same), text, kind = compared(code, tmp_path)
+    assert (slower, kind) == ("slower", "cuda")
+    assert same in {"same", "unclear"}
+    assert ("in one process" if started else "in forks of one process") in text
+
+
 @pytest.mark.slow
 def test_compare_finds_wrong_outputs_and_failures(tmp_path: Path) -> None:
     code = """

@@ -174,11 +174,11 @@ def variable_of(option: str) -> str:
 
 
 def _bug(error: Exception, argv: Sequence[str]) -> int:
-    from abprof import __version__
+    from abprof.records.base import VERSION
 
     text = "".join(traceback.format_exception(error))
     message = " ".join(visible(". ".join([str(error), *getattr(error, "__notes__", ())])).split())
-    facts = f"abprof {__version__}, Python {platform.python_version()}, {platform.platform()}\n"
+    facts = f"abprof {VERSION}, Python {platform.python_version()}, {platform.platform()}\n"
     where = "not written"
     try:
         from abprof.system.paths import state_dir
@@ -197,9 +197,9 @@ def _bug(error: Exception, argv: Sequence[str]) -> int:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from abprof import __version__
+        from abprof.records.base import VERSION
 
-        typer.echo(f"abprof {__version__}")
+        typer.echo(f"abprof {VERSION}")
         raise typer.Exit
 
 

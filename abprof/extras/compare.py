@@ -28,11 +28,11 @@ from warnings import catch_warnings, simplefilter
 import msgspec
 import torch
 
-from abprof import __version__, session
+from abprof import session
 from abprof.builds import WorkerFactory, environment
 from abprof.devices import lease, several
 from abprof.measure import Plan, epochs, matrix
-from abprof.records import SCHEMA, Block, Build, Cell, Checkout, Machine, Options, Package, Run, Side, Workload
+from abprof.records import SCHEMA, VERSION, Block, Build, Cell, Checkout, Machine, Options, Package, Run, Side, Workload
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
@@ -133,7 +133,7 @@ def _head(question: Question, options: Options, machine: Machine, how: str) -> R
         arms=matrix.arms(load, sides, (), control=control, peers=False),
         cells=(cell,),
         machine=machine,
-        versions={"abprof": __version__, **versions()},
+        versions={"abprof": VERSION, **versions()},
     )
 
 

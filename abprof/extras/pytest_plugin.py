@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import Any
 
 import pytest
 
-if TYPE_CHECKING:
-    from abprof import Result
-
 
 @pytest.fixture
-def abprof_compare(request: pytest.FixtureRequest) -> Callable[..., Result]:
+def abprof_compare(request: pytest.FixtureRequest) -> Callable[..., Any]:
     """`abprof.compare`, under the test's name. The test fails for the verdicts of `fail_on`: slower and broken."""
 
-    def compare(*args: Any, **options: Any) -> Result:
-        import abprof
-
-        result = abprof.compare(*args, **{"name": request.node.name, "quiet": True, **options})
+    def compare(*args: Any, **options: Any) -> Any:
+        result = import_module("abprof").compare(*args, **{"name": request.node.name, "quiet": True, **options})
         if result.exit_code == 1:
             pytest.fail(repr(result), pytrace=False)
         return result

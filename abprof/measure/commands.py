@@ -20,7 +20,6 @@ from pathlib import Path
 
 import msgspec
 
-from abprof import __version__
 from abprof.builds import environment
 from abprof.builds import sandbox as contain
 from abprof.devices import Device
@@ -31,6 +30,7 @@ from abprof.records import (
     COMMAND,
     LONGEST_CALL,
     REPORTED,
+    VERSION,
     Arm,
     Block,
     Cell,
@@ -130,7 +130,7 @@ class Bench:
                 command=command,
                 workloads=(load,),
                 cells=cells,
-                versions={"abprof": __version__},
+                versions={"abprof": VERSION},
                 withheld=withheld,
                 notes=notes,
             )

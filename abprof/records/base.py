@@ -8,6 +8,7 @@ import msgspec
 
 from abprof.records.messages import Judge
 
+VERSION = "0.1.0"  # of abprof; `abprof.__version__`
 SCHEMA = 2  # of run.json
 Status = Literal[
     "ok", "wrong", "outside_turn", "unsupported", "missing", "build_failed", "oom", "timeout", "crash", "identical",

@@ -15,8 +15,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from abprof import __version__
-from abprof.records import UNREADABLE, Arm, Comparison, Record, Run, Side, Verdict
+from abprof.records import UNREADABLE, VERSION, Arm, Comparison, Record, Run, Side, Verdict
 from abprof.records.errors import AbprofError
 from abprof.report import Page
 from abprof.report.sentences import VERDICTS, Lacking, lacking
@@ -175,7 +174,7 @@ def make_notice(run: Run) -> Notice:
     notes = (*run.notes, *(f"waiver: {one.line}" for one in run.in_force))
     return Notice(
         schema=3,
-        abprof=__version__,
+        abprof=VERSION,
         run=clean(run.id, 200),
         status=run.status,
         began=run.began,
