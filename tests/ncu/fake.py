@@ -64,7 +64,10 @@ def path_with_ncu(folder: Path) -> str:
     """A folder with `ncu` in it."""
     folder.mkdir(parents=True, exist_ok=True)
     script = folder / "ncu"
-    script.write_text(f"#!{sys.executable}\n" + Path(__file__).with_name("fake_ncu.py").read_text())
+    script.write_text(
+        f"#!{sys.executable}\nimport sys\nsys.path.insert(0, {str(Path(__file__).parents[2])!r})\n"
+        "from tests.ncu.fake_ncu import main\nsys.exit(main(sys.argv[1:]))\n"
+    )
     script.chmod(0o755)
     return str(folder)
 

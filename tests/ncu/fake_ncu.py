@@ -9,7 +9,6 @@ With --nvtx-include the launches of the first call are left out: that is the one
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import signal
@@ -18,13 +17,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.ncu import recorded
+
 VALUED = {"--target-processes", "--clock-control", "--metrics", "--export", "--nvtx-include", "--import", "--page",
           "--print-units"}  # fmt: skip
 FLAGS = {"--nvtx", "--force-overwrite", "--csv", "--version"}
-FRONT = ["ID", "Process ID", "Process Name", "Host Name",
-         "thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
-         "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
-         "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]  # fmt: skip
 DENIED = (
     "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the target "
     "device 0. For instructions on enabling permissions and to get more information see "
@@ -116,24 +113,13 @@ def show(options: dict[str, str]) -> int:
     assert options == {**options, "--csv": "", "--page": "raw", "--print-units": "base"}, options
     assert os.environ["LC_ALL"] == "C"
     kept = json.loads(Path(options["--import"]).read_bytes()[4:])
-    out = csv.writer(sys.stdout, quoting=csv.QUOTE_ALL, lineterminator="\n")
-    out.writerow([*FRONT, *kept["metrics"]])
-    out.writerow([""] * len(FRONT) + [unit(name) for name in kept["metrics"]])
-    for place, launch in enumerate(kept["launches"]):
-        front = [
-            place,
-            649,
-            "python3.12",
-            "127.0.0.1",
-            "",
-            "",
-            launch["kernel"],
-            1,
-            7,
-            launch.get("block", "(128, 1, 1)"),
-        ]
-        front += [launch.get("grid", "(132, 1, 1)"), 0, "9.0"]
-        out.writerow([*front, *(f"{value(name, launch):,.2f}".removesuffix(".00") for name in kept["metrics"])])
+    columns = {name: unit(name) for name in kept["metrics"]}
+    rows = []
+    for launch in kept["launches"]:
+        values = [f"{value(name, launch):,.2f}".removesuffix(".00") for name in columns]
+        block, grid = launch.get("block", "(128, 1, 1)"), launch.get("grid", "(132, 1, 1)")
+        rows.append((launch["kernel"], block, grid, values))
+    print(recorded.quoted(recorded.raw_rows(columns, rows)), end="")
     return 0
 
 
@@ -151,7 +137,3 @@ def value(name: str, launch: dict[str, float]) -> float:
         factor = OF_BYTES[name.removesuffix(".per_second")]
         return factor * 1e9 if name.endswith(".per_second") else factor * launch["bytes"]
     return launch["bytes"] if name == "gpu__time_duration.sum" else 0.0
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -13,6 +13,7 @@ RAW, DETAILS = DATA / "raw_h200.csv", DATA / "details_h200.csv"
 FRONT = ["ID", "Process ID", "Process Name", "Host Name"]
 NVTX = ["thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",
         "Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"]  # fmt: skip
+SHAPE = ["Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
 METRIC = ["Section Name", "Metric Name", "Metric Unit", "Metric Value"]
 RULES = ["Rule Name", "Rule Type", "Rule Description", "Estimated Speedup Type", "Estimated Speedup"]
 NAMES = {"dram": "dram__bytes.sum", "l2": "lts__t_bytes.sum", "l1": "l1tex__t_bytes.sum",
@@ -67,36 +68,38 @@ def details(launches: Sequence[L], *, old: bool = False, nvtx: bool = False, rul
 def raw(launches: Sequence[L], *, nvtx: bool = True, unit: str = "byte") -> str:
     """The raw page: a row for each launch, after one with units."""
     names = [name for name in NAMES if any(name in launch.bytes for launch in launches)]
-    more = NVTX if nvtx else []
-    header = [*FRONT, *more, "Kernel Name", "Context", "Stream", "Block Size", "Grid Size", "Device", "CC"]
-    units = [""] * len(header) + [unit] * len(names) + ["%", ""]
-    rows = [
-        [*header, *(NAMES[name] for name in names), "dram__throughput.avg.pct", "device__attribute_display_name"],
-        units,
-    ]
-    for place, launch in enumerate(launches):
-        front = [
-            str(place),
-            "649",
-            "python3.12",
-            "127.0.0.1",
-            *([""] * len(more)),
-            launch.kernel,
-            "1",
-            "7",
-            launch.block,
-        ]
+    columns = {NAMES[name]: unit for name in names}
+    columns |= {"dram__throughput.avg.pct": "%", "device__attribute_display_name": ""}
+    rows = []
+    for launch in launches:
         values = [number(launch.bytes[name], unit) if name in launch.bytes else "n/a" for name in names]
-        rows.append([*front, launch.grid, "0", "9.0", *values, number(84.5e3, "Kbyte"), "NVIDIA H200"])
-    return written(rows)
+        rows.append((launch.kernel, launch.block, launch.grid, [*values, number(84.5e3, "Kbyte"), "NVIDIA H200"]))
+    return written(raw_rows(columns, rows, NVTX if nvtx else []))
 
 
-def written(rows: Sequence[Sequence[str]]) -> str:
-    """Every cell quoted, after lines of ncu and of the program."""
+def raw_rows(
+    columns: Mapping[str, str], launches: Iterable[tuple[str, str, str, list[str]]], more: Sequence[str] = NVTX
+) -> list[list[str]]:
+    """`columns`: name -> unit; launches: kernel, block, grid, and a value for each column."""
+    header = [*FRONT, *more, *SHAPE]
+    rows = [[*header, *columns], [""] * len(header) + [*columns.values()]]
+    for place, (kernel, block, grid, values) in enumerate(launches):
+        front = [str(place), "649", "python3.12", "127.0.0.1", *([""] * len(more))]
+        rows.append([*front, kernel, "1", "7", block, grid, "0", "9.0", *values])
+    return rows
+
+
+def quoted(rows: Iterable[Sequence[str]]) -> str:
+    """CSV as ncu writes it: every cell in quotes."""
     text = io.StringIO()
     csv.writer(text, quoting=csv.QUOTE_ALL, lineterminator="\n").writerows(rows)
+    return text.getvalue()
+
+
+def written(rows: Iterable[Sequence[str]]) -> str:
+    """A page after lines of ncu and of the program."""
     said = '==PROF== Connected to process 446 (/usr/bin/python3.12)\n==PROF== Profiling "attn_fwd" - 0: 0%....100% - 3 passes\n'
-    return f"{said}step 1, loss 0.25, ids [0, 1]\n==PROF== Disconnected from process 446\n{text.getvalue()}"
+    return f"{said}step 1, loss 0.25, ids [0, 1]\n==PROF== Disconnected from process 446\n{quoted(rows)}"
 
 
 def two_sides(folder: Path) -> tuple[Path, Path]:

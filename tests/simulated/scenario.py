@@ -123,7 +123,6 @@ class Workload:
     peak_mem_bytes: int | None = 1 << 20
     host_ns: float = 0.0  # the host's time to enqueue a call
     nodes: int = 1  # of a call's CUDA graph
-    wall_extra_ns: float = 0.0  # the host's time in addition to the judged metric
 
     def axes(self) -> dict[str, list[tuple[list[str], list[Any]]]]:
         """The presets as the wire has them: axes zipped or alone, and each value a list as long."""
@@ -155,9 +154,6 @@ class Scenario:
     versions: dict[str, str] = field(default_factory=dict)
     facts: dict[str, str] = field(default_factory=dict)
     variants: dict[str, list[str]] = field(default_factory=dict)  # side's glob -> the kernel packages' VARIANTS there
-    has_build: bool = True
-    build_seconds: float = 0.0
-    build_log: str = ""
     layout: float = 0.0  # the layout of every second build, drawn at random, makes its calls longer by this share
     clock_ns: int | None = None
     ceilings: list[float] | None = None  # TFLOP/s and GB/s

@@ -135,11 +135,9 @@ class Worker:
     def build(self, args: wire.Build, faults: list[Fault]) -> wire.Built:
         if "build" in self.own():
             raise Typed("crash", str(self.own()["build"]))
-        if self.scenario.build_log:
-            print(self.scenario.build_log, flush=True)
         mount = self.start_.mount
         variants = self.scenario.variants_of(self.start_.side, mount.name) if mount else []
-        return wire.Built(self.scenario.has_build, self.scenario.build_seconds, variants)
+        return wire.Built(has_build=True, seconds=0.0, variants=variants)
 
     def open(self, args: wire.Open, faults: list[Fault]) -> wire.Opened:
         workload, cell, label = self._find(args.workload), cell_id(args.workload, args.case), _label(args)
@@ -202,7 +200,7 @@ class Worker:
         return wire.CheckResult(follows, "" if follows else "output 0: largest error 1, allowed 1e-6")
 
     def turn(self, args: wire.Turn, faults: list[Fault]) -> wire.Turned:
-        arm, workload = self._arm(args.arm)
+        arm, _ = self._arm(args.arm)
         begun = self.start_
         value = self.scenario.ns(begun.side, self.cell, arm.label, args.timer) * self.factor(self.cell)
         if arm.noise:
@@ -216,9 +214,8 @@ class Worker:
         for fault in faults:
             value = {"negative": -value, "zero": 0.0}.get(fault.word, value)
             value += fault.number(0) * 1e9 / args.calls if fault.word == "jump" else 0.0
-        wall = value + workload.wall_extra_ns if value > 0 else value
-        start, end = self.clock.advance(wall * args.calls)
-        return wire.Turned(value=value, wall=wall, start=start, end=end)
+        start, end = self.clock.advance(value * args.calls)
+        return wire.Turned(value=value, wall=value, start=start, end=end)
 
     def phases(self, args: wire.Phases, faults: list[Fault]) -> wire.Phased:
         arm, workload = self._arm(args.arm)
