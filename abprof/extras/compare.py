@@ -41,7 +41,7 @@ from abprof.system import paths
 from abprof.system.console import View
 from abprof.system.processes import Worker, WorkerDied, WorkerFault
 from abprof.verdict import CellCache, undecided
-from abprof.worker import checks
+from abprof.worker import drawn
 from abprof.worker import main as worker
 from abprof.worker.api import Check, Op
 from abprof.worker.bench import Bench, versions
@@ -106,7 +106,7 @@ def compared(question: Question, options: Options, view: View) -> tuple[Run, lis
 
 def _devices(inputs: Any, *, started: bool) -> tuple[str, ...]:
     """Return the device of the inputs' tensors, as --device names it; (), which is a GPU if there is one, if unknown."""
-    found = {tensor.device for tensor in checks.held(inputs)}
+    found = {tensor.device for tensor in drawn.held(inputs)}
     if {device.type for device in found} == {"cpu"}:
         return ("cpu",)
     if started and (torch.cuda.current_device() or any(device.index for device in found)):

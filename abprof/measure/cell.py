@@ -21,6 +21,7 @@ from abprof.measure.outside_turns import OutsideTurns
 from abprof.measure.pool import WorkerPool
 from abprof.records import (
     JUDGED_METRIC,
+    LONGEST_CALL,
     Arm,
     Block,
     Cell,
@@ -335,10 +336,11 @@ class CellSetup:
         """Return the turn with inputs that change and outputs that are kept, for --untrusted."""
         if not self.task.options.untrusted:
             return turn
-        name, anew = f"{state.arm.side}/{secrets.token_hex(12)}.outputs", state.arm.variant in self._packs
-        return dataclasses.replace(turn, draw=[*self._seeds, secrets.randbits(31)], outputs=name, anew=anew)
+        name = hashlib.sha256(state.arm.id.encode()).hexdigest()[:24]
+        anew, draw = state.arm.variant in self._packs, [*self._seeds, secrets.randbits(31)]
+        return dataclasses.replace(turn, draw=draw, outputs=f"{state.arm.side}/{name}.calls", anew=anew)
 
-    def check_drawn(self, state: ArmState, turn: wire.Turn) -> None:
+    def check_drawn(self, state: ArmState, turn: wire.Turn, read: wire.Turned) -> None:
         """Have the judge check what one timed call of the turn returned.
 
         Whether the turn is checked, and which of its calls, is drawn after the turn, so code cannot foresee it. The share
@@ -349,17 +351,18 @@ class CellSetup:
         began, state.turns, cell = time.monotonic(), state.turns + 1, self.task.cell
         try:
             if state.takes_turns and not state.arm.peer and not secrets.randbelow(1 + (state.turns + 1) // 2):
-                request = wire.Examine(cell.workload, dict(cell.params), self.task.options.seed, turn.outputs)
-                request = dataclasses.replace(request, draw=turn.draw, anew=turn.anew, pick=secrets.randbits(31))
+                request = wire.Examine(
+                    cell.workload, dict(cell.params), self.task.options.seed, turn.outputs, draw=turn.draw,
+                    calls=turn.calls, layouts=read.layouts, pick=secrets.randbits(31),
+                )  # fmt: skip
                 checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
                 if not checked.ok:
                     self.wrong(state, f"a timed call's outputs, on inputs drawn for it: {checked.reason or _NO}")
-        except (WorkerFault, WorkerDied) as error:
-            self.fail(
-                state, "crash", f"a timed call's outputs could not be checked outside its process: {error.reason}"
-            )
+        except WorkerFault as error:  # outputs that the check does not take
+            self.wrong(state, f"a timed call's outputs: {error.reason}")
+        except WorkerDied as error:
+            self.fail(state, "crash", f"the worker that checks timed calls died: {error.reason}")
             state.opened = None
-        (self.pool.factory.scratch / turn.outputs).unlink(missing_ok=True)
         self.checking += time.monotonic() - began
 
     def _examined_outside(self, state: ArmState, again: int | None, *, anew: bool = False) -> str | None:
@@ -476,7 +479,10 @@ class _Turns:
         waited = time.perf_counter_ns() - began
         if read is None:
             return None
-        self.cell.check_drawn(state, request)
+        if request.draw and not all(0 < one <= LONGEST_CALL for one in (read.value, read.wall)):
+            self.cell.wrong(state, "its timer read an impossible time")  # a round without it could hide what is slow
+            return None
+        self.cell.check_drawn(state, request, read)
         start, end = read.start - self.origin, read.end - self.origin
         # A simulated worker reports times that have not passed.
         known = waited if fresh is None and self.cell.device.kind != "simulated" else 0

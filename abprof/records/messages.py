@@ -353,8 +353,9 @@ class Examine:
     outputs: str
     again: int | None = None
     draw: list[int] = field(default_factory=list)  # of the turn that wrote the outputs (`Turn.draw`)
-    anew: bool = False  # as in the turn
-    pick: int = 0  # modulo the number of calls: the call whose outputs are checked
+    calls: int = 0  # of that turn
+    layouts: str = ""  # `Turned.layouts`
+    pick: int = 0  # modulo `calls`: the call whose outputs are checked
 
 
 @dataclass(frozen=True)
@@ -373,7 +374,7 @@ class Turn:
     empties: int = 0  # number of empty launches to time after the calls
     draw: list[int] = field(default_factory=list)  # three seeds; []: the inputs keep their values
     outputs: str = ""  # file in scratch: SIDE/NAME
-    anew: bool = False  # change the inputs once, before the first call, and prepare the operation again on them
+    anew: bool = False  # prepare the operation again on the inputs of each call
 
 
 @dataclass(frozen=True)
@@ -386,6 +387,7 @@ class Turned:
     end: int
     empty: float = 0.0  # ns of an empty launch by the same timer; 0: not timed
     mhz: float = 0.0  # the device's mean clock over the calls; 0: unknown
+    layouts: str = ""  # JSON: types and shapes of each call's outputs, in `Turn.outputs` one after the other
 
 
 @dataclass(frozen=True)

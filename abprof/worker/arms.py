@@ -33,7 +33,7 @@ class Arm:
     wall: float = 0.0  # ns of the last untimed call, by the host's clock
     graph: Any = None  # a clocks.Graph, once captured
     outputs: tuple[str, ...] = ()  # digests of the outputs in the first check
-    mixed: tuple[Any, Any] | None = None  # the inputs of two seeds, which turns mix (wire.Turn.draw)
+    mixtures: list[Any] | None = None  # of the inputs of two seeds (wire.Turn.draw): drawn.Mixture or None
 
     def facts(self) -> dict[str, wire.Value]:
         """Return what facts() of the workload and of this arm's operation return for the report."""

@@ -21,7 +21,7 @@ from pathlib import Path
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import checks, package, profile, workload
+from abprof.worker import checks, drawn, package, profile, workload
 from abprof.worker.api import Op, Work
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import Clock, CudaClock, Records, shortest
@@ -31,7 +31,7 @@ from abprof.worker.compiles import chosen
 class Bench(Arms):
     """Answers a worker's requests. main.py catches the exceptions of these methods, and replies with a reason."""
 
-    check, hand, examine, turn = checks.check, checks.hand, checks.examine, checks.turn
+    check, hand, examine, turn = checks.check, checks.hand, checks.examine, drawn.turn
 
     def __init__(self, start: wire.Start) -> None:
         super().__init__(start)

@@ -19,12 +19,24 @@ from typing import Any
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import workload
+from abprof.worker import drawn, workload
 from abprof.worker.api import Check, Unsupported
 from abprof.worker.arms import Arms
+from abprof.worker.drawn import held
 from abprof.worker.faults import running
 
 OVERWRITTEN = "the kernel overwrote its inputs, or added to their .grad, and the workload has no reset()"
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    KeyError,
+    IndexError,
+    AttributeError,
+    OverflowError,
+    RuntimeError,
+    OSError,
+    EOFError,
+)
 SAMPLE = 1 << 16  # elements sampled from each output tensor
 
 
@@ -107,64 +119,32 @@ def hand(arms: Arms, request: wire.Hand) -> wire.Done:
     return wire.Done()
 
 
-def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
-    """Time a turn (Arms.turn). With `request.draw`, change the inputs before each call, and write what all calls returned
-    to a file before the reply. The parent's clock sees both, the turn's timer neither."""
-    if not request.draw:
-        return Arms.turn(arms, request)
-    arm, whole = arms.opened[request.arm], request
-    if request.placement is not None:
-        arms.move(arm, request.placement)
-        whole = dataclasses.replace(request, placement=None)
-    if arm.mixed is None:
-        one, other = (arms.inputs(dataclasses.replace(arm.request, seed=seed)) for seed in request.draw[:2])
-        arm.mixed = one, other
-    mixed = arm.mixed
-    own, results, kept = arm.op, list[Any](), list[Any]()
-    if request.anew:
-        _mix(arm.inputs, mixed, request.draw[2])
-        own = arms.prepared(arm.request, arm.inputs)
-
-    def keep() -> None:
-        kept.extend(_portable(one, host=True) for one in results)
-        results.clear()
-
-    def reset() -> None:
-        keep()
-        if not request.anew:
-            _mix(arm.inputs, mixed, request.draw[2] + len(kept))
-        own.restore()
-
-    arm.op = dataclasses.replace(own, call=lambda: results.append(own.call()), reset=reset)
-    try:
-        turned = Arms.turn(arms, whole)
-        keep()
-        _save(kept, Path(arms.start.scratch) / request.outputs)
-    finally:
-        arm.op = own
-    return turned
-
-
 def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
-    """Check the outputs that another worker wrote to a file, against a reference computed here. Raises ValueError
-    unless the file holds only tensors in lists, tuples and mappings: other objects could run code when loaded. The data
-    types must be those of base's outputs, if these were examined."""
+    """Check the outputs that another worker wrote to a file, against a reference computed here.
+
+    Outputs that are not tensors in lists, tuples and mappings fail: other objects could run code when loaded. The data
+    types must be those of base's outputs, if these were examined.
+    """
     wanted = wire.Open(request.workload, request.case, "", seed=request.seed)
     again = None if request.again is None else dataclasses.replace(wanted, seed=request.again)
-    path = Path(arms.start.scratch) / request.outputs
+    path, number = Path(arms.start.scratch) / request.outputs, request.pick % max(1, request.calls)
     try:
-        results = torch.load(path, map_location=arms.clock.device, weights_only=True)
+        if request.draw:
+            results = drawn.read(path, request.layouts, number, request.calls, arms.clock.device)
+        else:
+            results = torch.load(path, map_location=arms.clock.device, weights_only=True)
     except pickle.UnpicklingError:
-        raise ValueError("the outputs must be tensors, or lists, tuples and mappings of tensors") from None
-    finally:
-        path.unlink(missing_ok=True)
+        return wire.CheckResult(False, "the outputs must be tensors, or lists, tuples and mappings of tensors")
+    except _UNREADABLE as error:
+        return wire.CheckResult(False, f"what a call returned cannot be read: {error}")
     if request.draw:
-        number = request.pick % max(1, len(results))
-        results, inputs = results[number], arms.inputs(wanted)
-        one, other = (arms.inputs(dataclasses.replace(wanted, seed=seed)) for seed in request.draw[:2])
-        _mix(inputs, (one, other), request.draw[2] + (0 if request.anew else number))
+        inputs = arms.inputs(wanted)
+        drawn.mix(
+            inputs, drawn.mixtures(*map(arms.inputs, drawn.seeded(wanted, request.draw))), request.draw[2] + number
+        )
         expected = _referred(arms, wanted, inputs)
     else:
+        path.unlink(missing_ok=True)
         expected = _reference(arms, wanted, again)
     found, cell = [str(each.dtype) for each in held(results)], wire.cell_id(request.workload, request.case)
     if request.outputs.startswith("base/"):
@@ -299,40 +279,6 @@ def _overwrite(inputs: Any, fresh: Any) -> None:
         for old, new in zip(held(inputs), held(fresh), strict=False):
             if old.is_floating_point() and (old.shape, old.dtype) == (new.shape, new.dtype):
                 old.copy_(new)
-
-
-def _mix(inputs: Any, mixed: tuple[Any, Any], seed: int) -> None:
-    """Set the floating-point tensors of `inputs` to mixtures of those of `mixed`, in place, where shape and dtype agree.
-
-    Each element has a weight of its own between 0 and 1, so no result for one of the two gives that of the mixture. Of
-    tensors with infinities one of the two is copied.
-    """
-    generator = torch.Generator().manual_seed(seed)
-    with torch.no_grad():
-        for old, one, other in zip(held(inputs), *map(held, mixed), strict=False):
-            alike = all((each.shape, each.dtype) == (old.shape, old.dtype) for each in (one, other))
-            if not (alike and old.is_floating_point()) or any(
-                s == 0 < n - 1 for s, n in zip(old.stride(), old.shape, strict=True)
-            ):
-                continue
-            rows, columns = (*old.shape[:-1], 1) if old.dim() > 1 else (1,), old.shape[-1:]
-            weights = [torch.rand(each, generator=generator, dtype=torch.float32) for each in (rows, columns)]
-            weight = (weights[0].to(old.device) * weights[1].to(old.device)).reshape(old.shape)
-            if not (one.isfinite().all() and other.isfinite().all()):
-                old.copy_(one if weight.flatten()[0] < 0.25 else other)
-            elif old.dtype == torch.float64 or old.element_size() == 1:
-                old.copy_(torch.lerp(one.double(), other.double(), weight.double()))
-            else:
-                old.copy_(torch.lerp(one, other, weight.to(old.dtype)))
-
-
-def held(values: Any) -> Iterator[torch.Tensor]:
-    if isinstance(values, torch.Tensor):
-        if values.layout == torch.strided:
-            yield values
-    elif isinstance(values, Mapping | list | tuple) or dataclasses.is_dataclass(values):
-        for part, _ in _parts(values):
-            yield from held(part)
 
 
 # ---------------------------------------------------------------- the values that a call returns

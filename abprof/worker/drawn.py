@@ -1,0 +1,238 @@
+"""Turns of code that may be hostile (--untrusted): inputs that change before each call, and what each call returned.
+
+A worker mixes its inputs and writes its outputs; the judge, a worker without the package, mixes the same inputs and reads
+the outputs of the call that it checks. Both are quick, because the parent's clock reads them with the calls: code under
+test could do them with less, and pass that off as its own speed.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from abprof.records import messages as wire
+from abprof.worker.api import Unsupported
+from abprof.worker.arms import Arms
+
+NO_INPUTS = "--untrusted changes floating-point inputs before each call, and this cell has none that it can change"
+_PLAIN = (bool, int, float, str, type(None))
+
+
+def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
+    """Time a turn as `Arms.turn` does. With `request.draw`, change the inputs before each call, and write what all calls returned
+    to a file before the reply. The parent's clock sees both, the turn's timer neither."""
+    if not request.draw:
+        return Arms.turn(arms, request)
+    arm = arms.opened[request.arm]
+    if request.placement is not None:
+        arms.move(arm, request.placement)
+        request = dataclasses.replace(request, placement=None)
+    if arm.mixtures is None:
+        arm.mixtures = mixtures(*map(arms.inputs, seeded(arm.request, request.draw)))
+    if not any(arm.mixtures):
+        raise Unsupported(NO_INPUTS)
+    own, op, results, kept = arm.op, arm.op, list[Any](), list[Any]()
+
+    def keep() -> None:
+        kept.extend(_copied(one) for one in results)
+        results.clear()
+
+    def reset() -> None:
+        nonlocal op
+        keep()
+        mix(arm.inputs, arm.mixtures or [], request.draw[2] + len(kept))
+        op = arms.prepared(arm.request, arm.inputs) if request.anew else op
+        op.restore()
+
+    arm.op = dataclasses.replace(own, call=lambda: results.append(op.call()), reset=reset)
+    try:
+        turned = Arms.turn(arms, request)
+        keep()
+        return dataclasses.replace(turned, layouts=_write(kept, Path(arms.start.scratch) / request.outputs))
+    finally:
+        arm.op = own
+
+
+# ---------------------------------------------------------------- inputs
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """A tensor of the inputs of one seed and, of those of another seed, the difference from it (`finite`) or itself."""
+
+    one: torch.Tensor
+    other: torch.Tensor
+    finite: bool
+
+
+def seeded(request: wire.Open, draw: list[int]) -> list[wire.Open]:
+    """Return the requests for the two inputs that are mixed."""
+    return [dataclasses.replace(request, seed=seed) for seed in draw[:2]]
+
+
+def mixtures(one: Any, other: Any) -> list[Mixture | None]:
+    """Return a mixture for each tensor in the inputs of two seeds, in order; None for those that do not change.
+
+    Tensors change if they are of a floating-point type and no element is another's too.
+    """
+    return [_mixture(*pair) for pair in zip(held(one), held(other), strict=False)]
+
+
+def _mixture(one: torch.Tensor, other: torch.Tensor) -> Mixture | None:
+    overlaps = any(s == 0 < n - 1 for s, n in zip(one.stride(), one.shape, strict=True))
+    if not one.is_floating_point() or (one.shape, one.dtype) != (other.shape, other.dtype) or overlaps:
+        return None
+    one, other = one.detach(), other.detach()
+    if one.element_size() == 1:  # torch computes nothing in eight bits
+        one, other = one.float(), other.float()
+    finite = bool(one.isfinite().all() and other.isfinite().all())
+    return Mixture(one, other - one if finite else other, finite)
+
+
+def mix(inputs: Any, mixed: list[Mixture | None], seed: int) -> None:
+    """Set the tensors of `inputs` to mixtures, in place.
+
+    Each element has a weight of its own between 0 and 1, so no result for one of the two gives that of the mixture. Of
+    tensors with infinities one of the two is copied.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for old, each in zip(held(inputs), mixed, strict=False):
+            if each is None:
+                continue
+            rows = torch.rand((*old.shape[:-1], 1) if old.dim() else (), generator=generator)
+            columns = torch.rand(old.shape[-1:], generator=generator)
+            if not each.finite:
+                old.copy_(each.one if rows.flatten()[0] < 0.5 else each.other)
+                continue
+            rows, columns = (weights.to(each.one.device, each.one.dtype) for weights in (rows, columns))
+            old.copy_(torch.addcmul(each.one, each.other * columns, rows))
+
+
+def held(values: Any) -> Iterator[torch.Tensor]:
+    """Yield the dense tensors in nested sequences, mappings and dataclasses, in order."""
+    if isinstance(values, torch.Tensor):
+        if values.layout == torch.strided:
+            yield values
+    elif isinstance(values, Mapping):
+        for part in values.values():
+            yield from held(part)
+    elif isinstance(values, list | tuple):
+        for part in values:
+            yield from held(part)
+    elif dataclasses.is_dataclass(values):
+        for field in dataclasses.fields(values):
+            yield from held(getattr(values, field.name))
+
+
+# ---------------------------------------------------------------- outputs
+
+
+def _copied(values: Any) -> Any:
+    """Copy the tensors of a call's outputs to the CPU: the next call may overwrite them."""
+    if isinstance(values, torch.Tensor):
+        return values.detach().resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
+    if isinstance(values, Mapping):
+        return {key: _copied(part) for key, part in values.items()}
+    if isinstance(values, list | tuple):
+        return type(values)(map(_copied, values)) if type(values) in (list, tuple) else tuple(map(_copied, values))
+    return values
+
+
+def _write(kept: list[Any], path: Path) -> str:
+    """Write the tensors' bytes over those in the file `path`, and return the layout of each call's outputs as JSON.
+
+    A file that exists is many times quicker to write than a new one.
+    """
+    tensors = [tensor for each in kept for tensor in held(each) if tensor.numel()]
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        with os.fdopen(file, "wb", buffering=0, closefd=False) as writer:
+            for tensor in tensors:
+                view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
+                while view:
+                    view = view[writer.write(view) :]
+    finally:
+        os.close(file)
+    return json.dumps([_layout(each) for each in kept])
+
+
+def _layout(values: Any) -> dict[str, Any]:
+    if isinstance(values, torch.Tensor):
+        return {"dtype": str(values.dtype).removeprefix("torch."), "shape": list(values.shape)}
+    if type(values) in (list, tuple):
+        return {type(values).__name__: [_layout(part) for part in values]}
+    if type(values) is dict:
+        return {"dict": [[key, _layout(part)] for key, part in values.items()]}
+    return {"value": values} if isinstance(values, _PLAIN) else {"type": type(values).__name__}
+
+
+def read(path: Path, layouts: str, number: int, calls: int, device: torch.device) -> Any:
+    """Return what call `number` of a turn of `calls` calls returned, from the file and the layouts that hostile code may
+    have made. Raises ValueError if they do not hold that."""
+    found = json.loads(layouts)
+    if not isinstance(found, list) or len(found) != calls:
+        raise ValueError(f"outputs of {len(found)} of {calls} calls")
+    # Without blocking: the opener waits for a FIFO's writer, and for the holder of a lease, who could compute meanwhile.
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        about = os.fstat(file)
+        if not stat.S_ISREG(about.st_mode):
+            raise ValueError("the outputs are in no regular file")
+        at = sum(map(_size, found[:number]))
+        size = _size(found[number])
+        if size < 0 or at < 0 or at + size > about.st_size:
+            raise ValueError("the outputs' layout does not fit into their file")
+        data = bytearray()
+        while len(data) < size and (part := os.pread(file, size - len(data), at + len(data))):
+            data += part
+    finally:
+        os.close(file)
+    values, _ = _built(found[number], data.ljust(1, b"0"), 0, device)
+    return values
+
+
+def _size(layout: dict[str, Any]) -> int:
+    if "dtype" in layout:
+        return math.prod(layout["shape"]) * _type(layout).itemsize
+    (parts,) = layout.values()
+    if "dict" in layout:
+        return sum(_size(part) for _, part in parts)
+    return sum(map(_size, parts)) if {"list", "tuple"} & layout.keys() else 0
+
+
+def _type(layout: dict[str, Any]) -> torch.dtype:
+    dtype = getattr(torch, layout["dtype"], None)
+    if not isinstance(dtype, torch.dtype) or any(n < 0 for n in layout["shape"]):
+        raise ValueError("a layout that no tensor has")
+    return dtype
+
+
+def _built(layout: dict[str, Any], data: bytearray, at: int, device: torch.device) -> tuple[Any, int]:
+    """Return the values with this layout whose bytes begin at `at`, and where they end."""
+    if "dtype" in layout:
+        end = at + _size(layout)
+        flat = torch.frombuffer(data, dtype=torch.uint8)[at:end].clone()
+        return flat.view(_type(layout)).reshape(layout["shape"]).to(device), end
+    if "type" in layout:
+        raise ValueError(f"a call returns a {layout['type']}: return tensors, or lists, tuples and dicts of tensors")
+    if "value" in layout:
+        return layout["value"], at
+    parts, keys = [], []
+    for item in layout["dict"] if "dict" in layout else next(iter(layout.values())):
+        key, part = item if "dict" in layout else (None, item)
+        value, at = _built(part, data, at, device)
+        parts.append(value)
+        keys.append(key)
+    if "dict" in layout:
+        return dict(zip(keys, parts, strict=True)), at
+    return tuple(parts) if "tuple" in layout else parts, at
