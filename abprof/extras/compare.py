@@ -154,7 +154,10 @@ class _Factory(WorkerFactory):
         if self.here:
             self.own.add(os.getpid())
             return cast("Worker", _Here(self.question))
-        env, servers = environment.shared({}, self.device), cast("Any", [_Fork(self.question)])
+        env, servers = (
+            environment.shared({"TRITON_CACHE_AUTOTUNING": "1"}, self.device),
+            cast("Any", [_Fork(self.question)]),
+        )
         return Worker([side], env=env, cwd=self.scratch, log=log, name=name, started=self.own.add, servers=servers)
 
 
