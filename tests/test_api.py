@@ -108,6 +108,8 @@ def test_bad_arguments_are_errors_that_say_what_to_do() -> None:
         abprof.run()
     with pytest.raises(AbprofError, match="no option 'only'"):
         abprof.compare(len, len, only="a")
+    with pytest.raises(AbprofError, match="must be functions"):
+        abprof.compare(3, len)  # type: ignore[arg-type]
     with pytest.raises(AbprofError):
         abprof.load("/no/such/run")
 

@@ -103,6 +103,8 @@ def compare(
 
     This process must have torch. Raises AbprofError for errors that the user can correct.
     """
+    if not (callable(base) and callable(target)):
+        raise AbprofError("base and target must be functions", where="abprof.compare")
     values = values_of(COMPARE, {"budget": "60s", **options}, "abprof.compare")
     from abprof.extras.compare import Question, compared
 

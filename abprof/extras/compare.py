@@ -121,20 +121,10 @@ def _head(question: Question, options: Options, machine: Machine, how: str) -> R
     load = Workload(name=name, kernel="", suite=name, axes=(), judge=options.judge, checked="sides")
     cell = Cell(id=name, workload=name, kernel="", suite=name, params={})
     control = bool(matrix.controls((cell,), sides, quick=options.quick))
-    return Run(
-        schema=SCHEMA,
-        id="compare",
-        status="running",
-        began=datetime.now(UTC).isoformat(timespec="seconds"),
-        options=options,
-        sides=sides,
-        workloads=(load,),
-        workloads_from=how,
-        arms=matrix.arms(load, sides, (), control=control, peers=False),
-        cells=(cell,),
-        machine=machine,
-        versions={"abprof": VERSION, **versions()},
-    )
+    arms = matrix.arms(load, sides, (), control=control, peers=False)
+    began, known = datetime.now(UTC).isoformat(timespec="seconds"), {"abprof": VERSION, **versions()}
+    return Run(schema=SCHEMA, id="compare", status="running", began=began, options=options, sides=sides, workloads=(load,),
+               workloads_from=how, arms=arms, cells=(cell,), machine=machine, versions=known)  # fmt: skip
 
 
 # ---------------------------------------------------------------- workers
