@@ -60,7 +60,9 @@ def test_a_run_from_python_is_the_run_of_the_command_line(tmp_path: Path) -> Non
     lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=[Time(ns=20e6), slow]))
     code = """
 import abprof, json, sys
-made = abprof.run("main", "fast", repo=sys.argv[1], device="simulated", runs_dir=sys.argv[2], threshold=1.5, quiet=True)
+from concurrent.futures import ThreadPoolExecutor  # signals have handlers in the main thread alone
+options = dict(repo=sys.argv[1], device="simulated", runs_dir=sys.argv[2], threshold=1.5, quiet=True)
+made = ThreadPoolExecutor(1).submit(abprof.run, "main", "fast", **options).result()
 rows = made.comparisons
 print(json.dumps({"folder": str(made.folder), "verdicts": dict(zip(rows["cell"], rows["verdict"])), "code": made.exit_code,
                   "columns": list(rows.columns), "base": list(rows["base_latency_ms"]), "worst": made.verdict,
