@@ -140,6 +140,19 @@ def test_compare_tells_a_planted_tenth_from_nothing(tmp_path: Path, started: boo
     assert untouched
 
 
+@pytest.mark.slow
+def test_inputs_on_the_cpu_where_cuda_has_started_do_not_say_what_to_time(tmp_path: Path) -> None:
+    code = """
+torch.cuda.is_initialized, torch.cuda.get_device_properties = lambda: True, lambda _: type("Gpu", (), {"uuid": "1"})
+try:
+    abprof.compare(base, base, x)
+except abprof.AbprofError as error:
+    print(json.dumps(error.line))
+"""
+    what = "abprof.compare: the inputs are on the CPU, but CUDA has started in this process"
+    assert compared(code, tmp_path) == f'{what} (give device="cpu" or device="cuda")'
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("started", [False, True])
 def test_compare_on_a_gpu(tmp_path: Path, started: bool) -> None:

@@ -99,7 +99,8 @@ def compare(
         by an AssertionError or False, like `torch.testing.assert_close`. By default outputs must agree (docs/WRITING.md).
     reset: called untimed before each call with the same arguments, if a call changes them.
     options: threshold, margin, precision, budget (default "60s"), epochs, quick, timer, device, seed, timeout,
-        allow_wrong, fail_on, no_wait, quiet, verbose, as on the command line.
+        allow_wrong, fail_on, no_wait, quiet, verbose, as on the command line. Without device, that of the inputs' tensors,
+        else a GPU if there is one.
 
     This process must have torch. Raises AbprofError for errors that the user can correct.
     """
