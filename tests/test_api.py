@@ -60,7 +60,9 @@ def test_a_run_from_python_is_the_run_of_the_command_line(tmp_path: Path) -> Non
     lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=[Time(ns=20e6), slow]))
     code = """
 import abprof, json, sys
-made = abprof.run("main", "fast", repo=sys.argv[1], device="simulated", runs_dir=sys.argv[2], threshold=1.5, quiet=True)
+from concurrent.futures import ThreadPoolExecutor  # signals have handlers in the main thread alone
+options = dict(repo=sys.argv[1], device="simulated", runs_dir=sys.argv[2], threshold=1.5, quiet=True)
+made = ThreadPoolExecutor(1).submit(abprof.run, "main", "fast", **options).result()
 rows = made.comparisons
 print(json.dumps({"folder": str(made.folder), "verdicts": dict(zip(rows["cell"], rows["verdict"])), "code": made.exit_code,
                   "columns": list(rows.columns), "base": list(rows["base_latency_ms"]), "worst": made.verdict,
@@ -108,6 +110,8 @@ def test_bad_arguments_are_errors_that_say_what_to_do() -> None:
         abprof.run()
     with pytest.raises(AbprofError, match="no option 'only'"):
         abprof.compare(len, len, only="a")
+    with pytest.raises(AbprofError, match="must be functions"):
+        abprof.compare(3, len)  # type: ignore[arg-type]
     with pytest.raises(AbprofError):
         abprof.load("/no/such/run")
 
@@ -134,6 +138,19 @@ def test_compare_tells_a_planted_tenth_from_nothing(tmp_path: Path, started: boo
     assert same in {"same", "unclear"}
     assert ("in one process" if started else "in forks of one process") in text
     assert untouched
+
+
+@pytest.mark.slow
+def test_inputs_on_the_cpu_where_cuda_has_started_do_not_say_what_to_time(tmp_path: Path) -> None:
+    code = """
+torch.cuda.is_initialized, torch.cuda.get_device_properties = lambda: True, lambda _: type("Gpu", (), {"uuid": "1"})
+try:
+    abprof.compare(base, base, x)
+except abprof.AbprofError as error:
+    print(json.dumps(error.line))
+"""
+    what = "abprof.compare: the inputs are on the CPU, but CUDA has started in this process"
+    assert compared(code, tmp_path) == f'{what} (give device="cpu" or device="cuda")'
 
 
 @pytest.mark.gpu

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -213,6 +215,17 @@ def test_a_foreign_process_voids_rounds_and_is_named(nvml: Nvml, stranger: int) 
     gpu._sample()
     assert [why for *_, why in gpu.bad_times()] == [f"sleep {stranger}"]
     assert gpu.state().foreign == (f"sleep {stranger}",)
+
+
+def test_the_thread_that_samples_a_gpu_ends_with_its_device(nvml: Nvml) -> None:
+    """A script or a notebook makes many runs in one process."""
+    before, gpu = set(threading.enumerate()), device()
+    gpu.watch(lambda: [os.getpid()])
+    (thread,) = set(threading.enumerate()) - before
+    del gpu
+    gc.collect()
+    thread.join(60)
+    assert not thread.is_alive()
 
 
 # ---------------------------------------------------------------- the CPU

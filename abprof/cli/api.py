@@ -99,10 +99,13 @@ def compare(
         by an AssertionError or False, like `torch.testing.assert_close`. By default outputs must agree (docs/WRITING.md).
     reset: called untimed before each call with the same arguments, if a call changes them.
     options: threshold, margin, precision, budget (default "60s"), epochs, quick, timer, device, seed, timeout,
-        allow_wrong, fail_on, no_wait, quiet, verbose, as on the command line.
+        allow_wrong, fail_on, no_wait, quiet, verbose, as on the command line. Without device, that of the inputs' tensors,
+        else a GPU if there is one.
 
     This process must have torch. Raises AbprofError for errors that the user can correct.
     """
+    if not (callable(base) and callable(target)):
+        raise AbprofError("base and target must be functions", where="abprof.compare")
     values = values_of(COMPARE, {"budget": "60s", **options}, "abprof.compare")
     from abprof.extras.compare import Question, compared
 

@@ -7,6 +7,7 @@ import os
 import platform
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -167,14 +168,16 @@ class CudaDevice(Device):
         return [(p.pid, _process_name(p.pid)) for p in self._ask("nvmlDeviceGetComputeRunningProcesses") or []]
 
     def watch(self, own: Callable[[], Iterable[int]]) -> None:
-        """Start a thread that samples the GPU's state until abprof ends. `own` returns ids of abprof's processes."""
+        """Start a thread that samples the GPU's state as long as this object exists. `own` returns ids of abprof's
+        processes."""
         self._own_ids()
-        self._own_now = own
+        self._own_now, me = own, weakref.ref(self)
 
         def sample() -> None:
-            while True:
+            while (device := me()) is not None:
                 with contextlib.suppress(Exception):
-                    self._sample()
+                    device._sample()
+                del device
                 time.sleep(_PERIOD)
 
         if self._thread is None:

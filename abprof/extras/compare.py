@@ -30,7 +30,7 @@ import torch
 
 from abprof import session
 from abprof.builds import WorkerFactory, environment
-from abprof.devices import lease, several
+from abprof.devices import Device, lease, several
 from abprof.measure import Plan, epochs, matrix
 from abprof.records import SCHEMA, VERSION, Block, Build, Cell, Checkout, Machine, Options, Package, Run, Side, Workload
 from abprof.records import messages as wire
@@ -62,7 +62,7 @@ class Question:
 def compared(question: Question, options: Options, view: View) -> tuple[Run, list[Block]]:
     """Measure until the verdict is clear or the budget is spent. Return the judged run and its blocks (rounds)."""
     here = torch.cuda.is_initialized()
-    (device, *_), _ = several(options.device or _devices(question.inputs, started=here))
+    device = _device(question, options.device, started=here)
     options.require_timer(device.kind)
     options = options.under(File()).resolved(device.kind, matrix.judge(options.by_timer, device.kind))
     with contextlib.ExitStack() as stack:
@@ -104,14 +104,20 @@ def compared(question: Question, options: Options, view: View) -> tuple[Run, lis
     return msgspec.structs.replace(run, warnings=tuple(warnings)), blocks
 
 
-def _devices(inputs: Any, *, started: bool) -> tuple[str, ...]:
-    """Return the device of the inputs' tensors, as --device names it; (), which is a GPU if there is one, if unknown."""
-    found = {tensor.device for tensor in drawn.held(inputs)}
-    if {device.type for device in found} == {"cpu"}:
-        return ("cpu",)
-    if started and (torch.cuda.current_device() or any(device.index for device in found)):
+def _device(question: Question, names: tuple[str, ...], *, started: bool) -> Device:
+    """Return the device of --device, else that of the inputs' tensors, else a GPU if there is one. `started`: whether CUDA
+    has, in this process. Raises AbprofError if the device is not clear, or cannot be timed in this process."""
+    found = {tensor.device for tensor in drawn.held(question.inputs)}
+    here = f"GPU-{torch.cuda.get_device_properties(0).uuid}" if started and names != ("cpu",) else ""
+    if not names and {device.type for device in found} == {"cpu"}:
+        if started:
+            what = "the inputs are on the CPU, but CUDA has started in this process"
+            raise AbprofError(what, where="abprof.compare", advice='give device="cpu" or device="cuda"')
+        names = ("cpu",)
+    (device, *_), _ = several(names or ((here,) if here else ()))
+    if here and (device.lease != here or torch.cuda.current_device() or any(device.index for device in found)):
         raise AbprofError("only cuda:0 is timed", where="abprof.compare", advice="choose it by CUDA_VISIBLE_DEVICES")
-    return (f"GPU-{torch.cuda.get_device_properties(0).uuid}",) if started else ()
+    return device
 
 
 def _head(question: Question, options: Options, machine: Machine, how: str) -> Run:
@@ -121,20 +127,10 @@ def _head(question: Question, options: Options, machine: Machine, how: str) -> R
     load = Workload(name=name, kernel="", suite=name, axes=(), judge=options.judge, checked="sides")
     cell = Cell(id=name, workload=name, kernel="", suite=name, params={})
     control = bool(matrix.controls((cell,), sides, quick=options.quick))
-    return Run(
-        schema=SCHEMA,
-        id="compare",
-        status="running",
-        began=datetime.now(UTC).isoformat(timespec="seconds"),
-        options=options,
-        sides=sides,
-        workloads=(load,),
-        workloads_from=how,
-        arms=matrix.arms(load, sides, (), control=control, peers=False),
-        cells=(cell,),
-        machine=machine,
-        versions={"abprof": VERSION, **versions()},
-    )
+    arms = matrix.arms(load, sides, (), control=control, peers=False)
+    began, known = datetime.now(UTC).isoformat(timespec="seconds"), {"abprof": VERSION, **versions()}
+    return Run(schema=SCHEMA, id="compare", status="running", began=began, options=options, sides=sides, workloads=(load,),
+               workloads_from=how, arms=arms, cells=(cell,), machine=machine, versions=known)  # fmt: skip
 
 
 # ---------------------------------------------------------------- workers
@@ -154,8 +150,9 @@ class _Factory(WorkerFactory):
         if self.here:
             self.own.add(os.getpid())
             return cast("Worker", _Here(self.question))
-        env, servers = environment.shared({}, self.device), cast("Any", [_Fork(self.question)])
-        return Worker([side], env=env, cwd=self.scratch, log=log, name=name, started=self.own.add, servers=servers)
+        env = environment.shared({"TRITON_CACHE_AUTOTUNING": "1"}, self.device)
+        fork = cast("Any", [_Fork(self.question)])
+        return Worker([side], env=env, cwd=self.scratch, log=log, name=name, started=self.own.add, servers=fork)
 
 
 def _computes(factory: _Factory) -> bool:
@@ -266,10 +263,10 @@ class Callables(Bench):
 
     def prepared(self, request: wire.Open, inputs: Any) -> Op:  # noqa: ARG002
         """Return the callable with its arguments."""
-        named = dict(inputs) if isinstance(inputs, Mapping) else {}
-        args = () if inputs is None or named else inputs if isinstance(inputs, tuple | list) else (inputs,)
+        named, reset = dict(inputs) if isinstance(inputs, Mapping) else {}, self._question.reset
+        alone = () if inputs is None or isinstance(inputs, Mapping) else (inputs,)
+        args = inputs if isinstance(inputs, tuple | list) else alone
         self.clock.sync()
-        reset = self._question.reset
         return Op(partial(self._call, *args, **named), reset=partial(reset, *args, **named) if reset else None)
 
     def prove(self, _request: wire.Prove) -> wire.Proved:

@@ -80,6 +80,10 @@ def markdown(page: Page) -> str:
     return environment(text.markdown).get_template("report.md").render(page=page, run=page.run)
 
 
+def _notebook(page: Page) -> str:
+    return environment(escape).get_template("notebook.html").render(page=page, run=page.run)
+
+
 def _junit(page: Page) -> bytes:
     """Return the report as JUnit XML: a test suite for each workload and target, a test for each cell and variant."""
     root = ElementTree.Element("testsuites", name=text.clean(page.headline))
@@ -112,7 +116,6 @@ def _test(suite: ElementTree.Element, workload: Workload, row: Row, name: str) -
 FORMATS: dict[str, Callable[[Page], str | bytes]] = {
     "html": html,
     "md": markdown,
-    "notebook": lambda page: environment(escape).get_template("notebook.html").render(page=page, run=page.run),
     "csv": lambda page: cells_csv(page.run),
     "json": lambda page: (
         json.dumps(msgspec.to_builtins(page.run), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
@@ -127,8 +130,8 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
 
 
 def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
-    """Return the report of a run in `format`, a key of FORMATS."""
-    made = FORMATS[format](Page(run, blocks))
+    """Return the report of a run in `format`, a key of FORMATS, or `notebook`: a part of a page, in HTML."""
+    made = _notebook(Page(run, blocks)) if format == "notebook" else FORMATS[format](Page(run, blocks))
     return made.encode(errors="replace") if isinstance(made, str) else made
 
 

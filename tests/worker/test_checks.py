@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -283,8 +286,7 @@ def test_a_planted_file_runs_no_code(worker: Side, tmp_path: Path) -> None:
         checked(worker, "alone", "right", expected="planted")
     with pytest.raises(Exception, match="Weights only"):
         checked(worker, "judged", "right", against="sample.planted")
-    with pytest.raises(Exception, match="outputs must be tensors"):
-        worker.ask(wire.Examine("judged", {"how": "right"}, 3, "handed"))
+    assert "outputs must be tensors" in worker.ask(wire.Examine("judged", {"how": "right"}, 3, "handed")).reason
     assert not ran.exists()
 
 
@@ -295,6 +297,27 @@ def test_outputs_are_handed_over_and_examined(worker: Side) -> None:
         found = worker.ask(wire.Examine("judged", {"how": how}, 4, "handed", again))
         assert found.ok is ok
     assert worker.ask(wire.Turn("base", 2, "cpu_clock")).value > 0, "the arm is open as before"
+
+
+def test_what_timed_calls_returned_is_read_call_by_call(worker: Side) -> None:
+    """Whatever a worker says of it: a layout is data, and must fit into the file."""
+    draw, case, folder = [1, 2, 3], {"how": "right"}, worker.worker.log.path.parent / "scratch"
+    worker.open("judged", case)
+    said = worker.ask(wire.Turn("base", 3, "cpu_clock", draw=draw, outputs="calls"))
+    request = wire.Examine("judged", case, 0, "calls", draw=draw, calls=3, layouts=said.layouts)
+
+    def found(**changes: Any) -> wire.CheckResult:
+        return worker.ask(dataclasses.replace(request, **changes))
+
+    assert [found(pick=number).ok for number in range(3)] == [True] * 3
+    assert not found(draw=[1, 2, 4]).ok, "other inputs"
+    one = json.loads(said.layouts)[0]
+    for layouts in ([one], [one, one, {**one, "shape": [10**12]}], [one, one, {**one, "shape": [-4]}], [one, one, 7], {},
+                    [one, one, {**one, "dtype": "ops"}], [one, one, {"type": "Lazy"}], [one, one, {"value": 1}]):  # fmt: skip
+        assert not found(layouts=json.dumps(layouts), pick=2).ok
+    (folder / "calls").unlink()
+    os.mkfifo(folder / "calls")
+    assert "regular file" in found().reason
 
 
 @pytest.mark.gpu
