@@ -19,20 +19,30 @@ EPOCHS = range(1, 5)
 
 
 def epoch(
-    number: int, claimed: float, true: float, *, recorded: bool = True, metric: str = "wall", load: float = 0.0
+    number: int,
+    claimed: float,
+    true: float,
+    *,
+    recorded: bool = True,
+    metric: str = "wall",
+    load: float = 0.0,
+    harness: float = 1.0,
 ) -> Block:
     """Twelve rounds of two calls a turn: the timer says that the target takes `claimed` of base's time, the parent's clock
-    that it takes `true` of it. `load`: share of turns that wait for a processor, up to five times as long as they take."""
+    that it takes `true` of it. `load`: share of turns that wait for a processor, up to five times as long as they take.
+    `harness`: share of base's time for the rest of a turn that target takes."""
     chance = random.Random(f"{number}/{claimed}/{true}")
     made = block(number, {"base": 1.0, "target": claimed}, base_ns=CALL, noise=1e-3, rounds=12, calls=2, metric=metric)
     real = (1.0, true)
 
-    def rest() -> float:
-        return REST * chance.uniform(0.5, 1.5) + (10 * CALL * chance.random() if chance.random() < load else 0.0)
+    def rest(arm: int) -> float:
+        return REST * (harness if arm else 1.0) * chance.uniform(0.5, 1.5) + (
+            10 * CALL * chance.random() if chance.random() < load else 0.0
+        )
 
     rounds = tuple(
         tuple(
-            msgspec.structs.replace(turn, waited=int(2 * CALL * real[turn.arm] + rest()) if recorded else 0)
+            msgspec.structs.replace(turn, waited=int(2 * CALL * real[turn.arm] + rest(turn.arm)) if recorded else 0)
             for turn in row
         )
         for row in made.rounds
@@ -73,6 +83,14 @@ def test_on_a_loaded_machine(claimed: float, true: float, load: float, by_hand: 
         row = only(judge(run, blocks))
         assert (row.verdict, row.reasons) == (verdict, ("timer",) if verdict == "unclear" else ()), check
         assert verdict == by_hand or undecided(run, blocks), "more epochs may show it"
+
+
+@pytest.mark.parametrize(("true", "verdict"), [(1.0, "unclear"), (0.9, "faster")])
+def test_a_quicker_harness_is_no_saving(true: float, verdict: Verdict) -> None:
+    """Code under test could do abprof's own work between calls with less, and take that off its time."""
+    run = head(settings={"check": "outside"})
+    row = only(judge(run, [epoch(number, true - 0.03, true, harness=0.0) for number in range(1, 9)]))
+    assert (row.verdict, row.reasons) == (verdict, ("timer",) if verdict == "unclear" else ())
 
 
 def only(found: Run) -> Comparison:
