@@ -54,7 +54,7 @@ class Recording:
 
 def _nvbench(file: Any) -> Recording:
     states = [(bench["name"], state) for bench in file["benchmarks"] for state in bench["states"] or ()]
-    used = {state["device"] for _, state in states}
+    used = {state.get("device") for _, state in states}
     devices = [device for device in file["devices"] or () if device["id"] in used]
     keys = dict.fromkeys(key for device in devices for key in device if key != "id")
     made = Recording({key: ", ".join(str(device.get(key)) for device in devices) for key in keys})
