@@ -38,6 +38,7 @@ def test_each_format_is_read_as_its_tool_writes_it_and_only_on_one_device(name, 
         assert "recordings of different devices: " in capsys.readouterr().err
         assert not out.exists()
     target.write_text(text.replace(*edit))
+    assert compare(DATA / name, target, "/dev/null") == 2, "a device is not replaced by a file"
     assert compare(DATA / name, target, out) == 0
     shown = capsys.readouterr().out
     assert f"1 of {len(times)} times differ by more than 1.5 %. {NO_VERDICT}" in shown.splitlines(), "on one line"

@@ -178,6 +178,8 @@ def compare(base: Path, target: Path, threshold: float, out: Path | None) -> tup
                       "base_scatter_pct": pct[0], "target_scatter_pct": pct[1]})  # fmt: skip
     if not rows:
         raise AbprofError(f"no name of {base} is in this file", where=str(target))
+    if out and out.exists() and not out.is_file():
+        raise AbprofError("not a regular file", where=str(out))
     if out:
         disk.replace(out.resolve(), csv_text([*lines[0]], lines).encode(errors="replace"))
     beyond = sum(abs(change) > threshold for change in changes)
