@@ -1,22 +1,24 @@
-"""action.yml, the GitHub Action: its steps are executed as they stand, and linted."""
+"""action.yml, the GitHub Action: a runner without containers executes its `run` steps as they stand."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.actions import Job
 from tests.simulated.lab import ROOT, Lab
 from tests.simulated.scenario import Scenario, Time, Workload
 
-ACTION = ROOT / "action.yml"
+CONTENT = yaml.safe_load((ROOT / "action.yml").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -26,80 +28,99 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return Lab(tmp_path_factory.mktemp("action"), Scenario(workloads={"dense": load}, times=times))
 
 
-def job(lab: Lab, folder: Path, event: dict[str, object]) -> Job:
-    """A job of this event in an empty workspace."""
-    workspace, temp = folder / "workspace", folder / "temp"
-    workspace.mkdir()
+def value(expression: str, contexts: Any) -> Any:
+    """Evaluate what our action.yml has: names of contexts, texts in quotes, `||`, `==`, `!=` and `always()`."""
+    first, either, rest = expression.partition("||")
+    if either:
+        return value(first, contexts) or value(rest, contexts)
+    if compared := re.fullmatch(r"(.*?)([!=]=)(.*)", expression):
+        return (value(compared[1], contexts) == value(compared[3], contexts)) == (compared[2] == "==")
+    word = expression.strip()
+    if word == "always()" or word.startswith("'"):
+        return word.strip("'")
+    for name in word.split("."):
+        contexts = contexts.get(name, "") if isinstance(contexts, dict) else ""
+    return contexts
+
+
+def text(template: str, contexts: Any) -> str:
+    return re.sub(r"\$\{\{(.*?)\}\}", lambda found: str(value(found[1], contexts)), template)
+
+
+def run(lab: Lab, folder: Path, github: dict[str, Any], **inputs: str) -> dict[str, str]:
+    """Execute the steps in an empty workspace, and return the outputs. Stand-ins do what other people's actions do."""
+    work, temp = folder / "workspace", folder / "temp"
+    work.mkdir(parents=True)
     temp.mkdir()
-
-    def checkout(given: dict[str, str]) -> None:
-        assert (given["fetch-depth"], given["persist-credentials"]) == ("0", "False")
-        for words in (("clone", "-q", str(lab.repo.path), "."), ("checkout", "-q", "--detach", given["ref"])):
-            subprocess.run(["git", *words], cwd=workspace, check=True)
-
-    def upload(given: dict[str, str]) -> None:
-        if Path(given["path"]).exists():
+    declared = {name: one["default"] for name, one in CONTENT["inputs"].items()}
+    contexts = {"github": {"job": "kernels", "action_path": str(ROOT), **github}, "inputs": {**declared, **inputs},
+                "strategy": {"job-index": 0}, "runner": {"temp": str(temp)}, "steps": {}}  # fmt: skip
+    failed = False
+    for number, step in enumerate(CONTENT["runs"]["steps"]):
+        when = step.get("if", "always()")
+        if not value(when, contexts) or (failed and step.get("if") != "always()"):
+            continue
+        given = {key: text(str(one), contexts) for key, one in (step.get("with") or step.get("env") or {}).items()}
+        if step.get("uses", "").startswith("actions/checkout@"):
+            assert (given["fetch-depth"], given["persist-credentials"]) == ("0", "False")
+            for words in (("clone", "-q", str(lab.repo.path), "."), ("checkout", "-q", "--detach", given["ref"])):
+                subprocess.run(["git", *words], cwd=work, check=True)
+        elif "uses" in step:
+            assert step["uses"].startswith("actions/upload-artifact@")
             shutil.copytree(given["path"], folder / given["name"])
-
-    return Job(
-        workspace,
-        temp,
-        {"github": {"job": "kernels", **event}, "strategy": {"job-index": 0}, "runner": {"temp": str(temp)}},
-        # pip builds with the hatchling, and finds the dependencies, that are here
-        {**lab.environment(), "ABPROF_DEVICE": "simulated", "PIP_NO_BUILD_ISOLATION": "false", "PIP_NO_DEPS": "true"},
-        {"actions/checkout": checkout, "actions/upload-artifact": upload},
-    )
+        else:
+            script, output = temp / f"{number}.sh", temp / f"{number}.out"
+            script.write_text(step["run"])
+            output.touch()
+            files = {"GITHUB_OUTPUT": str(output), "GITHUB_STEP_SUMMARY": str(temp / "summary.md")}
+            own = {"CI": "true", "RUNNER_TEMP": str(temp), "ABPROF_DEVICE": "simulated"}
+            # pip builds with the hatchling, and finds the dependencies, that are here
+            pip = {"PIP_NO_BUILD_ISOLATION": "false", "PIP_NO_DEPS": "true"}
+            line = ["bash", "--noprofile", "--norc", "-e", "-o", "pipefail", str(script)]
+            env = os.environ | lab.environment() | pip | own | files | given
+            failed |= subprocess.run(line, cwd=work, env=env, check=False).returncode != 0
+            lines = output.read_text().splitlines()
+            contexts["steps"][step.get("id")] = {"outputs": dict(line.split("=", 1) for line in lines)}
+    made = {name: text(one["value"], contexts) for name, one in CONTENT["outputs"].items()}
+    assert failed == (made["exit-code"] != "0"), "the step ends as abprof does"
+    return made
 
 
 @pytest.mark.slow
 def test_a_pull_request_is_measured_with_what_the_action_installs(lab: Lab, tmp_path: Path) -> None:
-    """abprof is built from the action's folder into an environment that has torch, but no abprof."""
+    """abprof is built from the action's folder into an environment that has torch."""
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
-    python, site = (tmp_path / "venv" / part for part in ("bin/python", Path("lib") / f"python{sys.version[:4]}"))
-    (site / "site-packages" / "all.pth").write_text(
-        f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    )
+    (site,) = (tmp_path / "venv" / "lib").glob("python*/site-packages")
+    (site / "all.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
     base, head = (lab.repo.git("rev-parse", name).strip() for name in ("main", "fast"))
-    pull = {"event": {"pull_request": {"head": {"sha": head}, "base": {"sha": base}}}, "sha": "f" * 40}
-    one = job(lab, tmp_path, pull)
-    one.run(ACTION, python=str(python), arguments="--only n=1 --epochs 4")
-    assert (one.failed, one.outputs["exit-code"]) == (False, "0"), one.log
-    result = json.loads(one.outputs["result"])
+    github = {"event": {"pull_request": {"head": {"sha": head}, "base": {"sha": base}}}, "sha": "f" * 40}
+    python = str(tmp_path / "venv" / "bin" / "python")
+    result = json.loads(run(lab, tmp_path, github, python=python, arguments="--only n=1 --epochs 4")["result"])
     assert [(row["cell"], row["verdict"]) for row in result["rows"]] == [("dense/n=1", "same")]
     assert (tmp_path / "temp" / "summary.md").read_text().startswith("**abprof: ")
-    folder = Path(result["run_dir"])
-    kept = json.loads((tmp_path / "abprof-kernels-0" / folder.name / "run.json").read_text())
+    kept = json.loads((tmp_path / "abprof-kernels-0" / Path(result["run_dir"]).name / "run.json").read_text())
     assert [side["commit"] for side in kept["sides"]] == [base, head]
-    assert (site / "site-packages" / "abprof" / "_bundled" / "templates").is_dir()
-    assert (
-        subprocess.run(["git", "status", "--porcelain"], cwd=one.workspace, capture_output=True, check=True).stdout
-        == b""
-    )
+    assert (site / "abprof" / "_bundled" / "templates").is_dir()
 
 
 @pytest.mark.slow
 def test_a_push_is_compared_with_the_commit_before_and_a_slow_down_fails_the_step(lab: Lab, tmp_path: Path) -> None:
-    one = job(lab, tmp_path, {"event": {}, "sha": lab.repo.git("rev-parse", "fast").strip()})
-    one.run(ACTION, python=sys.executable, abprof="none", arguments="--only dense/* --epochs 4 --fail-on slower")
-    result = json.loads(one.outputs["result"])
-    # A slow-down may fail only a machine that passed a selfcheck, which simulated workers do not.
-    assert (one.failed, one.outputs["exit-code"], result["exit_code"]) == (True, "4", 4), one.log
-    assert [row["verdict"] for row in result["rows"]] == ["slower", "same"]
-    assert (tmp_path / "abprof-kernels-0").is_dir(), "the artifact is kept of a failed step, too"
-    refused = tmp_path / "refused"
-    refused.mkdir()
-    other = job(lab, refused, {"event": {}, "sha": "main"})
-    other.run(ACTION, python=sys.executable, abprof="none", base="no-such-ref")
-    assert (other.failed, other.outputs["exit-code"]) == (True, "2")
-    assert json.loads(other.outputs["result"])["error"]["what"] == "unknown ref 'no-such-ref'"
+    own, sha = {"python": sys.executable, "abprof": "none"}, lab.repo.git("rev-parse", "fast").strip()
+    made = run(lab, tmp_path / "a", {"sha": sha}, **own, arguments="--only dense/* --epochs 4 --fail-on slower")
+    # 4, not 1: a slow-down may fail only a machine that passed a selfcheck, which simulated workers do not.
+    assert made["exit-code"] == "4"
+    assert [row["verdict"] for row in json.loads(made["result"])["rows"]] == ["slower", "same"]
+    assert (tmp_path / "a" / "abprof-kernels-0").is_dir(), "the artifact of a failed step is kept, too"
+    made = run(lab, tmp_path / "b", {"sha": "main"}, **own, base="no-such-ref")
+    assert made["exit-code"] == "2"
+    assert json.loads(made["result"])["error"]["what"] == "unknown ref 'no-such-ref'"
 
 
-def test_linters_find_nothing_in_the_action(tmp_path: Path) -> None:
+def test_linters_find_nothing_in_the_action_and_its_actions_are_pinned(tmp_path: Path) -> None:
     tools = Path(sys.executable).parent
-    done = subprocess.run(
-        [tools / "zizmor", "--offline", "--no-progress", ACTION], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    for step in yaml.safe_load(ACTION.read_text())["runs"]["steps"]:
+    subprocess.run([tools / "zizmor", "--offline", "--no-progress", ROOT / "action.yml"], check=True)
+    for step in CONTENT["runs"]["steps"]:
+        assert re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", step.get("uses", "actions/run@" + "0" * 40))
+        assert "${{" not in step.get("run", ""), "values travel as variables"
         (tmp_path / "script.sh").write_text("#!/bin/bash\n" + step.get("run", ""))
         subprocess.run([tools / "shellcheck", tmp_path / "script.sh"], check=True)

@@ -1,11 +1,10 @@
-"""What other programs read: `--json=summary`, and `report --format bmf|action`."""
+"""What other programs read: `--json=summary`, `report --format bmf|action`, and the summary of a job on GitHub."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import jsonschema
 import pytest
@@ -20,24 +19,12 @@ from tests.simulated.scenario import Scenario, Time, Workload
 from . import large, runs
 
 # https://bencher.dev/bmf.json
-NUMBER = {"type": "number"}
-METRIC = {"type": "object", "required": ["value"],
-          "properties": {"value": NUMBER, "lower_value": NUMBER, "upper_value": NUMBER}}  # fmt: skip
-BMF = {"type": "object", "patternProperties": {".+": {"type": "object", "patternProperties": {".+": METRIC}}}}
+METRIC = {"required": ["value"], "additionalProperties": {"type": "number"}}
+BMF = {"additionalProperties": {"type": "object", "additionalProperties": METRIC}}
 RUNS: dict[str, Callable[[], Run]] = {
-    "one": runs.run,
-    "hostile": runs.hostile,
-    "single": runs.single,
-    "three targets": runs.three_targets,
-    "unchanged": runs.unchanged,
-    "20 cells": lambda: large.run(20),
-    "100 cells": lambda: large.run(100, changed=0.5),
-}
-
-
-def asked(capsys: pytest.CaptureFixture[str], folder: Path, *words: str) -> Any:
-    assert run_command_line(["report", str(folder), *words]) == 0
-    return json.loads(capsys.readouterr().out)
+    "one": runs.run, "hostile": runs.hostile, "single": runs.single, "three targets": runs.three_targets,
+    "20 cells": lambda: large.run(20), "100 cells": lambda: large.run(100, changed=0.5),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -45,22 +32,15 @@ def test_a_summary_has_a_row_for_each_verdict_and_at_most_4_kb_for_20(kind, tmp_
     folder = runs.write(tmp_path, RUNS[kind]())
     assert run_command_line(["report", str(folder), "--json=summary"]) == 0
     out = capsys.readouterr().out
-    assert out.count("\n") == 1
-    shown, run = json.loads(out), asked(capsys, folder, "--json")
-    rows = len(shown["rows"]) + shown.get("rows_left_out", 0)
-    assert len(out.encode()) <= max(4096, 210 * rows)
+    shown, run = json.loads(out), json.loads((folder / "run.json").read_text())
+    rows = shown["rows"]
+    assert (out.count("\n"), len(out.encode()) <= max(4096, 210 * len(rows))) == (1, True)
     assert "rows_left_out" not in shown
-    assert shown["run_dir"] == str(folder)
-    assert (shown["result"], shown["exit_code"]) == (run["header"]["sentence"], run["header"]["exit_code"])
-    judged = [one for one in run["comparisons"] if not one["from"].startswith("peer:")]
-    if kind != "three targets":
-        counted = [one.get("verdict") for one in shown["rows"]]
-        assert len(counted) == rows
-        if judged:
-            assert counted.count("slower") == sum(one["verdict"] == "slower" for one in judged)
-        else:
-            assert all("verdict" not in one for one in shown["rows"])
-            assert any("ms" in one for one in shown["rows"])
+    assert (shown["run_dir"], shown["result"]) == (str(folder), run["header"]["sentence"])
+    assert shown["exit_code"] == (130 if run["status"] == "interrupted" else run["header"]["exit_code"])
+    judged = [one["verdict"] for one in run["comparisons"] if one["from"].startswith("base")]
+    assert [one.get("verdict") for one in rows].count("slower") == judged.count("slower")
+    assert judged or any("ms" in one for one in rows), "in the place of a verdict"
 
 
 def test_changed_rows_have_interval_and_cause_and_stand_first(tmp_path):
@@ -71,17 +51,13 @@ def test_changed_rows_have_interval_and_cause_and_stand_first(tmp_path):
     shown = json.loads(done.out)
     assert (done.code, shown["exit_code"], shown["trusted"], shown["weaker"]) == (1, 1, True, False)
     first, *rest = shown["rows"]
-    assert (first["cell"], first["verdict"]) == ("dense/n=2,direction=bwd", "slower")
-    low, high = first["interval"]
-    assert 19 < low <= first["pct"] <= high < 21
-    assert first["cause"]
+    assert (first["cell"], first["verdict"], first["cause"]) == ("dense/n=2,direction=bwd", "slower", "no cause found")
+    assert 19 < first["interval"][0] <= first["pct"] <= first["interval"][1] < 21
     assert [one["verdict"] for one in rest] == ["same", "same"]
     planned = lab.abprof("main", "fast", "--dry-run", "--json=summary")
     assert (planned.code, json.loads(planned.out)["error"]["where"]) == (2, "--json=summary")
     assert lab.command("report", str(done.folder), str(done.folder), "--json=summary").code == 2
-    assert lab.abprof("main", "fast", "--json=brief").err.startswith(
-        "abprof: --json: 'brief' is not one of full, summary"
-    )
+    assert "--json: 'brief' is not one of full, summary" in lab.abprof("main", "fast", "--json=brief").err
     assert lab.left_behind() == []
 
 
@@ -91,10 +67,9 @@ def test_services_get_each_right_time_once_with_its_interval(kind):
     bmf, action = (json.loads(rendered(run, [], format)) for format in ("bmf", "action"))
     jsonschema.validate(bmf, BMF)
     assert [one["name"] for one in action] == list(bmf)
-    assert len(bmf) > 4
     newest = "base" if kind == "single" else "target"
     timed = [o for o in run.observations if o.arm.split(":")[0].startswith(newest) and o.status == "ok" and o.metrics]
-    assert len(bmf) == len(timed)
+    assert len(bmf) == len(timed) > 4
     for one in action:
         known = bmf[one["name"]]["latency"]  # ns, as Bencher's built-in measure; the other is in ms
         assert (one["unit"], one["value"]) == ("ms", pytest.approx(known["value"] / 1e6))
@@ -102,10 +77,6 @@ def test_services_get_each_right_time_once_with_its_interval(kind):
         assert float(one["range"].removeprefix("± ")) == pytest.approx(half, rel=1e-3)
     judged = [o for o in run.comparisons if o.pct is not None and o.to.startswith("target") and not o.with_peer]
     assert sum("abprof-change" in one for one in bmf.values()) == len(judged)
-    assert sum("extra" in one for one in action) == (0 if kind == "single" else len(action))
-
-
-# ---------------------------------------------------------------- the summary of a job on GitHub
 
 
 @pytest.mark.slow
@@ -122,7 +93,6 @@ def test_a_plain_run_adds_itself_to_the_job_summary_and_a_report_does_not(tmp_pa
         return lab.finish(process)
 
     first = run("main", "fast")
-    assert first.code == 0
     text = page.read_text()
     assert text.startswith("# The job's own\n\n## abprof: ")
     assert first.run.id in text
@@ -131,17 +101,13 @@ def test_a_plain_run_adds_itself_to_the_job_summary_and_a_report_does_not(tmp_pa
     alone = run("run", "main")
     assert alone.folder
     assert page.read_text().removeprefix(text) == (alone.folder / "report.md").read_text() + "\n\n"
-    page.write_text("x" * ((1 << 20) - 300))  # GitHub drops a summary of more than 1 MiB
-    run("main", "fast")
-    assert (1 << 20) - 300 < page.stat().st_size <= 1 << 20
-    assert "too long for a summary" in page.read_text()[-300:]
     refused = run("main", "fast", summary=tmp_path)
     assert refused.code == 0
     assert f"warning: no job summary: Is a directory (GITHUB_STEP_SUMMARY {tmp_path})" in refused.err
 
 
-def test_the_largest_run_fits_into_a_job_summary(tmp_path):
+def test_the_largest_run_fits_into_what_is_left_of_a_job_summary(tmp_path):
     big = large.run(3000, changed=1.0)
-    assert len(job_summary(big, tmp_path, room=1 << 20)) <= 60_002
+    assert 1000 < len(job_summary(big, tmp_path, room=1 << 20)) <= 60_002
     assert b"too long" in job_summary(big, tmp_path, room=1000)
     assert job_summary(big, tmp_path, room=10) == b""

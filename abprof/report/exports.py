@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from abprof.records import Metric, Run
+from abprof.records.errors import Exit
 from abprof.records.names import short_labels
 from abprof.report import sentences
 from abprof.report.rows import ORDER, Group, Row, groups, metric
 from abprof.report.text import clean
 
 _BYTES_A_ROW, _FEWEST = 200, 20  # a summary of up to 20 rows has at most 4,000 bytes
-_SHAPES = (  # whole ids of cells or short names, and the longest cause: the first with which all rows fit
-    *((True, 300), (True, 160), (True, 90), (False, 160), (False, 90), (False, 60), (False, 30), (False, 0)),
-)
+# Whole ids of cells or short names, and the longest cause: the first with which all rows fit.
+_SHAPES = ((True, 300), (True, 160), (True, 90), (False, 160), (False, 90), (False, 60), (False, 30), (False, 0))
 
 
 def summary(run: Run, folder: Path) -> str:
@@ -33,10 +33,11 @@ def summary(run: Run, folder: Path) -> str:
     found.sort(key=lambda one: (one[1].folded, ORDER.index(one[1].verdict)))
     most = _BYTES_A_ROW * max(_FEWEST, len(found))
     head, names = run.header, short_labels(run.cells)
+    code = head.exit_code if head else Exit.CANNOT_RUN
     top: dict[str, Any] = {
         "result": sentences.headline(run)[:300],
         "status": run.status,
-        "exit_code": head.exit_code if head else 2,
+        "exit_code": int(Exit.INTERRUPTED if run.status == "interrupted" else code),
         "trusted": bool(head and head.trusted),
         "weaker": bool(sentences.lacking(run)[0]),
         "warnings": [clean(one.text, 120) for one in run.warnings[:3]],

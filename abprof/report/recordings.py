@@ -54,7 +54,7 @@ class Recording:
 
 def _nvbench(file: Any) -> Recording:
     states = [(bench["name"], state) for bench in file["benchmarks"] for state in bench["states"] or ()]
-    used = {state["device"] for _, state in states}
+    used = {state.get("device") for _, state in states}
     devices = [device for device in file["devices"] or () if device["id"] in used]
     keys = dict.fromkeys(key for device in devices for key in device if key != "id")
     made = Recording({key: ", ".join(str(device.get(key)) for device in devices) for key in keys})
@@ -178,6 +178,8 @@ def compare(base: Path, target: Path, threshold: float, out: Path | None) -> tup
                       "base_scatter_pct": pct[0], "target_scatter_pct": pct[1]})  # fmt: skip
     if not rows:
         raise AbprofError(f"no name of {base} is in this file", where=str(target))
+    if out and out.exists() and not out.is_file():
+        raise AbprofError("not a regular file", where=str(out))
     if out:
         disk.replace(out.resolve(), csv_text([*lines[0]], lines).encode(errors="replace"))
     beyond = sum(abs(change) > threshold for change in changes)

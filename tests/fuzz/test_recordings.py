@@ -26,10 +26,14 @@ CHROME = {
 }
 
 
+RECORDINGS = sorted((Path(__file__).parents[1] / "data" / "recordings").iterdir())
+
+
 @few
-def test_any_two_tables_are_compared_or_refused(asker: Asker, examples: int) -> None:
+@pytest.mark.parametrize("recorded", [PROFILE, *(file.read_bytes() for file in RECORDINGS)], ids=range(5))
+def test_any_two_recordings_are_compared_or_refused(asker: Asker, recorded: bytes, examples: int) -> None:
     right = asker.folder / "a.csv"
-    right.write_bytes(PROFILE)
+    right.write_bytes(recorded)
 
     def ask(data: bytes) -> None:
         other = asker.folder / "b.csv"
@@ -37,8 +41,8 @@ def test_any_two_tables_are_compared_or_refused(asker: Asker, examples: int) -> 
         asker("compare", right, other, asker.folder / "out.csv")
         asker("compare", other, right, asker.folder / "out.csv")
 
-    ask(PROFILE)
-    hunt(bytes_of(PROFILE), ask, examples)
+    ask(recorded)
+    hunt(bytes_of(recorded), ask, examples)
 
 
 @few
