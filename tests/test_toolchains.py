@@ -15,7 +15,12 @@ pytest.importorskip("uv")
 pytestmark = pytest.mark.timeout(600)
 QUICK = ("--quick", "--device", "cpu", "--json")
 CELL = "w/n=256"
-KERNEL = "import tool\n\n\ndef scale(x):\n    for _ in range(tool.REPEAT):\n        y = x * 2\n    return y\n"
+KERNEL = "import tool\nfrom .made import N\n\n\ndef scale(x):\n    for _ in range(min(N, tool.REPEAT)):\n        y = x * 2\n    return y\n"
+CONFIG = """
+[kernels.ops]
+path = "kernels/ops"
+build = ["python", "-c", "import tool; open('kernels/ops/made.py', 'w').write('N = %d' % tool.REPEAT)"]
+"""
 WORKLOAD = """
 import torch
 from abprof.kit import Op, compare
@@ -38,7 +43,12 @@ class Bench:
 
     def __init__(self, home: Path) -> None:
         self.home, self.links, self.repo = home, home / "links", make_repo(home / "repo")
-        files = {"kernels/ops.py": KERNEL, "workloads/w.py": WORKLOAD, ".gitignore": "runs/\n"}
+        files = {
+            "kernels/ops/__init__.py": KERNEL,
+            "workloads/w.py": WORKLOAD,
+            ".gitignore": "runs/\n",
+            "abprof.toml": CONFIG,
+        }
         self.repo.commit("a kernel", files)
         for version, repeat in (("1.0", 1), ("2.0", 3), ("3.0", 40), ("4.0", 40)):
             self.release(version, repeat)

@@ -336,7 +336,9 @@ class WorkerFactory:
         places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": checkout.side.id}
         extra = fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
-        return environment.worker(self.env, place / "caches", self.device, extra)
+        own, path = f"{Path(self.argv(checkout.side.id)[0]).parent}{os.pathsep}", self.env["PATH"]
+        env = {**self.env, "PATH": path if path.startswith(own) else own + path}  # a build command may run `python`
+        return environment.worker(env, place / "caches", self.device, extra)
 
     def _started(
         self, argv: Sequence[str], env: dict[str, str], cwd: Path, log: Path, name: str, **more: Any
