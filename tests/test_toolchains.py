@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from abprof.records import Kernel, Toolchain
+from tests import runs
 from tests.gitrepo import make_repo
+from tests.reports import markdown
+from tests.runs import changed
 from tests.tinyrepo import ROOT, Done, abprof, abprof_afresh
 from tests.wheels import wheel
 
@@ -168,3 +172,29 @@ def test_bisecting_over_versions(bench: Bench) -> None:
     assert "command/name=a: . with tool==2.0 made it slower than its parent . with tool==1.0: " in page
     refused = bench.abprof("bisect", ".", "--with", "tool")
     assert "abprof bisect: needs two refs (give GOOD BAD, one ref and --with for each version, or" in refused.err
+
+
+def test_machine_code_of_two_compilers() -> None:
+    """The report says which kernels two releases of Triton compile to other code, of each kernel compiled once a side."""
+
+    def kernel(side: str, name: str, code: str, loads: int) -> Kernel:
+        more = {"registers": 32, "classes": {"global loads": loads, "other": 9}, "missing": ""}
+        return Kernel(side=side, package="ops", name=name, kind="triton", key=name, code=code, **more)
+
+    made = [kernel("base", "add", "a", 8), kernel("target", "add", "a", 8), kernel("base", "gone", "c", 8)]
+    made += [kernel("base", "dot", "a", 8), kernel("target", "dot", "b", 12)]
+    run = changed(runs.run(), kernels=tuple(made))
+    page = markdown(run)
+    assert "| ops add | target the same machine code |" in page
+    assert "| ops dot | target other machine code: global loads 8 -&gt; 12 |" in page
+    assert "ops gone" not in page
+    assert "Machine code of the kernels" not in markdown(changed(run, toolchains={}))
+
+
+def test_one_tree_under_two_interpreters_is_no_aa_run() -> None:
+    side = runs.run().sides[0]
+    chains = {id: Toolchain(versions={"prefix": f"/envs/{id}"}) for id in ("base", "target")}
+    run = changed(runs.run(), sides=(side, changed(side, id="target")), toolchains={})
+    assert run.one_code
+    assert not changed(run, toolchains=chains).one_code
+    assert not changed(run, sides=(side, changed(side, id="target", requirements=("tool==1.0",)))).one_code
