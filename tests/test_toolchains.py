@@ -7,7 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from abprof.records import Kernel, Toolchain
+from tests import runs
 from tests.gitrepo import make_repo
+from tests.reports import markdown
+from tests.runs import changed
 from tests.tinyrepo import ROOT, Done, abprof, abprof_afresh
 from tests.wheels import wheel
 
@@ -15,7 +19,12 @@ pytest.importorskip("uv")
 pytestmark = pytest.mark.timeout(600)
 QUICK = ("--quick", "--device", "cpu", "--json")
 CELL = "w/n=256"
-KERNEL = "import tool\n\n\ndef scale(x):\n    for _ in range(tool.REPEAT):\n        y = x * 2\n    return y\n"
+KERNEL = "import tool\nfrom .made import N\n\n\ndef scale(x):\n    for _ in range(min(N, tool.REPEAT)):\n        y = x * 2\n    return y\n"
+CONFIG = """
+[kernels.ops]
+path = "kernels/ops"
+build = ["python", "-c", "import tool; open('kernels/ops/made.py', 'w').write('N = %d' % tool.REPEAT)"]
+"""
 WORKLOAD = """
 import torch
 from abprof.kit import Op, compare
@@ -38,7 +47,12 @@ class Bench:
 
     def __init__(self, home: Path) -> None:
         self.home, self.links, self.repo = home, home / "links", make_repo(home / "repo")
-        files = {"kernels/ops.py": KERNEL, "workloads/w.py": WORKLOAD, ".gitignore": "runs/\n"}
+        files = {
+            "kernels/ops/__init__.py": KERNEL,
+            "workloads/w.py": WORKLOAD,
+            ".gitignore": "runs/\n",
+            "abprof.toml": CONFIG,
+        }
         self.repo.commit("a kernel", files)
         for version, repeat in (("1.0", 1), ("2.0", 3), ("3.0", 40), ("4.0", 40)):
             self.release(version, repeat)
@@ -158,3 +172,29 @@ def test_bisecting_over_versions(bench: Bench) -> None:
     assert "command/name=a: . with tool==2.0 made it slower than its parent . with tool==1.0: " in page
     refused = bench.abprof("bisect", ".", "--with", "tool")
     assert "abprof bisect: needs two refs (give GOOD BAD, one ref and --with for each version, or" in refused.err
+
+
+def test_machine_code_of_two_compilers() -> None:
+    """The report says which kernels two releases of Triton compile to other code, of each kernel compiled once a side."""
+
+    def kernel(side: str, name: str, code: str, loads: int) -> Kernel:
+        more = {"registers": 32, "classes": {"global loads": loads, "other": 9}, "missing": ""}
+        return Kernel(side=side, package="ops", name=name, kind="triton", key=name, code=code, **more)
+
+    made = [kernel("base", "add", "a", 8), kernel("target", "add", "a", 8), kernel("base", "gone", "c", 8)]
+    made += [kernel("base", "dot", "a", 8), kernel("target", "dot", "b", 12)]
+    run = changed(runs.run(), kernels=tuple(made))
+    page = markdown(run)
+    assert "| ops add | target the same machine code |" in page
+    assert "| ops dot | target other machine code: global loads 8 -&gt; 12 |" in page
+    assert "ops gone" not in page
+    assert "Machine code of the kernels" not in markdown(changed(run, toolchains={}))
+
+
+def test_one_tree_under_two_interpreters_is_no_aa_run() -> None:
+    side = runs.run().sides[0]
+    chains = {id: Toolchain(versions={"prefix": f"/envs/{id}"}) for id in ("base", "target")}
+    run = changed(runs.run(), sides=(side, changed(side, id="target")), toolchains={})
+    assert run.one_code
+    assert not changed(run, toolchains=chains).one_code
+    assert not changed(run, sides=(side, changed(side, id="target", requirements=("tool==1.0",)))).one_code

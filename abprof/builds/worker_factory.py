@@ -160,16 +160,17 @@ class WorkerFactory:
         pythons: Mapping[str, str] = MappingProxyType({}),
     ) -> WorkerFactory:
         """Return a run's factory, with the interpreters and the environment that `options` choose. `sides`: ids of the
-        sides; `pythons`: interpreters of those that have their own environment. Raises AbprofError if an interpreter does not exist."""
+        sides; `pythons`: interpreters of those with packages of their own. Raises AbprofError if an interpreter does not
+        exist."""
         # Links are not resolved: a venv's python is a link.
-        bundle, below = str(install_bundle(cache)), {id: interpreter(options, id) for id in sides}
-        workers = {id: worker_argv() or (pythons.get(id, below[id]), "-P", bundle) for id in sides}
+        below = {id: worker_argv() or (interpreter(options, id), "-P", str(install_bundle(cache))) for id in sides}
+        workers = {id: (pythons.get(id, argv[0]), *argv[1:]) for id, argv in below.items()}
         settings = (options.file or File()).environment
         env, withheld = environment.clean(os.environ, environment.mode(options.env, os.environ), settings.allow)
         env |= settings.set
         # "1" stores the autotuner's choice in the build's cache: the builder tunes, workers reuse the choice.
         env["TRITON_CACHE_AUTOTUNING"] = "1" if options.autotune == "pinned" else "0"
-        beside = str(Path((*worker_argv(), below[sides[0]])[0]).parent)  # pip installs ninja there
+        beside = str(Path(below[sides[0]][0]).parent)  # pip installs ninja there
         env["PATH"] = os.pathsep.join([beside, env.get("PATH", os.defpath)])
         if "TMPDIR" not in {*settings.set, *settings.allow}:
             env["TMPDIR"] = str(scratch.with_name("temporary"))  # goes with the run
@@ -335,7 +336,9 @@ class WorkerFactory:
         places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": checkout.side.id}
         extra = fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
-        return environment.worker(self.env, place / "caches", self.device, extra)
+        own, path = f"{Path(self.argv(checkout.side.id)[0]).parent}{os.pathsep}", self.env["PATH"]
+        env = {**self.env, "PATH": path if path.startswith(own) else own + path}  # a build command may run `python`
+        return environment.worker(env, place / "caches", self.device, extra)
 
     def _started(
         self, argv: Sequence[str], env: dict[str, str], cwd: Path, log: Path, name: str, **more: Any

@@ -312,10 +312,10 @@ def _machine_code(run: Run) -> Facts:
     found: Facts = []
     for (package, name, _), kernels in known.items():
         of = {kernel.side: kernel for kernel in kernels}
-        if run.sides[0].id not in of or len(of) != len(kernels):
+        if run.sides[0].id not in of or len(of) != len(kernels) or len(of) == 1:
             continue
         base = of.pop(run.sides[0].id)
-        texts = [f"{side} {_changes(base, other)}" for side, other in of.items()]
+        texts = [f"{side} {clean(_changes(base, other), LONGEST)}" for side, other in of.items()]
         found.append((f"{clean(package)} {clean(name)}", "; ".join(texts)))
     return found
 

@@ -334,7 +334,8 @@ def plan(of: Bisection) -> list[str]:
     lines = [f"{plural(len(of.links), of.noun)} from {of.name(of.good)} to {of.name(of.bad)}", *of.weaker]
     for kernel, count in of.changes().items():
         commits, steps = plural(count, of.noun), plural(halvings(count), "step")
-        lines.append(f"{kernel}: changed by {commits} along first parents: {steps} to halve them")
+        along = " along first parents" if of.noun == "commit" else ""
+        lines.append(f"{kernel}: changed by {commits}{along}: {steps} to halve them")
     seconds, each = span(of.planned * of.step_seconds), f"a step takes at most {span(of.options.budget)} (--budget)"
     return [*lines, f"{of.planned} steps for one culprit, about {seconds} of measuring if every step is clear; {each}"]
 
