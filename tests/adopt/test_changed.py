@@ -146,7 +146,7 @@ def test_the_working_tree_is_a_ref_and_packages_get_a_table_each(tmp_path: Path)
     repo.write({"a/one.py": ROWS.replace("exp()", "exp2()"), "b/two.py": ROWS.replace("exp()", "expm1()")})
     done = init(repo, "HEAD", ".", home=tmp_path)
     assert done.code == 0, done
-    assert ". changes no kernel, but what calls them" in done.out
+    assert ". changes 2 functions: softmax, softmax\n" in done.out
     text = (repo.path / "abprof.toml").read_text()
     assert (text.count("[kernels.a]"), text.count("[kernels.b]")) == (1, 1)
     assert {path.name for path in (repo.path / "workloads").iterdir()} == {"softmax.py", "softmax_2.py"}
