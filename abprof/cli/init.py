@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
 _ALIKE = 0.6  # likeness from which a function's name fits
 _NAMED = 5  # further measurable functions that a note names
-Refs = Annotated[list[str], typer.Argument(metavar="[BASE TARGET]", help="Propose for what these refs differ in.")]
+Refs = Annotated[list[str], typer.Argument(metavar="BASE TARGET", help="Propose for what these refs differ in.")]
 
 
 def _module_name(name: str, option: str) -> str:
@@ -151,7 +151,9 @@ def _made_of(
 
     sides, notes = repo.resolve(repository, refs)
     if len(sides) != 2:
-        raise AbprofError("needs two refs", where=" ".join(refs), advice="abprof init BASE TARGET")
+        raise AbprofError(
+            "needs two refs", where=" ".join(refs), advice="abprof init BASE TARGET; . is the working tree"
+        )
     base, target = (side.spec for side in sides)
     found, changed = maker.changes(*(repository.python_files(side.tree) for side in sides))
     every = [one.function for one in changed]
