@@ -76,9 +76,11 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
 
 
 def best(some: Sequence[Change]) -> list[Change]:
-    """Return the first few changes, without those that reach only what others before them reach."""
+    """Return the first few changes, without those that reach only what others before them reach; only functions that the
+    base has and that launch kernels, if there are any."""
+    kinds = [(one.new, not (one.kernels or one.function.kernels)) for one in some]
     chosen: list[Change] = []
-    for change in some:
+    for change in (one for one, kind in zip(some, kinds, strict=True) if kind == min(kinds)):
         if len(chosen) < _MOST and not change.causes <= {part for one in chosen for part in one.causes}:
             chosen.append(change)
     return chosen
