@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
 _ALIKE = 0.6  # likeness from which a function's name fits
 _NAMED = 5  # further measurable functions that a note names
-Refs = Annotated[list[str], typer.Argument(metavar="[BASE TARGET]", help="Propose for what these refs differ in.")]
+Refs = Annotated[list[str], typer.Argument(metavar="BASE TARGET", help="Propose for what these refs differ in.")]
 
 
 def _module_name(name: str, option: str) -> str:
@@ -56,8 +56,7 @@ def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B0
         refuse(ctx, "does not go with --github", but=("github", "repo", "overwrite"))
         _write_bot(Path(values["repo"]).absolute(), overwrite=values["overwrite"])
     else:
-        if refs:
-            refuse(ctx, "does not go with refs", only=("kernel", "workload"))
+        refuse(ctx, "does not go with refs", only=("kernel", "workload") if refs else ())
         _adopt(values, refs)
     return Exit.OK
 
@@ -152,24 +151,24 @@ def _made_of(
 
     sides, notes = repo.resolve(repository, refs)
     if len(sides) != 2:
-        raise AbprofError("needs two refs", where=" ".join(refs), advice="abprof init BASE TARGET")
+        raise AbprofError(
+            "needs two refs", where=" ".join(refs), advice="abprof init BASE TARGET; . is the working tree"
+        )
     base, target = (side.spec for side in sides)
     found, changed = maker.changes(*(repository.python_files(side.tree) for side in sides))
-    every = [change.function for change in changed]
+    every = [one.function for one in changed]
     if not changed:
-        what = f"no function that can be measured differs between {base} and {target}"
-        raise AbprofError(what, advice="abprof init without refs proposes a workload for any function")
-    one, chosen = _chosen(maker.Found(()), every, wanted) if wanted else (None, [])
-    some = [change for change in changed if change.function is one] or maker.best(changed)
-    made = maker.proposed(found, [change.function for change in some], file, folder, place(Path(repository.path))[1])
-    kernels = list(dict.fromkeys(name for change in changed for name in sorted(change.kernels)))
-    what = f"{plural(len(kernels), 'kernel')}: {_few(kernels)}" if kernels else "no kernel, but what calls them"
-    lines = [*notes, *chosen, f"{target} changes {what}"]
-    for change in some:
-        new = f"; {base} lacks it" if change.new else ""
-        lines.append(f"  {_names([change.function])} reaches {_few(change.parts)}{new}")
-    others = [change.function for change in changed if change not in some]
-    return made, [*lines, *([f"also changed, for --function: {_names(others)}"] if others else [])]
+        raise AbprofError(f"no function that can be measured differs between {base} and {target}")
+    single, chosen = _chosen(maker.Found(()), every, wanted) if wanted else (None, [])
+    some = [one for one in changed if one.function is single] or maker.best(changed)
+    made = maker.proposed(found, [one.function for one in some], file, folder, place(Path(repository.path))[1])
+    kernels = list(dict.fromkeys(name for one in changed for name in sorted(one.kernels)))
+    noun = "kernel source" if any("." in name for name in kernels) else "kernel" if kernels else "function"
+    named, lacks = kernels or [one.name for one in every], ("", f"; {base} lacks it")
+    lines = [*notes, *chosen, f"{target} changes {plural(len(named), noun)}: {_few(named)}"]
+    lines += [f"  {_names([one.function])} reaches {_few(one.parts)}{lacks[one.new]}" for one in some]
+    others = [one.function for one in changed if one not in some]
+    return made, lines + [f"also changed, for --function: {_names(others)}"] * bool(others)
 
 
 def _chosen(found: Found, some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
@@ -183,8 +182,9 @@ def _chosen(found: Found, some: Sequence[Function], wanted: str) -> tuple[Functi
     ranked = sorted((one for one in scores if one in some or scores[one] == 1), key=lambda one: -scores[one])
     fitting = [one for one in ranked if scores[one] >= _ALIKE]
     if not fitting:
-        advice = f"candidates: {_names(ranked or some)}"
-        raise AbprofError("no such candidate", where=f"--function {wanted}", advice=advice)
+        raise AbprofError(
+            "no such candidate", where=f"--function {wanted}", advice=f"candidates: {_names(ranked or some)}"
+        )
     note = f"--function {wanted}: {'' if scores[fitting[0]] == 1 else 'no function has this name, '}took {_names(fitting[:1])}"
     return fitting[0], [f"{note}; similar: {_names(fitting[1:])}" if fitting[1:] else note]
 
@@ -229,15 +229,14 @@ def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> N
 
     one = made.function
     guessed = sum(text.count("GUESSED") + text.count("# WRITE") for text in made.files.values()) - 1
-    sides = shlex.join(refs) or "."
     called = "These workloads call them" if refs else f"The workload calls {one.name} ({one.path}:{one.line})"
     print(f"{called}; check {guessed} marks GUESSED or WRITE.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
     on_cpu = devices.choose(()).kind == "cpu"
     if not begun:
         print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
-    print(f"Next: abprof {sides}{where} --dry-run")
-    print(f"then: abprof run {sides}{where} --quick{' --preset smoke' if on_cpu else ''}")
+    print(f"Next: abprof {shlex.join(refs) or '.'}{where} --dry-run")
+    print(f"then: abprof run {shlex.join(refs) or '.'}{where} --quick{' --preset smoke' if on_cpu else ''}")
     if one.kernels and on_cpu:
         print("      (without a GPU set TRITON_INTERPRET=1: kernels run, but their times mean nothing)")
     print(f"then: abprof {shlex.join(refs) or 'BASE TARGET with two branches'} (more in docs/ADOPT.md)")

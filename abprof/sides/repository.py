@@ -141,7 +141,8 @@ class Repository:
         names = "\n".join([*(hashes[path] for path in wanted), ""])
         out = BytesIO(self.git.raw("cat-file", "--batch", stdin=names.encode()))
         for path in wanted:
-            content = out.read(int(out.readline().split()[2]) + 1)[:-1]
+            size = out.readline().split()[2:]  # empty if the repository lacks the object
+            content = out.read(int(size[0]) + 1)[:-1] if size else b"\xff"
             with contextlib.suppress(UnicodeDecodeError):
                 found[path] = content.decode("utf-8-sig")
         return hashes, found

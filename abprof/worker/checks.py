@@ -52,7 +52,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     alone = not hasattr(arms.module(opened.workload), "reference")
     expected = None if alone else _expected(scratch / request.expected, lambda: _reference(arms, opened))
     arm = arms.make(opened, opened.placement)
-    before = None if arm.op.reset else _state(arm.inputs)
+    before = None if arm.op.reset else sampled_digests(arm.inputs)
     arm.op.restore()
     results = arm.op.call()
     arms.clock.sync()
@@ -64,7 +64,7 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
         results = tensors
         expected = _expected(scratch / request.expected, lambda: results, host=True)
     verdict = workload.check(arm.module, opened.case, results, expected)
-    if verdict.ok and before is not None and before != _state(arm.inputs):
+    if verdict.ok and before is not None and before != sampled_digests(arm.inputs):
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
     against = scratch / request.against if request.against else None
     digest, base_max_abs, differ = _sample(tensors, scratch / request.sample, against)
@@ -261,16 +261,11 @@ def _types_differ(found: list[str], base: list[str]) -> str:
 
 
 def sampled_digests(values: Any) -> list[str]:
-    """Return a digest of each dense tensor in `values`, computed from about SAMPLE evenly spaced elements."""
-    flat = (tensor.detach().reshape(-1) for tensor in held(values))
+    """Return a digest of each dense tensor in `values`, and of its .grad, of about SAMPLE evenly spaced elements."""
+    both = (one for tensor in held(values) for one in (tensor, tensor.grad if tensor.is_leaf else None))
+    flat = (tensor.detach().reshape(-1) for tensor in both if tensor is not None)
     kept = (one[:: max(1, one.numel() // SAMPLE)].contiguous().cpu() for one in flat)
     return [hashlib.sha256(one.view(torch.uint8).numpy().tobytes()).hexdigest() for one in kept]
-
-
-def _state(inputs: Any) -> list[str]:
-    """Return digests of the tensors in `inputs`, and of the gradients that backward passes have left there."""
-    tensors = list(held(inputs))
-    return sampled_digests([*tensors, *(one.grad for one in tensors if one.is_leaf and one.grad is not None)])
 
 
 def _overwrite(inputs: Any, fresh: Any) -> None:

@@ -113,6 +113,7 @@ def test_functions_with_few_kernels_come_first_and_new_ones_last() -> None:
     )
     assert names(found) == ["f3", "f0", "f1", "f2", "whole", "added"], "_k3 is reached by one function alone"
     assert names(best(found)) == ["f3", "f0", "f1"]
+    assert names(best(found[-1:])) == ["added"]
     assert found[-1].new
 
 
@@ -130,9 +131,9 @@ def test_two_refs(tmp_path: Path) -> None:
     )
     assert "also changed, for --function: src/tiny_kernels/norm.py:rms_norm_forward" in done.out
     assert "then: abprof run main feature --quick" in done.out
-    assert {path.name for path in (repo.path / "workloads").iterdir()} == {"rms_norm.py", "softmax.py"}
-    repo.git("checkout", "-q", "main")
-    done = init(repo, "main", "feature", "--function", "more/rows.py:softmx", "--overwrite", home=tmp_path)
+    assert {path.name for path in (repo.path / "workloads").iterdir()} == {"rms_norm.py"}, "softmax is plain torch"
+    (repo.path / "abprof.toml").unlink()
+    done = init(repo, "main", "feature", "--function", "more/rows.py:softmx", home=tmp_path)
     assert "no function has this name, took more/rows.py:softmax" in done.out
     assert "[kernels." in (repo.path / "abprof.toml").read_text()
     same = init(repo, "main", "main", home=tmp_path)
@@ -142,13 +143,16 @@ def test_two_refs(tmp_path: Path) -> None:
 
 
 def test_the_working_tree_is_a_ref_and_packages_get_a_table_each(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", {"a/__init__.py": "", "a/one.py": ROWS, "b/__init__.py": "", "b/two.py": ROWS})
-    repo.write({"a/one.py": ROWS.replace("exp()", "exp2()"), "b/two.py": ROWS.replace("exp()", "expm1()")})
+    files = {f"{folder}/rows/__init__.py": ROWS for folder in "ab"}
+    repo = repository(tmp_path / "repo", files)
+    repo.write(
+        {"a/rows/__init__.py": ROWS.replace("exp()", "exp2()"), "b/rows/__init__.py": ROWS.replace("exp()", "expm1()")}
+    )
     done = init(repo, "HEAD", ".", home=tmp_path)
     assert done.code == 0, done
-    assert ". changes no kernel, but what calls them" in done.out
+    assert ". changes 2 functions: softmax, softmax\n" in done.out
     text = (repo.path / "abprof.toml").read_text()
-    assert (text.count("[kernels.a]"), text.count("[kernels.b]")) == (1, 1)
+    assert (text.count("[kernels.rows]"), text.count("[kernels.b_rows]")) == (1, 1)
     assert {path.name for path in (repo.path / "workloads").iterdir()} == {"softmax.py", "softmax_2.py"}
 
 

@@ -1,8 +1,8 @@
 """`abprof init`: propose abprof.toml and a first workload for a repository. The repository's files are read, never run.
 
 `look` reads the tracked files, `candidates` lists the functions that can be measured, and `adopted` proposes the files for
-one. `changes` lists the functions that two refs differ in, `best` chooses among these, and `proposed` proposes their files.
-In these files a comment with the word GUESSED marks each uncertain value.
+one; `changes` lists the functions that two refs differ in, `best` chooses, `proposed` proposes their files. A comment with the word
+GUESSED marks each uncertain value.
 """
 
 from abprof.extras.init.changed import Change, best, changes, proposed

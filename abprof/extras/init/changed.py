@@ -1,8 +1,7 @@
 """Find the functions that two trees of a repository differ in: whose own code, or whose callees' code, is another.
 
-A definition is a top-level function, class or assignment of a Python file. It reaches the definitions that it names, what
-those name, and so on through imports, and the C and CUDA files of an extension that it imports. Comments, docstrings,
-layout and the place of a definition do not count. No file is imported.
+A definition (a top-level function, class or assignment) reaches the definitions that it names, what those name, and so on
+through imports, and the C and CUDA files of an extension. Comments, docstrings, layout and place do not count.
 """
 
 from __future__ import annotations
@@ -19,12 +18,11 @@ from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
 from abprof.extras.init.propose import Made, adopted
-from abprof.extras.init.source import _ASIDE, _BACKWARD, Found, Function, _dotted, _top, candidates, look
+from abprof.extras.init.source import _ASIDE, BACKWARD, Found, Function, _dotted, _top, candidates, look
 from abprof.records.options import File
 from abprof.system.config_file import parse_file
 
-_MOST = 3  # functions that get a workload
-_CONFIG = "abprof.toml"
+_MOST, _CONFIG = 3, "abprof.toml"  # functions that get a workload
 _NATIVE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip")
 _OWN_OPS = re.compile(r"torch\.ops\.(?!aten|prims?|c10d)\w+\.")
 _DEEPEST = 20  # imports that lead to imports
@@ -63,7 +61,7 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
             kernels = frozenset(files | (differ & found.kernels))
             entries = frozenset(part for part, _ in new if files and after.patterns(part))  # functions of extensions
             named = {PurePosixPath(file).stem for file in files} & {part.rpartition(".")[2] for part in entries}
-            launched = sum(part in found.kernels and not _BACKWARD.search(part) for part, _ in new)
+            launched = sum(part in found.kernels and not BACKWARD.search(part) for part, _ in new)
             causes = entries.union(digest for part, digest in old ^ new if part in (kernels or differ))
             change = Change(one, (*sorted(kernels), *sorted(differ - kernels)), kernels, causes, not old)
             made.append((change, bool(files) and not named, max(1, launched)))
@@ -78,9 +76,11 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
 
 
 def best(some: Sequence[Change]) -> list[Change]:
-    """Return the first few changes, without those that reach only what others before them reach."""
+    """Return the first few changes, without those that reach only what others before them reach; only functions that the
+    base has and that launch kernels, if there are any."""
+    kinds = [(one.new, not (one.kernels or one.function.kernels)) for one in some]
     chosen: list[Change] = []
-    for change in some:
+    for change in (one for one, kind in zip(some, kinds, strict=True) if kind == min(kinds)):
         if len(chosen) < _MOST and not change.causes <= {part for one in chosen for part in one.causes}:
             chosen.append(change)
     return chosen
@@ -88,8 +88,7 @@ def best(some: Sequence[Change]) -> list[Change]:
 
 def proposed(found: Found, some: Sequence[Function], file: File | None, folder: str, under: Sequence[str]) -> Made:
     """Propose a workload for each function, and the tables that the configuration `file` lacks (see `adopted`)."""
-    files: dict[str, str] = {}
-    missing: dict[str, None] = {}
+    files, missing = dict[str, str](), dict[str, None]()
     for one in some:
         known = parse_file(files[_CONFIG], _CONFIG) if _CONFIG in files else file
         made = adopted(found, one, known, folder, under=under)
@@ -101,9 +100,6 @@ def proposed(found: Found, some: Sequence[Function], file: File | None, folder: 
             missing |= dict.fromkeys(made.missing[:1] and ["\n".join(made.missing)])
         files |= made.files
     return Made(some[0], files, tuple(missing))
-
-
-# ---------------------------------------------------------------- one file
 
 
 @dataclass
@@ -159,9 +155,6 @@ def _natives(nodes: Iterable[ast.AST]) -> Iterator[str]:
     yield from (text.lstrip("./") for text in texts if text.endswith(_NATIVE))
 
 
-# ---------------------------------------------------------------- one tree
-
-
 class _Code:
     """The definitions of a tree. `parsed`: hash of a file's content -> its definitions."""
 
@@ -205,10 +198,9 @@ class _Code:
 
     def patterns(self, outside: str) -> set[str]:
         """Return patterns of the files that a name is built from; empty unless the name is of an extension module."""
-        names = self.extensions.keys() & {*outside.split(".")}
-        if _OWN_OPS.match(outside) or (outside.startswith(".") and not self.extensions):  # maybe built by other means
-            return set[str]().union(*self.extensions.values()) or {"*"}
-        return set[str]().union(*(self.extensions[name] for name in names))
+        own = _OWN_OPS.match(outside) or (outside.startswith(".") and not self.extensions)  # maybe built by other means
+        names = self.extensions.keys() if own else self.extensions.keys() & {*outside.split(".")}
+        return set[str]().union(*(self.extensions[name] for name in names)) or set("*" if own else "")
 
     def _meant(self, stem: str, dotted: str) -> Name | None:
         """Return what a name in a module means; None for a local variable, a builtin, or a module alone."""

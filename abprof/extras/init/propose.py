@@ -38,6 +38,8 @@ def adopted(
     for known, there in (file.kernels if file else {}).items():
         if entry and (there.path.rstrip("/"), there.module) == (entry.path, entry.module):
             kernel, entry = known, None
+    if entry and file and kernel in file.kernels:  # another package has this name
+        kernel = re.sub(r"\W+", "_", entry.path.removesuffix(".py"))
     table = _table(kernel, entry, under) if entry else []
     path = f"{folder}/{name or one.name.removesuffix('.apply').strip('_')}.py"
     files = {path: _workload(one, kernel, access)}

@@ -18,7 +18,7 @@ _ASIDE = re.compile(
     r"(.*/)?((tests?|bench\w*|docs?|examples?|scripts|tools|third_party|vendor|ci|utils|tutorials|workloads|runs|dev|demo)/.*"
     r"|(test_|bench|conftest|setup\.)[^/]*)"
 )
-_BACKWARD = re.compile(r"backward|bwd|_grad|grad_|dgrad|wgrad")
+BACKWARD = re.compile(r"backward|bwd|_grad|grad_|dgrad|wgrad")
 _INTERNAL = re.compile(r"_(forward|fwd|impl|inner|kernel|launch|config)|autotune|_$")
 _OF_TENSORS = re.compile(r"shape|size|stride|device|dtype|numel|n?dim|(is_)?contiguous|is_cuda|data_ptr|view|reshape")
 _LIKE = {"empty_like", "zeros_like", "ones_like"}
@@ -106,7 +106,7 @@ def candidates(found: Found) -> tuple[Function, ...]:
         name = one.name.lower()
         unknown = [p for p in one.parameters if p.default is None and not p.annotation and p.name not in one.tensors]
         score = 2 * (one.name in exported) - 2 * (one.name in inner) - 2 * one.name.endswith(".apply")
-        score -= 4 * len(unknown) + 6 * bool(_BACKWARD.search(name)) + 2 * bool(_INTERNAL.search(name))
+        score -= 4 * len(unknown) + 6 * bool(BACKWARD.search(name)) + 2 * bool(_INTERNAL.search(name))
         return bool(_ASIDE.fullmatch(one.path)), not one.kernels, -score, one.path, one.line
 
     return tuple(sorted(every, key=rank))
