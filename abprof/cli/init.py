@@ -37,11 +37,14 @@ def _module_name(name: str, option: str) -> str:
     text("--workload", "NAME", "Write a workload for the existing kernel package NAME.", _module_name, default=""),
     text("--function", "[FILE:]NAME", "Function to measure; default: the likeliest candidate.", default=""),
     text("--workloads-dir", "PATH", "Folder for the workloads, also outside the repository; default: workloads/."),
+    flag("--check", "Run the proposed workload once, and mend or name what fails."),
     flag("--overwrite", "Replace existing files that differ."),
     "repo",
 )
 def init(ctx: typer.Context, **values: Any) -> int:
     """Propose abprof.toml and a first workload for this repository, without running its code (docs/ADOPT.md).
+
+    --check then runs the workload once, without a GPU in Triton's interpreter; exit code 1 if a cell still fails.
 
     --kernel and --workload write files in abprof's own layout; --github writes the bot's workflow and the list of users
     who may start runs. Files with other content are replaced only with --overwrite; otherwise the exit code is 2.
@@ -49,9 +52,8 @@ def init(ctx: typer.Context, **values: Any) -> int:
     if values["github"]:
         refuse(ctx, "does not go with --github", but=("github", "repo", "overwrite"))
         _write_bot(Path(values["repo"]).absolute(), overwrite=values["overwrite"])
-    else:
-        _adopt(values)
-    return Exit.OK
+        return Exit.OK
+    return _adopt(values)
 
 
 def _write_bot(root: Path, *, overwrite: bool) -> None:
@@ -65,7 +67,7 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
     print("Read both files, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
 
 
-def _adopt(values: Mapping[str, Any]) -> None:
+def _adopt(values: Mapping[str, Any]) -> int:
     """Write the proposed files and print the next commands. Raises AbprofError before anything is written."""
     from abprof import sides as repo
     from abprof.system import paths
@@ -98,7 +100,14 @@ def _adopt(values: Mapping[str, Any]) -> None:
         made.files[config.name] = config.read_text()  # marks in this file count, too
     for line in notes:
         print(line)
+    right = True
+    if values["check"]:
+        from abprof.extras.init import checked
+
+        made, lines, right = checked(made, root)
+        print("\n".join(lines))
     _what_next(root, made, begun=bool(repository.ref_names()))
+    return Exit.OK if right else Exit.SLOWER
 
 
 def _made(
@@ -127,7 +136,7 @@ def _made(
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
     one, others = _chosen(some, values["function"])
     made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
-    return made, [*others, *notes]
+    return made, [*others, *notes, *made.notes]
 
 
 def _chosen(some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
