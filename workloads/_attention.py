@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from abprof.kit import Op, Unsupported
+from abprof.kit import Op, Unsupported, directed
 
 Case = Mapping[str, Any]
 Tensors = dict[str, torch.Tensor]
@@ -76,21 +76,13 @@ def operation(case: Case, inputs: Tensors, forward: Forward) -> Op:
     """
     if case["direction"] == "fwd":
         return Op(lambda: _run(forward, inputs["q"], inputs["k"], inputs["v"]))
-    leaves = [inputs[name].detach().requires_grad_() for name in ("q", "k", "v")]
-    out = _run(forward, *leaves)
-
-    def backward() -> tuple[torch.Tensor, ...]:
-        try:
-            return tuple(torch.autograd.grad(out, leaves, inputs["dout"], retain_graph=True))
-        except NotImplementedError as error:
-            raise Unsupported(str(error)) from error
-
-    return Op(backward)
+    op = directed(case, inputs, lambda t: _run(forward, t["q"], t["k"], t["v"]), wrt=("q", "k", "v"))
+    return Op(lambda: _run(op.call))
 
 
-def _run(forward: Forward, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+def _run(call: Callable[..., Any], *given: torch.Tensor) -> Any:
     try:
-        return forward(q, k, v)
+        return call(*given)
     except NotImplementedError as error:
         raise Unsupported(str(error)) from error
 

@@ -41,6 +41,7 @@ def _module_name(name: str, option: str) -> str:
     text("--workload", "NAME", "Write a workload for the existing kernel package NAME.", _module_name, default=""),
     text("--function", "[FILE:]NAME", "Function to measure, or a similar name; default: the likeliest.", default=""),
     text("--workloads-dir", "PATH", "Folder for the workloads, also outside the repository; default: workloads/."),
+    flag("--check", "Run the proposed workload once, and mend or name what fails."),
     flag("--overwrite", "Replace existing files that differ."),
     "repo",
 )
@@ -48,6 +49,7 @@ def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B0
     """Propose abprof.toml and a first workload for this repository, without running its code (docs/ADOPT.md).
 
     `abprof init BASE TARGET` proposes workloads for the functions whose code, or whose callees' code, the refs differ in.
+    --check then runs the workloads once, without a GPU in Triton's interpreter; exit code 1 if a cell still fails.
 
     --kernel and --workload write files in abprof's own layout; --github writes the bot's workflow and the list of users
     who may start runs. Files with other content are replaced only with --overwrite; otherwise the exit code is 2.
@@ -55,10 +57,9 @@ def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B0
     if values["github"]:
         refuse(ctx, "does not go with --github", but=("github", "repo", "overwrite"))
         _write_bot(Path(values["repo"]).absolute(), overwrite=values["overwrite"])
-    else:
-        refuse(ctx, "does not go with refs", only=("kernel", "workload") if refs else ())
-        _adopt(values, refs)
-    return Exit.OK
+        return Exit.OK
+    refuse(ctx, "does not go with refs", only=("kernel", "workload") if refs else ())
+    return _adopt(values, refs)
 
 
 def _write_bot(root: Path, *, overwrite: bool) -> None:
@@ -72,7 +73,7 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
     print("Read both files, fill in the lines marked FILL IN, and commit them to the default branch: docs/BOT.md")
 
 
-def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> None:
+def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
     """Write the proposed files and print the next commands. Raises AbprofError before anything is written."""
     from abprof import sides as repo
     from abprof.system import paths
@@ -108,7 +109,16 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> None:
         made.files[config.name] = config.read_text()  # marks in this file count, too
     for line in notes:
         print(line)
+    right = True
+    for part in (made.parts or (made,)) if values["check"] else ():
+        from abprof.extras.init import checked
+
+        better, lines, fine = checked(part, root)
+        made.files.update(better.files)
+        right = right and fine
+        print("\n".join(lines))
     _what_next(root, made, refs, begun=bool(repository.ref_names()))
+    return Exit.OK if right else Exit.SLOWER
 
 
 def _made(
@@ -137,7 +147,7 @@ def _made(
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
     one, others = _chosen(found, some, values["function"])
     made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
-    return made, [*others, *notes]
+    return made, [*others, *notes, *made.notes]
 
 
 def _made_of(
@@ -168,7 +178,7 @@ def _made_of(
     lines = [*notes, *chosen, f"{target} changes {plural(len(named), noun)}: {_few(named)}"]
     lines += [f"  {_names([one.function])} reaches {_few(one.parts)}{lacks[one.new]}" for one in some]
     others = [one.function for one in changed if one not in some]
-    return made, lines + [f"also changed, for --function: {_names(others)}"] * bool(others)
+    return made, [*lines, *made.notes] + [f"also changed, for --function: {_names(others)}"] * bool(others)
 
 
 def _chosen(found: Found, some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 from abprof.records.messages import Band, Sweep
 
-__all__ = ["Band", "Check", "Op", "Sweep", "Unsupported", "Work", "accepts", "agree", "compare", "tensors"]
+__all__ = ["Band", "Check", "Op", "Sweep", "Unsupported", "Work", "accepts", "agree", "compare", "directed", "tensors"]
 
 
 class Unsupported(Exception):
@@ -122,6 +123,88 @@ def accepts(function: Callable[..., Any], *names: str) -> bool:
     except (TypeError, ValueError):
         return False
     return True
+
+
+def directed(
+    case: Mapping[str, Any],
+    inputs: Mapping[str, Any],
+    function: Callable[[Mapping[str, Any]], Any],
+    *,
+    wrt: Sequence[str] = (),
+    dtype: torch.dtype | None = None,
+    fresh: bool = False,
+) -> Op:
+    """Make the operation of `case["direction"]`: fwd calls `function(inputs)`, bwd computes gradients of its outputs.
+
+    Gradients are those of the inputs that `wrt` names; by default, of all floating-point tensors. In both directions
+    these require gradients, as in training. bwd runs `function` once, untimed; its call returns the gradients in the
+    order of `wrt`. They are of `inputs["dout"]`; if there is none, it is drawn (1 for a scalar output), equal for equal
+    inputs, and added to `inputs`.
+
+    `dtype`: convert floating-point inputs first, for a reference: `directed(..., dtype=torch.float64).call()`. `fresh`:
+    before each call, untimed, restore the inputs and, for bwd, run `function` again: for a kernel that writes to its
+    inputs or to what it saved for the backward. Raises ValueError if an output or an input has no gradient.
+    """
+    if (direction := case["direction"]) not in {"fwd", "bwd"}:
+        raise Unsupported(f"direction={direction} is neither fwd nor bwd")
+    floats, own = {name: _floats(value) for name, value in inputs.items() if _floats(value)}, "dout" in inputs
+    wrt = tuple(wrt) or tuple(name for name in floats if name != "dout")
+    first = [one.flatten()[:64].double().nan_to_num(0, 0, 0).sum() for name in wrt for one in floats[name]]
+    seed = 0 if own else int(1024 * sum(map(float, first))) % (1 << 31)  # equal inputs have equal gradients above
+    kept = [(one, one.clone()) for some in floats.values() for one in some] if fresh else []
+    call: Callable[..., Any]
+
+    def begin() -> None:
+        nonlocal call
+        for one, old in kept:
+            one.copy_(old)
+        given = {name: _given(value, dtype, grad=name in wrt) for name, value in inputs.items()}
+        if direction == "fwd":
+            call = partial(function, given)
+            return
+        outputs = [one for one in tensors(function(given)) if one.requires_grad]
+        if not outputs:
+            raise ValueError("no output has a gradient: leave bwd out of the axis direction")
+        above = [one.to(out.dtype) for one, out in zip(tensors(given["dout"]), outputs, strict=True)] if own else []
+        above = above or _upstream(outputs, seed)
+        if isinstance(inputs, MutableMapping) and not own:
+            inputs["dout"] = above  # so that the check sees whether the kernel writes to it
+        leaves = [one for name in wrt for one in _floats(given[name])]
+        call = partial(torch.autograd.grad, outputs, leaves, above, retain_graph=True)
+
+    def run() -> Any:
+        try:
+            return call()
+        except RuntimeError as error:
+            if "not have been used" not in str(error):
+                raise
+            found = zip([name for name in wrt for _ in floats[name]], call(allow_unused=True), strict=True)
+            reached = tuple(dict.fromkeys(name for name, one in found if one is not None))
+            raise ValueError(f"some inputs have no gradient: name those that have one, wrt={reached}") from error
+
+    begin()
+    return Op(run, begin if fresh else None)
+
+
+def _floats(value: Any) -> list[torch.Tensor]:
+    some = value if isinstance(value, list | tuple) else [value]
+    return [one for one in some if isinstance(one, torch.Tensor) and one.is_floating_point()]
+
+
+def _given(value: Any, dtype: torch.dtype | None, *, grad: bool) -> Any:
+    """Return an input as `function` gets it: it shares the memory of `value` unless `dtype` is another one."""
+    if isinstance(value, list | tuple):
+        return [_given(one, dtype, grad=grad) for one in value]
+    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
+        return value
+    return value.detach().to(dtype or value.dtype).requires_grad_(grad)
+
+
+def _upstream(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+    """Draw gradients of the outputs. They are numbers of bfloat16, which float64 and the other types hold exactly."""
+    draw = torch.Generator(outputs[0].device).manual_seed(seed)
+    made = [torch.randn(one.shape, generator=draw, device=one.device).bfloat16().to(one.dtype) for one in outputs]
+    return [new if new.dim() else torch.ones_like(new) for new in made]
 
 
 def tensors(values: Any) -> list[torch.Tensor]:

@@ -39,7 +39,12 @@ class RMSNormFunction(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, dy):
-        raise NotImplementedError
+        x, weight = ctx.saved_tensors
+        scale = torch.rsqrt(x.float().square().mean(-1, keepdim=True) + 1e-6)
+        normal = x.float() * scale
+        inner = dy.float() * weight.float()
+        dx = scale * (inner - normal * (inner * normal).mean(-1, keepdim=True))
+        return dx.to(x.dtype), (dy.float() * normal).sum(0).to(weight.dtype), None
 
 
 def rms_norm(x, weight, eps=1e-6):
@@ -164,3 +169,30 @@ def repository(path: Path, files: dict[str, str]) -> GitRepo:
     repo = make_repo(path)
     repo.commit("all of it", {name: text.lstrip("\n") for name, text in files.items()})
     return repo
+
+
+# A torch autograd function that takes bfloat16 alone, gives `weight` no gradient, and writes over the upstream gradient.
+# No proposal can know this without running it.
+GATED = """
+import torch
+
+
+class GatedFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        kind, needed = str(x.dtype), "torch.bfloat16"
+        if kind != needed:
+            raise TypeError(f"expected {needed}, got {kind}")
+        n_rows, n_cols = x.shape
+        ctx.save_for_backward(weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, dy):
+        (weight,) = ctx.saved_tensors
+        return (*[dy.mul_(weight), None],)
+
+
+def gated(x, weight):
+    return GatedFunction.apply(x, weight)
+"""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from tests.adopt.repositories import ROWS, SINGLE, repository
+from tests.adopt.repositories import GATED, ROWS, SINGLE, repository
 from tests.gitrepo import GitRepo, make_repo
 from tests.tinyrepo import Done, abprof
 
@@ -138,6 +138,30 @@ def test_what_was_proposed_is_measured(tmp_path: Path, files: dict[str, str], ar
     done = abprof(*command, cwd=repo.path, home=tmp_path)
     assert done.code == 0, done.err
     assert set(done.statuses("base").values()) == {"ok"}, done.run["observations"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_a_check_mends_what_its_failures_explain(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"gated.py": GATED})
+    done = abprof("init", "--function", "gated", "--check", cwd=repo.path, home=tmp_path, ABPROF_DEVICE="cpu")
+    assert done.code == 0, done
+    assert [line for line in done.out.splitlines() if line.startswith(("mended", "failed", "checked"))] == [
+        "mended: not float16, float32: TypeError: expected torch.bfloat16, got torch.float32",
+        "mended: only x has a gradient",
+        "mended: fresh inputs for each call, because of: the kernel overwrote its inputs, and the workload has no reset()",
+        "checked: 2 of 2 cells are right on the CPU",
+    ]
+    workload = (repo.path / "workloads" / "gated.py").read_text()
+    assert 'wrt=["x"], fresh=True)' in workload
+    assert "# only x has a gradient" in workload
+    wrong = repository(
+        tmp_path / "wrong", {"exp.py": "def exp(x):\n    import torch\n    x.stride(0)\n    raise OSError('disk')\n"}
+    )
+    named = abprof("init", "--check", cwd=wrong.path, home=tmp_path, ABPROF_DEVICE="cpu")
+    assert named.code == 1
+    assert "failed: exp/" in named.out
+    assert "crash: OSError: disk" in named.out
 
 
 def test_a_repository_without_a_commit_is_an_error(tmp_path: Path) -> None:

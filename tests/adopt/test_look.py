@@ -14,10 +14,11 @@ from abprof.system.config_file import parse_file
 from tests.adopt.repositories import EXTENSION, ROWS, SINGLE, TRITON
 
 
-def made(files: dict[str, str]) -> tuple[dict[str, Any], str]:
+def made(files: dict[str, str], name: str = "") -> tuple[dict[str, Any], str]:
     """The only table of abprof.toml, {} without one, and the workload's text, after parsing both."""
     found = look(list(files), files.__getitem__)
-    done = adopted(found, candidates(found)[0], None, "workloads")
+    one = next(one for one in candidates(found) if name in ("", one.name))
+    done = adopted(found, one, None, "workloads")
     (workload,) = (text for path, text in done.files.items() if path != "abprof.toml")
     ast.parse(workload)
     if "abprof.toml" not in done.files:
@@ -32,7 +33,9 @@ def test_a_package_in_src_layout() -> None:
     assert entry["inputs"] == ("src/tiny_kernels/**",)
     assert '"x": draw("n_rows", "n_cols"),\n' in workload, "the shape stands in a callee of a callee"
     assert '"weight": draw("n_cols"),  # GUESSED' in workload
-    assert 'Op(lambda: kernel.rms_norm(inputs["x"], inputs["weight"]))' in workload
+    assert 'directed(case, inputs, lambda inputs: kernel.rms_norm(inputs["x"], inputs["weight"]))' in workload
+    assert '"direction": ["fwd", "bwd"]' in workload
+    assert "return directed(case, inputs, plain, dtype=torch.float64).call()" in workload
     assert "torch.rsqrt(x.square().mean(-1, keepdim=True) + 1e-06) * weight" in workload
     assert "# Not given: eps=1e-06" in workload
 
@@ -83,6 +86,9 @@ def test_where_a_function_is_imported_from(
         ("x: (batch, width)", '"batch", "width"'),
         ("x (torch.Tensor): rows of shape `[B, T, D]`, as they are", '"B", "T", "D"'),
         ("x (Tensor, optional)", '"rows", "width"'),
+        ("x (Tensor): weights of shape [D]", '"D"'),
+        ("x (Tensor):\n            queries of shape `[B, T, D]`.\n        y (Tensor): of shape [N]", '"B", "T", "D"'),
+        ("y: of shape [N]\n        x (Tensor): rows", '"rows", "width"'),
         ("x: a pair (start, end)", '"rows", "width"'),
     ],
 )
@@ -129,3 +135,113 @@ def test_a_workload_runs_whatever_its_parameters_are_called(signature: str, body
     expected = workload["reference"](case, given)
     assert expected.shape == (4, 8)
     assert workload["check"](case, output, expected).ok
+
+
+HEAD = """
+import torch
+import triton
+
+
+@triton.jit
+def kernel(x):
+    pass
+
+
+class OpFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, {parameters}):
+        kernel[(1,)](x.contiguous())
+        return x
+
+    @staticmethod
+    def backward(ctx, dy):
+        {backward}
+
+
+"""
+
+
+def test_the_inputs_with_gradients_are_read_from_the_backward() -> None:
+    text = HEAD.format(parameters="x, bias, eps", backward="return dy, None, None")
+    text += "def op(x, bias):\n    return OpFunction.apply(x, bias, 1e-3)\n"
+    workload = made({"op.py": text}, "op")[1]
+    assert 'lambda inputs: kernel.op(inputs["x"], inputs["bias"]), wrt=["x"])' in workload
+    applied = made({"op.py": text}, "OpFunction.apply")[1]
+    assert 'kernel.OpFunction.apply(inputs["x"], inputs["bias"], 0.001)' in applied, "the value that a caller passes"
+
+
+@pytest.mark.parametrize(
+    ("backward", "more", "name", "why"),
+    [
+        ("raise NotImplementedError", "", "OpFunction.apply", "OpFunction has no backward"),
+        (
+            "return dy",
+            "def op_fwd(x):\n    kernel[(1,)](x.shape)\n\n\ndef op_bwd(dy):\n    kernel[(1,)](dy.shape)\n",
+            "op_fwd",
+            "op_fwd does not lead to op_bwd",
+        ),
+    ],
+)
+def test_a_proposal_that_times_the_forward_alone_says_so(backward: str, more: str, name: str, why: str) -> None:
+    text = HEAD.format(parameters="x", backward=backward) + more
+    found = look(["op.py"], {"op.py": text}.__getitem__)
+    done = adopted(found, next(one for one in candidates(found) if one.name == name), None, "workloads")
+    assert (
+        f"# This times the forward alone: {why}."
+        in done.files["workloads/op_fwd.py" if more else "workloads/OpFunction.py"]
+    )
+    assert done.notes == (f"The workload times the forward alone: {why}.",)
+
+
+def test_plain_torch_in_a_file_that_trains_has_gradients() -> None:
+    plain = "import torch\n\n\ndef twice(x):\n    rows, width = x.shape\n    return x * 2\n"
+    trained = plain + "\n\ndef main():\n    twice(torch.ones(2, 2, requires_grad=True)).sum().backward()\n"
+    assert "direction" not in made({"t.py": plain})[1]
+    assert '"direction": ["fwd", "bwd"]' in made({"t.py": trained}, "twice")[1]
+
+
+def signature(parameters: str, doc: str = "") -> str:
+    """The workload proposed for a function of these parameters."""
+    text = f'import torch\n\n\ndef frob({parameters}):\n    """Frob.\n\n    {doc}\n    """\n    return torch.frob\n'
+    return made({"frob.py": text})[1]
+
+
+def test_the_last_axis_h_is_hidden_unless_it_counts_heads() -> None:
+    hidden = signature("x: torch.Tensor, w: torch.Tensor", "x: (B, T, H)\n    w: of shape [H]")
+    assert '"default": {"B": [8], "T": [1024, 2048], "H": [4096]' in hidden
+    heads = signature("q: torch.Tensor, g: torch.Tensor", "q: (B, T, H, K)\n    g: (B, T, H)")
+    assert '"H": [16], "K": [128]' in heads
+
+
+def test_tensors_of_integers_sequences_and_optional_arguments() -> None:
+    table = signature("ids: torch.LongTensor, table: torch.Tensor", "ids: (T,)\n    table: (V, D)")
+    assert '"ids": torch.randint(case["V"], draw("T").shape' in table, "an embedding's rows"
+    loss = signature(
+        "logits: torch.Tensor, y: torch.Tensor", "logits: (T, V)\n    y (Tensor): class indices of shape [T]"
+    )
+    assert '"y": torch.randint(case["V"], draw("T").shape' in loss
+    several = signature("xs: list[torch.Tensor]", "xs: (T, D)")
+    assert '"xs": [draw("T", "D"), draw("T", "D")],  # GUESSED: the number of tensors' in several
+    optional = signature("x: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None = None", "x: (T, D)")
+    assert 'kernel.frob(inputs["x"], None)' in optional
+    assert "# GUESSED: the value of bias" in optional
+    packed = signature("q: torch.Tensor, cu_seqlens: torch.Tensor, max_seqlen: int", "q: (T, H, D)")
+    assert '"cu_seqlens": torch.tensor([0, case["T"] // 2, case["T"]], dtype=torch.int32' in packed
+    assert 'kernel.frob(inputs["q"], inputs["cu_seqlens"], case["T"])' in packed
+
+
+def test_a_build_is_proposed_only_if_the_file_imports_what_it_makes() -> None:
+    apart = {**EXTENSION, "scaled/__init__.py": "", "scaled/rows.py": ROWS}
+    entry = made(apart, "softmax")[0]
+    assert (entry["path"], entry["build"], entry["inputs"]) == ("scaled", (), ("scaled/**",))
+    entry = made({**apart, "scaled/rows.py": "from .ops import add\n" + ROWS}, "softmax")[0]
+    assert entry["build"], "through another file"
+
+
+def test_a_file_that_needs_less_than_its_package_is_mounted_alone() -> None:
+    package = {"acme/__init__.py": "import transformers\n", "acme/rows.py": ROWS}
+    entry, workload = made(package)
+    assert (entry["path"], entry["module"]) == ("acme/rows.py", "")
+    assert "kernel.softmax(" in workload
+    inside = {**package, "acme/rows.py": "from acme.other import x\n" + ROWS, "acme/other.py": ""}
+    assert made(inside)[0]["path"] == "acme", "the file imports another one"

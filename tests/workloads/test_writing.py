@@ -72,6 +72,23 @@ def test_the_shortest_one_is_short_and_judges(tmp_path: Path) -> None:
         assert worker.check().ok
 
 
+def test_three_lines_make_it_time_gradients(tmp_path: Path) -> None:
+    root = example(tmp_path / "repository")
+    file = root / "workloads" / "softmax.py"
+    section = PAGE.read_text().split("## Forward and backward\n")[1]
+    presets, prepared, referred = re.findall(r"^ *(?:PRESETS|return).*", section, re.M)[:3]
+    text = re.sub(r"^PRESETS.*", presets, file.read_text(), flags=re.M)
+    text = re.sub(r"^    return Op.*", prepared, text, flags=re.M)
+    text = re.sub(r"^    return inputs.*", referred, text, flags=re.M)
+    file.write_text(text.replace("import Op, compare", "import compare, directed"))
+    (root / "kernels" / "softmax.py").write_text("from torch import softmax\n")
+    with side(root / "kernels", "softmax", [file], tmp_path / "place") as worker:
+        for direction in ("fwd", "bwd"):
+            worker.open("softmax", {"rows": 8, "width": 32, "direction": direction})
+            checked = worker.check(expected=direction)
+            assert (checked.ok, checked.reason) == (True, ""), direction
+
+
 @pytest.mark.parametrize(
     ("file", "before", "after", "status", "message"),
     [

@@ -88,7 +88,7 @@ def best(some: Sequence[Change]) -> list[Change]:
 
 def proposed(found: Found, some: Sequence[Function], file: File | None, folder: str, under: Sequence[str]) -> Made:
     """Propose a workload for each function, and the tables that the configuration `file` lacks (see `adopted`)."""
-    files, missing = dict[str, str](), dict[str, None]()
+    files, missing, parts = dict[str, str](), dict[str, None](), list[Made]()
     for one in some:
         known = parse_file(files[_CONFIG], _CONFIG) if _CONFIG in files else file
         made = adopted(found, one, known, folder, under=under)
@@ -99,7 +99,9 @@ def proposed(found: Found, some: Sequence[Function], file: File | None, folder: 
         else:
             missing |= dict.fromkeys(made.missing[:1] and ["\n".join(made.missing)])
         files |= made.files
-    return Made(some[0], files, tuple(missing))
+        parts.append(made)
+    notes = tuple(dict.fromkeys(note for made in parts for note in made.notes))
+    return Made(some[0], files, tuple(missing), notes, parts=tuple(parts))
 
 
 @dataclass

@@ -5,17 +5,32 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import PurePosixPath
 from string import Template
+from typing import NamedTuple
 
-from abprof.extras.init.source import Found, Function, Parameter, candidates, look
+from abprof.extras.init.source import BACKWARD, Found, Function, Parameter, candidates, look
 from abprof.records import PackageTable
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
 from abprof.system.bundled import bundled
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What a check of the proposal has found out; by default nothing."""
+
+    directions: tuple[str, ...] = ("fwd", "bwd")  # of a function with gradients
+    wrt: tuple[str, ...] = ()  # inputs with gradients; (): those that the code shows
+    refused: frozenset[str] = frozenset()  # dtypes that failed
+    reference: bool = True  # whether to propose a reference
+    fresh: bool = False  # whether to restore inputs before each call
+    why: tuple[str, ...] = ()  # comments in the workload: the failures that led to the above
 
 
 @dataclass(frozen=True)
@@ -25,10 +40,19 @@ class Made:
     function: Function  # function that the workload calls
     files: dict[str, str]
     missing: tuple[str, ...] = ()  # lines that the existing configuration lacks
+    notes: tuple[str, ...] = ()  # lines to print
+    again: Callable[[Choices], Made] | None = None  # propose with other choices
+    parts: tuple[Made, ...] = ()  # of a proposal for several functions: one for each
 
 
 def adopted(
-    found: Found, one: Function, file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
+    found: Found,
+    one: Function,
+    file: File | None,
+    folder: str,
+    name: str = "",
+    under: Sequence[str] = (),
+    choices: Choices = Choices(),
 ) -> Made:
     """Propose a workload that calls `one`, and a table for its package if the configuration `file` has none.
 
@@ -42,12 +66,26 @@ def adopted(
         kernel = re.sub(r"\W+", "_", entry.path.removesuffix(".py"))
     table = _table(kernel, entry, under) if entry else []
     path = f"{folder}/{name or one.name.removesuffix('.apply').strip('_')}.py"
-    files = {path: _workload(one, kernel, access)}
+    alone = _forward_alone(found, one)
+    files = {path: _workload(one, kernel, access, choices, alone)}
     if file is None and (table or folder != "workloads"):
         head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
         head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
         files = {"abprof.toml": "\n".join([*head, *table, ""]), **files}
-    return Made(one, files, missing=tuple(table) if file else ())
+    again = partial(adopted, found, one, file, folder, name, under)
+    notes = (f"The workload times {alone}.",) if alone else ()
+    return Made(one, files, tuple(table) if file else (), notes, again)
+
+
+def _forward_alone(found: Found, one: Function) -> str:
+    """Say why the workload of a function times the forward alone; "" if it times gradients too, or if there are none."""
+    if one.differentiable or BACKWARD.search(one.name):
+        return ""
+    if lacking := next((f for f in (one, *(callee for callee, _ in found.callees(one))) if f.applied), None):
+        return f"the forward alone: {lacking.name.removesuffix('.apply')} has no backward"
+    stem = re.sub(f"{_AFTER}$", "", one.name)
+    other = next((name for name in found.functions if BACKWARD.search(name) and name.startswith(stem)), "")
+    return f"the forward alone: {one.name} does not lead to {other}" if other else ""
 
 
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
@@ -72,7 +110,8 @@ def within(found: Found, kernel: str, file: File | None) -> tuple[Function, ...]
 
 # ---------------------------------------------------------------- the call
 
-_OURS = {"case", "compare", "import_module", "inputs", "kernel", "Op", "torch", "variant"}  # names that a workload uses
+# Names that a workload uses.
+_OURS = {"case", "compare", "directed", "import_module", "inputs", "kernel", "Op", "plain", "torch", "variant"}
 _RESERVED = {"dtype", "direction", "arm", "case", "device"}  # not allowed as names of axes
 _SCALARS = (  # pattern of a parameter's name -> a plausible value
     (r"(variance_)?eps(ilon)?", "1e-6"),
@@ -81,6 +120,8 @@ _SCALARS = (  # pattern of a parameter's name -> a plausible value
     (r"dropout(_p)?|p_dropout", "0.0"),
     (r"(sm_|softmax_|attn_)?scale|alpha|temperature", "1.0"),
     (r"(block|chunk|tile|group)_?(size)?(_\w+)?", "64"),
+    (r"max_?seq_?len\w*", 'case["{first}"]'),
+    (r"normalized_shape", '[case["{last}"]]'),
 )
 _BY_ANNOTATION = {"bool": "False", "int": "1", "float": "1.0", "str": '""'}
 _TENSOR_NAME = re.compile(
@@ -91,55 +132,48 @@ _PER_WIDTH = re.compile(r"weights?|w|gamma|beta|bias")
 _GENERIC = ("batch", "heads", "rows", "width")
 
 
-@dataclass(frozen=True)
-class _Known:
+class _Known(NamedTuple):
     """A common operation, recognised by name. `text`: the operation in plain torch, with {0}, {1}, ... as tensors."""
 
     names: str
     text: str
-    shapes: tuple[tuple[str, ...], ...]  # shape of each tensor, used if the code does not give the shape
-    scalars: Mapping[str, tuple[str, str]]  # name in `text` -> pattern of the parameter's name, default
+    axes: str  # of each tensor, used if the code does not give the shape
+    scalars: Mapping[str, tuple[str, str]] = {}  # name in `text` -> pattern of the parameter's name, default
+
+    @property
+    def shapes(self) -> list[tuple[str, ...]]:
+        return [tuple(shape.split()) for shape in self.axes.split(",")]
 
 
 _BEFORE = r"(?:(?:liger|triton|fused|fast|cuda|my|custom|flash|naive|simple)_)*"
 _AFTER = r"(?:_(?:triton|cuda|kernel|fwd|forward|fn|func|function|op|impl|persistent|fused|gpu|v\d+|torch))*"
 _F = "torch.nn.functional"
-_ROWS, _WIDTH, _HEADS = ("rows", "width"), ("width",), ("batch", "heads", "seqlen", "head_dim")
+_SDPA = f"{_F}.scaled_dot_product_attention({{0}}, {{1}}, {{2}}, is_causal={{causal}}, scale={{scale}})"
+_RMS_NORM = "{0} * torch.rsqrt({0}.square().mean(-1, keepdim=True) + {eps}) * {1}"
+_LAYER_NORM = f"{_F}.layer_norm({{0}}, {{0}}.shape[-1:], {{1}}, {{2}}, {{eps}})"
+_QKV = "batch heads seqlen head_dim, batch heads seqlen head_dim, batch heads seqlen head_dim"
 _EPS = "(variance_)?eps(ilon)?"
+_MASKED = {"causal": ("(is_)?causal", "False"), "scale": ("((sm|softmax)_)?scale", "None")}
 _KNOWN = (
-    _Known("softmax|log_softmax|sum|mean", "torch.{name}({0}, {dim})", (_ROWS,), {"dim": ("dim|axis", "-1")}),
-    _Known("relu|sigmoid|tanh|exp|sqrt|rsqrt|sin|cos|abs", "torch.{name}({0})", (_ROWS,), {}),
-    _Known("gelu|silu", f"{_F}.{{name}}({{0}})", (_ROWS,), {}),
-    _Known(
-        "rms_?norm",
-        "{0} * torch.rsqrt({0}.square().mean(-1, keepdim=True) + {eps}) * {1}",
-        (_ROWS, _WIDTH),
-        {"eps": (_EPS, "1e-6")},
-    ),
-    _Known(
-        "layer_?norm",
-        f"{_F}.layer_norm({{0}}, {{0}}.shape[-1:], {{1}}, {{2}}, {{eps}})",
-        (_ROWS, _WIDTH, _WIDTH),
-        {"eps": (_EPS, "1e-5")},
-    ),
-    _Known("mat_?mul|mm|gemm", "{0} @ {1}", (("M", "K"), ("K", "N")), {}),
-    _Known("(vector_|vec_|elementwise_)?add", "{0} + {1}", (("n",), ("n",)), {}),
-    _Known("swiglu|silu_mul", f"{_F}.silu({{0}}) * {{1}}", (_ROWS, _ROWS), {}),
-    _Known("geglu|gelu_mul", f"{_F}.gelu({{0}}, approximate='tanh') * {{1}}", (_ROWS, _ROWS), {}),
-    _Known("cross_entropy(_loss)?", f"{_F}.cross_entropy({{0}}, {{1}})", (("tokens", "vocab"), ("tokens",)), {}),
-    _Known(
-        "attention|attn|sdpa|mha|scaled_dot_product_attention",
-        f"{_F}.scaled_dot_product_attention({{0}}, {{1}}, {{2}}, is_causal={{causal}}, scale={{scale}})",
-        (_HEADS, _HEADS, _HEADS),
-        {"causal": ("(is_)?causal", "False"), "scale": ("((sm|softmax)_)?scale", "None")},
-    ),
+    _Known("softmax|log_softmax|sum|mean", "torch.{name}({0}, {dim})", "rows width", {"dim": ("dim|axis", "-1")}),
+    _Known("relu|sigmoid|tanh|exp|sqrt|rsqrt|sin|cos|abs", "torch.{name}({0})", "rows width"),
+    _Known("gelu|silu", f"{_F}.{{name}}({{0}})", "rows width"),
+    _Known("rms_?(layer_?)?norm", _RMS_NORM, "rows width, width", {"eps": (_EPS, "1e-6")}),
+    _Known("layer_?norm", _LAYER_NORM, "rows width, width, width", {"eps": (_EPS, "1e-5")}),
+    _Known("mat_?mul|mm|gemm", "{0} @ {1}", "M K, K N"),
+    _Known("(vector_|vec_|elementwise_)?add", "{0} + {1}", "n, n"),
+    _Known("swiglu|silu_mul", f"{_F}.silu({{0}}) * {{1}}", "rows width, rows width"),
+    _Known("geglu|gelu_mul", f"{_F}.gelu({{0}}, approximate='tanh') * {{1}}", "rows width, rows width"),
+    _Known("cross_entropy(_loss)?", f"{_F}.cross_entropy({{0}}, {{1}})", "tokens vocab, tokens"),
+    _Known("attention|attn|sdpa|mha|scaled_dot_product_attention", _SDPA, _QKV, _MASKED),
 )
 
 
 def _known(called: str) -> tuple[_Known | None, str]:
     """Return the operation that a function's name suggests, or None, and the name without prefixes and suffixes such as
     `triton_` and `_kernel`."""
-    plain = re.sub(r"function$", "", called.lower().removesuffix(".apply"))
+    snake = re.sub(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "_", called.removesuffix(".apply")).lower()
+    plain = re.sub(r"_*(auto_?grad|function)*$", "", snake.replace("__", "_"))
     bare = re.fullmatch(f"{_BEFORE}(.+?){_AFTER}", plain)
     word = bare[1] if bare else plain
     return next((one for one in _KNOWN if re.fullmatch(one.names, word)), None), word
@@ -151,6 +185,7 @@ class _Argument:
     value: str = ""  # value of an argument that is not a tensor
     shape: tuple[str, ...] = ()  # a tensor's axes; digits mean a fixed size
     index: bool = False  # a tensor of integers below the first tensor's last size
+    several: bool = False  # a list of two tensors
     guessed: str = ""
     keyword: bool = False
 
@@ -164,6 +199,7 @@ class _Call:
     arguments: tuple[_Argument, ...]
     reference: str  # expression in plain torch; "" if the name is not a known operation
     left_out: tuple[str, ...]  # parameters that keep their defaults
+    wrt: tuple[str, ...]  # arguments with gradients; (): every tensor, or the call has none
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -174,29 +210,39 @@ def _call_of(one: Function) -> _Call:
     """Guess the arguments for a call of `one`: parameters without a default, and the tensors of a known operation."""
     meaning, word = _known(one.name)
     required = [p for p in one.parameters if p.default is None]
-    tensors = [p for p in required if _is_tensor(one, p, first=p is required[0])]
-    optional = [p for p in one.parameters if p.default == "None" and _is_tensor(one, p, first=False)]
-    tensors += optional[: max(0, (len(meaning.shapes) if meaning else 1) - len(tensors))]
+    some = [p for p in required if _is_tensor(one, p, first=p is required[0])]
+    tensors = [p for p in some if not p.optional]
+    optional = [p for p in one.parameters if p in some or (p.default == "None" and _is_tensor(one, p, first=False))]
+    lacking = max(0, (len(meaning.shapes) if meaning else 1) - len(tensors))
+    tensors += [p for p in optional if p not in tensors][:lacking]
     if meaning and len(tensors) != len(meaning.shapes):
         meaning = None
     shapes = _shapes(one, tensors, meaning)
+    front = next(iter(shapes.values()), ("",))
     arguments, left_out, gap = [], [], False
-    for p in one.parameters:
+    for at, p in enumerate(one.parameters):
         gap |= p.keyword_only
         if p in tensors:
             doubts = [] if p.tensor or p.name in one.tensors else ["that it is a tensor"]
             doubts += [] if p.name in one.shapes else ["its shape"] if doubts else ["the shape"]
-            index, guessed = bool(_INDEX.fullmatch(p.name)), ", and ".join(doubts)
-            arguments.append(_Argument(p.name, "", shapes[p.name], index, guessed, gap))
+            doubts += ["the number of tensors"] if p.several else []
+            index, guessed = bool(_INDEX.fullmatch(p.name)) or p.name in one.integers, ", and ".join(doubts)
+            arguments.append(_Argument(p.name, "", shapes[p.name], index, p.several, guessed, gap))
         elif p in required:
-            value = next((value for pattern, value in _SCALARS if re.fullmatch(pattern, p.name)), None)
-            value = value or _BY_ANNOTATION.get(p.annotation, "None")
-            arguments.append(_Argument(p.name, value, keyword=gap))
+            value = one.values.get(p.name, "")
+            value = value if re.fullmatch(r"-?[\d.]+(e-?\d+)?|True|False|None|'[^']*'", value) else ""
+            value = value or next((value for pattern, value in _SCALARS if re.fullmatch(pattern, p.name)), "")
+            value = value.format(first=front[0], last=front[-1])
+            arguments.append(_Argument(p.name, value or _BY_ANNOTATION.get(p.annotation, "None"), keyword=gap))
+        elif one.applied and any(later in tensors or later in required for later in one.parameters[at:]):
+            arguments.append(_Argument(p.name, p.default or ""))
         else:
             gap = True
             left_out.append(f"{p.name}={p.default}")
     reference = _reference(meaning, word, one, arguments) if meaning else ""
-    return _Call(tuple(arguments), reference, tuple(left_out))
+    floats = [a.name for a in arguments if a.shape and not a.index]
+    wrt = tuple(name for name in floats if name in one.gradients)
+    return _Call(tuple(arguments), reference, tuple(left_out), wrt if len(wrt) < len(floats) else ())
 
 
 def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
@@ -223,14 +269,15 @@ def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None)
     """Return each tensor's axes: those in the code, else the operation's usual axes, else those of the first tensor."""
     made: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}  # dimension in the known operation -> dimension in the code
+    for p, usual in zip(tensors, meaning.shapes if meaning else (), strict=False):
+        said = one.shapes.get(p.name, ())
+        for general, mine in zip(usual, said, strict=True) if len(said) == len(usual) else ():
+            if mine != "_":
+                names.setdefault(general, mine)
     for at, p in enumerate(tensors):
         said = one.shapes.get(p.name, ())
         usual = meaning.shapes[at] if meaning else ()
         first = next(iter(made.values()), ())
-        if said and len(said) == len(usual):
-            for general, mine in zip(usual, said, strict=True):
-                if mine != "_":
-                    names.setdefault(general, mine)
         if usual and len(said) in {0, len(usual)}:
             made[p.name] = tuple(_axis(names.get(general, general)) for general in usual)
         elif said:
@@ -241,7 +288,7 @@ def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None)
         elif first and _INDEX.fullmatch(p.name):
             made[p.name] = first[: max(1, len(first) - 1)]
         else:
-            made[p.name] = first or _ROWS
+            made[p.name] = first or ("rows", "width")
     return made
 
 
@@ -281,11 +328,17 @@ def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | N
     # A folder without __init__.py below src/ is a namespace.
     parts = home.parts[1:] if home.parts[0] == "src" else home.parts[-1:]
     module = "" if home == path else ".".join(parts)
-    inputs, built = [f"{home}/**" if module else str(home)], "Extension(" in found.setup
+    fronts = [f"{folder}/__init__.py" for folder in path.parents if folder.is_relative_to(home)] if module else []
+    outside, own = _imported(found, [str(path), *fronts], home.parent), _imported(found, [str(path)], home.parent)
+    if module and own is not None and _heavy(outside) - _heavy(own):  # the package needs what this file does not
+        home, module, access, outside = path, "", "", own
+        kernel = home.name.removesuffix(".py")
+    inputs, built = [f"{home}/**" if module else str(home)], _uses_extension(found.setup, outside or set())
     if built:
         inputs += [name for name in _BUILD_FILES if name in found.files]
         inputs += [name for name in found.files if "/" not in name and f'"{name}"' in found.setup]
-    inputs += [f"{folder}/**" for folder in _NATIVE if any(name.startswith(f"{folder}/") for name in found.files)]
+    if built or any("cpp_extension" in name for name in outside or ()):
+        inputs += [f"{folder}/**" for folder in _NATIVE if any(name.startswith(f"{folder}/") for name in found.files)]
     entry = PackageTable(
         path=str(home),
         module=module,
@@ -295,6 +348,37 @@ def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | N
         submodules=built and ".gitmodules" in found.files,
     )
     return re.sub(r"[^\w-]", "_", kernel), access, entry
+
+
+def _imported(found: Found, paths: Sequence[str], root: PurePosixPath) -> set[str] | None:
+    """Return the dotted names that an import of the files `paths` also imports, directly or not, from outside the
+    repository. Return None for a single file that imports other files of the repository."""
+    known = {path.removesuffix(".py").removesuffix("/__init__"): path for path in found.imports}
+    todo, outside = list(paths), set[str]()
+    for path in todo:  # grows
+        for dotted in found.imports.get(path, ()):
+            whole = dotted.replace(".", "/")
+            near = [prefix + name for prefix in ("", f"{root}/") for name in (whole, whole.rpartition("/")[0])]
+            hits = [known[name] for name in near if name in known]
+            if hits and len(paths) == 1:
+                return None
+            if not {near[0], near[2]} & known.keys():  # a module from outside, or a name in one of the repository
+                outside.add(f".{dotted}" if hits else dotted)
+            above = {str(folder) for hit in hits for folder in PurePosixPath(hit).parents} & known.keys()
+            todo += {*hits, *map(known.__getitem__, above)} - {*todo}
+    return outside
+
+
+def _heavy(names: set[str] | None) -> set[str]:
+    tops = {name.partition(".")[0] for name in names or ()}
+    return tops - sys.stdlib_module_names - {"", "torch", "triton", "numpy", "typing_extensions"}
+
+
+def _uses_extension(setup: str, imported: set[str]) -> bool:
+    """Return whether `imported` has an extension that setup.py, whose text is `setup`, builds."""
+    names = re.findall(r"Extension\(\s*(?:name\s*=\s*)?f?[\"'](?:\w+\.)*(\w+)[\"']", setup)
+    usual = "|".join(names) or r"_C|\w+_(cuda|C|ext|cpp)"
+    return "Extension(" in setup and any(re.search(rf"(^|\.)({usual})$", name) for name in imported)
 
 
 def _table(name: str, entry: PackageTable, under: Sequence[str]) -> list[str]:
@@ -318,12 +402,12 @@ def _quoted(value: str | Sequence[str]) -> str:
 
 _SIZES = (  # pattern of an axis -> sizes in smoke and default; the first match counts
     (r"b|bs|bsz|n?_?batch\w*|z", 2, 8),
-    (r"vocab\w*", 512, 32768),
-    (r"t|l|s|seq\w*|n_?ctx|\w*seqlen\w*|\w*tokens", 128, 2048),
-    (r"h|(n_?|num_)?heads?|h[qkv]", 2, 16),
+    (r"v|vocab\w*", 512, 32768),
+    (r"t|l|s|bt|seq\w*|n_?ctx|\w*seqlen\w*|\w*tokens|total\w*", 128, 2048),
     (r"head_?dim\w*|d_?head|hd|d[hkv]", 64, 128),
+    (r"h[qkv]?|\w*heads?(_\w+)?", 2, 16),
     (r"rows|n_?rows?", 128, 4096),
-    (r"width|n_?cols?|hidden\w*|d_?model|dim|c|d|[mnk]", 256, 4096),
+    (r"width|n_?cols?|hidden\w*|d_?model|dim|\w+_dim|c|d|[mnk]", 256, 4096),
     (r".*", 64, 512),
 )
 _VECTOR = (65536, 1 << 24)  # sizes if all tensors share a single axis
@@ -335,75 +419,117 @@ _NO_REFERENCE = """
 """
 
 
-def _workload(one: Function, kernel: str, access: str) -> str:
+def _workload(one: Function, kernel: str, access: str, choices: Choices, alone: str) -> str:
     call = _call_of(one)
+    call = replace(call, reference=call.reference if choices.reference else "", wrt=choices.wrt or call.wrt)
+    directions = choices.directions if one.differentiable else ("fwd",)
+    directed = len(directions) > 1 or choices.fresh
     tensors = [a for a in call.arguments if a.shape]
     front, _, method = one.name.partition(".")
     guessed = [a.name for a in call.arguments if not a.shape]
-    prepare = [f"# GUESSED: the value of {', '.join(guessed)}"] if guessed else []
+    prepare = [f"# {line}" for text in choices.why for line in textwrap.wrap(text, 110)]
+    prepare += [f"# GUESSED: the value of {', '.join(guessed)}"] if guessed else []
     if call.left_out:
         prepare += [f"# {line}" for line in textwrap.wrap(f"Not given: {', '.join(call.left_out)}", 110)]
+    prepare += [f"# This times {alone}."] if alone else []
     target = f"kernel.{front}"
     if access:  # each side's own module
         prepare.append(f"{front}_ = import_module({_quoted(access)}, kernel.__name__).{front}")
         target = f"{front}_"
     passed = (a.value if not a.shape else f'inputs["{a.name}"]' for a in call.arguments)
     given = ", ".join(f"{a.name}={text}" if a.keyword else text for a, text in zip(call.arguments, passed, strict=True))
-    prepare.append(f"return Op(lambda: {target}{f'.{method}' if method else ''}({given}))")
+    made = f"{target}{f'.{method}' if method else ''}({given})"
+    wrt = f", wrt={_quoted(call.wrt)}" if call.wrt else ""
+    op = f"return Op(lambda: {made})"
+    if directed:
+        op = f"return directed(case, inputs, lambda inputs: {made}{wrt}{', fresh=True' if choices.fresh else ''})"
+        op = op if len(op) < 116 else f"{op[:16]}\n        {op[16:-1]}\n    )"
+    prepare.append(op)
+    judge = _judge(call, tensors, triton=bool(one.kernels), wrt=wrt if directed else None)
     frame = Template((bundled("templates") / "adopt" / "workload.txt").read_text(encoding="utf-8"))
     return frame.substitute(
         title=f"{one.name}, proposed by `abprof init`: check the lines marked GUESSED.",
         imports="from importlib import import_module\n\n" if access else "",
-        helpers="Op, compare" if call.reference else "Op",
+        helpers=", ".join(name for name in ("Op", "compare", "directed") if f"{name}(" in op + judge),
         kernel=_quoted(kernel),
-        presets="\n".join(_presets(call, triton=bool(one.kernels))),
+        presets="\n".join(_presets(call, one, choices.refused, directions if directed else ())),
         tensors="\n".join(f"        {line}" for line in _tensors(tensors)),
         prepare="\n".join(f"    {line}" for line in prepare),
-        judge=_judge(call, tensors, triton=bool(one.kernels)) if call.reference else _NO_REFERENCE,
+        judge=judge,
     )
 
 
-def _presets(call: _Call, *, triton: bool) -> list[str]:
+def _presets(call: _Call, one: Function, refused: Collection[str], directions: Sequence[str]) -> list[str]:
     """Return the source lines of the presets: sizes for each axis, and a dtype that the kernel probably accepts."""
-    heads = any(len(a.shape) == 4 for a in call.arguments)
-    small = "float16" if heads and triton else "float32"
-    large = "float32" if not triton else "float16" if heads else "bfloat16"
-    sizes = {axis: next(row[1:] for row in _SIZES if re.fullmatch(row[0], axis.lower())) for axis in call.axes}
+    shapes = [a.shape for a in call.arguments if a.shape]
+    heads = any(len(shape) == 4 for shape in shapes)
+    usual = ("float32", "float32") if not one.kernels else ("float16",) * 2 if heads else ("float32", "bfloat16")
+    small, large = (
+        next(name for name in (first, "bfloat16", "float16", "float32", first) if name not in refused)
+        for first in usual
+    )
+    sizes = {axis: _size(axis, shapes) for axis in call.axes}
     if len(sizes) == 1:
         sizes = dict.fromkeys(sizes, _VECTOR)
     stepped = next((axis for pattern in _STEPPED for axis in sizes if re.fullmatch(pattern, axis.lower())), "")
     lines = []
-    for name, dtype, at, steps in (
+    for name, chosen, at, steps in (
         ("smoke", small, 0, (1,)),
         ("default", large, 1, (2, 1)),
         ("full", large, 1, (4, 2, 1)),
     ):
         axes = {axis: [n[at] // step for step in (steps if axis == stepped else (1,))] for axis, n in sizes.items()}
-        line = f'    "{name}": {json.dumps({**axes, "dtype": [dtype]})},'
+        more = {"direction": directions} if directions else {}
+        line = f'    "{name}": {json.dumps({**axes, **more, "dtype": [chosen]})},'
         lines += textwrap.wrap(line, 118, subsequent_indent=" " * 8)
     return lines
 
 
+def _size(axis: str, shapes: Sequence[Sequence[str]]) -> tuple[int, int]:
+    """Guess the sizes of an axis in smoke and default by its name, and by where it stands in the shapes."""
+    lower, last = axis.lower(), {shape.index(axis) == len(shape) - 1 for shape in shapes if axis in shape}
+    if lower == "h" and last == {True}:  # (B, T, H): no axis follows, so these are not heads
+        lower = "hidden"
+    if last == {True} and len(lower) == 1 and any(shape[-1] == axis and len(shape) == 4 for shape in shapes):
+        lower = "head_dim"
+    return next((small, large) for pattern, small, large in _SIZES if re.fullmatch(pattern, lower))
+
+
 def _tensors(tensors: Sequence[_Argument]) -> list[str]:
     lines = []
+    first = next((a for a in tensors if not a.index), tensors[0])
     for a in tensors:
         axes = ", ".join(axis if axis.isdigit() else f'"{axis}"' for axis in a.shape)
         made = f"draw({axes})"
-        if a.index and a is not tensors[0]:
-            last = tensors[0].shape[-1]
+        if a.index and a is not first:
+            # An index before its table (an embedding) is of the table's rows, one behind (a target) of its columns.
+            last = first.shape[0 if tensors.index(a) < tensors.index(first) else -1]
             most = last if last.isdigit() else f'case["{last}"]'
             made = f"torch.randint({most}, {made}.shape, generator=generator, device=device)"
+            if a.name.startswith("cu_seq"):
+                total = f'case["{first.shape[0]}"]'
+                made = f"torch.tensor([0, {total} // 2, {total}], dtype=torch.int32, device=device)"
         elif a.name.endswith("mask"):
             made += " > 0"
+        made = f"[{made}, {made}]" if a.several else made
         lines.append(f'"{a.name}": {made},' + (f"  # GUESSED: {a.guessed}" if a.guessed else ""))
     return lines
 
 
-def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool) -> str:
-    """Return the source of the workload's functions `reference` and `check`."""
-    wide = "".join(f'    {a.local} = inputs["{a.name}"]{"" if a.index else ".double()"}\n' for a in tensors)
+def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool, wrt: str | None) -> str:
+    """Return the source of the workload's functions `reference` and `check`. `wrt`: if not None, the reference gives
+    gradients, too."""
+    if not call.reference:
+        return _NO_REFERENCE
+    cast = "" if wrt is not None else ".double()"
+    lines = [f'{a.local} = inputs["{a.name}"]{"" if a.index else cast}' for a in tensors]
+    lines.append(f"return {call.reference}  # GUESSED by the name")
+    if wrt is not None:
+        lines = ["def plain(inputs):", *(f"    {line}" for line in lines), ""]
+        lines.append(f"return directed(case, inputs, plain{wrt}, dtype=torch.float64).call()")
+    body = "".join(f"    {line}\n" if line else "\n" for line in lines)
     tolerance = f'rtol={"2e-3" if triton else "1e-5"} if case["dtype"] == "float32" else 2e-2, atol=0'
     return (
-        f"\n\ndef reference(case, inputs):\n{wide}    return {call.reference}  # GUESSED by the name\n"
+        f"\n\ndef reference(case, inputs):\n{body}"
         f"\n\ndef check(case, outputs, expected):\n    return compare(outputs, expected, {tolerance})\n"
     )

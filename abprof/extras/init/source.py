@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePosixPath
@@ -23,11 +23,14 @@ _INTERNAL = re.compile(r"_(forward|fwd|impl|inner|kernel|launch|config)|autotune
 _OF_TENSORS = re.compile(r"shape|size|stride|device|dtype|numel|n?dim|(is_)?contiguous|is_cuda|data_ptr|view|reshape")
 _LIKE = {"empty_like", "zeros_like", "ones_like"}
 _SAME_SHAPE = {"contiguous", "detach", "to", "float", "half", "clone", "cuda", "type_as"}
-# "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]"
-_DOCUMENTED = (
-    r"^[ \t]*`*{name}`*[ \t]*(?:\([^()\n]*\))?[ \t]*[:=-][ \t]*"
-    r"(?:[^\n]*?\b(?:[Ss]hape|Tensor)\b[ \t:=`]*)?`*[\[(]([\w ]+(?:,[\w ]+)+,?|\w+,)[\])]"
+# "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]"; the text may go on in lines that are indented further.
+_DOCUMENTED = r"^([ \t]*)`*{name}`*[ \t]*(?:\([^()\n]*\))?[ \t]*[:=-][ \t]*(.*(?:\n\1[ \t]+\S.*)*)"
+_SHAPE = re.compile(
+    r"(?:.*?\b(?:[Ss]hape|[Ss]ize|Tensor)s?\b(?: is| of)?[\s:=`]*)?`*[\[(]([\w ]+(?:,[\w ]+)+,?|\w+,)[\])]"
+    r"|.*?\b[Ss]hapes?\b(?: is)?[\s:=`]*[\[(]([\w ]+)[\])]",
+    re.DOTALL,
 )
+_INTEGERS = re.compile(r"\b(Long|Int)Tensor|\bint(32|64)\b|\binteger|\bind(ex|ices)\b", re.IGNORECASE)
 _TYPES = {"tensor", "optional", "int", "float", "bool", "str", "none", "default", "list", "tuple"}
 
 
@@ -43,7 +46,17 @@ class Parameter:
     @property
     def tensor(self) -> bool:
         """Whether the annotation names a tensor type."""
-        return "Tensor" in self.annotation and not re.search("list|tuple|sequence", self.annotation, re.IGNORECASE)
+        return "Tensor" in self.annotation
+
+    @property
+    def several(self) -> bool:
+        """Whether the annotation names a sequence of tensors."""
+        return self.tensor and bool(re.search("list|tuple|sequence", self.annotation, re.IGNORECASE))
+
+    @property
+    def optional(self) -> bool:
+        """Whether the annotation allows None."""
+        return bool(re.search(r"\bOptional\b|\bNone\b", self.annotation))
 
 
 @dataclass(eq=False)
@@ -55,10 +68,15 @@ class Function:
     line: int
     parameters: list[Parameter]
     names: set[str]  # names that the body reads
-    calls: list[tuple[str, dict[int | str, str]]]  # (called name, position or keyword -> own parameter passed there)
+    calls: list[tuple[str, dict[int | str, str]]]  # (called name, position or keyword -> own parameter or constant)
     tensors: set[str]  # parameters that the body uses as tensors
     shapes: dict[str, tuple[str, ...]]  # parameter -> names of its dimensions, "_" for an unnamed dimension
+    integers: set[str]  # parameters that hold integers, by annotation or docstring
     kernels: set[str] = field(default_factory=set)  # Triton kernels launched, directly or through calls
+    applied: bool = False  # a torch autograd function: arguments go by position
+    differentiable: bool = False  # autograd computes gradients: of `gradients`, or if that is empty of any tensor
+    gradients: set[str] = field(default_factory=set)
+    values: dict[str, str] = field(default_factory=dict)  # parameter -> constant or default value that a caller passes
 
 
 @dataclass
@@ -71,6 +89,7 @@ class Found:
     fronts: dict[str, set[str]] = field(default_factory=dict)  # path of an __init__.py -> names that the file imports
     unread: list[str] = field(default_factory=list)  # Python files that cannot be parsed
     setup: str = ""  # text of setup.py
+    imports: dict[str, set[str]] = field(default_factory=dict)  # path -> dotted names that the file imports
 
     def callees(self, function: Function) -> Iterator[tuple[Function, dict[int | str, str]]]:
         """For each call in `function`, yield the called function and {position or keyword: parameter passed there}."""
@@ -93,6 +112,12 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
             found.unread.append(path)
     for function in chain(*found.functions.values()):
         _learn(found, function, _DEPTH)
+    for function in chain(*found.functions.values()):
+        own = {p.name: p.default for p in function.parameters}
+        for callee, places in found.callees(function):
+            for given, theirs in _pairs(callee, places):
+                if (value := own.get(given) if given in own else given) and callee.values.get(theirs, "None") == "None":
+                    callee.values[theirs] = value
     return found
 
 
@@ -124,13 +149,23 @@ def _learn(found: Found, function: Function, depth: int) -> None:
     for callee, places in found.callees(function) if depth else ():
         _learn(found, callee, depth - 1)
         function.kernels |= callee.kernels
-        names = [p.name for p in callee.parameters]
-        for at, mine in places.items():
-            theirs = names[at] if isinstance(at, int) and at < len(names) else at
+        function.differentiable |= callee.differentiable
+        own = {p.name for p in function.parameters}
+        for mine, theirs in ((mine, theirs) for mine, theirs in _pairs(callee, places) if mine in own):
             if theirs in callee.tensors:
                 function.tensors.add(mine)
+            if theirs in callee.gradients:
+                function.gradients.add(mine)
             if theirs in callee.shapes:
-                function.shapes.setdefault(mine, callee.shapes[str(theirs)])
+                function.shapes.setdefault(mine, callee.shapes[theirs])
+
+
+def _pairs(callee: Function, places: Mapping[int | str, str]) -> Iterator[tuple[str, str]]:
+    """Yield (what a call passes, the callee's parameter)."""
+    names = [p.name for p in callee.parameters]
+    for at, mine in places.items():
+        if isinstance(at, str) or at < len(names):
+            yield mine, at if isinstance(at, str) else names[at]
 
 
 # ---------------------------------------------------------------- one file
@@ -140,6 +175,7 @@ def _read(found: Found, path: str, text: str) -> None:
     with warnings.catch_warnings():  # hide warnings of invalid escapes in strings
         warnings.simplefilter("ignore")
         tree = ast.parse(text)
+    found.imports[path] = set(_imported(tree, PurePosixPath(path).parent.parts))
     if path.endswith("__init__.py"):
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         found.fronts[path] = {alias.asname or alias.name for node in imports for alias in node.names}
@@ -151,15 +187,18 @@ def _read(found: Found, path: str, text: str) -> None:
             else:
                 mine[node.name] = _function(path, node.name, node)
         elif isinstance(node, ast.ClassDef) and any(_dotted(base).endswith("Function") for base in node.bases):
-            for inner in node.body:
-                if isinstance(inner, ast.FunctionDef) and inner.name == "forward":
-                    mine[f"{node.name}.apply"] = _function(path, f"{node.name}.apply", inner, drop=1)
+            inner = {one.name: one for one in node.body if isinstance(one, ast.FunctionDef)}
+            if "forward" in inner:
+                mine[f"{node.name}.apply"] = _function(path, f"{node.name}.apply", inner["forward"], drop=1)
+                _differentiate(mine[f"{node.name}.apply"], inner.get("backward"))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):  # name = Class.apply
             name, applied = node.targets[0].id, mine.pop(_dotted(node.value), None)
             if applied:
                 applied.name = name
                 mine[name] = applied
+    plain = re.search(r"requires_grad|\.backward\(", text) and not re.search(r"\btriton\b|cpp_extension", text)
     for name, function in mine.items():
+        function.differentiable |= bool(plain) or "register_autograd" in text
         function.names |= {"torch"} if re.search(r"^\s*(import|from) torch\b", text, re.MULTILINE) else set()
         found.functions.setdefault(name, []).append(function)
 
@@ -183,10 +222,37 @@ def _function(path: str, name: str, node: ast.FunctionDef, drop: int = 0) -> Fun
     parameters = _parameters(node.args)[drop:]
     mine = {p.name for p in parameters}
     nodes = list(ast.walk(node))
-    shapes = dict(reversed([*_unpacked(nodes, mine)])) | _documented(ast.get_docstring(node) or "", mine)
+    text = ast.get_docstring(node) or ""
+    shapes = dict(reversed([*_unpacked(nodes, mine)])) | _documented(text, mine)
     tensors = {*shapes, *_tensors(nodes, mine)}
     read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - mine
-    return Function(name, path, node.lineno, parameters, read, list(_calls(nodes, mine)), tensors, shapes)
+    whole = {p.name for p in parameters if _INTEGERS.search(p.annotation + _text_of(p.name, text)[:200])}
+    return Function(name, path, node.lineno, parameters, read, list(_calls(nodes, mine)), tensors, shapes, whole)
+
+
+def _differentiate(applied: Function, backward: ast.FunctionDef | None) -> None:
+    """Learn from the method `backward` which arguments of an autograd function have gradients."""
+    applied.applied = True
+    if backward is None or any(isinstance(node, ast.Raise) for node in backward.body):
+        return
+    applied.differentiable = True
+    for node in ast.walk(backward):
+        if isinstance(node, ast.Return) and node.value is not None:
+            given = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            if not any(isinstance(one, ast.Starred) for one in given) and len(given) >= len(applied.parameters):
+                some = zip(applied.parameters, given, strict=False)  # torch ignores further None
+                applied.gradients |= {p.name for p, one in some if _constant(one) != "None"}
+
+
+def _imported(tree: ast.Module, folder: tuple[str, ...]) -> Iterator[str]:
+    """Yield the dotted name of everything imported; relative imports are counted from the top of the repository."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = folder[: len(folder) + 1 - node.level] if node.level else ()
+            module = ".".join([*above, *([node.module] if node.module else [])])
+            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
 
 
 def _parameters(args: ast.arguments) -> list[Parameter]:
@@ -204,7 +270,14 @@ def _calls(nodes: Sequence[ast.AST], mine: set[str]) -> Iterator[tuple[str, dict
         if isinstance(call, ast.Call) and (isinstance(call.func, ast.Name) or _dotted(call.func).endswith(".apply")):
             given: list[tuple[int | str, ast.expr]] = list(enumerate(call.args))
             given += [(word.arg, word.value) for word in call.keywords if word.arg]
-            yield _dotted(call.func), {at: name for at, value in given if (name := _handed(value)) in mine}
+            texts = {at: name if (name := _handed(value)) in mine else _constant(value) for at, value in given}
+            yield _dotted(call.func), {at: text for at, text in texts.items() if text}
+
+
+def _constant(value: ast.expr) -> str:
+    """Return the source of a constant, such as None, 1e-6 or -1; "" for other expressions."""
+    inner = value.operand if isinstance(value, ast.UnaryOp) else value
+    return ast.unparse(value) if isinstance(inner, ast.Constant) else ""
 
 
 def _handed(value: ast.expr) -> str:
@@ -214,11 +287,17 @@ def _handed(value: ast.expr) -> str:
     return value.id if isinstance(value, ast.Name) else ""
 
 
+def _text_of(name: str, text: str) -> str:
+    """Return what the docstring `text` says about a parameter."""
+    match = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
+    return match[2] if match else ""
+
+
 def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
     found = {}
     for name in names:
-        match = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
-        parts = [part.strip() for part in match[1].split(",") if part.strip()] if match else []
+        match = _SHAPE.match(_text_of(name, text))
+        parts = [part.strip() for part in (match[1] or match[2]).split(",") if part.strip()] if match else []
         if parts and all(p.isidentifier() or p.isdigit() for p in parts) and not _TYPES & {p.lower() for p in parts}:
             found[name] = tuple(parts)
     return found
