@@ -166,8 +166,9 @@ def _what_next(root: Path, made: Made, *, begun: bool) -> None:
     on_cpu = devices.choose(()).kind == "cpu"
     if not begun:
         print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
-    print(f"Next: abprof .{where} --dry-run")
-    print(f"then: abprof run .{where} --quick{' --preset smoke' if on_cpu else ''}")
-    if one.kernels and on_cpu:
-        print("      (without a GPU set TRITON_INTERPRET=1: kernels run, but their times mean nothing)")
-    print("then: abprof BASE TARGET with two branches (more in docs/ADOPT.md)")
+    interpreted = "TRITON_INTERPRET=1 " if on_cpu and made.triton else ""
+    print(f"Next: {interpreted}abprof .{where} --dry-run")
+    print(f"then: {interpreted}abprof run .{where} --quick{' --preset smoke' if on_cpu else ''}")
+    if interpreted:
+        print("      (no GPU here: the kernels run in Triton's interpreter, and their times mean nothing)")
+    print(f"then: {interpreted}abprof BASE TARGET with two branches (more in docs/ADOPT.md)")

@@ -25,6 +25,7 @@ class Made:
     function: Function  # function that the workload calls
     files: dict[str, str]
     missing: tuple[str, ...] = ()  # lines that the existing configuration lacks
+    triton: bool = False  # whether the repository has Triton kernels
 
 
 def adopted(
@@ -45,7 +46,7 @@ def adopted(
         head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
         head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
         files = {"abprof.toml": "\n".join([*head, *table, ""]), **files}
-    return Made(one, files, missing=tuple(table) if file else ())
+    return Made(one, files, missing=tuple(table) if file else (), triton=bool(found.kernels))
 
 
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
