@@ -92,17 +92,15 @@ def _patch_builtins() -> None:
 
 # ---------------------------------------------------------------- libdevice
 
-_SAME = """acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh erf erfc erfinv exp exp2 expm1 floor fmax fmin
-fmod hypot isinf isnan ldexp lgamma log log10 log1p log2 nextafter pow rsqrt signbit sin sinh sqrt tan tanh trunc"""
-_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {name: getattr(torch, name) for name in _SAME.split()} | {
-    **dict.fromkeys(["abs", "llabs", "fabs"], torch.abs),
-    **dict.fromkeys(["div_rn", "fdiv_rn", "ddiv_rn", "fdivide"], torch.div),
-    **dict.fromkeys(["rint", "nearbyint", "llrint", "float2int_rn"], torch.round),
-    **dict.fromkeys(["finite", "isfinite"], torch.isfinite),
+_TORCH = """abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh ddiv_rn=div div_rn=div erf erfc erfinv exp
+exp2 expm1 fabs=abs fdiv_rn=div fdivide=div finite=isfinite float2int_rn=round floor fmax fmin fmod hypot isfinite isinf
+isnan ldexp lgamma llabs=abs llrint=round log log10 log1p log2 nearbyint=round nextafter pow powi=pow rint=round rsqrt
+signbit sin sinh sqrt tan tanh trunc"""
+_FUNCTIONS: dict[str, Callable[..., torch.Tensor]] = {
     "exp10": lambda x: torch.pow(10.0, x),
     "fma": lambda x, y, z: x * y + z,
-    "powi": torch.pow,
     "round": lambda x: x.trunc() + torch.sign(x) * ((x - x.trunc()).abs() >= 0.5),  # halves away from zero
+    **{name: getattr(torch, of or name) for name, _, of in (word.partition("=") for word in _TORCH.split())},
 }
 
 
@@ -130,7 +128,8 @@ def _patch_bfloat16() -> None:
     floats off instead of rounding them. May go when it computes with their values (3.9 does not)."""
     for name in ("unary_op", "binary_op", "ternary_op", "create_fma", "create_dot"):
         _patch(_BUILDER, name, _on_floats)
-    _patch(_BUILDER, "cast_impl", _cast)
+    narrows = lambda x, to: (x.dtype.scalar, to.scalar) == (tl.float32, tl.bfloat16)  # noqa: E731
+    _patch(_BUILDER, "cast_impl", lambda cast, own, x, to: _narrowed(x) if narrows(x, to) else cast(own, x, to))
     _patch(interpreter.ReduceScanOpInterface, "apply", _reduced_floats)
     if not hasattr(_BUILDER, "get_bf16"):  # Triton 3.6
         _BUILDER.get_bf16 = lambda self, value: _narrowed(self.get_fp32(value))
@@ -155,11 +154,6 @@ def _widened(handle: Any) -> Any:
 def _narrowed(handle: Any) -> Any:
     bits = torch.from_numpy(np.array(handle.data)).bfloat16().view(torch.int16).numpy().view(np.uint16)
     return interpreter.TensorHandle(bits, tl.bfloat16)
-
-
-def _cast(original: Any, builder: Any, source: Any, to: Any) -> Any:
-    rounds = source.dtype.scalar == tl.float32 and to.scalar == tl.bfloat16
-    return _narrowed(source) if rounds else original(builder, source, to)
 
 
 def _reduced_floats(original: Any, operation: Any, value: Any) -> Any:
