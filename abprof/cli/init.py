@@ -245,8 +245,9 @@ def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> N
     on_cpu = devices.choose(()).kind == "cpu"
     if not begun:
         print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
-    print(f"Next: abprof {shlex.join(refs) or '.'}{where} --dry-run")
-    print(f"then: abprof run {shlex.join(refs) or '.'}{where} --quick{' --preset smoke' if on_cpu else ''}")
-    if one.kernels and on_cpu:
-        print("      (without a GPU set TRITON_INTERPRET=1: kernels run, but their times mean nothing)")
-    print(f"then: abprof {shlex.join(refs) or 'BASE TARGET with two branches'} (more in docs/ADOPT.md)")
+    interpreted, asked = "TRITON_INTERPRET=1 " if on_cpu and made.triton else "", shlex.join(refs)
+    print(f"Next: {interpreted}abprof {asked or '.'}{where} --dry-run")
+    print(f"then: {interpreted}abprof run {asked or '.'}{where} --quick{' --preset smoke' if on_cpu else ''}")
+    if interpreted:
+        print("      (no GPU here: the kernels run in Triton's interpreter, and their times mean nothing)")
+    print(f"then: {interpreted}abprof {asked or 'BASE TARGET with two branches'} (more in docs/ADOPT.md)")

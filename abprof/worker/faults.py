@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import torch
+
 from abprof.records import messages as wire
 from abprof.worker.api import Unsupported
 
 _LONGEST = 400  # characters of a reason
 _LONGEST_NAME = 120  # characters of a file name in a reason
+
+# What Triton and torch raise where there is no GPU -> what it means, and the way out.
+_NO_GPU = {
+    r"\b(0 active drivers)": "set TRITON_INTERPRET=1: Triton finds no GPU, and runs kernels only in its interpreter",
+    r"(CUDA enabled|CUDA support|CUDA GPUs|NVIDIA driver|dummy base class)": "needs a GPU: torch.cuda finds none ({})",
+    r"^InterpreterError.*?(\w+ not supported in interpreter mode|no attribute 'create_\w+'|Unsupported data type|"
+    r"`_semantic` argument must be provided)": "needs a GPU: Triton's interpreter lacks this ({})",
+}
 
 
 class MissingPackage(ImportError):
@@ -45,9 +56,14 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
         status = _status(error, package)
     if isinstance(error, SystemExit):
         line = f"called exit({_text(repr, error.code)})"
+    elif status == "crash" and (reason := _way_out(f"{type(error).__name__}: {_text(str, error)}")):
+        return wire.Fault("unsupported", reason)
     else:
-        text = _one_line(_text(str, error))
-        name = "" if isinstance(error, Unsupported) else type(error).__name__
+        shown = error
+        while type(shown).__name__ == "InterpreterError" and shown.__cause__:  # Triton's, around each nested call
+            shown = shown.__cause__
+        text = _one_line(_text(str, shown))
+        name = "" if isinstance(error, Unsupported) else type(shown).__name__
         line = ": ".join(filter(None, (name, text))) or "unsupported"
     if isinstance(error, ModuleNotFoundError) and status == "crash":
         line += f" ({sys.executable} lacks it)"
@@ -59,6 +75,12 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
         place = _one_line(Path(file).name, _LONGEST_NAME) + (f", line {lines[-1]}" if lines else "")
         at = f"{function}() of {place}"
     return wire.Fault(status, _one_line(line) + (f" ({at})" if at else ""), at)
+
+
+def _way_out(text: str) -> str:
+    """Return what the exception `text` means if it comes from a missing GPU, with the way out; else ""."""
+    found = ((re.search(pattern, text, re.DOTALL), reason) for pattern, reason in _NO_GPU.items())
+    return next((reason.format(it[1]) for it, reason in found if it and not torch.cuda.is_available()), "")
 
 
 def _status(error: BaseException, package: types.ModuleType | None) -> wire.Failed:

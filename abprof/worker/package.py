@@ -62,6 +62,15 @@ class SideFinder(MetaPathFinder):
         return metadata.MetadataPathFinder.find_distributions(here)
 
 
+def mend_interpreter(device: str) -> None:
+    """Fill the gaps of Triton's interpreter, if this process imported Triton with TRITON_INTERPRET=1."""
+    function = getattr(sys.modules.get("triton.language.standard"), "sum", None)
+    if type(function).__module__ == "triton.runtime.interpreter":
+        from abprof.worker import interpreter
+
+        interpreter.install(device)
+
+
 def kernel_package(mount: wire.Mount) -> types.ModuleType:
     """Import the package under test, unless `preload` has. Raises MissingPackage if this side does not have it."""
     if _preloaded and _preloaded[0] == mount:
@@ -91,6 +100,7 @@ def preload(start: wire.Start) -> None:
     process. Raises what the imports raise."""
     global _preloaded  # noqa: PLW0603 - forked workers inherit the package
     assert start.mount
+    mend_interpreter(start.device)
     before = _prover(start)  # what the import loads must not count as loaded before the side's code
     given = os.environ.get(_NVML_CHECK)
     os.environ[_NVML_CHECK] = "1"

@@ -101,7 +101,7 @@ def proposed(found: Found, some: Sequence[Function], file: File | None, folder: 
         files |= made.files
         parts.append(made)
     notes = tuple(dict.fromkeys(note for made in parts for note in made.notes))
-    return Made(some[0], files, tuple(missing), notes, parts=tuple(parts))
+    return Made(some[0], files, tuple(missing), notes, parts=tuple(parts), triton=bool(found.kernels))
 
 
 @dataclass

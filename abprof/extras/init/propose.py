@@ -43,6 +43,7 @@ class Made:
     notes: tuple[str, ...] = ()  # lines to print
     again: Callable[[Choices], Made] | None = None  # propose with other choices
     parts: tuple[Made, ...] = ()  # of a proposal for several functions: one for each
+    triton: bool = False  # whether the repository has Triton kernels
 
 
 def adopted(
@@ -74,7 +75,7 @@ def adopted(
         files = {"abprof.toml": "\n".join([*head, *table, ""]), **files}
     again = partial(adopted, found, one, file, folder, name, under)
     notes = (f"The workload times {alone}.",) if alone else ()
-    return Made(one, files, tuple(table) if file else (), notes, again)
+    return Made(one, files, tuple(table) if file else (), notes, again, triton=bool(found.kernels))
 
 
 def _forward_alone(found: Found, one: Function) -> str:

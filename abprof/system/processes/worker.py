@@ -239,6 +239,8 @@ class Worker:
         last = f": {self.log.last_line}" if self.log.last_line else ""
         if self._walled and not self.forked and code > 128:  # bubblewrap returns 128 + signal
             code = 128 - code
+        if code == -signal.SIGSEGV and self._env.get("TRITON_INTERPRET", "0") != "0":
+            last = ": in Triton's interpreter mostly a kernel that reads or writes outside its tensors"
         return WorkerDied(f"{how_ended(code)}{last}")
 
     def __enter__(self) -> Worker:

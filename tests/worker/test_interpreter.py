@@ -1,0 +1,159 @@
+"""Kernels that Triton's interpreter does not run by itself, measured through the command line on a machine without a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+from pathlib import Path
+
+import pytest
+
+from tests.adopt.repositories import TRITON, repository
+from tests.tinyrepo import abprof
+
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton"),
+    pytest.mark.skipif(Path("/dev/nvidiactl").exists(), reason="needs a machine without a GPU"),
+]
+
+KERNELS = """
+import sys
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra import libdevice
+from triton.language.extra.cuda import gdc_wait
+
+exp = tl.exp  # a copy of a function of the language
+
+@triton.jit
+def _copies(x, o, scale, WHAT: tl.constexpr, N: tl.constexpr):
+    i = tl.arange(0, N)
+    v = tl.load(x + i)
+    if WHAT == "libdevice":
+        v = libdevice.tanh(v) + libdevice.fast_expf(v) + libdevice.round(v)
+    elif WHAT == "alias":
+        gdc_wait()
+        v = exp(v)
+    elif WHAT == "float":
+        v = v * scale.to(tl.float32)
+    elif WHAT == "loop":
+        for k in range(0, tl.load(x).to(tl.int32) + 3):
+            v += k
+    elif WHAT == "bfloat16":
+        b = v.to(tl.bfloat16)
+        v = (b * b - b + tl.maximum(b, -b)).to(tl.float32) + tl.sum(b, 0).to(tl.float32) + tl.max(b, 0).to(tl.float32)
+        v += tl.cumsum(b, 0).to(tl.float32) + tl.where(b > 0, b, 0.5).to(tl.float32)
+    elif WHAT == "rounded":
+        v = (v * 1.01).to(tl.bfloat16).to(tl.float32)
+    elif WHAT == "asm":
+        v = tl.inline_asm_elementwise("mov.b32 $0, $1;", "=f,f", [v], dtype=tl.float32, is_pure=True, pack=1)
+    elif WHAT == "popc":
+        v = libdevice.popc(v.to(tl.int32)).to(tl.float32)
+    tl.store(o + i, v)
+
+
+_tuned = triton.autotune([triton.Config({"N": 64}), triton.Config({"N": 32})], key=[])(_copies)
+
+@triton.jit
+def _dot(x, o, N: tl.constexpr):
+    at = tl.arange(0, N)[:, None] * N + tl.arange(0, N)
+    v = tl.load(x + at).to(tl.bfloat16)
+    tl.store(o + at, tl.dot(v, v))
+
+def run(what, x):
+    o = torch.empty(x.shape, device="cuda" if what == "named" else x.device)
+    if what in ("plain", "tuned"):
+        _tuned[(1,)](x, o, 0.5, WHAT=what)
+    elif what == "compiled":
+        facts = triton.runtime.driver.active.utils.get_device_properties(0)
+        kernel = _copies.warmup(x, o, 0.5, WHAT=what, N=64, grid=(1,))
+        kernel._init_handles()
+        kernel[(min(1, facts["max_num_regs"] // kernel.n_regs), 1, 1)](x, o, 0.5)
+    elif what == "dot":
+        _dot[(1,)](x, o, N=16)
+    elif what == "device":
+        assert x.is_cuda and torch.cuda.get_device_properties(x.device).multi_processor_count
+        with torch.cuda.device(x.device), torch.cuda.device(x.device.index):
+            _copies[(1,)](x, o, 0.5, WHAT=what, N=64)
+    elif what == "torch":  # no kernel: whether the changes are there
+        return torch.full_like(x, "abprof.worker.interpreter" in sys.modules)
+    elif what == "stream":
+        torch.cuda.Stream()
+    else:
+        _copies[(1,)](x, o, 0.5, WHAT=what, N=64)
+    return o
+"""
+
+WORKLOAD = """
+import os
+
+import torch
+
+from abprof.kit import Op, compare
+
+API, KERNEL = 1, "gaps"
+WHAT = "libdevice alias float loop bfloat16 rounded dot plain tuned compiled device named torch asm popc stream".split()
+PRESETS = {"smoke": {"what": WHAT}, "default": {"what": WHAT}, "full": {"what": WHAT}}
+
+def inputs(case, device, seed):
+    generator = torch.Generator(device).manual_seed(seed)
+    shape = (16, 16) if case["what"] == "dot" else (64,)
+    return torch.rand(shape, generator=generator, device=device).bfloat16().float()
+
+def prepare(kernel, variant, case, x):
+    return Op(lambda: kernel.run(case["what"], x))
+
+def reference(case, x):
+    return {
+        "libdevice": x.tanh() + x.exp() + (x + 0.5).floor(),
+        "alias": x.exp(),
+        "float": x * 0.5,
+        "loop": x + 3,
+        "bfloat16": x * x + x.sum() + x.max() + x.cumsum(0) + torch.where(x > 0, x, 0.5),
+        "rounded": (x * 1.01).bfloat16().float(),
+        "dot": x @ x,
+        "torch": torch.full_like(x, "TRITON_INTERPRET" in os.environ),
+    }.get(case["what"], x)
+
+def check(case, outputs, expected):
+    return compare(outputs, expected, rtol=2e-2 if case["what"] in ("bfloat16", "dot") else 1e-5, atol=1e-5)
+"""
+FILES = {"kernels/gaps/__init__.py": KERNELS, "workloads/gaps.py": WORKLOAD}
+LACKS = "needs a GPU: Triton's interpreter lacks this"
+
+
+def observed(tmp_path: Path, *options: str, **env: str) -> dict[str, tuple[str, str]]:
+    repo = repository(tmp_path / "repo", FILES)
+    done = abprof("run", ".", "--quick", "--device", "cpu", "--json", *options, cwd=repo.path, home=tmp_path, **env)
+    return {row["cell"].rpartition("=")[2]: (row["status"], row["reason"]) for row in done.run["observations"]}
+
+
+@pytest.mark.slow  # one run of 16 kernels
+def test_the_interpreters_gaps_are_closed_or_named(tmp_path: Path) -> None:
+    found = observed(tmp_path, TRITON_INTERPRET="1")
+    for what, lacks in {"asm": "inline_asm not supported", "popc": "__nv_popc not supported"}.items():
+        assert found.pop(what) == ("unsupported", f"{LACKS} ({lacks} in interpreter mode)")
+    assert found.pop("stream") == ("unsupported", "needs a GPU: torch.cuda finds none (CUDA support)")
+    assert len(found) == 13
+    assert found == dict.fromkeys(found, ("ok", ""))
+
+
+@pytest.mark.slow  # the workers' Triton is another than above, and so is this run
+def test_without_the_interpreter_nothing_is_changed_and_the_way_out_is_named(tmp_path: Path) -> None:
+    found = observed(tmp_path, "--set", "what=torch,plain,float,stream")
+    assert found.pop("torch") == ("ok", "")
+    assert found.pop("stream")[1].startswith("needs a GPU: ")
+    way_out = "set TRITON_INTERPRET=1: Triton finds no GPU, and runs kernels only in its interpreter"
+    assert found == {"plain": ("unsupported", way_out), "float": ("unsupported", way_out)}
+
+
+@pytest.mark.slow  # runs what init prints
+def test_the_command_that_init_prints_runs(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", TRITON)
+    done = abprof("init", cwd=repo.path, home=tmp_path)
+    (words,) = (shlex.split(line)[1:] for line in done.out.splitlines() if "--quick" in line)
+    assert words[:3] == ["TRITON_INTERPRET=1", "abprof", "run"]
+    done = abprof(*words[2:], "--json", "--set", "n_rows=4", cwd=repo.path, home=tmp_path, TRITON_INTERPRET="1")
+    assert (done.code, {row["status"] for row in done.run["observations"]}) == (0, {"ok"})
