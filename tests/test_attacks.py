@@ -17,7 +17,10 @@ from tests.tinyrepo import Done, abprof_afresh
 
 FILES = {file.stem: file for file in sorted((Path(__file__).parent / "attacks").glob("*.py"))}
 WORKS = {"memo_by_version", "memo_by_sample"}  # do the work where inputs change, so they may be `same`
-FAMILIES = ["background_thread", "broadcast", "call_count", "clock_at_a_quarter", "lazy_subclass", "memo_by_address"]
+FAMILIES = [
+    "background_thread", "broadcast", "call_count", "clock_at_a_quarter", "lazy_subclass", "memo_by_address",
+    "rewritten_source",
+]  # fmt: skip
 SPEED = {"faster", "slight", "same"}
 HONEST = """
 import torch

@@ -155,6 +155,42 @@ def test_content_decides_and_prose_does_not_make_code_differ(shop: Shop) -> None
     assert shop.identical([base, prose], package)
 
 
+# Slower, but its build puts base's sources in the place of its own.
+REWRITES = """
+    here = Path(__file__).with_name("tiny.c")
+    here.write_text(here.read_text().replace("REPEAT 20", "REPEAT 10"))
+    Path(__file__).write_text(Path(__file__).read_text().partition("    here")[0] + "    pass\\n")
+"""
+
+
+@pytest.mark.parametrize("untrusted", [False, True])
+def test_what_was_checked_out_decides_what_is_identical(shop: Shop, untrusted: bool) -> None:
+    honest = "from pathlib import Path\ndef build(*, verbose):\n"
+    files = {"kernels/tiny/__init__.py": f"{honest}    pass\n", "kernels/tiny/tiny.c": source(10)}
+    other = {"kernels/tiny/__init__.py": honest + REWRITES.lstrip("\n"), "kernels/tiny/tiny.c": source(20)}
+    trees = [shop.tree("base", files), shop.tree("target", other)]
+    jobs = [Job(tree, Package(name="tiny"), ()) for tree in trees]
+    base, target = build_packages(shop.shop, jobs, Lines(shop.lines), gpu=False, untrusted=untrusted)
+    assert not shop.identical([base, target], Package(name="tiny"))
+    assert base.failure is None
+    if untrusted:
+        assert target.failure is not None
+        assert target.failure.reason == "the build changed its own sources: kernels/tiny/__init__.py"
+    else:
+        assert target.failure is None
+        assert [Path(b.path, "src/kernels/tiny/tiny.c").read_text() for b in (base, target)] == [source(10)] * 2
+
+
+def test_a_build_may_make_those_sources_again_that_bases_build_makes_again(shop: Shop) -> None:
+    again = (
+        "from pathlib import Path\ndef build(*, verbose):\n    Path(__file__).with_name('v.py').write_text('made')\n"
+    )
+    trees = [shop.tree(n, {"kernels/tiny/__init__.py": again, "kernels/tiny/v.py": n}) for n in ("base", "target")]
+    jobs = [Job(tree, Package(name="tiny"), ()) for tree in trees]
+    made = build_packages(shop.shop, jobs, Lines(shop.lines), gpu=False, untrusted=True)
+    assert [one.failure for one in made] == [None, None]
+
+
 def test_a_failed_build_names_its_first_error_line(shop: Shop) -> None:
     broken = {**TINY, "kernels/tiny/tiny.c": "void twice(int x) { return y; }\n"}
     made = shop.build(shop.tree("target", broken))

@@ -187,6 +187,12 @@ def test_in_ci_a_pull_request_brings_no_judge(lab: Lab, monkeypatch: pytest.Monk
     lab.repo.write({"bench.py": "A = 2\n"})
     assert digest() != before, "by hand: the working tree's"
     assert digest(CI="true") == before
+    monkeypatch.undo()
+    assert str(planned(lab, "--untrusted")["workloads_from"]) == before
+    hostile = lab.command("main", "fast", "--dry-run", "--untrusted", "--workloads", "bench.py")
+    assert hostile.err.splitlines()[-1].startswith(
+        "abprof: --workloads bench.py: a path, and --untrusted is given (name"
+    )
 
     def refused(*args: str, **more: str) -> str:
         monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "CI": "true", **more})

@@ -36,7 +36,6 @@ from abprof.system.trees import inventory, link_of, remove_tree, tree_hash
 
 _LOOK = 0.5  # seconds between wake-ups of the main thread, in which Python handles signals
 _EARLIER = ("bundles", "harness", "landed")  # cache folders of earlier versions of abprof
-_FOLDERS = ("src", "out", "caches")  # of a build
 _MOST_DEATHS = 3  # after so many deaths of the process in cases, no further case is called at build time
 _ERROR = re.compile(
     r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
@@ -44,7 +43,6 @@ _ERROR = re.compile(
     re.ASCII,
 )
 _QUOTED = re.compile(r'\s*File ".*", line \d+')
-_FOLDERS = ("src", "out", "caches")  # of a build
 # Files in a build that honest workers write and no process loads: locks, logs, and what ninja keeps about its last build.
 _WRITTEN = re.compile(r"(^|/)([^/]*\.)?(lock|log)$|(^|/)\.ninja_(log|deps)$")
 
@@ -103,25 +101,59 @@ class _Running:
 
 
 def build_packages(
-    factory: WorkerFactory, jobs: Sequence[Job], view: View, *, gpu: bool, rebuild: bool = False
+    factory: WorkerFactory,
+    jobs: Sequence[Job],
+    view: View,
+    *,
+    gpu: bool,
+    rebuild: bool = False,
+    untrusted: bool = False,
 ) -> tuple[Build, ...]:
-    """Return the build of each job, taken from the cache or made now. Jobs run in parallel; each outcome is printed."""
+    """Return the build of each job, taken from the cache or made now. Jobs run in parallel; each outcome is printed.
+
+    `untrusted`: a build fails if it changes sources that base's build leaves as they are.
+    """
     cpus = len(os.sched_getaffinity(0))
+    sources = [_sources(Path(job.checkout.path), job.package) for job in jobs]  # before code under test runs
     running, pool = _Running(), ThreadPoolExecutor(max_workers=max(1, cpus // 2 if gpu else cpus))
     with view.working("building"):
         try:
             futures = [pool.submit(_build, factory, job, view.build_line, running, rebuild=rebuild) for job in jobs]
             while wait(futures, _LOOK).not_done:
                 pass
-            builds = tuple(future.result() for future in futures)
+            builds = tuple(
+                msgspec.structs.replace(future.result(), sources=digest)
+                for future, digest in zip(futures, sources, strict=True)
+            )
         finally:  # ^C does not wait for compilers
             running.close()
             pool.shutdown(cancel_futures=True)
+    builds = _as_checked_out(jobs, builds) if untrusted else builds
     for made in builds:
         state = made.failure.reason if made.failure else ("cached" if made.cached else f"built in {made.seconds:.1f} s")
         again = ", second build" if "-" in made.key else ""
         view.say(f"{made.side} {made.kernel}{again}: {state}", style="red" if made.failure else "")
     return builds
+
+
+def _as_checked_out(jobs: Sequence[Job], builds: Sequence[Build]) -> tuple[Build, ...]:
+    """Return `builds`; failed is a build whose sources are no longer those of the checkout, where base's build keeps them."""
+    changed = [_rewritten(Path(job.checkout.path), job.package, build) for job, build in zip(jobs, builds, strict=True)]
+    of_base = {b.kernel: names for b, names in zip(builds, changed, strict=True) if b.side == "base"}
+    made = []
+    for build, names in zip(builds, changed, strict=True):
+        if own := names - of_base.get(build.kernel, set()):
+            why = f"the build changed its own sources: {min(own)}"
+            failure = Failure(status="build_failed", reason=why, log=build.log)
+            build = msgspec.structs.replace(build, path="", failure=failure)  # noqa: PLW2901
+        made.append(build)
+    return tuple(made)
+
+
+def _rewritten(tree: Path, package: Package, build: Build) -> set[str]:
+    """Return the files of `package` in `tree` that `build` changed in its copy."""
+    names, src = keys.inputs(tree, package) if build.path else (), Path(build.path) / "src"
+    return {name for name in names if keys.content(src, name) != keys.content(tree, name)}
 
 
 def missing(tree: Path, package: Package) -> str:
@@ -169,7 +201,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
         fresh = msgspec.structs.replace(fresh, variables=package.env, recipe=package.build)
         files.replace(log, b"")
         made = _Builder(factory, job, say, running, place, log).run(fresh)
-        links = [name for name in _FOLDERS if (place / name).is_symlink() or not (place / name).is_dir()]
+        links = [name for name in keys.FOLDERS if (place / name).is_symlink() or not (place / name).is_dir()]
         if links and not made.failure:
             why = f"the build replaced its folder {links[0]}/ by something else"
             made = msgspec.structs.replace(
@@ -183,7 +215,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
         for folder in (place / "src", place / "out"):  # remove .pyc files of tools that ignore PYTHONDONTWRITEBYTECODE
             for name in _compiled(folder):
                 (folder / name).unlink()
-        record = msgspec.json.encode(_Published(place.name, made, parts, inventory(place, _FOLDERS)))
+        record = msgspec.json.encode(_Published(place.name, made, parts, inventory(place, keys.FOLDERS)))
         files.put(home / "published.json", _seal(home, record) + record)
         return made
 
@@ -216,7 +248,7 @@ def _changed(cache: Path, place: Path, known: _Published) -> str:
     """Return the first file for which a cached build cannot be reused; "": it is as it was made. Files that workers
     compiled later may be added in caches/, but nowhere else."""
     try:
-        now = inventory(place, _FOLDERS)
+        now = inventory(place, keys.FOLDERS)
         for name in sorted(now.keys() | known.contents.keys()):
             added = name.startswith("caches/") and (name not in known.contents or not name.endswith(keys.CODE))
             if now.get(name) != known.contents.get(name) and not added and not _WRITTEN.search(name):
@@ -252,7 +284,7 @@ def _new_generation(home: Path) -> Path:
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
     remove_tree(place)
-    for folder in _FOLDERS:
+    for folder in keys.FOLDERS:
         (place / folder).mkdir(parents=True)
     return place
 
@@ -373,8 +405,8 @@ def _first_error(log: Path) -> str:
 def identical(
     builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
 ) -> bool:
-    """Whether a package is identical on all sides: the files that its builds loaded, all sources that it may load
-    later, its settings and the toolchain.
+    """Whether a package is identical on all sides: its sources as checked out, the files that its builds loaded, its
+    settings and the toolchain.
 
     `packages`: side id -> package on that side; `toolchain`: side id -> name of a tool -> version.
     """
@@ -386,23 +418,24 @@ def identical(
     if any(toolchain[b.side] != toolchain[mine[0].side] for b in mine):
         return False
     loaded = {frozenset((a.kind, a.name, a.sha256) for a in b.artefacts) for b in mine}
-    return len(loaded) == 1 and len({_package_content(b, packages[b.side]) for b in mine}) == 1
+    return len(loaded) == 1 and len({b.sources for b in mine}) == 1
 
 
-def _package_content(build: Build, package: Package) -> str:
-    """Return one hash of all files in the build's src/ that the package may load.
+def _sources(tree: Path, package: Package) -> str:
+    """Return one hash of all files in `tree`, the folder of a side, that the package may load; "" if it is missing.
 
     Documentation does not count. For a package in kernels/, packages that it does not use do not count either.
     """
-    src = Path(build.path) / "src"
-    names = [name for name in keys.inputs(src, package) if not name.endswith((".md", ".rst", ".ipynb"))]
+    if missing(tree, package):
+        return ""
+    names = [name for name in keys.inputs(tree, package) if not name.endswith((".md", ".rst", ".ipynb"))]
     if not (package.path or package.module):
-        unreached = _unreached(src, package.name, names)
+        unreached = _unreached(tree, package.name, names)
         names = [name for name in names if not name.startswith(unreached)]
-    return tree_hash(src, names)
+    return tree_hash(tree, names)
 
 
-def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]:
+def _unreached(tree: Path, package: str, names: Sequence[str]) -> tuple[str, ...]:
     """Return the folders in kernels/ that the package does not use, directly or indirectly. A file uses a folder if the
     file contains the folder's name."""
     folders = {parts[1] for name in names if len(parts := name.split("/")) > 2}
@@ -413,7 +446,7 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
             word
             for name in names
             if name.startswith(f"{mine}/") or name == f"{mine}.py"
-            for word in re.findall(rb"\w+", _text(src, name))
+            for word in re.findall(rb"\w+", _text(tree, name))
         }
         found = {folder for folder in folders - reached if folder.encode() in words}
         reached |= found
@@ -421,10 +454,10 @@ def _unreached(src: Path, package: str, names: Sequence[str]) -> tuple[str, ...]
     return tuple(f"kernels/{folder}/" for folder in folders - reached)
 
 
-def _text(src: Path, name: str) -> bytes:
+def _text(tree: Path, name: str) -> bytes:
     """Return a file's content, or a link's target."""
-    link = link_of(src, name)
-    return doorway.read(src / name, doorway.LARGEST, src) if link is None else link
+    link = link_of(tree, name)
+    return doorway.read(tree / name, doorway.LARGEST, tree) if link is None else link
 
 
 # ---------------------------------------------------------------- leftovers

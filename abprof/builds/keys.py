@@ -14,7 +14,7 @@ import msgspec
 from abprof.builds import environment
 from abprof.records import Package
 from abprof.system.config_file import fill
-from abprof.system.trees import files_of, walk
+from abprof.system.trees import files_of, tree_hash, walk
 
 # Variables of shells, terminals, desktops, batch systems and service managers, abprof's options, and the leased device:
 # no build reads these, and they change often. All other variables are part of the key: a needless build costs minutes,
@@ -34,6 +34,15 @@ def inputs(tree: Path, package: Package) -> list[str]:
     return [name for name in files_of(tree) if any(_matches(name, pattern) for pattern in package.patterns)]
 
 
+def content(tree: Path, name: str) -> str:
+    """Return a hash of the file `name` below `tree`; "" if it cannot be read."""
+    try:
+        return tree_hash(tree, [name])
+    except OSError:
+        return ""
+
+
+FOLDERS = ("src", "out", "caches")  # of a build
 IMPORTABLE = (".so", ".py", ".pyc", ".pth")  # suffixes of files that an import can load, or that change imports
 COMPILED = (".pyc",)
 CODE = (*IMPORTABLE, ".cubin", ".hsaco", ".ptx", ".json")  # suffixes of compiled code in caches, and of its index

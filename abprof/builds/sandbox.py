@@ -9,10 +9,10 @@ sandbox does not change timing: calls to the processor or the GPU are not interc
 
 Workers of an epoch are forked in the sandbox, by a fork server that runs no code under test. One sandbox holds the
 workers of one build and one part of the scratch folder: those of a target, or those of base and of the peers; the
-control is among them if it shares base's build. What a worker could do to others there is what it can do to later ones by changing its own
-build: signal them, read or change their memory, leave processes behind while a worker of its epoch lives. The fork
-server's memory and descriptors are closed to all of them (worker/main.py); a worker that kills or stops it ends its own
-side's epoch. Another side, the judge of --check outside and builders are in sandboxes of their own.
+control is among them if it shares base's build. Workers in one sandbox can signal each other, change each other's memory
+and leave processes behind; changing their own build would give them as much. The fork server's memory and descriptors are
+closed to all of them (worker/main.py); a worker that kills or stops it ends its own side's epoch. Another side, the judge
+of --check outside and builders are in sandboxes of their own.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from abprof.records.errors import AbprofError
 from abprof.system import files, paths
 from abprof.system import processes as proc
 
-ADVICE = "install bubblewrap (bwrap) and allow user namespaces, or --contain never"
+ADVICE = "install bubblewrap (bwrap) and allow user namespaces, or --contain never if you trust the code under test"
 # Profilers need rights that the sandbox removes.
 NOT_FOREGROUND = "{} runs for a profiler, outside of the sandbox, and can write all files of the user"
 _GPUS = ("nvidia*", "dri", "kfd")  # the only device files (no disks!) in the sandbox
@@ -56,7 +56,7 @@ _READ, _WRITE = "--ro-bind-try", "--bind"
 # Folders beside bin/ that programs of bin/ read.
 _BESIDE = ("bin", "lib", "lib64", "libexec", "include", "nvvm", "targets", "extras", "*-linux-gnu")
 _PREFIX = (*_BESIDE, "share", "ssl", "pyvenv.cfg", "conda-meta")  # of an interpreter, without its pip.conf
-# Variables of the user's session that name sockets or keys.
+# Variables of the user's session that name sockets or keys, which --env user keeps.
 _SESSION = (
     "XDG_RUNTIME_DIR", "SSH_AUTH_SOCK", "KUBECONFIG", "DOCKER_CONFIG", "XAUTHORITY", "DBUS_SESSION_BUS_ADDRESS",
     "DBUS_SYSTEM_BUS_ADDRESS", "SSH_AGENT_PID", "GPG_AGENT_INFO", "TMUX", "TMUX_TMPDIR", "STY", "DOCKER_HOST",

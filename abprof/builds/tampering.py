@@ -19,7 +19,7 @@ from typing import Literal
 from abprof.builds import keys
 from abprof.records import STANDING_IN, Build, Checkout, Package, Touched
 from abprof.system import doorway, paths
-from abprof.system.trees import tree_hash, walk
+from abprof.system.trees import walk
 
 _MOST_REPORTED = 50  # largest number of reports in a run
 # Suffixes of the files in a cache of compiled code that processes load. Other files (locks, logs) change with every use.
@@ -27,7 +27,6 @@ _LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # suffixes of files in
 # Kind of folder -> suffixes of watched files (other kinds: all files), and of added files to report.
 _SEEN = {"caches": keys.CODE, "scratch": (".expected",), "out": keys.COMPILED}
 _ADDED = {"out": keys.COMPILED, "caches": keys.COMPILED}
-_BUILD = {"src", "out", "caches"}  # kinds of folders in a build
 _IN_HOME = (".ssh", ".config", ".config/systemd/user", ".local/bin")
 
 How = Literal["changed", "removed", "added"]
@@ -56,7 +55,7 @@ class Watch:
         self._inputs = {}  # (side, package) -> name -> digest, "" if unreadable
         for tree, package in itertools.product(trees, packages):
             names = keys.inputs(Path(tree.path), package.of(tree.side))
-            self._inputs[tree.side.id, package.name] = {name: _content(Path(tree.path), name) for name in names}
+            self._inputs[tree.side.id, package.name] = {name: keys.content(Path(tree.path), name) for name in names}
         self._decide: set[str] = set()  # paths of the copies of inputs
         self._hashes: dict[str, str] = {}
         self._builds: dict[str, Path] = {}  # path of a file that a build loaded -> the build's folder
@@ -64,7 +63,7 @@ class Watch:
         self._folders = self._folder_fingerprints()
         self._outside = self._fingerprints_elsewhere()
         self._reported: set[tuple[str, str]] = set()
-        self._strict = bool(self._elsewhere)  # untrusted code runs without a sandbox
+        self._strict = bool(self._elsewhere)  # code under test runs without a sandbox
 
     def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
         """Yield the files in `builds` that changed after they were made. From then on, watch the builds and no longer
@@ -76,7 +75,7 @@ class Watch:
         # Take fingerprints first: code under test may run during the comparison.
         self._hashes |= {artefact.path: artefact.sha256 for artefact in made}
         self._builds |= {artefact.path: place for artefact, place in of.items()}
-        added = {Path(build.path) / name: name for build in fresh for name in ("src", "out", "caches")}
+        added = {Path(build.path) / name: name for build in fresh for name in keys.FOLDERS}
         added = {root: name for root, name in added.items() if root not in self._roots}
         self._roots |= added
         self._decide |= {str(Path(build.path) / "src" / name) for build in fresh for name in self._inputs_of(build)}
@@ -99,7 +98,7 @@ class Watch:
         """Yield the copied source files in `build` that the build itself changed."""
         src = Path(build.path) / "src"
         for name, digest in self._inputs_of(build).items():
-            now = _content(src, name)
+            now = keys.content(src, name)
             if now != digest:
                 how: How = "changed" if now else "removed"
                 yield from self._report(str(src / name), how, moment, falsifies=self._strict)
@@ -166,7 +165,7 @@ class Watch:
         folders of code and sources in builds."""
         found: dict[str, Print] = {}
         for root, kind in self._roots.items():
-            for folder in (root, *root.parents[: 4 if kind in _BUILD else 1]):
+            for folder in (root, *root.parents[: 4 if kind in keys.FOLDERS else 1]):
                 _add(found, str(folder), folder=True)
         for path in self._hashes.keys() | self._decide:
             for folder in Path(path).parents if self._kind(path) in {"src", "out"} else ():
@@ -189,13 +188,6 @@ def _changes(before: Mapping[str, Print], after: Mapping[str, Print]) -> Iterato
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path):
             yield path, "added" if path not in before else "removed" if path not in after else "changed"
-
-
-def _content(tree: Path, name: str) -> str:
-    try:
-        return tree_hash(tree, [name])
-    except OSError:
-        return ""
 
 
 def _elsewhere(repository: Path, git: Path, runs_dir: Path) -> list[Path]:

@@ -25,7 +25,15 @@ from abprof.cli.app import variable_of
 from abprof.records import quantities
 from abprof.records.errors import AbprofError
 from abprof.records.filters import nearest
-from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GPU_MARGIN, GPU_THRESHOLD, Options
+from abprof.records.options import (
+    CPU_MARGIN,
+    CPU_THRESHOLD,
+    DEFAULT_BUDGET,
+    GPU_MARGIN,
+    GPU_THRESHOLD,
+    Options,
+    judged_by_base,
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from abprof.system.console import View
@@ -360,7 +368,9 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
         if clash:
             raise AbprofError(what, where=option, advice=advice)
     value |= _UNTRUSTED if value["untrusted"] else {}
-    names, source = _workloads(value["workloads"] or (), value["workloads_from"] or "")
+    names, source = _workloads(
+        value["workloads"] or (), value["workloads_from"] or "", judged_by_base(untrusted=bool(value["untrusted"]))
+    )
     if value["cell"]:
         from abprof.records.names import id_parts
 
@@ -392,15 +402,16 @@ def view_of(values: Mapping[str, Any]) -> View:
     return View(quiet=values["quiet"], verbose=values.get("verbose", False))
 
 
-def _workloads(values: Sequence[str], source: str) -> tuple[tuple[str, ...], str]:
-    """Split `values` of --workloads into names and a path, and return both; without a path return `source` instead."""
+def _workloads(values: Sequence[str], source: str, by_base: str) -> tuple[tuple[str, ...], str]:
+    """Split `values` of --workloads into names and a path, and return both; without a path return `source` instead.
+    `by_base`: why workloads come from base."""
     places = [value for value in values if "/" in value or value in {".", ".."} or value.endswith(".py")]
     names = _names([value for value in values if value not in places], "--workloads")
     if not places:
         return names, source
-    if os.environ.get("CI"):  # the value may be a pull request's, and so may the file
-        advice = "name workloads, which CI takes from base; --workloads-from names another folder"
-        raise AbprofError("a path, and CI is set", where=f"--workloads {places[0]}", advice=advice)
+    if by_base:  # the value may be a pull request's, and so may the file
+        advice = "name workloads, which are taken from base; --workloads-from names another folder"
+        raise AbprofError(f"a path, and {by_base}", where=f"--workloads {places[0]}", advice=advice)
     place = Path(places[0]).expanduser()
     if len(places) > 1 or source:
         raise AbprofError("more than one source of workloads", where="--workloads", advice="name one file or folder")

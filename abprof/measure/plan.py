@@ -147,7 +147,8 @@ class Plan:
     def build_kernels(self, place: RunContext, view: View) -> tuple[Build, ...]:
         """Build the package of every cell on every side. Raises AbprofError if no side has any of these packages."""
         gpu = place.device.kind == "cuda"
-        builds = build_packages(self.factory, self._jobs(), view, gpu=gpu, rebuild=place.options.rebuild)
+        how = {"rebuild": place.options.rebuild, "untrusted": place.options.untrusted}
+        builds = build_packages(self.factory, self._jobs(), view, gpu=gpu, **how)
         reasons = [made.failure.reason for made in builds if made.failure and made.failure.status == "missing"]
         if builds and len(reasons) == len(builds):
             raise _on_no_side(place, [made.kernel for made in builds], reasons[0])

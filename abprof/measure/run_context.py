@@ -23,12 +23,11 @@ from abprof.builds import environment, interpreter, sandbox
 from abprof.devices import Device, lease, not_busy
 from abprof.records import WAIVER_FILE, Cell, Checkout, Run, Side, Waiver, names
 from abprof.records.errors import AbprofError
-from abprof.records.options import File, Options
+from abprof.records.options import File, Options, judged_by_base
 from abprof.system import certificate, paths, toml, waiver_file, workload_files
 from abprof.system.config_file import parse_file, read_file
 from abprof.system.console import View
 
-_NO_WALL = "install bubblewrap (bwrap) and allow user namespaces; no code that may be hostile runs without it"
 _Repository = repo.Repository | repo.Folder
 
 
@@ -122,14 +121,15 @@ class RunContext:
 
     @property
     def judged_by_base(self) -> bool:
-        """Whether workloads and configuration are those of base's commit: a pull request must not change its judge."""
-        return _judged_by_base(self.repository, self.sides)
+        """Whether workloads and configuration are those of base's commit."""
+        return bool(_judged_by_base(self.options, self.repository, self.sides))
 
     def workloads_folder(self, trees: Sequence[Checkout], recorded: str = "") -> Path:
         """Return the folder of workloads that all sides use; a file if `--workloads` is the path of a file.
 
-        By default the folder is the working tree's; if CI is set, base's. --workloads-from overrides both. A continued run
-        uses the folder in `recorded` ("PATH sha256:HEX") or one with the same content. Raises AbprofError if it is missing.
+        By default the folder is the working tree's or base's (`judged_by_base`). --workloads-from overrides both. A
+        continued run uses the folder in `recorded` ("PATH sha256:HEX") or one with the same content. Raises AbprofError
+        if it is missing.
         """
         name = self.file.workloads or "workloads"
         own = Path(os.path.normpath(self.root / name))
@@ -258,17 +258,20 @@ def _sides(
     timeout = options.under(file).build_timeout
     known = repo.install_releases(options.specs, partial(interpreter, options), repository.cache, timeout, view.say)
     sides, notes = repo.resolve(repository, options.specs, kernel_paths=kernels, known=known)
-    if isinstance(repository, repo.Repository) and _judged_by_base(repository, sides):
+    why = _judged_by_base(options, repository, sides)
+    if why and isinstance(repository, repo.Repository):
         file = _file_at(repository, sides[0])  # base's ref may have moved since `_file` read its configuration
-        _refuse_tracked_interpreters(repository, file)
+        _refuse_tracked_interpreters(repository, file, why)
     return sides, notes, file
 
 
-def _judged_by_base(repository: _Repository, sides: Sequence[Side]) -> bool:
-    return bool(os.environ.get("CI")) and isinstance(repository, repo.Repository) and sides[0].kind != "dist"
+def _judged_by_base(options: Options, repository: _Repository, sides: Sequence[Side]) -> str:
+    """Return why base's commit judges (`judged_by_base`); "" if the working tree does, as where base is a release."""
+    by_commit = isinstance(repository, repo.Repository) and sides[0].kind != "dist"
+    return judged_by_base(untrusted=options.untrusted) if by_commit else ""
 
 
-def _refuse_tracked_interpreters(repository: repo.Repository, file: File) -> None:
+def _refuse_tracked_interpreters(repository: repo.Repository, file: File, why: str) -> None:
     """Raise AbprofError if the checkout, which is the pull request's, brings an interpreter that base's file names."""
     root = Path(repository.path)
     for side, name in file.python.items():
@@ -276,7 +279,7 @@ def _refuse_tracked_interpreters(repository: repo.Repository, file: File) -> Non
         if path.is_absolute() and path.is_relative_to(root):
             home, inside = path.parent.parent, [root / tracked for tracked in repository.tracked()]
             if any(one.is_relative_to(home) or path.is_relative_to(one) for one in inside):
-                what, advice = "CI is set, and the checkout brings files of this interpreter", "name one outside of it"
+                what, advice = f"{why}, and the checkout brings files of this interpreter", "name one outside of it"
                 raise AbprofError(what, where=file.at(f"python.{side}"), advice=advice)
 
 
@@ -290,11 +293,6 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
     if re.fullmatch(r"target\d*", name) and name not in ids:
         advice = f"sides: {', '.join(ids)}; for a folder of that name write ./{name}"
         raise AbprofError(f"no side {name!r}", where="--workloads-from", advice=advice)
-    if options.untrusted:
-        try:
-            sandbox.find()
-        except AbprofError as refused:
-            raise AbprofError(refused.what, where="--untrusted", advice=_NO_WALL) from None
     if "ncu" in options.probe:
         sandbox.refuse_foreground(options.contain, "what --probe ncu looks at")
     if options.regime == "sustained" and kind == "cpu":
@@ -340,9 +338,9 @@ def _repository(options: Options, cache: Path) -> _Repository:
 
 
 def _file(repository: _Repository, options: Options) -> File:
-    """Read the configuration from the working tree, or under CI from base's commit, which a target cannot change."""
-    released = repo.is_release(options.specs[0]) if options.specs else False
-    if not os.environ.get("CI") or released or isinstance(repository, repo.Folder):
+    """Read the configuration from the working tree, or if base's commit judges from there."""
+    released, by_base = options.specs and repo.is_release(options.specs[0]), judged_by_base(untrusted=options.untrusted)
+    if not by_base or released or isinstance(repository, repo.Folder):
         return read_file(Path(repository.path)) or File()
     (base, *_), _ = repo.resolve(repository, options.specs[:1])
     return _file_at(repository, base)

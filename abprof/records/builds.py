@@ -24,6 +24,7 @@ class Build(Record, frozen=True, kw_only=True):
     side: str  # a side's id, or `control`
     kernel: str
     key: str  # hash of what the build depends on; `-SIDE` follows in a second build of the same inputs
+    sources: str = ""  # hash of the files that the package may load, as checked out
     path: str = ""  # build folder; "" when the build failed
     cached: bool = False
     seconds: float = 0.0  # of the build process; if `cached`, in the run that built

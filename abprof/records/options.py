@@ -237,6 +237,12 @@ def upgraded(run: dict[str, Any]) -> dict[str, Any]:
     return run
 
 
+def judged_by_base(*, untrusted: bool) -> str:
+    """Return why workloads and abprof.toml come from base's commit: the working tree may be a pull request's, which must
+    not change its judge. "": they come from the working tree. `untrusted`: whether --untrusted is given."""
+    return "CI is set" if os.environ.get("CI") else "--untrusted is given" if untrusted else ""
+
+
 def worker_argv() -> tuple[str, ...]:
     """Return the command of a simulated worker, which tests set in $ABPROF_WORKER as a JSON list; () if unset."""
     try:
