@@ -386,9 +386,9 @@ def _by_times(run: Run, data: CellData, pair: Pair, values: list[float]) -> tupl
     slices = _other(data, pair) if data.metric != SUSTAINED else None
     if slices and _outside(verdict, slices, fmean(values), threshold, min(options.margin, threshold)):
         return "unclear", ("power",)
-    if pair.role == "target" and verdict == "faster" and _impossible(run, data, pair):
+    if pair.role != "control" and verdict == "faster" and _impossible(run, data, pair):
         return "broken", ("impossible",)
-    if pair.role == "target" and not _parent_agrees(run, data, pair, verdict):
+    if pair.role != "control" and not _parent_agrees(run, data, pair, verdict):
         return "unclear", ("timer",)
     return verdict, () if precise(values, options) else ("precision",)
 
