@@ -47,7 +47,7 @@ def config(path: Path, device: tuple[str, ...]) -> Options:
         preset="smoke" if on_cpu else "default",
         only=(f"block_sparse/*ratio={0.2 if on_cpu else 0.1},*", "dense/*mask_type=full*", "dense/*mask_type=causal*"),
         device=device,
-        budget=35.0 if on_cpu else 90.0,  # with what is built before, a demo on a CPU ends within a minute
+        budget=60.0 if on_cpu else 90.0,
         no_peers=True,
         arguments=("demo",),
     )
