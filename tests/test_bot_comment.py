@@ -66,6 +66,13 @@ def test_every_kind_of_run_has_its_answer(kind, answer, says):
     assert (render(made).count("\n") == 1) == (kind == "unchanged"), "nothing changed is one line"
 
 
+def test_an_output_that_the_target_repairs_is_fixed():
+    one = make_notice(notices.fixed())
+    assert (one.answer, one.unchanged) == ("fine", False)
+    assert re.match(r"## abprof: Fixed: \d+ fixed \(", render(one))
+    assert "| ✔ fixed |" in render(one)
+
+
 def test_a_weaker_guarantee_is_never_folded_or_left_out():
     text = render(notices.made("command"))
     assert "** **Weaker guarantee:** the command timed itself." in text

@@ -141,9 +141,7 @@ def _made(
     notes = [f"not parsed as Python: {', '.join(found.unread[:3])}{more}"] if found.unread else []
     some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
-        what = "; ".join(
-            ["found no function to measure: no @triton.jit kernel, no function that takes tensors", *notes]
-        )
+        what = "; ".join(["found no function to measure: no @triton.jit kernel, none that takes tensors", *notes])
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
     one, others = _chosen(found, some, values["function"])
     made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
@@ -186,16 +184,14 @@ def _chosen(found: Found, some: Sequence[Function], wanted: str) -> tuple[Functi
     that are not among `some` must have the very name."""
     if not wanted:
         return some[0], [f"other candidates for --function: {_names(some[1:])}"] if some[1:] else []
-    file, _, name = wanted.rpartition(":")
+    option, (file, _, name) = f"--function {wanted}", wanted.rpartition(":")
     others = [one for same in found.functions.values() for one in same if one not in some and one.parameters]
     scores = {one: _likeness(one, name) for one in (*some, *others) if one.path.endswith(file)}
     ranked = sorted((one for one in scores if one in some or scores[one] == 1), key=lambda one: -scores[one])
     fitting = [one for one in ranked if scores[one] >= _ALIKE]
     if not fitting:
-        raise AbprofError(
-            "no such candidate", where=f"--function {wanted}", advice=f"candidates: {_names(ranked or some)}"
-        )
-    note = f"--function {wanted}: {'' if scores[fitting[0]] == 1 else 'no function has this name, '}took {_names(fitting[:1])}"
+        raise AbprofError("no such candidate", where=option, advice=f"candidates: {_names(ranked or some)}")
+    note = f"{option}: {'' if scores[fitting[0]] == 1 else 'no function has this name, '}took {_names(fitting[:1])}"
     return fitting[0], [f"{note}; similar: {_names(fitting[1:])}" if fitting[1:] else note]
 
 

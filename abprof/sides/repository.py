@@ -133,12 +133,11 @@ class Repository:
         return content[: int(words[2])]
 
     def python_files(self, tree: str) -> tuple[dict[str, str], dict[str, str]]:
-        """Return {path: hash} of the files of a commit or tree, and {path: text} of its Python files in UTF-8. Leaves out
-        links, submodules and unprintable paths."""
+        """Return {path: hash} of a tree's files, without links, and {path: text} of its Python files in UTF-8."""
         rows = [row.partition("\t") for row in self.git.records("ls-tree", "-r", "-z", "--full-tree", tree)]
         hashes = {path: head.split()[2] for head, _, path in rows if head.startswith("100") and path.isprintable()}
         wanted, found = [path for path in hashes if path.endswith(".py")], dict[str, str]()
-        names = "\n".join([*(hashes[path] for path in wanted), ""])
+        names = "".join(f"{hashes[path]}\n" for path in wanted)
         out = BytesIO(self.git.raw("cat-file", "--batch", stdin=names.encode()))
         for path in wanted:
             size = out.readline().split()[2:]  # empty if the repository lacks the object

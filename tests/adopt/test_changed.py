@@ -10,6 +10,7 @@ import pytest
 from abprof.extras.init import Change, best, changes
 from tests.adopt.repositories import EXTENSION, NORM, ROWS, TRITON, repository
 from tests.adopt.test_init import TWO, init
+from tests.tinyrepo import abprof
 
 HEAD = "import torch\nimport triton\n"
 
@@ -154,6 +155,19 @@ def test_the_working_tree_is_a_ref_and_packages_get_a_table_each(tmp_path: Path)
     text = (repo.path / "abprof.toml").read_text()
     assert (text.count("[kernels.rows]"), text.count("[kernels.b_rows]")) == (1, 1)
     assert {path.name for path in (repo.path / "workloads").iterdir()} == {"softmax.py", "softmax_2.py"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_branch_that_repairs_a_function_is_measured_as_proposed(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"ops.py": ROWS.replace("numerator / ", "2 * numerator / ")})
+    repo.git("checkout", "-q", "-b", "feature")
+    repo.commit("right", {"ops.py": ROWS})
+    assert init(repo, "main", "feature", home=tmp_path).code == 0
+    command = ("main", "feature", "--quick", "--preset", "smoke", "--device", "cpu", "--json")
+    done = abprof(*command, cwd=repo.path, home=tmp_path)
+    assert (done.code, done.run["header"]["sentence"]) == (0, "1 fixed (1 cell)."), done.err
+    assert "✔ fixed" in abprof("report", done.run["run_dir"], cwd=repo.path, home=tmp_path).out
 
 
 @pytest.mark.parametrize(

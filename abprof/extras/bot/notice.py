@@ -122,7 +122,7 @@ class Notice(Record, frozen=True, kw_only=True):
     def unchanged(self) -> bool:
         """Whether one line is enough for this notice: nothing changed, and there are no warnings or failures."""
         counts = self.counts
-        moved = any(counts.get(name) for name in ("slower", "faster", "slight", "unclear", "broken", "quick"))
+        moved = any(counts.get(name) for name in ("slower", "faster", "slight", "unclear", "broken", "fixed", "quick"))
         quiet = not (self.warnings or self.troubles or moved) and self.status == "complete"
         return quiet and self.answer == "fine" and counts.get("same", 0) > 0
 
@@ -180,7 +180,7 @@ def make_notice(run: Run) -> Notice:
         began=run.began,
         base=_ref(run.sides[0]),
         targets=tuple(map(_ref, run.sides[1:10])),
-        measured=bool(run.header) and any(c.pct is not None or c.verdict != "unclear" for c in between_sides),
+        measured=bool(run.header) and any(c.pct is not None or c.shown != "unclear" for c in between_sides),
         same_code=run.one_code,
         counts={name: min(count, 10**6) for name, count in (run.header.counts if run.header else {}).items()},
         threshold=run.options.threshold,

@@ -1,8 +1,8 @@
 """`abprof init`: propose abprof.toml and a first workload for a repository. The repository's files are read, never run.
 
-`look` reads the tracked files, `candidates` lists the functions that can be measured, and `adopted` proposes the files for
-one; `changes` lists the functions that two refs differ in, `best` chooses, `proposed` proposes their files. A comment with the
-word GUESSED marks each uncertain value. `checked` runs a written proposal once.
+`look` reads the tracked files, `candidates` lists the functions that can be measured, `changes` those that two refs differ
+in, `best` chooses among these, `adopted` and `proposed` propose files. There, GUESSED marks each uncertain value. `checked` runs a written
+proposal once.
 """
 
 from abprof.extras.init.changed import Change, best, changes, proposed

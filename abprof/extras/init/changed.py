@@ -133,7 +133,10 @@ def _parsed(text: str, digest: str) -> _Module:
             for name in _defined(statement):
                 nodes = list(ast.walk(statement))
                 module.uses.setdefault(name, set()).update(map(_dotted, nodes), (f"/{end}" for end in _natives(nodes)))
-                code = digest or hashlib.sha256(_code(statement, nodes).encode()).hexdigest()
+                for node in nodes:
+                    if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
+                        node.body = node.body[1:]
+                code = digest or hashlib.sha256(ast.dump(statement).encode()).hexdigest()
                 module.digests[name] = module.digests.get(name, "") + code
     return module
 
@@ -143,13 +146,6 @@ def _defined(node: ast.stmt) -> list[str]:
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return [each.id for target in targets for each in ast.walk(target) if isinstance(each, ast.Name)]
-
-
-def _code(statement: ast.stmt, nodes: Sequence[ast.AST]) -> str:
-    for node in nodes:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and ast.get_docstring(node):
-            node.body = node.body[1:] or [ast.Pass()]
-    return ast.dump(statement)
 
 
 def _natives(nodes: Iterable[ast.AST]) -> Iterator[str]:
