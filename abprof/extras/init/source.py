@@ -45,18 +45,8 @@ class Parameter:
 
     @property
     def tensor(self) -> bool:
-        """Whether the annotation names a tensor type."""
+        """Whether the annotation names a tensor type, or a sequence of tensors."""
         return "Tensor" in self.annotation
-
-    @property
-    def several(self) -> bool:
-        """Whether the annotation names a sequence of tensors."""
-        return self.tensor and bool(re.search("list|tuple|sequence", self.annotation, re.IGNORECASE))
-
-    @property
-    def optional(self) -> bool:
-        """Whether the annotation allows None."""
-        return bool(re.search(r"\bOptional\b|\bNone\b", self.annotation))
 
 
 @dataclass(eq=False)
@@ -112,12 +102,6 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
             found.unread.append(path)
     for function in chain(*found.functions.values()):
         _learn(found, function, _DEPTH)
-    for function in chain(*found.functions.values()):
-        own = {p.name: p.default for p in function.parameters}
-        for callee, places in found.callees(function):
-            for given, theirs in _pairs(callee, places):
-                if (value := own.get(given) if given in own else given) and callee.values.get(theirs, "None") == "None":
-                    callee.values[theirs] = value
     return found
 
 
@@ -150,8 +134,12 @@ def _learn(found: Found, function: Function, depth: int) -> None:
         _learn(found, callee, depth - 1)
         function.kernels |= callee.kernels
         function.differentiable |= callee.differentiable
-        own = {p.name for p in function.parameters}
-        for mine, theirs in ((mine, theirs) for mine, theirs in _pairs(callee, places) if mine in own):
+        own = {p.name: p.default for p in function.parameters}
+        for mine, theirs in _pairs(callee, places):
+            if (value := own.get(mine, mine)) and callee.values.get(theirs, "None") == "None":
+                callee.values[theirs] = value
+            if mine not in own:
+                continue
             if theirs in callee.tensors:
                 function.tensors.add(mine)
             if theirs in callee.gradients:
@@ -289,7 +277,7 @@ def _handed(value: ast.expr) -> str:
 
 def _text_of(name: str, text: str) -> str:
     """Return what the docstring `text` says about a parameter."""
-    match = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
+    match = name in text and re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
     return match[2] if match else ""
 
 
