@@ -150,7 +150,7 @@ def test_a_check_mends_what_its_failures_explain(tmp_path: Path) -> None:
         "mended: not float16, float32: TypeError: expected torch.bfloat16, got torch.float32",
         "mended: only x has a gradient",
         "mended: fresh inputs for each call, because of: the kernel overwrote its inputs, and the workload has no reset()",
-        "checked: 2 of 2 cells are right on the CPU",
+        "checked: 2 of 2 cells ran, without a reference, on the CPU",
     ]
     workload = (repo.path / "workloads" / "gated.py").read_text()
     assert 'wrt=["x"], fresh=True)' in workload

@@ -47,7 +47,8 @@ def checked(made: Made, root: Path) -> tuple[Made, list[str], bool]:
         disk.put(root / name, made.files[name].encode())
         lines.append(f"mended: {choices.why[-1]}")
     lines += [f"failed: {one.cell}: {one.status}: {one.reason}" for one in failed]
-    return made, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells are right {where}"], not failed
+    how = "are right" if "\ndef reference(" in made.files[name] else "ran, without a reference,"
+    return made, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells {how} {where}"], not failed
 
 
 def _run(root: Path, name: str) -> Sequence[Observation]:

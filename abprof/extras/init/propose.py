@@ -221,10 +221,15 @@ def _call_of(one: Function) -> _Call:
         gap |= p.keyword_only
         if p in tensors:
             doubts = [] if p.tensor or p.name in one.tensors else ["that it is a tensor"]
-            doubts += [] if p.name in one.shapes else ["its shape"] if doubts else ["the shape"]
+            known = one.shapes.get(p.name, ("",))[-1] in shapes[p.name]
+            doubts += [] if known else ["its shape"] if doubts else ["the shape"]
             several = bool(re.search("list|tuple|sequence", p.annotation, re.IGNORECASE))
             doubts += ["the number of tensors"] if several else []
-            index, guessed = bool(_INDEX.fullmatch(p.name)) or p.name in one.integers, ", and ".join(doubts)
+            soft = (
+                p.name.startswith(("target", "label")) and shapes[p.name] == front
+            )  # of the logits' shape: probabilities
+            index = not soft and (p.name in one.integers or bool(_INDEX.fullmatch(p.name)))
+            guessed = ", and ".join(doubts)
             arguments.append(_Argument(p.name, "", shapes[p.name], index, several, guessed, gap))
         elif p in required:
             value = one.values.get(p.name, "")
@@ -276,6 +281,8 @@ def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None)
         said = one.shapes.get(p.name, ())
         usual = meaning.shapes[at] if meaning else ()
         first = next(iter(made.values()), ())
+        if first and _INDEX.fullmatch(p.name) and len(said) == 1 and said[0] not in first:
+            said = ()  # an inner name of the rows
         if usual and len(said) in {0, len(usual)}:
             made[p.name] = tuple(_axis(names.get(general, general)) for general in usual)
         elif said:
@@ -494,6 +501,7 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
         if a.index and a is not first:
             # An index before its table (an embedding) is of the table's rows, one behind (a target) of its columns.
             last = first.shape[0 if tensors.index(a) < tensors.index(first) else -1]
+            last = next((axis for b in tensors for axis in b.shape if re.fullmatch("v|vocab.*", axis.lower())), last)
             most = last if last.isdigit() else f'case["{last}"]'
             made = f"torch.randint({most}, {made}.shape, generator=generator, device=device)"
             if a.name.startswith("cu_seq"):
