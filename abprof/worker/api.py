@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -127,7 +127,7 @@ def accepts(function: Callable[..., Any], *names: str) -> bool:
 
 def directed(
     case: Mapping[str, Any],
-    inputs: Mapping[str, Any],
+    inputs: dict[str, Any],
     function: Callable[[Mapping[str, Any]], Any],
     *,
     wrt: Sequence[str] = (),
@@ -138,8 +138,8 @@ def directed(
 
     Gradients are those of the inputs that `wrt` names; by default, of all floating-point tensors. In both directions
     these require gradients, as in training. bwd runs `function` once, untimed; its call returns the gradients in the
-    order of `wrt`. They are of `inputs["dout"]`; if there is none, it is drawn (1 for a scalar output), equal for equal
-    inputs, and added to `inputs`.
+    order of `wrt`. They are of `inputs["dout"]`; if there is none, it is drawn (1 for a scalar output), the same each
+    time, and added to `inputs`.
 
     `dtype`: convert floating-point inputs first, for a reference: `directed(..., dtype=torch.float64).call()`. `fresh`:
     before each call, untimed, restore the inputs and, for bwd, run `function` again: for a kernel that writes to its
@@ -149,8 +149,6 @@ def directed(
         raise Unsupported(f"direction={direction} is neither fwd nor bwd")
     floats, own = {name: _floats(value) for name, value in inputs.items() if _floats(value)}, "dout" in inputs
     wrt = tuple(wrt) or tuple(name for name in floats if name != "dout")
-    first = [one.flatten()[:64].double().nan_to_num(0, 0, 0).sum() for name in wrt for one in floats[name]]
-    seed = 0 if own else int(1024 * sum(map(float, first))) % (1 << 31)  # equal inputs have equal gradients above
     kept = [(one, one.clone()) for some in floats.values() for one in some] if fresh else []
     call: Callable[..., Any]
 
@@ -165,10 +163,8 @@ def directed(
         outputs = [one for one in tensors(function(given)) if one.requires_grad]
         if not outputs:
             raise ValueError("no output has a gradient: leave bwd out of the axis direction")
-        above = [one.to(out.dtype) for one, out in zip(tensors(given["dout"]), outputs, strict=True)] if own else []
-        above = above or _upstream(outputs, seed)
-        if isinstance(inputs, MutableMapping) and not own:
-            inputs["dout"] = above  # so that the check sees whether the kernel writes to it
+        above = tensors(given["dout"]) if own else _upstream(outputs)
+        inputs.setdefault("dout", above)  # so that the check sees whether the kernel writes to it
         leaves = [one for name in wrt for one in _floats(given[name])]
         call = partial(torch.autograd.grad, outputs, leaves, above, retain_graph=True)
 
@@ -195,14 +191,12 @@ def _given(value: Any, dtype: torch.dtype | None, *, grad: bool) -> Any:
     """Return an input as `function` gets it: it shares the memory of `value` unless `dtype` is another one."""
     if isinstance(value, list | tuple):
         return [_given(one, dtype, grad=grad) for one in value]
-    if not isinstance(value, torch.Tensor) or not value.is_floating_point():
-        return value
-    return value.detach().to(dtype or value.dtype).requires_grad_(grad)
+    return value.detach().to(dtype or value.dtype).requires_grad_(grad) if _floats(value) else value
 
 
-def _upstream(outputs: Sequence[torch.Tensor], seed: int) -> list[torch.Tensor]:
+def _upstream(outputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Draw gradients of the outputs. They are numbers of bfloat16, which float64 and the other types hold exactly."""
-    draw = torch.Generator(outputs[0].device).manual_seed(seed)
+    draw = torch.Generator(outputs[0].device).manual_seed(0)
     made = [torch.randn(one.shape, generator=draw, device=one.device).bfloat16().to(one.dtype) for one in outputs]
     return [new if new.dim() else torch.ones_like(new) for new in made]
 

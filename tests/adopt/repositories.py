@@ -196,3 +196,22 @@ class GatedFunction(torch.autograd.Function):
 def gated(x, weight):
     return GatedFunction.apply(x, weight)
 """
+
+# The gradient of this exponential lacks the factor exp(x).
+WRONG = """
+import torch
+
+
+class Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        n_rows, n_cols = x.shape
+        return x.exp()
+
+    @staticmethod
+    def backward(ctx, dy):
+        return dy * 2
+
+
+exp = Exp.apply
+"""

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from tests.adopt.repositories import GATED, ROWS, SINGLE, repository
+from tests.adopt.repositories import GATED, ROWS, SINGLE, WRONG, repository
 from tests.gitrepo import GitRepo, make_repo
 from tests.tinyrepo import Done, abprof
 
@@ -150,18 +150,17 @@ def test_a_check_mends_what_its_failures_explain(tmp_path: Path) -> None:
         "mended: not float16, float32: TypeError: expected torch.bfloat16, got torch.float32",
         "mended: only x has a gradient",
         "mended: fresh inputs for each call, because of: the kernel overwrote its inputs, and the workload has no reset()",
-        "checked: 2 of 2 cells are right on the CPU",
+        "checked: 2 of 2 cells ran, without a reference, on the CPU",
     ]
     workload = (repo.path / "workloads" / "gated.py").read_text()
     assert 'wrt=["x"], fresh=True)' in workload
     assert "# only x has a gradient" in workload
-    wrong = repository(
-        tmp_path / "wrong", {"exp.py": "def exp(x):\n    import torch\n    x.stride(0)\n    raise OSError('disk')\n"}
-    )
+    wrong = repository(tmp_path / "wrong", {"exp.py": WRONG})
     named = abprof("init", "--check", cwd=wrong.path, home=tmp_path, ABPROF_DEVICE="cpu")
     assert named.code == 1
-    assert "failed: exp/" in named.out
-    assert "crash: OSError: disk" in named.out
+    assert "failed: exp/n_rows=128,n_cols=256,direction=bwd,dtype=float32: wrong: output 0: largest error" in named.out
+    assert "mended" not in named.out, "a remedy that changes nothing is undone"
+    assert "fresh" not in (wrong.path / "workloads" / "exp.py").read_text()
 
 
 def test_a_repository_without_a_commit_is_an_error(tmp_path: Path) -> None:

@@ -220,6 +220,10 @@ def test_tensors_of_integers_sequences_and_optional_arguments() -> None:
         "logits: torch.Tensor, y: torch.Tensor", "logits: (T, V)\n    y (Tensor): class indices of shape [T]"
     )
     assert '"y": torch.randint(case["V"], draw("T").shape' in loss
+    fused = signature("x: torch.Tensor, w: torch.Tensor, target", "x: (BT, H)\n    w: (V, H)\n    target: (n_rows,)")
+    assert '"target": torch.randint(case["V"], draw("BT").shape' in fused, "the classes, not the last size of x"
+    soft = signature("x: torch.Tensor, target: torch.Tensor", "x: (BT, V)\n    target: (BT, V)")
+    assert '"target": draw("BT", "V")' in soft, "probabilities"
     several = signature("xs: list[torch.Tensor]", "xs: (T, D)")
     assert '"xs": [draw("T", "D"), draw("T", "D")],  # GUESSED: the number of tensors' in several
     optional = signature("x: torch.Tensor, bias: torch.Tensor | None, z: torch.Tensor | None = None", "x: (T, D)")

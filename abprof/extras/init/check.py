@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from abprof import devices, session
-from abprof.extras.init.propose import Choices, Made
+from abprof.extras.init.propose import DTYPES, Choices, Made
 from abprof.records import Observation
 from abprof.records.options import Options
 from abprof.system import files as disk
 from abprof.system.console import View
 
-_TRIES = 6
-_DTYPES = {"float16", "bfloat16", "float32"}
+_DTYPES = frozenset(DTYPES)
 _OF_TYPE = re.compile(r"dtype|scalar type|not (supported|implemented) for '|\b(fp(16|32)|bf16|Half)\b", re.IGNORECASE)
 
 
@@ -27,30 +26,38 @@ def checked(made: Made, root: Path) -> tuple[Made, list[str], bool]:
     have a known remedy, write the workload again and repeat. Return the last proposal, lines to print, and whether every
     cell is right. Raises AbprofError if the run cannot start.
     """
-    cpu, lines, choices, name = devices.choose(()).kind == "cpu", list[str](), Choices(), [*made.files][-1]
+    cpu, lines, choices = devices.choose(()).kind == "cpu", list[str](), Choices()
+    name = [name for name in made.files if name.endswith(".py")][-1]
     if cpu and made.function.kernels:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # in this process, which ends after the check
     where = "on the GPU" if not cpu else "in Triton's interpreter" if made.function.kernels else "on the CPU"
-    for _ in range(_TRIES):
-        seen = _run(root, Path(name).stem)
+    before, failed = made, list[Observation]()
+    for _ in range(6):  # more runs than there are remedies
+        seen, last = _run(root, Path(name).stem), failed
         failed = [one for one in seen if one.status != "ok"]
+        if failed and [(one.cell, one.reason) for one in failed] == [(one.cell, one.reason) for one in last]:
+            made = before  # the remedy changed nothing
+            disk.put(root / name, made.files[name].encode())
+            lines.pop()
+            break
         better = _mended(choices, made.files[name], failed)
         if better is None or made.again is None:
             break
-        made, choices = made.again(better), better
+        before, made, choices = made, made.again(better), better
         disk.put(root / name, made.files[name].encode())
         lines.append(f"mended: {choices.why[-1]}")
     lines += [f"failed: {one.cell}: {one.status}: {one.reason}" for one in failed]
-    return made, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells are right {where}"], not failed
+    how = "are right" if "\ndef reference(" in made.files[name] else "ran, without a reference,"
+    return made, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells {how} {where}"], not failed
 
 
-def _run(root: Path, workload: str) -> Sequence[Observation]:
-    """Run the working tree for one epoch. Return what was observed of it in each cell."""
+def _run(root: Path, name: str) -> Sequence[Observation]:
+    """Run the workload `name` on the working tree for one epoch. Return what was observed in each cell."""
     with tempfile.TemporaryDirectory() as folder:
-        options = Options(
-            specs=(".",), repo=str(root), workloads=(workload,), preset="smoke", quick=True, runs_dir=folder
-        )
-        run, _ = session.run(options, View(quiet=True))
+        once = Options(specs=(".",), repo=str(root), workloads=(name,), preset="smoke", quick=True, runs_dir=folder)
+        run, _ = session.run(once, View(quiet=True))
+    if run.status == "interrupted":
+        raise KeyboardInterrupt
     return [one for one in run.observations if one.arm == "base"]
 
 
@@ -75,10 +82,7 @@ def _mended(old: Choices, text: str, failed: Sequence[Observation]) -> Choices |
         present = re.findall(r'"dtype":\s+\["(\w+)"\]', text)[:1]
         named = _DTYPES.intersection(re.findall(r"b?float\d+", reason)).difference(present)
         against = _DTYPES - named if named else {*present} if _OF_TYPE.search(reason) else set()
-        if (
-            one.status in {"crash", "build_failed"}
-            and against - old.refused
-            and (refused := old.refused | against) < _DTYPES
-        ):
+        refused = old.refused | against
+        if one.status in {"crash", "build_failed"} and old.refused < refused < _DTYPES:
             return chosen(f"not {', '.join(sorted(refused))}: {reason}", refused=refused)
     return None

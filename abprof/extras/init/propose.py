@@ -212,7 +212,7 @@ def _call_of(one: Function) -> _Call:
     meaning, word = _known(one.name)
     required = [p for p in one.parameters if p.default is None]
     some = [p for p in required if _is_tensor(one, p, first=p is required[0])]
-    tensors = [p for p in some if not p.optional]
+    tensors = [p for p in some if not re.search(r"\bOptional\b|\bNone\b", p.annotation)]
     optional = [p for p in one.parameters if p in some or (p.default == "None" and _is_tensor(one, p, first=False))]
     lacking = max(0, (len(meaning.shapes) if meaning else 1) - len(tensors))
     tensors += [p for p in optional if p not in tensors][:lacking]
@@ -225,10 +225,16 @@ def _call_of(one: Function) -> _Call:
         gap |= p.keyword_only
         if p in tensors:
             doubts = [] if p.tensor or p.name in one.tensors else ["that it is a tensor"]
-            doubts += [] if p.name in one.shapes else ["its shape"] if doubts else ["the shape"]
-            doubts += ["the number of tensors"] if p.several else []
-            index, guessed = bool(_INDEX.fullmatch(p.name)) or p.name in one.integers, ", and ".join(doubts)
-            arguments.append(_Argument(p.name, "", shapes[p.name], index, p.several, guessed, gap))
+            known = one.shapes.get(p.name, ("",))[-1] in shapes[p.name]
+            doubts += [] if known else ["its shape"] if doubts else ["the shape"]
+            several = bool(re.search("list|tuple|sequence", p.annotation, re.IGNORECASE))
+            doubts += ["the number of tensors"] if several else []
+            soft = (
+                p.name.startswith(("target", "label")) and shapes[p.name] == front
+            )  # of the logits' shape: probabilities
+            index = not soft and (p.name in one.integers or bool(_INDEX.fullmatch(p.name)))
+            guessed = ", and ".join(doubts)
+            arguments.append(_Argument(p.name, "", shapes[p.name], index, several, guessed, gap))
         elif p in required:
             value = one.values.get(p.name, "")
             value = value if re.fullmatch(r"-?[\d.]+(e-?\d+)?|True|False|None|'[^']*'", value) else ""
@@ -279,6 +285,8 @@ def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None)
         said = one.shapes.get(p.name, ())
         usual = meaning.shapes[at] if meaning else ()
         first = next(iter(made.values()), ())
+        if first and _INDEX.fullmatch(p.name) and len(said) == 1 and said[0] not in first:
+            said = ()  # an inner name of the rows
         if usual and len(said) in {0, len(usual)}:
             made[p.name] = tuple(_axis(names.get(general, general)) for general in usual)
         elif said:
@@ -330,15 +338,19 @@ def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | N
     parts = home.parts[1:] if home.parts[0] == "src" else home.parts[-1:]
     module = "" if home == path else ".".join(parts)
     fronts = [f"{folder}/__init__.py" for folder in path.parents if folder.is_relative_to(home)] if module else []
-    outside, own = _imported(found, [str(path), *fronts], home.parent), _imported(found, [str(path)], home.parent)
-    if module and own is not None and _heavy(outside) - _heavy(own):  # the package needs what this file does not
+    outside, _ = _needed(found, [str(path), *fronts], home.parent)
+    own, files = _needed(found, [str(path)], home.parent)
+    more = (
+        {name.partition(".")[0] for name in outside - own} - sys.stdlib_module_names - {"", "torch", "triton", "numpy"}
+    )
+    if module and more and len(files) == 1:  # the package needs what this file does not
         home, module, access, outside = path, "", "", own
         kernel = home.name.removesuffix(".py")
-    inputs, built = [f"{home}/**" if module else str(home)], _uses_extension(found.setup, outside or set())
+    inputs, built = [f"{home}/**" if module else str(home)], _uses_extension(found.setup, outside)
     if built:
         inputs += [name for name in _BUILD_FILES if name in found.files]
         inputs += [name for name in found.files if "/" not in name and f'"{name}"' in found.setup]
-    if built or any("cpp_extension" in name for name in outside or ()):
+    if built or any("cpp_extension" in name for name in outside):
         inputs += [f"{folder}/**" for folder in _NATIVE if any(name.startswith(f"{folder}/") for name in found.files)]
     entry = PackageTable(
         path=str(home),
@@ -351,28 +363,21 @@ def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | N
     return re.sub(r"[^\w-]", "_", kernel), access, entry
 
 
-def _imported(found: Found, paths: Sequence[str], root: PurePosixPath) -> set[str] | None:
-    """Return the dotted names that an import of the files `paths` also imports, directly or not, from outside the
-    repository. Return None for a single file that imports other files of the repository."""
+def _needed(found: Found, paths: Sequence[str], root: PurePosixPath) -> tuple[set[str], list[str]]:
+    """Return what an import of the files `paths` also imports, directly or not: dotted names from outside the repository
+    (after a dot: names in modules of the repository), and the repository's files."""
     known = {path.removesuffix(".py").removesuffix("/__init__"): path for path in found.imports}
-    todo, outside = list(paths), set[str]()
-    for path in todo:  # grows
+    files, outside = list(paths), set[str]()
+    for path in files:  # grows
         for dotted in found.imports.get(path, ()):
             whole = dotted.replace(".", "/")
             near = [prefix + name for prefix in ("", f"{root}/") for name in (whole, whole.rpartition("/")[0])]
             hits = [known[name] for name in near if name in known]
-            if hits and len(paths) == 1:
-                return None
-            if not {near[0], near[2]} & known.keys():  # a module from outside, or a name in one of the repository
+            if not {near[0], near[2]} & known.keys():
                 outside.add(f".{dotted}" if hits else dotted)
             above = {str(folder) for hit in hits for folder in PurePosixPath(hit).parents} & known.keys()
-            todo += {*hits, *map(known.__getitem__, above)} - {*todo}
-    return outside
-
-
-def _heavy(names: set[str] | None) -> set[str]:
-    tops = {name.partition(".")[0] for name in names or ()}
-    return tops - sys.stdlib_module_names - {"", "torch", "triton", "numpy", "typing_extensions"}
+            files += {*hits, *map(known.__getitem__, above)} - {*files}
+    return outside, files
 
 
 def _uses_extension(setup: str, imported: set[str]) -> bool:
@@ -411,6 +416,7 @@ _SIZES = (  # pattern of an axis -> sizes in smoke and default; the first match 
     (r"width|n_?cols?|hidden\w*|d_?model|dim|\w+_dim|c|d|[mnk]", 256, 4096),
     (r".*", 64, 512),
 )
+DTYPES = ("bfloat16", "float16", "float32")
 _VECTOR = (65536, 1 << 24)  # sizes if all tensors share a single axis
 _STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the first matching axis gets several values in a preset
 _NO_REFERENCE = """
@@ -465,23 +471,17 @@ def _presets(call: _Call, one: Function, refused: Collection[str], directions: S
     shapes = [a.shape for a in call.arguments if a.shape]
     heads = any(len(shape) == 4 for shape in shapes)
     usual = ("float32", "float32") if not one.kernels else ("float16",) * 2 if heads else ("float32", "bfloat16")
-    small, large = (
-        next(name for name in (first, "bfloat16", "float16", "float32", first) if name not in refused)
-        for first in usual
-    )
+    small, large = (next(name for name in (first, *DTYPES, first) if name not in refused) for first in usual)
     sizes = {axis: _size(axis, shapes) for axis in call.axes}
     if len(sizes) == 1:
         sizes = dict.fromkeys(sizes, _VECTOR)
     stepped = next((axis for pattern in _STEPPED for axis in sizes if re.fullmatch(pattern, axis.lower())), "")
     lines = []
-    for name, chosen, at, steps in (
-        ("smoke", small, 0, (1,)),
-        ("default", large, 1, (2, 1)),
-        ("full", large, 1, (4, 2, 1)),
-    ):
+    presets = (("smoke", small, 0, (1,)), ("default", large, 1, (2, 1)), ("full", large, 1, (4, 2, 1)))
+    for name, dtype, at, steps in presets:
         axes = {axis: [n[at] // step for step in (steps if axis == stepped else (1,))] for axis, n in sizes.items()}
         more = {"direction": directions} if directions else {}
-        line = f'    "{name}": {json.dumps({**axes, **more, "dtype": [chosen]})},'
+        line = f'    "{name}": {json.dumps({**axes, **more, "dtype": [dtype]})},'
         lines += textwrap.wrap(line, 118, subsequent_indent=" " * 8)
     return lines
 
@@ -505,6 +505,7 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
         if a.index and a is not first:
             # An index before its table (an embedding) is of the table's rows, one behind (a target) of its columns.
             last = first.shape[0 if tensors.index(a) < tensors.index(first) else -1]
+            last = next((axis for b in tensors for axis in b.shape if re.fullmatch("v|vocab.*", axis.lower())), last)
             most = last if last.isdigit() else f'case["{last}"]'
             made = f"torch.randint({most}, {made}.shape, generator=generator, device=device)"
             if a.name.startswith("cu_seq"):
@@ -518,8 +519,7 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
 
 
 def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool, wrt: str | None) -> str:
-    """Return the source of the workload's functions `reference` and `check`. `wrt`: if not None, the reference gives
-    gradients, too."""
+    """Return the source of the functions `reference` and `check`. `wrt`: not None if `reference` gives gradients, too."""
     if not call.reference:
         return _NO_REFERENCE
     cast = "" if wrt is not None else ".double()"

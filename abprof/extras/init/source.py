@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import PurePosixPath
@@ -45,18 +45,8 @@ class Parameter:
 
     @property
     def tensor(self) -> bool:
-        """Whether the annotation names a tensor type."""
+        """Whether the annotation names a tensor type, or a sequence of tensors."""
         return "Tensor" in self.annotation
-
-    @property
-    def several(self) -> bool:
-        """Whether the annotation names a sequence of tensors."""
-        return self.tensor and bool(re.search("list|tuple|sequence", self.annotation, re.IGNORECASE))
-
-    @property
-    def optional(self) -> bool:
-        """Whether the annotation allows None."""
-        return bool(re.search(r"\bOptional\b|\bNone\b", self.annotation))
 
 
 @dataclass(eq=False)
@@ -91,12 +81,17 @@ class Found:
     setup: str = ""  # text of setup.py
     imports: dict[str, set[str]] = field(default_factory=dict)  # path -> dotted names that the file imports
 
-    def callees(self, function: Function) -> Iterator[tuple[Function, dict[int | str, str]]]:
-        """For each call in `function`, yield the called function and {position or keyword: parameter passed there}."""
+    def callees(self, function: Function) -> Iterator[tuple[Function, list[tuple[str, str]]]]:
+        """For each call in `function`, yield the called function and (what is passed, the called function's parameter)."""
         for name, places in function.calls:
             there = self.functions.get(name, [])
             if there and function not in there:
-                yield next((one for one in there if one.path == function.path), there[0]), places
+                one = next((one for one in there if one.path == function.path), there[0])
+                own: dict[int | str, str] = dict(enumerate(p.name for p in one.parameters))
+                yield (
+                    one,
+                    [(mine, own.get(at, str(at))) for at, mine in places.items() if at in own or isinstance(at, str)],
+                )
 
 
 def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
@@ -112,12 +107,6 @@ def look(files: Sequence[str], text: Callable[[str], str]) -> Found:
             found.unread.append(path)
     for function in chain(*found.functions.values()):
         _learn(found, function, _DEPTH)
-    for function in chain(*found.functions.values()):
-        own = {p.name: p.default for p in function.parameters}
-        for callee, places in found.callees(function):
-            for given, theirs in _pairs(callee, places):
-                if (value := own.get(given) if given in own else given) and callee.values.get(theirs, "None") == "None":
-                    callee.values[theirs] = value
     return found
 
 
@@ -146,26 +135,22 @@ def _measurable(one: Function) -> bool:
 def _learn(found: Found, function: Function, depth: int) -> None:
     """Add to `function` what calls show, followed `depth` levels deep: launched kernels, and shapes of tensors."""
     function.kernels |= function.names & found.kernels
-    for callee, places in found.callees(function) if depth else ():
+    for callee, pairs in found.callees(function) if depth else ():
         _learn(found, callee, depth - 1)
         function.kernels |= callee.kernels
         function.differentiable |= callee.differentiable
-        own = {p.name for p in function.parameters}
-        for mine, theirs in ((mine, theirs) for mine, theirs in _pairs(callee, places) if mine in own):
+        own = {p.name: p.default for p in function.parameters}
+        for mine, theirs in pairs:
+            if (value := own.get(mine, mine)) and callee.values.get(theirs, "None") == "None":
+                callee.values[theirs] = value
+            if mine not in own:
+                continue
             if theirs in callee.tensors:
                 function.tensors.add(mine)
             if theirs in callee.gradients:
                 function.gradients.add(mine)
             if theirs in callee.shapes:
                 function.shapes.setdefault(mine, callee.shapes[theirs])
-
-
-def _pairs(callee: Function, places: Mapping[int | str, str]) -> Iterator[tuple[str, str]]:
-    """Yield (what a call passes, the callee's parameter)."""
-    names = [p.name for p in callee.parameters]
-    for at, mine in places.items():
-        if isinstance(at, str) or at < len(names):
-            yield mine, at if isinstance(at, str) else names[at]
 
 
 # ---------------------------------------------------------------- one file
@@ -247,12 +232,10 @@ def _differentiate(applied: Function, backward: ast.FunctionDef | None) -> None:
 def _imported(tree: ast.Module, folder: tuple[str, ...]) -> Iterator[str]:
     """Yield the dotted name of everything imported; relative imports are counted from the top of the repository."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = folder[: len(folder) + 1 - node.level] if node.level else ()
-            module = ".".join([*above, *([node.module] if node.module else [])])
-            yield from (f"{module}.{alias.name}".lstrip(".") for alias in node.names)
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            level, module = getattr(node, "level", 0), getattr(node, "module", None)
+            above = [*folder[: len(folder) + 1 - level if level else 0], *([module] if module else [])]
+            yield from (".".join([*above, alias.name]) for alias in node.names)
 
 
 def _parameters(args: ast.arguments) -> list[Parameter]:
@@ -289,7 +272,7 @@ def _handed(value: ast.expr) -> str:
 
 def _text_of(name: str, text: str) -> str:
     """Return what the docstring `text` says about a parameter."""
-    match = re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
+    match = name in text and re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
     return match[2] if match else ""
 
 
