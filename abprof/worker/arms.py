@@ -45,7 +45,6 @@ class Arms:
 
     def __init__(self, start: wire.Start) -> None:
         self.start, self.clock, self.compiles = start, clock(start.device), Watch()
-        package.mend_interpreter(start.device)
         self.opened: dict[str, Arm] = {}
         self.types: dict[str, list[list[str]]] = {}  # in the judge: cell -> data types of outputs of base's variants
         self.imported: types.ModuleType | None = None  # the kernel package, or an empty module during its import

@@ -35,7 +35,8 @@ class Bench(Arms):
 
     def __init__(self, start: wire.Start) -> None:
         super().__init__(start)
-        self._versions = versions()
+        self._versions = versions()  # imports Triton
+        package.mend_interpreter(start.device)
         # At this point torch, Triton and the driver are loaded, but no code of a workload, and of a side at most the
         # package that `preload` imported.
         self._prover = package.prover(start) if start.mount else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import sys
 import traceback
@@ -18,12 +19,12 @@ from abprof.worker.api import Unsupported
 _LONGEST = 400  # characters of a reason
 _LONGEST_NAME = 120  # characters of a file name in a reason
 
-# What Triton and torch raise where there is no GPU -> what it means, and the way out.
+# What Triton and torch raise where there is no GPU -> what it means.
 _NO_GPU = {
-    r"\b(0 active drivers)": "set TRITON_INTERPRET=1: Triton finds no GPU, and runs kernels only in its interpreter",
-    r"(CUDA enabled|CUDA support|CUDA GPUs|NVIDIA driver|dummy base class)": "needs a GPU: torch.cuda finds none ({})",
-    r"^InterpreterError.*?(\w+ not supported in interpreter mode|no attribute 'create_\w+'|Unsupported data type|"
-    r"`_semantic` argument must be provided)": "needs a GPU: Triton's interpreter lacks this ({})",
+    r"\b0 active drivers": "Triton finds no GPU",
+    r"CUDA enabled|CUDA support|CUDA GPUs|NVIDIA driver|dummy base class": "torch finds no GPU",
+    r"^InterpreterError.*?\b(\w+ not supported|no attribute 'create_\w+'|Unsupported data type|`_semantic` argument)": ""
+    "Triton's interpreter cannot run this ({})",
 }
 
 
@@ -79,8 +80,12 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
 
 def _way_out(text: str) -> str:
     """Return what the exception `text` means if it comes from a missing GPU, with the way out; else ""."""
+    out = "run it on a GPU"
+    if "TRITON_INTERPRET" not in os.environ:
+        out = "set TRITON_INTERPRET=1 to run Triton's kernels without one, in its interpreter"
     found = ((re.search(pattern, text, re.DOTALL), reason) for pattern, reason in _NO_GPU.items())
-    return next((reason.format(it[1]) for it, reason in found if it and not torch.cuda.is_available()), "")
+    means = next((reason.format(it[it.lastindex or 0]) for it, reason in found if it), "")
+    return f"{means}: {out}" if means and not torch.cuda.is_available() else ""
 
 
 def _status(error: BaseException, package: types.ModuleType | None) -> wire.Failed:

@@ -23,6 +23,7 @@ import torch
 
 from abprof.records import messages as wire
 from abprof.worker import adapters, package
+from abprof.worker.api import Unsupported
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
@@ -110,7 +111,7 @@ def serve(source: int, sink: int, make: Callable[[wire.Start], Bench] = Bench) -
 def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
     """Print an exception, with a traceback unless it is Unsupported, and return it as a wire.Fault."""
     fault = classify(error, bench.imported if bench else None)
-    if fault.status == "unsupported":
+    if isinstance(error, Unsupported):
         print(f"unsupported: {fault.reason}", flush=True)
     else:
         traceback.print_exception(error)
