@@ -1,4 +1,5 @@
-"""--untrusted: a package that works outside its turns is broken, by whatever thread or process it works."""
+"""--untrusted: a package that works outside its turns is broken, by whatever thread or process; in its turns it may use
+threads and processes."""
 
 from __future__ import annotations
 
@@ -23,12 +24,49 @@ BURNS = {
     "a child process": "import os\nif os.fork() == 0:\n    {}()\n",
     "a child of its own session": "import os\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        {}()\n    os._exit(0)\n",
 }
+# Honest: its work is done by threads of OpenBLAS, which spin when idle, and by processes of a pool.
+OPENBLAS = """
+import numpy
+def double(x):
+    a = numpy.full((128, 128), 1.0)
+    a @ a
+    return torch.from_numpy(x.numpy() * numpy.float32(2.0))
+"""
+POOL = """
+import multiprocessing
+_pool = None
+def _work(n):
+    return sum(range(n))
+def double(x):
+    global _pool
+    if _pool is None:
+        _pool = multiprocessing.get_context("fork").Pool(2)
+    _pool.map(_work, [30000, 30000])
+    return x * 2
+"""
+# After the last call its thread spins for up to 30 ms.
+SPINS = """
+import threading, time
+_honest, _called = double, threading.Event()
+def _spin():
+    while _called.wait():
+        _called.clear()
+        end = time.thread_time() + 0.03
+        while time.thread_time() < end:
+            pass
+threading.Thread(target=_spin, daemon=True).start()
+def double(x):
+    _called.set()
+    return _honest(x)
+"""
 LOOP = "\ndef _burn():\n    while True:\n        sum(range(10000))\n_honest, _begun = double, []\n"
 FIRST_CALL = "def double(x):\n    if not _begun:\n        _begun.append(1)\n{}\n    return _honest(x)\n"
 
 
-def outcome(tmp_path: Path, more: str) -> tuple[str, str]:
+def outcome(tmp_path: Path, more: str, of_base: str = "") -> tuple[str, str]:
     repo = tiny_repo(tmp_path / "repo", 100)
+    if of_base:
+        repo.commit("base", {"kernels/tiny/__init__.py": PACKAGE + of_base})
     repo.branch("other")
     repo.commit("honest or not", {"kernels/tiny/__init__.py": PACKAGE + more})
     options = ("--untrusted", "--device", "cpu", "--no-peers", "--quick", "--json")
@@ -37,6 +75,22 @@ def outcome(tmp_path: Path, more: str) -> tuple[str, str]:
 
 def test_an_honest_package_is_fine(tmp_path: Path) -> None:
     assert outcome(tmp_path, "# honest\n") == ("ok", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("more", [OPENBLAS, POOL], ids=["threads of OpenBLAS", "a pool of processes"])
+def test_an_honest_package_may_work_in_threads_and_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert outcome(tmp_path, more) == ("ok", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("base_spins", [True, False])
+def test_what_bases_threads_do_outside_turns_the_targets_may_do(tmp_path: Path, base_spins: bool) -> None:
+    status, reason = outcome(tmp_path, f"{SPINS}# other", SPINS if base_spins else "")
+    assert status == ("ok" if base_spins else "outside_turn"), reason
 
 
 @pytest.mark.slow

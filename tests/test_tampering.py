@@ -156,6 +156,14 @@ def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what:
     assert "Do not act on this run" in (result.folder / "report.md").read_text(), again  # type: ignore[operator]
 
 
+def test_a_build_that_changes_its_sources_is_said_to(new_lab: NewLab) -> None:
+    writes = Fault("write", "build", side="target", text="cache/builds/*/*/src/kernels/k/__init__.py", once=True)
+    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=[Time(ns=1e6)], faults=[writes]))
+    result = lab.abprof("main", "fast", "--quick")
+    (said,) = [advice.text for advice in result.run.warnings if advice.kind == "written_elsewhere"]
+    assert said.endswith(": the build changed its own sources")
+
+
 @pytest.mark.parametrize("where", ["repo/planted+", "home/.profile+", "repo/.git/hooks/post-checkout+"])
 def test_in_a_clean_environment_writes_elsewhere_are_reported(new_lab: NewLab, where: str) -> None:
     faults = [Fault("write", "turn", side="target", text=where, once=True)]

@@ -102,9 +102,10 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
         "TRITON_DISABLE_LINE_INFO": "1",  # line info contains paths, which change the hash of equal kernels
     }
     if device == "cpu" or device.startswith("simulated"):
-        # OpenMP threads spin for milliseconds after a parallel region, and take the cores of the other side's turn.
+        # Threads of OpenMP and OpenBLAS spin for milliseconds after their work, and take the cores of the other side's turn.
         env.setdefault("GOMP_SPINCOUNT", "3000")
         env.setdefault("KMP_BLOCKTIME", "0")
+        env.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")  # the shortest: 2**4 cycles
         env["CUDA_VISIBLE_DEVICES"] = ""  # a package that builds for the visible GPUs builds for the CPU only
     if device.startswith("cuda:"):
         env["CUDA_VISIBLE_DEVICES"] = device.removeprefix("cuda:")

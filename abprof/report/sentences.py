@@ -205,7 +205,8 @@ def guarantee(run: Run) -> str:
         return ""
     if run.options.untrusted:
         inside = clean(run.options.sandbox) or "a sandbox"
-        return f"Code under test was not trusted: run in {inside}; inputs drawn anew for turns, whose outputs another process checked"
+        checks = "floating-point inputs changed before each call; another process checked a random sample of outputs"
+        return f"Code under test was not trusted: run in {inside}; {checks}"
     return "By hand: code under test was trusted not to deceive its own process (--untrusted does not trust it)"
 
 

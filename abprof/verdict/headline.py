@@ -418,7 +418,9 @@ def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:
     found = [one for one in run.touched if one.falsifies == falsifies]
     for first in found[:1]:
         more = f", and {len(found) - 1} more files" if len(found) > 1 else ""
-        so = "results may not be those of the built code" if falsifies else "no result depends on this file"
+        own = any(build.path and first.path.startswith(f"{build.path}/src/") for build in run.builds)
+        harmless = "the build changed its own sources" if own else "no result depends on this file"
+        so = "results may not be those of the built code" if falsifies else harmless
         yield Advice(
             kind="tampered" if falsifies else "written_elsewhere",
             text=f"{first.path} was {first.how} {first.moment}{more}: {so}",

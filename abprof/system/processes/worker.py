@@ -24,12 +24,14 @@ from abprof.system.processes.children import (
     WorkerFault,
     WorkerHung,
     await_end,
+    below,
     cpu_time,
-    cpu_time_below,
+    ended_time,
     how_ended,
     inside,
     kill_strays,
     new_mark,
+    newest,
     start,
 )
 from abprof.system.processes.forks import Forked, ForkServer
@@ -46,7 +48,7 @@ class CpuUse(NamedTuple):
     requests: int
     busy: int  # of the child's threads while it had a request
     idle: int  # of the child's threads while it had none
-    children: int  # of the processes that it started
+    children: int  # of the processes that it started, while it had none
 
 
 class Worker:
@@ -68,7 +70,11 @@ class Worker:
         """Start the child by a fork of the first of `servers` that can, else by `argv`. `walled`: `argv` starts the
         child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started."""
         self.name = name
-        self._idle = self._at_reply = 0  # CPU time, ns: while the child had no request, and at its last reply
+        # CPU time, ns, of the child and of the processes that it started: while it had no request, and at its last reply.
+        self._idle: tuple[int, int] = (0, 0)
+        self._at_reply: tuple[int, int] | None = None
+        self._counts_others = False  # whether the processes that the child started count
+        self._newest, self._others = "", list[int]()  # the machine's newest process when these were looked for
         self._servers = servers
         self._started = started or (lambda _: None)
         self.log = Log(log, on_line)
@@ -143,11 +149,39 @@ class Worker:
         return self._inner
 
     def cpu_use(self) -> CpuUse:
-        """Return what the child has used so far."""
-        now, waiting = cpu_time(self.pid), self._idle
-        waiting += now - self._at_reply if self._at_reply else 0
-        root, known = self._child.family if isinstance(self._child, Forked) else (self._child.pid, self._behind())
-        return CpuUse(self._next, now - waiting, waiting, cpu_time_below(root, self.pid, known))
+        """Return what the child has used so far. Processes that it started count from the first call on."""
+        if not self._counts_others:
+            self._counts_others = True
+            self._at_reply = self._at_reply and (self._at_reply[0], self._of_others())
+        idle, children = self._waited()
+        return CpuUse(self._next, cpu_time(self.pid) - idle, idle, children)
+
+    @property
+    def has_others(self) -> bool:
+        """Whether processes that the child started were running at the last `cpu_use`."""
+        return bool(self._others)
+
+    def _waited(self) -> tuple[int, int]:
+        """Return the CPU times of the child and of the processes that it started, while it had no request, until now."""
+        idle, children = self._idle
+        if self._at_reply is None:
+            return idle, children
+        now, others = self._used()
+        # When a process ends, its time is rounded down.
+        return idle + now - self._at_reply[0], children + max(0, others - self._at_reply[1])
+
+    def _used(self) -> tuple[int, int]:
+        return cpu_time(self.pid), self._of_others() if self._counts_others else 0
+
+    def _of_others(self) -> int:
+        """Return the CPU time in ns of the processes that the child started, and of all others that have lost their parent
+        in its sandbox."""
+        root, known = self._child.family if isinstance(self._child, Forked) else (self._child.pid, set[int]())
+        walls = inside(root) if self._walled else ()  # a fork server, too, is the parent of those that have lost theirs
+        if not (now := newest()) or now != self._newest:
+            self._newest, self._others = now, below((self.pid, *walls), {self.pid, *walls, *known})
+        living = sum(cpu_time(pid) + ended_time(pid) for pid in self._others)
+        return living + sum(map(ended_time, {self.pid, *walls}))
 
     @property
     def alive(self) -> bool:
@@ -167,9 +201,7 @@ class Worker:
         if self._out < 0:
             raise WorkerDied("has ended")
         self._next += 1
-        if self._at_reply:
-            self._idle += cpu_time(self.pid) - self._at_reply
-            self._at_reply = 0
+        self._idle, self._at_reply = self._waited(), None
         message = wire.dump({"id": self._next, "do": wire.NAMES[type(request)], "args": wire.pack(request)})
         view, deadline = memoryview(message), time.monotonic() + READ_REQUEST
         try:
@@ -185,7 +217,7 @@ class Worker:
         """Return the reply to `request`, the last request sent. Waits up to `timeout` seconds. Raises like `call`."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
-            self._at_reply = cpu_time(self.pid)
+            self._at_reply = self._used()
             message = msgspec.convert(untrusted(line), dict[str, Any])
             if message.get("id") != self._next:
                 raise ValueError(f"answer to request {message.get('id')}, expected {self._next}")
