@@ -15,8 +15,7 @@ import msgspec
 import pytest
 
 from abprof.extras import selfcheck
-from abprof.extras.selfcheck import Selfcheck, examine, stopped
-from abprof.extras.selfcheck.protocols import Recording, Timed, called, record
+from abprof.extras.selfcheck import Recording, Selfcheck, Timed, called, examine, record, stopped
 from abprof.records import Block, Cell, Machine, Run
 from abprof.system.console import View
 from tests import blocks, schemas

@@ -101,10 +101,10 @@ def run_cell(
     record abprof run-cell . CELL`. The side is built unless cached, and called once to compile. Then --warmup and
     --runs calls follow; on a GPU, each call is in the NVTX range `abprof_call`. Outputs are not checked.
     """
-    from abprof.extras import run_cell
+    from abprof.extras import profiling
 
     own = {name: values.pop(name) for name in ("variant", "peer", "warmup", "runs")}
-    print(run_cell.run(options_from([ref], values), cell, view_of(values), **own))
+    print(profiling.call(options_from([ref], values), cell, view_of(values), **own))
     return Exit.OK
 
 
