@@ -28,6 +28,9 @@ _EXTRA = "triton.language.extra"
 @functools.cache
 def install(device: str) -> None:
     """Change Triton's interpreter in this process; for the device "cpu", also what code finds in place of a GPU."""
+    if device == "cpu":
+        _patch_driver()
+        _patch_torch()
     _patch(Autotuner, "_bench", _untimed)
     _patch(interpreter.InterpretedFunction, "warmup", _compiled)
     _patch(interpreter, "_implicit_cvt", _converted)
@@ -36,9 +39,6 @@ def install(device: str) -> None:
     _patch_builtins()
     _patch_libdevice()
     _patch_bfloat16()
-    if device == "cpu":
-        _patch_driver()
-        _patch_torch()
 
 
 def _patch(where: Any, name: str, new: Callable[..., Any]) -> None:

@@ -111,7 +111,8 @@ def serve(source: int, sink: int, make: Callable[[wire.Start], Bench] = Bench) -
 def _printed(error: BaseException, bench: Bench | None) -> wire.Fault:
     """Print an exception, with a traceback unless it is Unsupported, and return it as a wire.Fault."""
     fault = classify(error, bench.imported if bench else None)
-    if isinstance(error, Unsupported):
+    if fault.status == "unsupported":
+        traceback.print_tb(None if isinstance(error, Unsupported) else error.__traceback__)
         print(f"unsupported: {fault.reason}", flush=True)
     else:
         traceback.print_exception(error)
