@@ -27,13 +27,13 @@ def checked(made: Made, root: Path) -> tuple[Made, list[str], bool]:
     cell is right. Raises AbprofError if the run cannot start.
     """
     cpu, lines, choices = devices.choose(()).kind == "cpu", list[str](), Choices()
-    name = [name for name in made.files if name.endswith(".py")][-1]
+    *more, name = [name for name in made.files if name.endswith(".py") and Path(name).name != "__init__.py"]
     if cpu and made.function.kernels:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # in this process, which ends after the check
     where = "on the GPU" if not cpu else "in Triton's interpreter" if made.function.kernels else "on the CPU"
     before, failed = made, list[Observation]()
     for _ in range(6):  # more runs than there are remedies
-        seen, last = _run(root, Path(name).stem), failed
+        seen, last = _run(root, [*more, name]), failed
         failed = [one for one in seen if one.status != "ok"]
         if failed and [(one.cell, one.reason) for one in failed] == [(one.cell, one.reason) for one in last]:
             made = before  # the remedy changed nothing
@@ -51,10 +51,11 @@ def checked(made: Made, root: Path) -> tuple[Made, list[str], bool]:
     return made, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells {how} {where}"], not failed
 
 
-def _run(root: Path, name: str) -> Sequence[Observation]:
-    """Run the workload `name` on the working tree for one epoch. Return what was observed in each cell."""
+def _run(root: Path, files: Sequence[str]) -> Sequence[Observation]:
+    """Run the workloads `files` on the working tree for one epoch. Return what was observed in each cell."""
+    names = tuple(Path(name).stem for name in files)
     with tempfile.TemporaryDirectory() as folder:
-        once = Options(specs=(".",), repo=str(root), workloads=(name,), preset="smoke", quick=True, runs_dir=folder)
+        once = Options(specs=(".",), repo=str(root), workloads=names, preset="smoke", quick=True, runs_dir=folder)
         run, _ = session.run(once, View(quiet=True))
     if run.status == "interrupted":
         raise KeyboardInterrupt
