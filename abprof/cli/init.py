@@ -144,7 +144,7 @@ def _made(
         what = "; ".join(["found no function to measure: no @triton.jit kernel, none that takes tensors", *notes])
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
     one, others = _chosen(found, some, values["function"])
-    made = maker.adopted(found, one, file, folder, name, under=place(root)[1])
+    made = maker.proposed(found, [one], file, folder, name, place(root)[1])
     return made, [*others, *notes, *made.notes]
 
 
@@ -169,7 +169,7 @@ def _made_of(
         raise AbprofError(f"no function that can be measured differs between {base} and {target}")
     single, chosen = _chosen(maker.Found(()), every, wanted) if wanted else (None, [])
     some = [one for one in changed if one.function is single] or maker.best(changed)
-    made = maker.proposed(found, [one.function for one in some], file, folder, place(Path(repository.path))[1])
+    made = maker.proposed(found, [one.function for one in some], file, folder, under=place(Path(repository.path))[1])
     kernels = list(dict.fromkeys(name for one in changed for name in sorted(one.kernels)))
     noun = "kernel source" if any("." in name for name in kernels) else "kernel" if kernels else "function"
     named, lacks = kernels or [one.name for one in every], ("", f"; {base} lacks it")

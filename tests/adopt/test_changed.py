@@ -131,7 +131,7 @@ def test_two_refs(tmp_path: Path) -> None:
         in done.out
     )
     assert "also changed, for --function: src/tiny_kernels/norm.py:rms_norm_forward" in done.out
-    assert "then: abprof run main feature --quick" in done.out
+    assert "abprof run main feature --quick" in done.out
     assert {path.name for path in (repo.path / "workloads").iterdir()} == {"rms_norm.py"}, "softmax is plain torch"
     (repo.path / "abprof.toml").unlink()
     done = init(repo, "main", "feature", "--function", "more/rows.py:softmx", home=tmp_path)

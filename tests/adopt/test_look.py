@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from abprof.extras.init import adopted, candidates, look
+from abprof.extras.init import candidates, look, proposed
 from abprof.system.config_file import parse_file
 from tests.adopt.repositories import EXTENSION, ROWS, SINGLE, TRITON
 
@@ -18,7 +18,7 @@ def made(files: dict[str, str], name: str = "") -> tuple[dict[str, Any], str]:
     """The only table of abprof.toml, {} without one, and the workload's text, after parsing both."""
     found = look(list(files), files.__getitem__)
     one = next(one for one in candidates(found) if name in ("", one.name))
-    done = adopted(found, one, None, "workloads")
+    done = proposed(found, [one], None, "workloads")
     (workload,) = (text for path, text in done.files.items() if path != "abprof.toml")
     ast.parse(workload)
     if "abprof.toml" not in done.files:
@@ -185,7 +185,7 @@ def test_the_inputs_with_gradients_are_read_from_the_backward() -> None:
 def test_a_proposal_that_times_the_forward_alone_says_so(backward: str, more: str, name: str, why: str) -> None:
     text = HEAD.format(parameters="x", backward=backward) + more
     found = look(["op.py"], {"op.py": text}.__getitem__)
-    done = adopted(found, next(one for one in candidates(found) if one.name == name), None, "workloads")
+    done = proposed(found, [next(one for one in candidates(found) if one.name == name)], None, "workloads")
     assert (
         f"# This times the forward alone: {why}."
         in done.files["workloads/op_fwd.py" if more else "workloads/OpFunction.py"]

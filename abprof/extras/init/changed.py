@@ -17,12 +17,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from abprof.extras.init.propose import Made, adopted
 from abprof.extras.init.source import _ASIDE, BACKWARD, Found, Function, _dotted, _top, candidates, look
-from abprof.records.options import File
-from abprof.system.config_file import parse_file
 
-_MOST, _CONFIG = 3, "abprof.toml"  # functions that get a workload
+_MOST = 3  # functions that get a workload
 _NATIVE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip")
 _OWN_OPS = re.compile(r"torch\.ops\.(?!aten|prims?|c10d)\w+\.")
 _DEEPEST = 20  # imports that lead to imports
@@ -84,24 +81,6 @@ def best(some: Sequence[Change]) -> list[Change]:
         if len(chosen) < _MOST and not change.causes <= {part for one in chosen for part in one.causes}:
             chosen.append(change)
     return chosen
-
-
-def proposed(found: Found, some: Sequence[Function], file: File | None, folder: str, under: Sequence[str]) -> Made:
-    """Propose a workload for each function, and the tables that the configuration `file` lacks (see `adopted`)."""
-    files, missing, parts = dict[str, str](), dict[str, None](), list[Made]()
-    for one in some:
-        known = parse_file(files[_CONFIG], _CONFIG) if _CONFIG in files else file
-        made = adopted(found, one, known, folder, under=under)
-        if files.keys() & made.files.keys() - {_CONFIG}:  # another function of this name
-            made = adopted(found, one, known, folder, f"{one.name}_{len(files)}".replace(".", "_"), under)
-        if file is None and made.missing:
-            files[_CONFIG] += "\n".join(["", *made.missing, ""])
-        else:
-            missing |= dict.fromkeys(made.missing[:1] and ["\n".join(made.missing)])
-        files |= made.files
-        parts.append(made)
-    notes = tuple(dict.fromkeys(note for made in parts for note in made.notes))
-    return Made(some[0], files, tuple(missing), notes, parts=tuple(parts), triton=bool(found.kernels))
 
 
 @dataclass

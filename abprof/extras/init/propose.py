@@ -1,24 +1,32 @@
-"""Compose the files that `abprof init` proposes: a table in abprof.toml, and a workload that calls a function with
-guessed arguments. Their templates are in templates/adopt/."""
+"""Compose the files that `abprof init` proposes: a table in abprof.toml, and workloads that call functions with guessed
+arguments. Their templates are in templates/adopt/. `checked` runs a workload once, and mends it."""
 
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from string import Template
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from abprof import devices, session
 from abprof.extras.init.source import BACKWARD, Found, Function, Parameter, candidates, look
-from abprof.records import PackageTable
+from abprof.records import Observation, PackageTable
 from abprof.records.errors import AbprofError
-from abprof.records.options import File
+from abprof.records.options import File, Options
+from abprof.system import files as disk
 from abprof.system.bundled import bundled
+from abprof.system.config_file import parse_file
+from abprof.system.console import View
+
+_CONFIG = "abprof.toml"
 
 
 @dataclass(frozen=True)
@@ -42,23 +50,44 @@ class Made:
     missing: tuple[str, ...] = ()  # lines that the existing configuration lacks
     notes: tuple[str, ...] = ()  # lines to print
     again: Callable[[Choices], Made] | None = None  # propose with other choices
-    parts: tuple[Made, ...] = ()  # of a proposal for several functions: one for each
+    parts: tuple[Made, ...] = ()  # of `proposed`: one for each function
     triton: bool = False  # whether the repository has Triton kernels
 
 
-def adopted(
+def proposed(
+    found: Found, some: Sequence[Function], file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
+) -> Made:
+    """Propose a workload for each function, and the tables that the configuration `file` lacks.
+
+    `folder`: the folder of workloads. `name`: the first workload's, by default its function's. `under`: the keys before a
+    table's name, ("tool", "abprof") in pyproject.toml.
+    """
+    files, missing, parts = dict[str, str](), dict[str, None](), list[Made]()
+    for one in some:
+        known = parse_file(files[_CONFIG], _CONFIG) if _CONFIG in files else file
+        made = _adopted(found, one, known, folder, "" if parts else name, under)
+        if files.keys() & made.files.keys() - {_CONFIG}:  # another function of this name
+            made = _adopted(found, one, known, folder, f"{one.name}_{len(files)}".replace(".", "_"), under)
+        if file is None and made.missing:
+            files[_CONFIG] += "\n".join(["", *made.missing, ""])
+        else:
+            missing |= dict.fromkeys(made.missing[:1] and ["\n".join(made.missing)])
+        files |= made.files
+        parts.append(made)
+    notes = tuple(dict.fromkeys(note for made in parts for note in made.notes))
+    return Made(some[0], files, tuple(missing), notes, parts=tuple(parts), triton=bool(found.kernels))
+
+
+def _adopted(
     found: Found,
     one: Function,
     file: File | None,
     folder: str,
-    name: str = "",
-    under: Sequence[str] = (),
+    name: str,
+    under: Sequence[str],
     choices: Choices = Choices(),
 ) -> Made:
-    """Propose a workload that calls `one`, and a table for its package if the configuration `file` has none.
-
-    `folder`: the folder of workloads. `under`: the keys before a table's name, ("tool", "abprof") in pyproject.toml.
-    """
+    """Propose a workload that calls `one`, and a table for its package if `file` has none (see `proposed`)."""
     kernel, access, entry = _package_of(found, one)
     for known, there in (file.kernels if file else {}).items():
         if entry and (there.path.rstrip("/"), there.module) == (entry.path, entry.module):
@@ -72,10 +101,10 @@ def adopted(
     if file is None and (table or folder != "workloads"):
         head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
         head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
-        files = {"abprof.toml": "\n".join([*head, *table, ""]), **files}
-    again = partial(adopted, found, one, file, folder, name, under)
+        files = {_CONFIG: "\n".join([*head, *table, ""]), **files}
+    again = partial(_adopted, found, one, file, folder, name, under)
     notes = (f"The workload times {alone}.",) if alone else ()
-    return Made(one, files, tuple(table) if file else (), notes, again, triton=bool(found.kernels))
+    return Made(one, files, tuple(table) if file else (), notes, again)
 
 
 def _forward_alone(found: Found, one: Function) -> str:
@@ -94,7 +123,7 @@ def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
     path = f"kernels/{name}/__init__.py"
     text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
     found = look([path], {path: text}.__getitem__)
-    made = adopted(found, candidates(found)[0], file, folder, name=workload or name)
+    made = proposed(found, candidates(found)[:1], file, folder, workload or name)
     return replace(made, files={path: text, **made.files})
 
 
@@ -416,7 +445,7 @@ _SIZES = (  # pattern of an axis -> sizes in smoke and default; the first match 
     (r"width|n_?cols?|hidden\w*|d_?model|dim|\w+_dim|c|d|[mnk]", 256, 4096),
     (r".*", 64, 512),
 )
-DTYPES = ("bfloat16", "float16", "float32")
+_DTYPES = ("bfloat16", "float16", "float32")
 _VECTOR = (65536, 1 << 24)  # sizes if all tensors share a single axis
 _STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the first matching axis gets several values in a preset
 _NO_REFERENCE = """
@@ -471,7 +500,7 @@ def _presets(call: _Call, one: Function, refused: Collection[str], directions: S
     shapes = [a.shape for a in call.arguments if a.shape]
     heads = any(len(shape) == 4 for shape in shapes)
     usual = ("float32", "float32") if not one.kernels else ("float16",) * 2 if heads else ("float32", "bfloat16")
-    small, large = (next(name for name in (first, *DTYPES, first) if name not in refused) for first in usual)
+    small, large = (next(name for name in (first, *_DTYPES, first) if name not in refused) for first in usual)
     sizes = {axis: _size(axis, shapes) for axis in call.axes}
     if len(sizes) == 1:
         sizes = dict.fromkeys(sizes, _VECTOR)
@@ -534,3 +563,75 @@ def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool, wrt: str 
         f"\n\ndef reference(case, inputs):\n{body}"
         f"\n\ndef check(case, outputs, expected):\n    return compare(outputs, expected, {tolerance})\n"
     )
+
+
+# ---------------------------------------------------------------- --check
+
+_OF_TYPE = re.compile(r"dtype|scalar type|not (supported|implemented) for '|\b(fp(16|32)|bf16|Half)\b", re.IGNORECASE)
+
+
+def checked(made: Made, root: Path) -> tuple[Made, list[str], bool]:
+    """Run the workload's preset smoke for one epoch, on a CPU in Triton's interpreter if there is no GPU. While failures
+    have a known remedy, write the workload again and repeat. Return the last proposal, lines to print, and whether every
+    cell is right. Raises AbprofError if the run cannot start.
+    """
+    cpu, lines, choices = devices.choose(()).kind == "cpu", list[str](), Choices()
+    name = [name for name in made.files if name.endswith(".py") and Path(name).name != "__init__.py"][-1]
+    if cpu and made.function.kernels:
+        os.environ.setdefault("TRITON_INTERPRET", "1")  # in this process, which ends after the check
+    where = "on the GPU" if not cpu else "in Triton's interpreter" if made.function.kernels else "on the CPU"
+    before, failed = made, list[Observation]()
+    for _ in range(6):  # more runs than there are remedies
+        seen, last = _run(root, Path(name).stem), failed
+        failed = [one for one in seen if one.status != "ok"]
+        if failed and [(one.cell, one.reason) for one in failed] == [(one.cell, one.reason) for one in last]:
+            made = before  # the remedy changed nothing
+            disk.put(root / name, made.files[name].encode())
+            lines.pop()
+            break
+        better = _mended(choices, made.files[name], failed)
+        if better is None or made.again is None:
+            break
+        before, made, choices = made, made.again(better), better
+        disk.put(root / name, made.files[name].encode())
+        lines.append(f"mended: {choices.why[-1]}")
+    lines += [f"failed: {one.cell}: {one.status}: {one.reason}" for one in failed]
+    how = "are right" if "\ndef reference(" in made.files[name] else "ran, without a reference,"
+    return made, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells {how} {where}"], not failed
+
+
+def _run(root: Path, name: str) -> Sequence[Observation]:
+    """Run the workload `name` on the working tree for one epoch. Return what was observed in each cell."""
+    with tempfile.TemporaryDirectory() as folder:
+        once = Options(specs=(".",), repo=str(root), workloads=(name,), preset="smoke", quick=True, runs_dir=folder)
+        run, _ = session.run(once, View(quiet=True))
+    if run.status == "interrupted":
+        raise KeyboardInterrupt
+    return [one for one in run.observations if one.arm == "base"]
+
+
+def _mended(old: Choices, text: str, failed: Sequence[Observation]) -> Choices | None:
+    """Return choices that avoid one of the failures of the workload `text`; None if there is no remedy left."""
+
+    def chosen(why: str, **new: Any) -> Choices:
+        return replace(old, why=(*old.why, why), **new)
+
+    forward, dtypes = [one for one in failed if "direction=bwd" not in one.cell], frozenset(_DTYPES)
+    for one in failed:
+        reason, wrong = one.reason, one.status == "wrong"
+        if (reached := re.search(r"wrt=\(([^)]*)\)", reason)) and not old.wrt:
+            names = tuple(re.findall(r"\w+", reached[1]))
+            return chosen(f"only {', '.join(names)} has a gradient", wrt=names)
+        if "no output has a gradient" in reason:
+            return chosen("this times the forward alone: no output has a gradient", directions=("fwd",))
+        if not old.fresh and ("overwrote its inputs" in reason or (wrong and not forward)):
+            return chosen(f"fresh inputs for each call, because of: {reason}", fresh=True)
+        if old.reference and (one.at.startswith("reference") or (wrong and one in forward)):
+            return chosen(f"no reference, because the one guessed by the name fails: {reason}", reference=False)
+        present = re.findall(r'"dtype":\s+\["(\w+)"\]', text)[:1]
+        named = dtypes.intersection(re.findall(r"b?float\d+", reason)).difference(present)
+        against = dtypes - named if named else {*present} if _OF_TYPE.search(reason) else set()
+        refused = old.refused | against
+        if one.status in {"crash", "build_failed"} and old.refused < refused < dtypes:
+            return chosen(f"not {', '.join(sorted(refused))}: {reason}", refused=refused)
+    return None
