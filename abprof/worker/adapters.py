@@ -267,7 +267,15 @@ def _intercepted() -> Iterator[None]:
 
 _AXIS = "test"
 # Ignore pytest.ini, the cache and plug-ins that would write files or define the fixture `benchmark`.
-_QUIET = ["-q", "-c/dev/null", "-pno:cacheprovider", "-pno:benchmark", "-pno:xdist", "--import-mode=importlib"]
+_QUIET = [
+    "-q",
+    "-c/dev/null",
+    "-pno:cacheprovider",
+    "-pno:benchmark",
+    "-pno:xdist",
+    "-pno:abprof",
+    "--import-mode=importlib",
+]
 
 
 class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function

@@ -72,6 +72,7 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
         Options(specs=("a",), devices=None),
         SimpleNamespace(environment=SimpleNamespace(allow=())),  # type: ignore[arg-type]
         SimpleNamespace(path=tmp_path),  # type: ignore[arg-type]
+        {},
         devices.several((), None)[0],
         (), (), (), tmp_path, tmp_path, tmp_path, "id",
     )  # fmt: skip
