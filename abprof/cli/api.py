@@ -20,8 +20,6 @@ from abprof.report import sentences
 if TYPE_CHECKING:
     import pandas as pd
 
-_GRAVEST_FIRST = ("broken", "slower", "unclear", "faster", "slight", "same")
-
 
 class Result:
     """A judged run: `run` holds its records, `folder` its files (None: `compare` writes none)."""
@@ -40,7 +38,7 @@ class Result:
     def verdict(self) -> str:
         """The gravest verdict: broken, slower, unclear, faster, slight or same; "" if nothing was compared."""
         found = {row.verdict for row in self.run.comparisons if not row.with_peer}
-        return next((verdict for verdict in _GRAVEST_FIRST if verdict in found), "")
+        return next((verdict for verdict in sentences.VERDICTS if verdict in found), "")
 
     @property
     def exit_code(self) -> int:

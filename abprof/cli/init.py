@@ -159,9 +159,8 @@ def _made_of(
 
     sides, notes = repo.resolve(repository, refs)
     if len(sides) != 2:
-        raise AbprofError(
-            "needs two refs", where=" ".join(refs), advice="abprof init BASE TARGET; . is the working tree"
-        )
+        advice = "abprof init BASE TARGET; . is the working tree"
+        raise AbprofError("needs two refs", where=" ".join(refs), advice=advice)
     base, target = (side.spec for side in sides)
     found, changed = maker.changes(*(repository.python_files(side.tree) for side in sides))
     every = [one.function for one in changed]

@@ -141,7 +141,10 @@ def doctor(**values: Any) -> int:
 
 
 @app.command("clean", short_help="Remove leftovers of killed runs.")
-@takes(flag("--builds", "Also remove cached builds."), flag("--all", "Also remove clones, releases and builds."))
+@takes(
+    flag("--builds", "Also remove cached builds."),
+    flag("--all", "Also remove clones, releases, environments and builds."),
+)
 def clean(**values: Any) -> int:
     """Remove leftovers of killed runs (worktrees, incomplete clones and builds, run folders without a run.json), builds
     replaced by --rebuild, and cache folders of earlier versions. Run folders with a run.json stay."""

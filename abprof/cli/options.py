@@ -292,22 +292,9 @@ WORKERS = ("device", "python", "with_", "seed", "timeout", "build_timeout", "env
 VIEW = ("quiet", "verbose")
 RUN = (
     *("repo", *MATRIX, *PEERS, "all", "threshold", "margin", "precision", "budget", "epochs", "quick", "timer"),
-    *(
-        "regime",
-        "lock_clocks",
-        "probe",
-        "allow_wrong",
-        *WORKERS,
-        "devices",
-        "executor",
-        "executor_option",
-        "autotune",
-        "check",
-    ),
-    *("contain", "untrusted", "runs_dir", "fail_on", *VIEW),
+    *("regime", "lock_clocks", "probe", "allow_wrong", *WORKERS, "devices", "executor", "executor_option"),
+    *("autotune", "check", "contain", "untrusted", "runs_dir", "fail_on", *VIEW),
 )
-
-
 COMPARE = (
     *("threshold", "margin", "precision", "budget", "epochs", "quick", "timer", "allow_wrong", "device", "seed"),
     *("timeout", "no_wait", "fail_on", *VIEW),
@@ -335,9 +322,7 @@ def values_of(names: Sequence[str], given: Mapping[str, Given], where: str) -> d
         elif isinstance(value, Mapping):
             value = [f"{key}={text}" for key, text in value.items()]
         if several:
-            value = (
-                [] if value is None else [str(value)] if isinstance(value, str | float | int) else list(map(str, value))
-            )
+            value = list(map(str, [value] if isinstance(value, str | float | int) else value or ()))
         values[name] = option.value(value if value is None or several or option.kind is bool else str(value))
     return values
 
@@ -368,9 +353,8 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
         if clash:
             raise AbprofError(what, where=option, advice=advice)
     value |= _UNTRUSTED if value["untrusted"] else {}
-    names, source = _workloads(
-        value["workloads"] or (), value["workloads_from"] or "", judged_by_base(untrusted=bool(value["untrusted"]))
-    )
+    by_base = judged_by_base(untrusted=bool(value["untrusted"]))
+    names, source = _workloads(value["workloads"] or (), value["workloads_from"] or "", by_base)
     if value["cell"]:
         from abprof.records.names import id_parts
 

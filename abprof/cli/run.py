@@ -169,11 +169,7 @@ def _watch(ctx: typer.Context, options: Options, view: View) -> int:
 
     advice = "leave it out, and confirm changes by a run without --watch"
     refuse(ctx, "has no effect with --watch, which measures one epoch per save", only=_NOT_WATCHED, advice=advice)
-
-    def answer(lines: list[str]) -> None:
-        print("\n".join(lines), flush=True)
-
-    watch(options, view, answer)
+    watch(options, view, lambda lines: print("\n".join(lines), flush=True))
     return Exit.OK
 
 

@@ -30,10 +30,7 @@ _REASONS = {
 }
 _VOID = 0x8 | 0x40 | 0x80
 # nvml.h, nvmlReturn_t
-_GONE: dict[int | None, str] = {
-    15: "NVML reports that the GPU is lost",
-    16: "NVML reports that the GPU must be reset",
-}
+_GONE = {15: "NVML reports that the GPU is lost", 16: "NVML reports that the GPU must be reset"}
 
 
 @dataclass(frozen=True)
@@ -131,10 +128,8 @@ class CudaDevice(Device):
             what = "does not let two processes compute at once (exclusive or prohibited)"
             return f"the GPU's compute mode {what}", "ask an administrator for nvidia-smi -c DEFAULT"
         if mig and mig[0] == 1:
-            return (
-                "the GPU is split into MIG slices, which share clocks and memory with other tenants",
-                "use a whole GPU",
-            )
+            what = "the GPU is split into MIG slices, which share clocks and memory with other tenants"
+            return what, "use a whole GPU"
         if mps or any(name == "nvidia-cuda-mps" for _, name in self._processes()):
             advice = "stop the server: echo quit | nvidia-cuda-mps-control"
             return "an MPS server is running, under which kernels of two sides overlap", advice
@@ -161,7 +156,7 @@ class CudaDevice(Device):
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except Exception as error:  # noqa: BLE001 - "not supported" has many classes
-            return _GONE.get(getattr(error, "value", None))
+            return _GONE.get(getattr(error, "value", 0))
         return None
 
     def _processes(self) -> list[tuple[int, str]]:

@@ -45,9 +45,8 @@ class Strip:
             parts.append(f'<path class="{kind}" d="M{left} {at(pct):.1f}H{width}V{at(-pct):.1f}H{left}"/>')
         parts.append(f'<path class="zero" d="M{left} {at(0):.1f}H{width}"/>')
         for pct, name in self.levels:
-            parts.append(
-                f'<text x="{left - 6}" y="{min(max(at(pct) + 4, 11.0), height - 4):.0f}">{escape(name)}</text>'
-            )
+            y = min(max(at(pct) + 4, 11.0), height - 4)
+            parts.append(f'<text x="{left - 6}" y="{y:.0f}">{escape(name)}</text>')
         for verdict in sentences.MARKS:
             mine = [(left + (0.5 + place) / len(self.rows) * (width - left - 10), row)
                     for place, row in enumerate(self.rows) if row.verdict == verdict]  # fmt: skip
@@ -68,9 +67,7 @@ class Strip:
         draw, ink, soft = ImageDraw.Draw(image), "#16202c", "#556270"
 
         def write(x: int, y: float, text: str, points: int, colour: str = soft, anchor: str = "la") -> None:
-            latin = (
-                text.replace("…", "...").encode("latin-1", "replace").decode("latin-1")
-            )  # the characters of the font
+            latin = text.replace("…", "...").encode("latin-1", "replace").decode("latin-1")  # as the font has
             draw.text((x, y), latin, fill=colour, font=ImageFont.load_default(points), anchor=anchor)
 
         def at(pct: float) -> float:

@@ -18,7 +18,7 @@ from abprof.records.errors import AbprofError
 from abprof.records.visible import cell as safe_cell
 from abprof.report import rows
 from abprof.report.text import clean
-from abprof.system.files import read_named
+from abprof.system.files import read_named, replace
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -49,14 +49,8 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
     import pandas as pd
 
     try:  # the Python engine tells a short row from one with empty cells, and says where a quote stays open
-        frame = pd.read_csv(
-            io.BytesIO(read_named(path, 256 << 20)),
-            header=None,
-            dtype=str,
-            keep_default_na=False,
-            encoding="utf-8-sig",
-            engine="python",
-        )
+        data, text = io.BytesIO(read_named(path, 256 << 20)), "utf-8-sig"
+        frame = pd.read_csv(data, header=None, dtype=str, keep_default_na=False, encoding=text, engine="python")
     except pd.errors.EmptyDataError:
         raise AbprofError("the file has no rows", where=str(path)) from None
     except (UnicodeDecodeError, pd.errors.ParserError) as error:
@@ -68,6 +62,13 @@ def read(path: Path) -> tuple[tuple[str, ...], list[Line]]:
         what = f"column {twice[0]!r} stands twice in the header" if twice else "the file has no rows"
         raise AbprofError(f"row {short[0]} has fewer cells than the header" if short else what, where=str(path))
     return tuple(header), [dict(zip(header, line, strict=True)) for line in lines]
+
+
+def save(path: Path, text: str) -> None:
+    """Write a file that the user named. Raises AbprofError if something else than a file is there."""
+    if path.exists() and not path.is_file():
+        raise AbprofError("not a regular file", where=str(path))
+    replace(path.resolve(), text.encode(errors="replace"))
 
 
 def ms(ns: float | None) -> float | None:

@@ -71,17 +71,11 @@ def _row(run: Run, group: Group, row: Row, length: int) -> dict[str, Any]:
         made["pct"] = round(judged.pct, 2)
     if judged.low_pct is not None and judged.high_pct is not None:
         made["interval"] = [round(judged.low_pct, 2), round(judged.high_pct, 2)]
-    if length and (why := clean("; ".join(_why(row)), length)):
-        made["cause"] = why
+    failures = dict.fromkeys(f"{sentences.status(seen.status)}: {seen.reason}" for seen in row.failing)
+    why = failures or filter(None, (sentences.because(judged), sentences.note(judged)))
+    if length and (text := clean("; ".join(why), length)):
+        made["cause"] = text
     return made
-
-
-def _why(row: Row) -> Iterator[str]:
-    """Yield the failures of the row's arms, or the causes of its change and what qualifies its verdict."""
-    if row.failing:
-        yield from dict.fromkeys(f"{sentences.status(seen.status)}: {seen.reason}" for seen in row.failing)
-        return
-    yield from filter(None, (sentences.because(row.comparison), sentences.note(row.comparison)))
 
 
 # ---------------------------------------------------------------- services that keep series of times

@@ -107,9 +107,7 @@ def _at_length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf)
         step["speedup_vs_baseline"] = steps[0]["latency_ms"] / step["latency_ms"]
     best = max(steps, key=lambda step: step["speedup_vs_baseline"])
     bests = {"best_step": best["step"], "best_speedup": best["speedup_vs_baseline"]}
-    tilegym = dict.fromkeys(
-        ("tilegym_latency_ms", "tilegym_tflops", "tilegym_speedup"), 0.0
-    )  # 0 as in the original files
+    tilegym = dict.fromkeys(("tilegym_latency_ms", "tilegym_tflops", "tilegym_speedup"), 0.0)  # as in the originals
     return {"seq_len": length, "steps": steps, **bests, **tilegym}
 
 

@@ -78,9 +78,7 @@ class Page:
         self.trust, self.trusted = _trust(run, blocks), _trusted(run)
         self.strip = charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options)
         self.workloads = [Workload(run, *of) for of in zip(groups, lines, strict=True)]
-        left_out = (
-            f"{DETAILS_UP_TO} of {len(every)} rows have a detail; cells.csv and rounds.jsonl hold the numbers of all."
-        )
+        left_out = f"{DETAILS_UP_TO} of {len(every)} rows have a detail; cells.csv and rounds.jsonl have all numbers."
         self.caption = sentences.CHANGE_AND_TIMES if groups and groups[0].target else ""
         self.left_out = left_out if len(every) > DETAILS_UP_TO else ""
         self.probes = [*probes.sections(run)]
@@ -292,9 +290,7 @@ def _differences(run: Run) -> Facts:
     """Return the versions of interpreters, compilers and packages that differ between the sides."""
     of = {side: {**chain.versions, **chain.packages} for side, chain in run.toolchains.items()}
     if run.command:  # nothing is known of its environment but what --with installed
-        of = {
-            side.id: {pin.partition("==")[0]: pin.partition("==")[2] for pin in side.requirements} for side in run.sides
-        }
+        of = {side.id: dict(pin.split("==", 1) for pin in side.requirements if "==" in pin) for side in run.sides}
     found: Facts = []
     for name in dict.fromkeys(name for known in of.values() for name in known):
         texts = [f"{side} {clean(known.get(name, '-'))}" for side, known in of.items()]

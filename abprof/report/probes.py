@@ -19,9 +19,7 @@ _Seen = TypeVar("_Seen", Trace, Sampled, Profile)
 Listed = dict[tuple[str, ...], tuple[int, float]]
 _TRACED = "A few calls after all timing, with the profiler's own cost: where the time goes, not how much it is."
 _SAMPLED = "Calls after all timing, sampled by perf: where their time goes in all threads together, not how much it is."
-_COUNTED = (
-    "Single launches after all timing, with empty caches: what a kernel does, not how fast it is. Sums are of a call."
-)
+_COUNTED = "Single launches after all timing, with empty caches: what a kernel does, not its speed. Sums are of a call."
 
 
 def files(run: Run) -> dict[str, str]:

@@ -20,7 +20,7 @@ import msgspec
 from abprof.records import UNREADABLE
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import plural, signed
-from abprof.report.csv_files import csv_text, ms
+from abprof.report.csv_files import csv_text, ms, save
 from abprof.report.rows import Table
 from abprof.report.text import clean, duration
 from abprof.system import files as disk
@@ -65,9 +65,8 @@ def _nvbench(file: Any) -> Recording:
         kind = next((kind for kind in ("nv/cold/time/gpu", "nv/cpu_only/time/cpu") if f"{kind}/mean" in found), "")
         seconds, relative = found.get(f"{kind}/mean"), found.get(f"{kind}/stdev/relative")
         axes = state["name"] if len(used) > 1 else re.sub(r"\bDevice=\d+ ?", "", state["name"])
-        made.add(
-            f"{bench} {axes}".strip(), seconds and seconds * 1e9, relative and seconds and relative * seconds * 1e9
-        )
+        ns = seconds and seconds * 1e9
+        made.add(f"{bench} {axes}".strip(), ns, ns and relative and relative * ns)
     return made
 
 
@@ -139,18 +138,14 @@ def read(path: Path) -> tuple[str, Recording]:
     try:
         content = msgspec.json.decode(data.removeprefix(_SCRIPT).removesuffix(b";"))
         keys = {"entries"} if isinstance(content, list) else set(content)
-        format, reader = next(
-            ((name, reader) for name, (needed, reader) in _READERS.items() if needed <= keys), ("", None)
-        )
-        made = reader(content) if reader else Recording()
+        format = next((name for name, (needed, _) in _READERS.items() if needed <= keys), "")
+        made = _READERS[format][1](content) if format else Recording()
     except _MALFORMED as error:
         what = f"not a recording of a known tool: {type(error).__name__} {error}"
         raise AbprofError(clean(what), where=str(path)) from None
     if not made.times:
-        advice = f"known are {', '.join(_READERS)} and profile CSVs"
-        raise AbprofError(
-            f"no time in this {format}" if format else "JSON of an unknown tool", where=str(path), advice=advice
-        )
+        what = f"no time in this {format}" if format else "JSON of an unknown tool"
+        raise AbprofError(what, where=str(path), advice=f"known are {', '.join(_READERS)} and profile CSVs")
     return format, made
 
 
@@ -178,10 +173,8 @@ def compare(base: Path, target: Path, threshold: float, out: Path | None) -> tup
                       "base_scatter_pct": pct[0], "target_scatter_pct": pct[1]})  # fmt: skip
     if not rows:
         raise AbprofError(f"no name of {base} is in this file", where=str(target))
-    if out and out.exists() and not out.is_file():
-        raise AbprofError("not a regular file", where=str(out))
     if out:
-        disk.replace(out.resolve(), csv_text([*lines[0]], lines).encode(errors="replace"))
+        save(out, csv_text([*lines[0]], lines))
     beyond = sum(abs(change) > threshold for change in changes)
     sentence = f"{beyond} of {len(rows)} times differ by more than {threshold:g} %. {NO_VERDICT}"
     header = ("name", "base", "target", "change of time", "scatter, base", "scatter, target")
@@ -190,9 +183,8 @@ def compare(base: Path, target: Path, threshold: float, out: Path | None) -> tup
 
 def _notes(one: Recording, other: Recording) -> Iterator[str]:
     shared = [one.device[fact] for fact in ("name", "processor", "host") if fact in one.device and fact in other.device]
-    yield (
-        f"Device of both: {clean(shared[0], 80)}" if shared else "The files do not say on which device they were made."
-    )
+    unknown = "The files do not say on which device they were made."
+    yield f"Device of both: {clean(shared[0], 80)}" if shared else unknown
     for place, of, than in (("base", one, other), ("target", other, one)):
         if alone := sum(name not in than.times for name in of.times):
             yield f"{plural(alone, 'name')} only in the {place}"

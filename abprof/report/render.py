@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 from base64 import b64encode
 from collections.abc import Callable, Sequence
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
-import msgspec
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
@@ -22,6 +20,7 @@ from abprof.report import exports, probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
 from abprof.report.model import Page, Workload, folded_title
 from abprof.report.rows import Row
+from abprof.system import checksummed
 from abprof.system import files as disk
 from abprof.system.bundled import bundled
 
@@ -80,6 +79,11 @@ def markdown(page: Page) -> str:
     return environment(text.markdown).get_template("report.md").render(page=page, run=page.run)
 
 
+def _png(page: Page) -> bytes:
+    counts = ", ".join(f"{count} {name}" for name, count in page.counts)
+    return page.strip.png(page.headline, f"{counts}   {page.where}")
+
+
 def _notebook(page: Page) -> str:
     return environment(escape).get_template("notebook.html").render(page=page, run=page.run)
 
@@ -117,12 +121,8 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
     "html": html,
     "md": markdown,
     "csv": lambda page: cells_csv(page.run),
-    "json": lambda page: (
-        json.dumps(msgspec.to_builtins(page.run), allow_nan=False, ensure_ascii=False, indent=1) + "\n"
-    ),
-    "png": lambda page: page.strip.png(
-        page.headline, f"{', '.join(f'{n} {name}' for name, n in page.counts)}   {page.where}"
-    ),
+    "json": lambda page: checksummed.text(page.run, 1).decode() + "\n",
+    "png": _png,
     "junit": _junit,
     "bmf": lambda page: exports.bmf(page.run),
     "action": lambda page: exports.action(page.run),

@@ -23,11 +23,10 @@ from abprof.records.names import safe_labels
 from abprof.records.visible import is_number, visible
 from abprof.report import sentences
 from abprof.report import tables as gains
-from abprof.report.csv_files import Line, csv_text, ms, read
+from abprof.report.csv_files import Line, csv_text, ms, read, save
 from abprof.report.model import Page
 from abprof.report.rows import Breakdown, Group, Row, gbps, groups, metric, tflops, value
 from abprof.report.text import NOT_RECORDED, clean
-from abprof.system import files as disk
 
 # ---------------------------------------------------------------- the scripts' format
 
@@ -321,11 +320,8 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold
     left, right = (_lines_by_case(of, joining, columns) for of in (base, target))
     cases = [(left.get(case, {}), right.get(case, {})) for case in {**left, **right}]
     if not any(one and other for one, other in cases):
-        raise AbprofError(
-            f"no case of {base_csv} is in this file",
-            where=str(target_csv),
-            advice=f"cases are matched by {', '.join(keys)}",
-        )
+        advice = f"cases are matched by {', '.join(keys)}"
+        raise AbprofError(f"no case of {base_csv} is in this file", where=str(target_csv), advice=advice)
     either, lines, alerts, apart = {*base.columns, *target.columns}, [], [], []
     for one, other in cases:
         known = one or other
@@ -343,10 +339,8 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold
             apart.append(f"  - {case}: TFLOP/s not recorded in the {' and the '.join(bare)}")
         else:
             apart.append(f"  - {case}: no row in the {'target' if one else 'baseline'}")
-    if out_csv and out_csv.exists() and not out_csv.is_file():
-        raise AbprofError("not a regular file", where=str(out_csv))
     if out_csv:
-        disk.replace(out_csv.resolve(), csv_text([*lines[0]], lines, _FOUR).encode(errors="replace"))
+        save(out_csv, csv_text([*lines[0]], lines, _FOUR))
     text = [
         f"--- Automatically detected mode: '{mode}' ---",
         "",

@@ -106,9 +106,8 @@ def _table(of: rows.Table, console: Console, style: str = "dim", styles: Sequenc
         return
     for cell, row in zip(first, of.rows, strict=True):
         named = " ".join(row[1 : of.left])
-        figures = "; ".join(
-            f"{name} {clean(text)}" for name, text in zip(of.header[of.left :], row[of.left :], strict=True)
-        )
+        pairs = zip(of.header[of.left :], row[of.left :], strict=True)
+        figures = "; ".join(f"{name} {clean(text)}" for name, text in pairs)
         console.print(Text(" "), cell, Text(f" {named}: {figures}"), sep="")
 
 

@@ -82,9 +82,8 @@ def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
     if not home.is_dir():
         return
     with locks.abandoned(home / "lock") as free:
-        for folder in (
-            sorted([*home.glob(f"{_SCRATCH}*"), *(home.glob("files/*") if everything else ())]) if free else ()
-        ):
+        left = [*home.glob(f"{_SCRATCH}*"), *(home.glob("files/*") if everything else ())]
+        for folder in sorted(left) if free else ():
             shutil.rmtree(folder, ignore_errors=True)
             yield f"removed the installed release {folder.name}"
         if free and everything:

@@ -71,9 +71,8 @@ def resolve(
         notes.append(moved)
     elif not fork and found[0].kind != "dist":
         commits = [side for side in found[1:] if side.kind != "dist"]
-        notes += [
-            line for side in commits for line in _moved_on(repository.with_commits(), found[0], side, kernel_paths)
-        ]
+        for side in commits:
+            notes += _moved_on(repository.with_commits(), found[0], side, kernel_paths)
     return sides, tuple(dict.fromkeys(notes))
 
 

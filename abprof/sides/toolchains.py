@@ -65,9 +65,8 @@ def install(
         if side.requirements and key not in made:
             made[key] = _Uv(key[0], side.spec, timeout).environment(side.requirements, cache / "environments", say)
     found = {side.id: made[python(side.id), side.requirements] for side in sides if side.requirements}
-    pinned = (
-        msgspec.structs.replace(side, requirements=found[side.id][0]) if side.id in found else side for side in sides
-    )
+    replace = msgspec.structs.replace
+    pinned = (replace(side, requirements=found[side.id][0]) if side.id in found else side for side in sides)
     return tuple(pinned), {id: interpreter for id, (_, interpreter) in found.items()}
 
 

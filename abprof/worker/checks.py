@@ -26,17 +26,7 @@ from abprof.worker.drawn import held
 from abprof.worker.faults import running
 
 OVERWRITTEN = "the kernel overwrote its inputs, or added to their .grad, and the workload has no reset()"
-_UNREADABLE = (
-    ValueError,
-    TypeError,
-    KeyError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-    RuntimeError,
-    OSError,
-    EOFError,
-)
+_UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError, OSError, EOFError)
 SAMPLE = 1 << 16  # elements sampled from each output tensor
 
 
@@ -138,10 +128,8 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
     except _UNREADABLE as error:
         return wire.CheckResult(False, f"what a call returned cannot be read: {error}")
     if request.draw:
-        inputs = arms.inputs(wanted)
-        drawn.mix(
-            inputs, drawn.mixtures(*map(arms.inputs, drawn.seeded(wanted, request.draw))), request.draw[2] + number
-        )
+        inputs, mixed = arms.inputs(wanted), drawn.mixtures(*map(arms.inputs, drawn.seeded(wanted, request.draw)))
+        drawn.mix(inputs, mixed, request.draw[2] + number)
         expected = _referred(arms, wanted, inputs)
     else:
         path.unlink(missing_ok=True)

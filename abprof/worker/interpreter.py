@@ -81,9 +81,7 @@ def _indexed(original: Any, tensor: Any, scope: Any) -> None:
 def _patch_builtins() -> None:
     """While a kernel runs, tl.exp is an interpreted function; a copy that a module made before (`exp = tl.exp`) is not.
     May go when it is (3.9: not). Kernels run one after another: a grid dependency (gdc_wait) has no meaning."""
-    cuda, gdc, libdevice = map(
-        importlib.import_module, (f"{_EXTRA}.cuda", f"{_EXTRA}.cuda.gdc", f"{_EXTRA}.cuda.libdevice")
-    )
+    cuda, gdc, libdevice = (importlib.import_module(f"{_EXTRA}.cuda{part}") for part in ("", ".gdc", ".libdevice"))
     for module in (tl, tl.core, tl.math, cuda, libdevice):
         interpreter._patch_builtin(module, interpreter.interpreter_builder, interpreter._LangPatchScope())
     for name in ("gdc_wait", "gdc_launch_dependents"):
@@ -182,10 +180,8 @@ def _patch_driver() -> None:
 def _patch_torch() -> None:
     """`with torch.cuda.device(x.device)`, questions about the device, device="cuda" and `assert x.is_cuda` fail where x
     is on the CPU. Stays: torch.cuda is for GPUs."""
-    properties = types.SimpleNamespace(
-        name=_NAME, multi_processor_count=_PROCESSORS, warp_size=32, total_memory=1 << 34
-    )
-    properties.major, properties.minor = _CAPABILITY
+    facts = {"name": _NAME, "multi_processor_count": _PROCESSORS, "warp_size": 32, "total_memory": 1 << 34}
+    properties = types.SimpleNamespace(**facts, major=_CAPABILITY[0], minor=_CAPABILITY[1])
     answers = {"get_device_properties": properties, "get_device_capability": _CAPABILITY, "get_device_name": _NAME}
     vars(torch.cuda).update(vars(_answering(**answers, current_device=0, set_device=None, synchronize=None)))
     _patch(torch.cuda.device, "__init__", lambda original, self, _device: original(self, -1))  # does nothing

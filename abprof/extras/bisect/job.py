@@ -407,9 +407,8 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
         least = LOOKS[0] * epoch
         of = _state(place, good, bad, head, least, listed)
         if least > (budget := head.options.budget):
-            view.warn(
-                f"a step takes about {span(least)}, --budget allows {span(budget)}: fewer cells, or more --budget"
-            )
+            way = "choose fewer cells, or a larger --budget"
+            view.warn(f"a step takes about {span(least)}, --budget allows {span(budget)}: {way}")
         if config.dry_run:
             return of, None
         labels = names.safe_labels((side.label, side.commit) for side in (good, bad))

@@ -103,6 +103,7 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
         return "do not act on these numbers: find out what wrote to the files that the warning names."
     if notice.counts.get("controls_outside"):
         return "do not act on these numbers: measure again on a quiet machine."
+    slower = headline.certain(notice.counts, "slower")
     failed = {trouble.status for trouble in notice.troubles if not trouble.on_base and not trouble.workload}
     only_base = notice.troubles and all(one.on_base and not one.workload for one in notice.troubles)
     steps = {
@@ -110,9 +111,7 @@ def next_step(notice: Notice, *, outdated: bool = False) -> str:
         "fix the build; its first error is below": "build_failed" in failed,
         "fix the wrong outputs: no speed is reported on a wrong answer": "wrong" in failed,
         "fix what did not run": failed - {"build_failed", "wrong"},
-        "make the slower cases as fast again, or waive them on the base branch (abprof waive), then rebase": headline.certain(
-            notice.counts, "slower"
-        ),
+        "make the slower cases as fast again, or waive them on the base branch (abprof waive), then rebase": slower,
         "measure the doubtful cases again (abprof rerun RUN --only slower,unclear)": notice.answer == "confirm",
         "measure again with a larger --budget: this run gives no answer": notice.answer == "unjudged",
         "fix the base first": only_base and not notice.measured,

@@ -143,9 +143,8 @@ class _Code:
         self.places = {*self.modules, *(str(folder) for stem in self.modules for folder in PurePosixPath(stem).parents)}
         setups = [(f"{stem}.py", module) for stem, module in self.modules.items() if f"/{stem}".endswith("/setup")]
         # Module that a setup.py builds -> patterns of its files.
-        self.extensions = {
-            name: {*(ends or "*"), path} for path, one in setups for name, ends in one.extensions.items()
-        }
+        built = ((path, *each) for path, module in setups for each in module.extensions.items())
+        self.extensions = {name: {*(ends or "*"), path} for path, name, ends in built}
 
     def reached(self, path: str, name: str) -> set[Name]:
         """Return (name, digest) of all that a definition reaches, itself included; empty if the tree lacks it."""

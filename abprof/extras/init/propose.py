@@ -258,9 +258,8 @@ def _call_of(one: Function) -> _Call:
             doubts += [] if known else ["its shape"] if doubts else ["the shape"]
             several = bool(re.search("list|tuple|sequence", p.annotation, re.IGNORECASE))
             doubts += ["the number of tensors"] if several else []
-            soft = (
-                p.name.startswith(("target", "label")) and shapes[p.name] == front
-            )  # of the logits' shape: probabilities
+            # Targets of the logits' shape are probabilities.
+            soft = p.name.startswith(("target", "label")) and shapes[p.name] == front
             index = not soft and (p.name in one.integers or bool(_INDEX.fullmatch(p.name)))
             guessed = ", and ".join(doubts)
             arguments.append(_Argument(p.name, "", shapes[p.name], index, several, guessed, gap))
@@ -369,10 +368,8 @@ def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | N
     fronts = [f"{folder}/__init__.py" for folder in path.parents if folder.is_relative_to(home)] if module else []
     outside, _ = _needed(found, [str(path), *fronts], home.parent)
     own, files = _needed(found, [str(path)], home.parent)
-    more = (
-        {name.partition(".")[0] for name in outside - own} - sys.stdlib_module_names - {"", "torch", "triton", "numpy"}
-    )
-    if module and more and len(files) == 1:  # the package needs what this file does not
+    more = {name.partition(".")[0] for name in outside - own} - {"", "torch", "triton", "numpy"}
+    if module and more - sys.stdlib_module_names and len(files) == 1:  # the package needs what this file does not
         home, module, access, outside = path, "", "", own
         kernel = home.name.removesuffix(".py")
     inputs, built = [f"{home}/**" if module else str(home)], _uses_extension(found.setup, outside)
