@@ -223,7 +223,7 @@ _SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean,
 _HOSTILE = "The code under test may be hostile: --env clean, --check outside, --contain always, and inputs that change."
 _VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
 _AUTOTUNE = "When Triton's autotuner runs: once, while building (pinned, default), or in each epoch."
-_TOOLS = "Packages of a side's own environment (uv): once for all sides, or once per ref; one ref is a side for each."
+_TOOLS = "Packages that a side has of its own (by uv); give it once for all refs or once per ref. One ref: a side per --with."
 _TIMERS = ("auto", "events", "graph", "cupti", "cpu")
 _TIMED = f"{', '.join(_TIMERS)}: how to time calls; auto (default): CUDA events on a GPU, the clock on a CPU."
 
