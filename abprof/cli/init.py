@@ -141,9 +141,7 @@ def _made(
     notes = [f"not parsed as Python: {', '.join(found.unread[:3])}{more}"] if found.unread else []
     some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
-        what = "; ".join(
-            ["found no function to measure: no @triton.jit kernel, and no function that takes tensors", *notes]
-        )
+        what = "; ".join(["found no function to measure: no @triton.jit kernel, and no function takes tensors", *notes])
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
     one, others = _chosen(found, some, values["function"])
     made = maker.proposed(found, [one], file, folder, name, place(root)[1])

@@ -39,13 +39,8 @@ if TYPE_CHECKING:
     from abprof.system.console import View
 
 Read = Callable[[Any, str], Any]  # (text or texts of an option, name of the option) -> value; raises AbprofError
-Refs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="BASE [TARGET]... [-- COMMAND]",
-        help="Refs, `.`, BASE...TARGET (merge base), releases (dist:NAME==VERSION); after -- a command that times itself.",
-    ),
-]
+_REFS = "Refs, `.`, BASE...TARGET (merge base), releases (dist:NAME==VERSION); after -- a command that times itself."
+Refs = Annotated[list[str], typer.Argument(metavar="BASE [TARGET]... [-- COMMAND]", help=_REFS)]
 RunOrRefs = Annotated[list[str], typer.Argument(metavar="RUN | BASE [TARGET]...", help="A run folder, or refs.")]
 
 

@@ -116,9 +116,7 @@ def _device(question: Question, names: tuple[str, ...], *, started: bool) -> Dev
         names = ("cpu",)
     (device, *_), _ = several(names or ((here,) if here else ()))
     if here and (device.lease != here or torch.cuda.current_device() or any(device.index for device in found)):
-        raise AbprofError(
-            "only cuda:0 can be timed", where="abprof.compare", advice="select a GPU with CUDA_VISIBLE_DEVICES"
-        )
+        raise AbprofError("only cuda:0 can be timed", where="abprof.compare", advice="set CUDA_VISIBLE_DEVICES")
     return device
 
 
