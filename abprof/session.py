@@ -78,9 +78,8 @@ def rerun(
         most = f"each cell has {LOOKS[-1]} epochs, the maximum"
         view.say(f"nothing to measure: {most}; make the machine quieter, or accept a wider --margin")
         return head, folder.path
-    place = RunContext.again(
-        head, cells, repo_path, folder.path.parent, budget, view, all=head.options.all or not resume
-    )
+    whole = head.options.all or not resume
+    place = RunContext.again(head, cells, repo_path, folder.path.parent, budget, view, all=whole)
     with held(place, folder.path.name, view) as (place, trees):
         folder.sweep()
         view.attach(folder.path / "output.txt")
@@ -162,11 +161,7 @@ def held(
 
 
 def _measured(
-    place: RunContext,
-    trees: Sequence[Checkout],
-    logs: Path,
-    record_of: Callable[[Run], Record],
-    view: View,
+    place: RunContext, trees: Sequence[Checkout], logs: Path, record_of: Callable[[Run], Record], view: View
 ) -> Record:
     """Measure the workloads, or a command that times itself. Return the record of the results."""
     began = time.monotonic()

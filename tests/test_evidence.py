@@ -9,8 +9,7 @@ import pytest
 
 from abprof import session
 from abprof.records import Finding, Kernel, Proof, Touched
-from abprof.store import runfolder
-from abprof.store.record import Record
+from abprof.store import Record, runfolder
 from abprof.system.console import View
 
 from . import runs

@@ -12,7 +12,7 @@ import pytest
 
 from abprof import report, session
 from abprof.records import Run, Touched
-from abprof.store import Record, record, runfolder
+from abprof.store import Record, runfolder
 from abprof.store.runfolder import RunFolder
 from abprof.system import files as disk
 from abprof.system.console import View
@@ -22,7 +22,7 @@ from . import runs
 # ^C on the line that leaves a `with` comes before the file is closed: the collector closes it.
 pytestmark = pytest.mark.filterwarnings("ignore:unclosed file:ResourceWarning")
 
-HERE = tuple(module.__file__ for module in (disk, record, runfolder))
+HERE = tuple(module.__file__ for module in (disk, runfolder))
 CELLS = 2
 
 

@@ -63,7 +63,7 @@ def test_each_format_is_read_as_its_tool_writes_it_and_only_on_one_device(name, 
             '[{"name": "a", "unit": "s", "value": 1}, {"name": "a", "unit": "s", "value": 1}]',
             "two entries are named 'a'",
         ),
-        ('[{"name": "a", "unit": "ms", "value": 1}]', "no name of "),
+        ('[{"name": "a", "unit": "ms", "value": 1}]', "no entry of "),
         ((DATA / "google.json").read_text(), "Google Benchmark JSON, but"),
     ],
 )

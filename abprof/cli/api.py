@@ -60,8 +60,8 @@ class Result:
 def run(*refs: str, **options: Given) -> Result:
     """Compare refs (base, then targets) like `abprof run`, write the run's folder, and return the result.
 
-    `abprof.run("main", ".", only="seqlen=8192", budget="5m")`. This process imports no torch. After ^C the result is of
-    what was measured. Raises AbprofError for errors that the user can correct.
+    `abprof.run("main", ".", only="seqlen=8192", budget="5m")`. This process imports no torch. After ^C, returns the result
+    of what was measured. Raises AbprofError for errors that the user can correct.
     """
     if not refs:
         raise AbprofError("no refs given", where="abprof.run", advice='abprof.run("main", ".")')
@@ -89,7 +89,7 @@ def compare(
     """Compare two callables of this process: is `target` slower or faster than `base`, and do their outputs agree?
 
     They take turns in forks of this process, new ones for each epoch; once CUDA has started here, in this process.
-    Which guarantee is missing is printed. Nothing is written.
+    Prints which guarantee is missing, and writes no file.
 
     inputs: the arguments: a tuple, a mapping of keywords, or one value, whose tensors are copied for each side; or a
         function that returns one of these, called with torch's seed set.

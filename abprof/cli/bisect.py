@@ -28,7 +28,7 @@ def bisect(
     """Find the commits between GOOD and BAD that made cells slower. Each step is an ordinary run of at most --budget
     that compares one commit with GOOD; each commit found is then compared with its parent.
 
-    `abprof bisect REF --with tool==1 --with tool==2 --with tool==3` finds a version in the place of a commit.
+    `abprof bisect REF --with tool==1 --with tool==2 --with tool==3` finds a version instead of a commit.
 
     Commits that do not build are skipped. A range of commits is reported where no single commit can be named. Exit
     codes: 0 every slower commit was found, or nothing is slower; 4 a range of commits is left, or a step's budget gave no answer.

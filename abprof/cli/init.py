@@ -141,7 +141,7 @@ def _made(
     notes = [f"not parsed as Python: {', '.join(found.unread[:3])}{more}"] if found.unread else []
     some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
-        what = "; ".join(["found no function to measure: no @triton.jit kernel, none that takes tensors", *notes])
+        what = "; ".join(["found no function to measure: no @triton.jit kernel, and no function takes tensors", *notes])
         raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
     one, others = _chosen(found, some, values["function"])
     made = maker.proposed(found, [one], file, folder, name, place(root)[1])
@@ -240,9 +240,9 @@ def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> N
     on_cpu = devices.choose(()).kind == "cpu"
     if not begun:
         print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
-    interpreted, asked = "TRITON_INTERPRET=1 " if on_cpu and made.triton else "", shlex.join(refs)
-    print(f"Next: {interpreted}abprof {asked or '.'}{where} --dry-run")
-    print(f"then: {interpreted}abprof run {asked or '.'}{where} --quick{' --preset smoke' if on_cpu else ''}")
+    interpreted, sides = "TRITON_INTERPRET=1 " if on_cpu and made.triton else "", shlex.join(refs)
+    print(f"Next: {interpreted}abprof {sides or '.'}{where} --dry-run")
+    print(f"then: {interpreted}abprof run {sides or '.'}{where} --quick{' --preset smoke' if on_cpu else ''}")
     if interpreted:
         print("      (no GPU here: the kernels run in Triton's interpreter, and their times mean nothing)")
-    print(f"then: {interpreted}abprof {asked or 'BASE TARGET with two branches'} (more in docs/ADOPT.md)")
+    print(f"then: {interpreted}abprof {sides or 'BASE TARGET with two branches'} (more in docs/ADOPT.md)")

@@ -39,13 +39,8 @@ if TYPE_CHECKING:
     from abprof.system.console import View
 
 Read = Callable[[Any, str], Any]  # (text or texts of an option, name of the option) -> value; raises AbprofError
-Refs = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="BASE [TARGET]... [-- COMMAND]",
-        help="Refs, `.`, BASE...TARGET (merge base), releases (dist:NAME==VERSION); after -- a command that times itself.",
-    ),
-]
+_REFS = "Refs, `.`, BASE...TARGET (merge base), releases (dist:NAME==VERSION); after -- a command that times itself."
+Refs = Annotated[list[str], typer.Argument(metavar="BASE [TARGET]... [-- COMMAND]", help=_REFS)]
 RunOrRefs = Annotated[list[str], typer.Argument(metavar="RUN | BASE [TARGET]...", help="A run folder, or refs.")]
 
 
@@ -223,7 +218,7 @@ _SANDBOX = "Run code under test in bubblewrap; auto (default): with --env clean,
 _HOSTILE = "Treat code under test as hostile: sandbox, clean environment, new inputs for each call, outputs checked by another process."
 _VARIABLES = "Environment of the workers: yours, or a short list of variables; default: user, in CI clean."
 _AUTOTUNE = "When Triton's autotuner runs: once, while building (pinned, default), or in each epoch."
-_TOOLS = "Packages of a side's own environment (uv): once for all sides, or once per ref; one ref is a side for each."
+_TOOLS = "Packages that a side has of its own (by uv); give it once for all refs or once per ref. One ref: a side per --with."
 _TIMERS = ("auto", "events", "graph", "cupti", "cpu")
 _TIMED = f"{', '.join(_TIMERS)}: how to time calls; auto (default): CUDA events on a GPU, the clock on a CPU."
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import signal
+import sys
 import threading
 import time
 import weakref
@@ -14,10 +16,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from abprof.devices import clocks
 from abprof.devices.device import Device
 from abprof.records import POWER_CAP, Machine, MachineState
 from abprof.records.errors import AbprofError
+from abprof.system.processes import WorkerDied, guarded
 
 _PERIOD = 0.1  # seconds between samples; a sample costs about a millisecond of a core
 # nvml.h, nvmlClocksEventReasons. Hardware slowdowns void rounds; the power cap is normal under load.
@@ -31,6 +33,9 @@ _REASONS = {
 _VOID = 0x8 | 0x40 | 0x80
 # nvml.h, nvmlReturn_t
 _GONE = {15: "NVML reports that the GPU is lost", 16: "NVML reports that the GPU must be reset"}
+_GRAPHICS, _MEMORY = 0, 2  # nvml.h, nvmlClockType_t
+_ALLOW = "ask the GPU's owner to run `nvidia-smi -acp UNRESTRICTED`, or leave the option out"
+_RESTORE = "import sys; from abprof.devices import cuda; cuda.restore(*sys.argv[1:])"
 
 
 @dataclass(frozen=True)
@@ -137,10 +142,35 @@ class CudaDevice(Device):
 
     @contextlib.contextmanager
     def locked(self, mhz: int) -> Iterator[None]:
-        """Hold the GPU's graphics clock at `mhz` during the block. Raises AbprofError if the GPU refuses."""
-        with clocks.locked(self._nvml, self._handle, self.lease, mhz):
+        """Hold the GPU's graphics clock at `mhz` during the block. Raises AbprofError if the GPU refuses.
+
+        A second process restores the former clocks, also when this process is killed.
+        """
+        nvml, handle, uuid, where = self._nvml, self._handle, self.lease, f"--lock-clocks {mhz}"
+        try:
+            memory, graphics = (nvml.nvmlDeviceGetApplicationsClock(handle, kind) for kind in (_MEMORY, _GRAPHICS))
+            known = sorted(nvml.nvmlDeviceGetSupportedGraphicsClocks(handle, memory))
+        except Exception as error:
+            raise AbprofError(f"{uuid} does not report its clocks: {error}", where=where, advice=_ALLOW) from error
+        if mhz not in known:
+            nearest = min(known, key=lambda each: abs(each - mhz))
+            raise AbprofError(f"{uuid} has no clock of {mhz} MHz", where=where, advice=f"the nearest is {nearest}")
+        argv = [sys.executable, "-P", "-c", _RESTORE, uuid, str(memory), str(graphics)]
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(guarded(argv, os.environ))
+            except WorkerDied as died:
+                raise AbprofError(f"the process that restores the clocks failed: {died.reason}", where=where) from died
+            try:
+                nvml.nvmlDeviceSetApplicationsClocks(handle, memory, mhz)
+            except Exception as error:
+                raise AbprofError(f"the clocks of {uuid} cannot be set: {error}", where=where, advice=_ALLOW) from error
+            if (now := nvml.nvmlDeviceGetApplicationsClock(handle, _GRAPHICS)) != mhz:
+                raise AbprofError(f"{uuid} is set to {mhz} MHz, but reports {now}", where=where, advice=_ALLOW)
             self._locked = str(mhz)
             yield
+        if nvml.nvmlDeviceGetApplicationsClock(handle, _GRAPHICS) != graphics:  # after the run's report: no error
+            print(f"warning: the clocks of {uuid} are not restored: run `nvidia-smi -rac`", file=sys.stderr)
 
     def busy(self) -> tuple[str, str] | None:
         """Return (reason, advice) if other processes are on the GPU and the GPU is at least 10 % busy, else None."""
@@ -229,3 +259,17 @@ def _process_name(pid: int) -> str:
         return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
     except OSError:
         return ""
+
+
+def restore(uuid: str, memory: str, graphics: str) -> None:
+    """Restore the clocks (MHz) when the standard input ends."""
+    import pynvml
+
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    pynvml.nvmlInit()
+    handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+    handle = next(one for one in handles if pynvml.nvmlDeviceGetUUID(one) == uuid)
+    print("ready", flush=True)
+    sys.stdin.read()
+    pynvml.nvmlDeviceSetApplicationsClocks(handle, int(memory), int(graphics))

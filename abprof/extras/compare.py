@@ -1,7 +1,7 @@
 """Compare two callables of this process (`abprof.compare`) with the turns, clocks, checks and verdicts of a run.
 
 Workers are forks of this process, new ones for each epoch. CUDA, and some libraries, do not survive a fork: then the
-callables take turns in this process. The guarantee that is missing is a sentence of `abprof.report.sentences`.
+callables take turns in this process. `abprof.report.sentences` has the guarantee that is missing.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def compared(question: Question, options: Options, view: View) -> tuple[Run, lis
 
 
 def _device(question: Question, names: tuple[str, ...], *, started: bool) -> Device:
-    """Return the device of --device, else that of the inputs' tensors, else a GPU if there is one. `started`: whether CUDA
-    has, in this process. Raises AbprofError if the device is not clear, or cannot be timed in this process."""
+    """Return the device in `names`, else that of the inputs' tensors, else a GPU if there is one. `started`: whether this
+    process uses CUDA. Raises AbprofError if the device is not clear, or cannot be timed in this process."""
     found = {tensor.device for tensor in drawn.held(question.inputs)}
     here = f"GPU-{torch.cuda.get_device_properties(0).uuid}" if started and names != ("cpu",) else ""
     if not names and {device.type for device in found} == {"cpu"}:
@@ -116,7 +116,7 @@ def _device(question: Question, names: tuple[str, ...], *, started: bool) -> Dev
         names = ("cpu",)
     (device, *_), _ = several(names or ((here,) if here else ()))
     if here and (device.lease != here or torch.cuda.current_device() or any(device.index for device in found)):
-        raise AbprofError("only cuda:0 is timed", where="abprof.compare", advice="choose it by CUDA_VISIBLE_DEVICES")
+        raise AbprofError("only cuda:0 can be timed", where="abprof.compare", advice="set CUDA_VISIBLE_DEVICES")
     return device
 
 
@@ -156,7 +156,7 @@ class _Factory(WorkerFactory):
 
 
 def _computes(factory: _Factory) -> bool:
-    """Whether forks of this process can compute. The first one tries (Callables)."""
+    """Whether forks of this process can compute: start one, in which `Callables` tries."""
     with contextlib.suppress(WorkerDied, WorkerFault), factory.worker("base", log=factory.logs / "0", name="") as fork:
         fork.call(factory.start("base"), factory.timeout)
         return True
@@ -270,7 +270,7 @@ class Callables(Bench):
         return Op(partial(self._call, *args, **named), reset=partial(reset, *args, **named) if reset else None)
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
-        """Return the number of compilations. Which files were loaded is not looked at."""
+        """Return the number of compilations. Loaded files are not checked."""
         return wire.Proved(True, "", [], self.compiles.count, [])
 
 

@@ -51,9 +51,7 @@ class Queue:
         self._start_up = start_up
         self.fresh: list[Task] = []
         self.own: dict[str, list[Task]] = {}  # slot -> cells whose blocks are of its device
-        self.lost: list[
-            tuple[str, Task]
-        ] = []  # (slot that lost the cell, cell): another slot takes it, if there is one
+        self.lost: list[tuple[str, Task]] = []  # (slot that lost the cell, cell): goes to another slot, if there is one
 
     def take(self, slot: str) -> tuple[Task, ...]:
         """Remove and return the cells of the slot's next shard; () if the queue has no cell for this slot."""
@@ -230,9 +228,7 @@ class _Coordinator:
         record, homes = self._record, self._homes()
         mine = {cell for cell in record.wanted() & self._plan.arms.keys() if homes.get(cell) == slot}
         counts = epochs_counted(record.head, record.own_blocks, record.proofs) if mine else {}
-        grown = {
-            cell for cell in mine if counts[cell] != self._reopened.get(cell)
-        }  # other cells had no time for an epoch
+        grown = {cell for cell in mine if counts[cell] != self._reopened.get(cell)}  # others had no time for an epoch
         self._reopened |= {cell: counts[cell] for cell in grown}
         return {cell: next((look - counts[cell] for look in LOOKS if look > counts[cell]), 0) for cell in grown}
 

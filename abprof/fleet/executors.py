@@ -381,9 +381,8 @@ class RayExecutor(Executor):
             ray.init(address if address == "auto" else f"ray://{address}", log_to_driver=False, logging_level="ERROR")
         except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
             advice = "ray://HOST:PORT names a cluster's client server (port 10001), ray://auto this machine's cluster"
-            raise AbprofError(
-                f"no Ray cluster: {_last_line(str(error)) or type(error).__name__}", where=where, advice=advice
-            ) from error
+            why = _last_line(str(error)) or type(error).__name__
+            raise AbprofError(f"no Ray cluster: {why}", where=where, advice=advice) from error
         finally:
             for number, handler in handlers.items():  # ray.init replaces the handler of SIGTERM
                 signal.signal(number, handler)

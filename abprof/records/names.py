@@ -29,12 +29,8 @@ def short_labels(cells: Sequence[Cell]) -> dict[str, str]:
     for cell in cells:
         for axis, value in cell.params.items():
             values.setdefault((cell.workload, axis), set()).add(value)
-    return {
-        cell.id: " ".join(
-            [cell.workload, *(f"{a}={v}" for a, v in cell.params.items() if len(values[cell.workload, a]) > 1)]
-        )
-        for cell in cells
-    }
+    own = ((cell, {a: v for a, v in cell.params.items() if len(values[cell.workload, a]) > 1}) for cell in cells)
+    return {cell.id: " ".join([cell.workload, *(f"{a}={v}" for a, v in axes.items())]) for cell, axes in own}
 
 
 def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:

@@ -172,7 +172,7 @@ def compare(base: Path, target: Path, threshold: float, out: Path | None) -> tup
         lines.append({"name": clean(name), "base_ms": ms(before), "target_ms": ms(after), "change_pct": changes[-1],
                       "base_scatter_pct": pct[0], "target_scatter_pct": pct[1]})  # fmt: skip
     if not rows:
-        raise AbprofError(f"no name of {base} is in this file", where=str(target))
+        raise AbprofError(f"no entry of {base} is in this file", where=str(target))
     if out:
         save(out, csv_text([*lines[0]], lines))
     beyond = sum(abs(change) > threshold for change in changes)

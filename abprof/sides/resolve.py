@@ -139,10 +139,8 @@ def _snapshot(repository: Repository) -> tuple[str, list[str]]:
             shutil.copy2(repository.git_dir / "index", folder / "index")
         git = repository.git.using(GIT_INDEX_FILE=str(folder / "index"))
         marked = [(line[0], line[2:]) for line in git.records("ls-files", "-z", "-v")]
-        hidden = [
-            name for mark, name in marked if mark.islower() or (mark == "S" and (repository.path / name).exists())
-        ]
-        if hidden:
+        here = repository.path
+        if hidden := [name for mark, name in marked if mark.islower() or (mark == "S" and (here / name).exists())]:
             advice = "run git update-index --no-assume-unchanged --no-skip-worktree FILE"
             raise AbprofError("git is configured to ignore changes of this file", where=hidden[0], advice=advice)
         git.raw("add", "--all")

@@ -33,7 +33,7 @@ _WITH = re.compile(r"(?!:/|\S*\{/)(\S+) with (\S.*)")
 _COMMA = re.compile(r",\s*(?=[A-Za-z0-9])(?![^\[]*\])")  # between requirements: not in `>=1,<2`, nor in `[a,b]`
 _MADE = "requirements.txt"  # file of a complete environment: its packages, with hashes
 _CAUSE = re.compile(r"(?:cause:|Caused by:|╰─▶) (.*)")
-_ASKS = r"import sys; [print(f'import site; site.addsitedir({p!r})') for p in sys.path if p.endswith('-packages')]"
+_FOLDERS = r"import sys; [print(f'import site; site.addsitedir({p!r})') for p in sys.path if p.endswith('-packages')]"
 
 
 def split(spec: str) -> tuple[str, tuple[str, ...]]:
@@ -107,7 +107,7 @@ class _Uv:
             scratch.mkdir()
             locked = self._resolved(requirements, scratch)
             pins = tuple(line.removesuffix(" \\") for line in locked.splitlines() if line and line[0] not in " #")
-            below = proc.output([self._python, "-I", "-c", _ASKS], timeout=60) or ""
+            below = proc.output([self._python, "-I", "-c", _FOLDERS], timeout=60) or ""
             name = hashlib.sha256(f"{self._python}\0{below}\0{locked}".encode()).hexdigest()[:20]
             folder, interpreter = home / name, home / name / "bin" / "python"
             held.enter_context(locks.locked(home / f"{name}.lock"))
@@ -119,12 +119,12 @@ class _Uv:
 
     def _resolved(self, requirements: Sequence[str], scratch: Path) -> str:
         """Return the packages that satisfy `requirements`, a line each, with the hashes of their files."""
-        asked, found = scratch / "asked.in", scratch / "resolved.txt"
-        asked.write_text("\n".join(requirements))
+        wanted, found = scratch / "wanted.in", scratch / "resolved.txt"
+        wanted.write_text("\n".join(requirements))
         # uv prefers the versions in an existing output file.
         self._run("pip", "freeze", "--python", self._python, out=found, cwd=scratch)
         options = ("--only-binary", ":all:", "--no-header", "--no-annotate", "--generate-hashes")
-        self._run("pip", "compile", str(asked), "-o", str(found), "--python", self._python, *options, cwd=scratch)
+        self._run("pip", "compile", str(wanted), "-o", str(found), "--python", self._python, *options, cwd=scratch)
         return found.read_text()
 
     def _make(self, folder: Path, interpreter: Path, locked: str, below: str, scratch: Path) -> None:

@@ -3,7 +3,6 @@
 `Record` writes results while a run is measured. `read` reads a run. `sweep` removes folders that killed runs left.
 """
 
-from abprof.store.record import Record, Wanted
-from abprof.store.runfolder import LOGS, RUN, RunFolder, create, kernel_key, new_folder, read, sweep
+from abprof.store.runfolder import LOGS, RUN, Record, RunFolder, Wanted, create, kernel_key, new_folder, read, sweep
 
 __all__ = ["LOGS", "RUN", "Record", "RunFolder", "Wanted", "create", "kernel_key", "new_folder", "read", "sweep"]

@@ -16,13 +16,8 @@ _SUM = b',"sum":"'
 def text(value: Any, indent: int | None = None) -> bytes:
     """Return `value` as JSON. `indent`: spaces per level; None: on one line. Raises ValueError for NaN or infinity."""
     # msgspec would write NaN as null, which reads as "not recorded"; the standard library raises ValueError.
-    made = json.dumps(
-        msgspec.to_builtins(value),
-        allow_nan=False,
-        ensure_ascii=False,
-        indent=indent,
-        separators=(",", ":") if indent is None else None,
-    )
+    loose, apart = msgspec.to_builtins(value), (",", ":") if indent is None else None
+    made = json.dumps(loose, allow_nan=False, ensure_ascii=False, indent=indent, separators=apart)
     return made.encode(errors="replace")  # bytes of a label that are not UTF-8 become "?"
 
 

@@ -55,10 +55,8 @@ def with_one_more(text: str, waiver: Waiver, where: str) -> str:
         raise AbprofError("the file already has this waiver", where=where)
     cells, reason, owner = (json.dumps(t, ensure_ascii=False) for t in (waiver.cells, waiver.reason, waiver.owner))
     head = text.rstrip("\n") + "\n" if text.strip() else _HEAD
-    made = (
-        f"{head}\n[[waiver]]\ncells = {cells}\nmost_percent = {waiver.most_pct:g}\nreason = {reason}\nowner = {owner}\n"
-    )
-    made += f"expires = {waiver.expires}\n"
+    made = f"{head}\n[[waiver]]\ncells = {cells}\nmost_percent = {waiver.most_pct:g}\nreason = {reason}\n"
+    made += f"owner = {owner}\nexpires = {waiver.expires}\n"
     if parse(made, where)[-1] != waiver:
         raise AbprofError("the new waiver cannot be read back", where=where, advice="add the waiver by hand")
     return made

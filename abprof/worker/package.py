@@ -212,9 +212,8 @@ class Prover:
         # Other folders on the import path (.pth, PYTHONPATH), and folders of imported packages.
         tops = (module for name, module in list(sys.modules.items()) if "." not in name)
         inside = _both_names([p for m in tops if isinstance(at := getattr(m, "__path__", None), list) for p in at])
-        self.importable = tuple(
-            p for p in (*path, *inside) if p in named or not p.startswith((*self.installed, BUNDLE))
-        )
+        own = (*self.installed, BUNDLE)
+        self.importable = tuple(p for p in (*path, *inside) if p in named or not p.startswith(own))
         # Folders of libraries: of LD_LIBRARY_PATH, CUDA_HOME, CUDA_PATH and the CUDA driver.
         places = [*_listed("LD_LIBRARY_PATH"), *_listed("CUDA_HOME"), *_listed("CUDA_PATH")]
         self.linkable = _both_names(places)
@@ -319,9 +318,8 @@ class Prover:
             if origin.startswith(self._sources) and not origin.startswith(self._own):
                 why = f"was installed from {origin[:-1]}"
             elif copy:
-                record = "\n" + (
-                    distribution.read_text("RECORD") or ""
-                )  # a text search, as torch's RECORD has 15,000 lines
+                # A text search, as torch's RECORD has 15,000 lines.
+                record = "\n" + (distribution.read_text("RECORD") or "")
                 if any(f"\n{copy}{end}" in record for end in ("/", ".py,", ".so,", ".cpython-", ".abi3.")):
                     why = "is an installed copy of the package"
             if why:

@@ -43,12 +43,7 @@ class Ran:
 
 
 def phases(
-    op: Op,
-    ranges: dict[str, str],
-    request: wire.Phases,
-    clock: Clock,
-    watch: Watch,
-    target: Path | None = None,
+    op: Op, ranges: dict[str, str], request: wire.Phases, clock: Clock, watch: Watch, target: Path | None = None
 ) -> wire.Phased:
     """Profile calls of `op`. Return the median ns of each phase and of the whole call, and the launches of a call.
 

@@ -17,8 +17,7 @@ from abprof.measure import Plan
 from abprof.records import Block, Ceilings, Machine, Placed, Proof, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
-from abprof.store import runfolder
-from abprof.store.record import Record
+from abprof.store import Record, runfolder
 from abprof.system import checksummed
 from abprof.system.console import View
 from tests import runs

@@ -32,9 +32,8 @@ def same_code(sides: Sides) -> list[Cause]:
     change; else []."""
     unread = [pair for pair in sides.pairs if pair.same_code is None]
     known = len(sides.pairs) > len(unread) and all(pair.same_code is not False for pair in sides.pairs)
-    if not (sides.same_launches and known and sides.same_objects) or sides.carries(
-        sum(pair.change_ns for pair in unread)
-    ):
+    same = sides.same_launches and known and sides.same_objects
+    if not same or sides.carries(sum(pair.change_ns for pair in unread)):
         return []
     text = "same machine code and the same launches on both sides, different time"
     if sides.row.metric == "wall" and not sides.carries(sum(pair.change_ns for pair in sides.pairs)):

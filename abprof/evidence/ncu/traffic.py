@@ -112,9 +112,8 @@ def _kernel(named: Name, launches: Sequence[Launch], of: Profile, calls: int) ->
         total = sum(launch[metric] * weight for launch, weight in zip(kept, weights, strict=True))
         found[metric] = total / sum(weights)
     own = re.split(r"[<(]", name.replace("<unnamed>", ""), maxsplit=1)[0]
-    moves = _MOVES.search(
-        name.replace("<unnamed>", "") if "at::" in own else own
-    )  # torch's kernels are named in their arguments
+    # torch's kernels are named in their arguments
+    moves = _MOVES.search(name.replace("<unnamed>", "") if "at::" in own else own)
     kind: Literal["compute", "other"] = "other" if moves else "compute"
     return KernelProfile(name=name, grid=grid, block=block, kind=kind, launches=len(launches), launches_a_call=a_call,
                          metrics=found)  # fmt: skip

@@ -91,7 +91,7 @@ class Found(Record, frozen=True, kw_only=True):
 
 class Bisection(Record, frozen=True, kw_only=True):
     """The content of bisect.json. `links`: the commits after `good` up to `bad`, parents before children. In a search for
-    a version, `REF with REQUIREMENTS` stands in the place of a commit, and each has the one before as its parent."""
+    a version, specs such as `REF with REQUIREMENTS` take the place of commits, and the parent of each is the one before."""
 
     schema: int = SCHEMA
     status: Literal["running", "interrupted", "complete"] = "running"

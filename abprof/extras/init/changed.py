@@ -1,4 +1,4 @@
-"""Find the functions that two trees of a repository differ in: whose own code, or whose callees' code, is another.
+"""Find the functions whose code, or whose callees' code, differs between two trees of a repository.
 
 A definition (a top-level function, class or assignment) reaches the definitions that it names, what those name, and so on
 through imports, and the C and CUDA files of an extension. Comments, docstrings, layout and place do not count.

@@ -305,21 +305,21 @@ def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None)
     made: dict[str, tuple[str, ...]] = {}
     names: dict[str, str] = {}  # dimension in the known operation -> dimension in the code
     for p, usual in zip(tensors, meaning.shapes if meaning else (), strict=False):
-        said = one.shapes.get(p.name, ())
-        for general, mine in zip(usual, said, strict=True) if len(said) == len(usual) else ():
+        axes = one.shapes.get(p.name, ())
+        for general, mine in zip(usual, axes, strict=True) if len(axes) == len(usual) else ():
             if mine != "_":
                 names.setdefault(general, mine)
     for at, p in enumerate(tensors):
-        said = one.shapes.get(p.name, ())
+        axes = one.shapes.get(p.name, ())
         usual = meaning.shapes[at] if meaning else ()
         first = next(iter(made.values()), ())
-        if first and _INDEX.fullmatch(p.name) and len(said) == 1 and said[0] not in first:
-            said = ()  # an inner name of the rows
-        if usual and len(said) in {0, len(usual)}:
+        if first and _INDEX.fullmatch(p.name) and len(axes) == 1 and axes[0] not in first:
+            axes = ()  # an inner name of the rows
+        if usual and len(axes) in {0, len(usual)}:
             made[p.name] = tuple(_axis(names.get(general, general)) for general in usual)
-        elif said:
-            generic = _GENERIC[-len(said) :] if len(said) <= len(_GENERIC) else [f"d{n}" for n in range(len(said))]
-            made[p.name] = tuple(_axis(g if mine == "_" else mine) for mine, g in zip(said, generic, strict=True))
+        elif axes:
+            generic = _GENERIC[-len(axes) :] if len(axes) <= len(_GENERIC) else [f"d{n}" for n in range(len(axes))]
+            made[p.name] = tuple(_axis(g if mine == "_" else mine) for mine, g in zip(axes, generic, strict=True))
         elif first and _PER_WIDTH.fullmatch(p.name):
             made[p.name] = first[-1:]
         elif first and _INDEX.fullmatch(p.name):
