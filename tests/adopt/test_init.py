@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
+from abprof.worker.checks import OVERWRITTEN
 from tests.adopt.repositories import GATED, ROWS, SINGLE, WRONG, repository
 from tests.gitrepo import GitRepo, make_repo
 from tests.tinyrepo import Done, abprof
@@ -149,7 +150,7 @@ def test_a_check_mends_what_its_failures_explain(tmp_path: Path) -> None:
     assert [line for line in done.out.splitlines() if line.startswith(("mended", "failed", "checked"))] == [
         "mended: not float16, float32: TypeError: expected torch.bfloat16, got torch.float32",
         "mended: only x has a gradient",
-        "mended: fresh inputs for each call, because of: the kernel overwrote its inputs, and the workload has no reset()",
+        f"mended: fresh inputs for each call, because of: {OVERWRITTEN}",
         "checked: 2 of 2 cells ran, without a reference, on the CPU",
     ]
     workload = (repo.path / "workloads" / "gated.py").read_text()
