@@ -275,3 +275,4 @@ def test_a_cheating_pull_request_gets_no_speed(hub, tmp_path):
     assert verdicts.keys() >= {"call_count", "clock_at_a_quarter"}, posted["body"]
     assert verdicts["call_count"] == "broken"
     assert verdicts["clock_at_a_quarter"] == "unclear"
+    assert not re.search(r"\d % faster", posted["body"]), "what its clock says is no speed"

@@ -212,6 +212,10 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
             if not judged or row.verdict == "same" or row.apart:
                 continue
             failed = row.failing
+            doubted = "timer" in judged.reasons  # its time may be made up, and would read as a speed
+            if doubted:
+                none = dict.fromkeys(("pct", "low_pct", "high_pct", "certifiable_pct"))
+                judged = msgspec.structs.replace(judged, **none)
             causes = [cause.text for cause in judged.causes] if judged.causes is not None else None
             if failed and not causes:
                 causes = [failed[-1].reason] if failed[-1].reason else []
@@ -221,7 +225,7 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
                 reasons=tuple(re.sub("[^a-z0-9_]", "", code)[:40] for code in judged.reasons[:10]),
                 **{name: getattr(judged, name) for name in _SHARED},
                 base_ns=row.ns(row.base),
-                target_ns=row.ns(row.target),
+                target_ns=None if doubted else row.ns(row.target),
                 causes=None if causes is None else tuple(clean(cause, 600) for cause in causes[:8]),
             )
 
