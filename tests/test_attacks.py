@@ -18,7 +18,7 @@ from tests.tinyrepo import Done, abprof_afresh
 FILES = {file.stem: file for file in sorted((Path(__file__).parent / "attacks").glob("*.py"))}
 WORKS = {"memo_by_version", "memo_by_sample"}  # do the work where inputs change, so they may be `same`
 FAMILIES = [
-    "background_thread", "broadcast", "call_count", "clock_at_a_quarter", "lazy_subclass", "memo_by_address",
+    "background_thread", "broadcast", "call_count", "clock_at_a_quarter", "lazy_subclass", "memo_by_address", "turns_read_zero",
     "rewritten_source",
 ]  # fmt: skip
 SPEED = {"faster", "slight", "same"}

@@ -28,8 +28,8 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
-    """Time a turn as `Arms.turn` does. With `request.draw`, change the inputs before each call, and write what all calls returned
-    to a file before the reply. The parent's clock sees both, the turn's timer neither."""
+    """Time a turn as `Arms.turn` does. With `request.draw`, change the inputs before each call, and write what all calls
+    returned to a file before the reply. The parent's clock sees both, the turn's timer neither."""
     if not request.draw:
         return Arms.turn(arms, request)
     arm = arms.opened[request.arm]

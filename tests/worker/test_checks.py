@@ -176,6 +176,7 @@ API = 1
 KERNEL = "tiny"
 PRESETS = {"default": {"how": ["right"]}}
 def inputs(case, device, seed):
+    if case["how"] == "integers": return torch.arange(140_000)
     return torch.randn(140_000)  # torch's own generator: seeded by the worker
 def prepare(kernel, variant, case, x):
     kept = x.clone()
@@ -315,9 +316,16 @@ def test_what_timed_calls_returned_is_read_call_by_call(worker: Side) -> None:
     for layouts in ([one], [one, one, {**one, "shape": [10**12]}], [one, one, {**one, "shape": [-4]}], [one, one, 7], {},
                     [one, one, {**one, "dtype": "ops"}], [one, one, {"type": "Lazy"}]):  # fmt: skip
         assert not found(layouts=json.dumps(layouts), pick=2).ok
+    assert "outputs of 1 of 3 calls" in found(layouts=json.dumps([one]), pick=0).reason
     (folder / "calls").unlink()
     os.mkfifo(folder / "calls")
     assert "regular file" in found().reason
+
+
+def test_inputs_that_cannot_change_are_not_timed(worker: Side) -> None:
+    worker.open("judged", {"how": "integers"})
+    with pytest.raises(Exception, match="none that it can change"):
+        worker.ask(wire.Turn("base", 1, "cpu_clock", draw=[1, 2, 3], outputs="calls"))
 
 
 @pytest.mark.gpu
