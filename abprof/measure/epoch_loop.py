@@ -11,7 +11,7 @@ from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
 from abprof.measure.followup import slices
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import LOOKS, Block, Cell, Item, Kernel, Proof
+from abprof.records import LOOKS, Arm, Block, Cell, Item, Kernel, Proof
 from abprof.records import messages as wire
 from abprof.system.files import refuse_full_disk
 
@@ -29,6 +29,16 @@ class _Known:
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
     timeouts: Timeouts = field(default_factory=Timeouts)
+    ahead: WorkerPool | None = None  # of the next part, starting while a part is measured
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A package's cells in one epoch, and the arms of each cell that take part."""
+
+    epoch: int
+    cells: list[Cell]
+    arms: dict[str, list[Arm]]
 
 
 def epochs(
@@ -46,24 +56,31 @@ def epochs(
     number, quick = first, plan.run.options.quick
     known, end, fixed = _Known(), time.monotonic() + budget, 0.0  # fixed: seconds of an epoch beside its cells
     todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
-    while todo:
-        start, spent, checks = time.monotonic(), dict[str, float](), dict[str, float]()
-        cost = fixed + sum(known.seconds.get(cell, 0.0) for cell in todo)
-        if number > first and (quick or not affordable(number - first, cost, end - start, budget)):
-            return
-        for cells in _by_package(plan, number, todo):
-            for item in _package(plan, known, number, cells, beside=number < first + _BESIDE):
-                block = item.block if isinstance(item, CellResult) else item
-                if isinstance(block, Block):  # of turns, or of slices
-                    spent[block.cell] = spent.get(block.cell, 0.0) + block.seconds
-                    checks[block.cell] = block.check_seconds
-                yield plan.labelled(item.block) if isinstance(item, CellResult) else item
-        fixed = time.monotonic() - start - sum(spent.values())
-        known.seconds |= {cell: seconds - checks[cell] for cell, seconds in spent.items()}
-        if number == first:  # fork servers import torch and packages once
-            fixed -= known.starting
-        number += 1
-        todo = wanted() & plan.arms.keys()
+    # On a CPU there are no contexts to wait for. Hostile code could run while others are measured.
+    early = plan.device.kind != "cpu" and not plan.run.options.untrusted
+    try:
+        while todo:
+            start, spent, checks = time.monotonic(), dict[str, float](), dict[str, float]()
+            cost = fixed + sum(known.seconds.get(cell, 0.0) for cell in todo)
+            if number > first and (quick or not affordable(number - first, cost, end - start, budget)):
+                return
+            parts = _parts(plan, number, todo, beside=number < first + _BESIDE)
+            for part, following in zip(parts, [*parts[1:], _following(plan, number, first, todo)], strict=True):
+                for item in _package(plan, known, part, following if early and number > first else None):
+                    block = item.block if isinstance(item, CellResult) else item
+                    if isinstance(block, Block):  # of turns, or of slices
+                        spent[block.cell] = spent.get(block.cell, 0.0) + block.seconds
+                        checks[block.cell] = block.check_seconds
+                    yield plan.labelled(item.block) if isinstance(item, CellResult) else item
+            fixed = time.monotonic() - start - sum(spent.values())
+            known.seconds |= {cell: seconds - checks[cell] for cell, seconds in spent.items()}
+            if number == first:  # fork servers import torch and packages once
+                fixed -= known.starting
+            number += 1
+            todo = wanted() & plan.arms.keys()
+    finally:
+        if known.ahead:
+            known.ahead.dismiss()
 
 
 def affordable(done: int, cost: float, left: float, budget: float) -> bool:
@@ -73,40 +90,66 @@ def affordable(done: int, cost: float, left: float, budget: float) -> bool:
     return cost <= left or to_look * cost <= left + _OVERTIME * budget
 
 
-def _by_package(plan: Plan, number: int, todo: set[str]) -> list[list[Cell]]:
-    """Return the cells of `todo` by package, in random order; in epoch 1, cells with little work come first."""
+def _following(plan: Plan, number: int, first: int, todo: set[str]) -> _Part | None:
+    """Return the part that comes after epoch `number` if its cells need another epoch; None if they may be decided then."""
+    done = number - first + 1
+    if done in LOOKS or done == plan.run.options.epochs:
+        return None
+    return next(iter(_parts(plan, number + 1, todo, beside=done < _BESIDE)), None)
+
+
+def _parts(plan: Plan, number: int, todo: set[str], *, beside: bool) -> list[_Part]:
+    """Return the cells of `todo` by package, in random order; in epoch 1, cells with little work come first.
+
+    Leaves out controls and peers unless `beside` or --epochs is given.
+    """
     rng = random.Random(f"{plan.run.options.seed}/{number}")
     kernels = sorted({cell.kernel for cell in plan.run.cells if cell.id in todo})
     rng.shuffle(kernels)
-    parts = [[cell for cell in plan.run.cells if cell.id in todo and cell.kernel == kernel] for kernel in kernels]
-    for cells in parts:
+    beside = beside or plan.run.options.epochs is not None
+    parts = []
+    for kernel in kernels:
+        cells = [cell for cell in plan.run.cells if cell.id in todo and cell.kernel == kernel]
         if number == 1:  # so that the user soon sees results
             cells.sort(key=lambda cell: cell.flops or 0.0)
         else:
             rng.shuffle(cells)
+        arms = {cell.id: [arm for arm in plan.arms[cell.id] if beside or arm.under_test] for cell in cells}
+        parts.append(_Part(number, cells, arms))
     return parts
 
 
+def _pool(plan: Plan, known: _Known, part: _Part) -> WorkerPool:
+    """Return the workers of the part, without those whose arms all hung in two epochs."""
+    every = [(id, arm) for id, arms in part.arms.items() for arm in arms]
+    ids = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, part.epoch)]
+    return plan.pool(part.cells[0].kernel, list(dict.fromkeys(ids)), part.epoch)
+
+
 def _package(
-    plan: Plan, known: _Known, epoch: int, cells: list[Cell], *, beside: bool
+    plan: Plan, known: _Known, part: _Part, following: _Part | None
 ) -> Iterator[CellResult | Block | Proof | Kernel]:
-    """Measure a package's cells in one epoch, with --regime sustained also slices. Leaves out arms that hung in two
-    epochs and, unless `beside` or --epochs is given, controls and peers."""
-    beside = beside or plan.run.options.epochs is not None
-    arms = {cell.id: [arm for arm in plan.arms[cell.id] if beside or arm.under_test] for cell in cells}
-    every = [(cell.id, arm) for cell in cells for arm in arms[cell.id]]
-    workers = [arm.worker for id, arm in every if arm.side == "base" or not known.timeouts.skip(id, arm, epoch)]
-    began = time.monotonic()
-    with plan.pool(cells[0].kernel, list(dict.fromkeys(workers)), epoch) as pool:
+    """Measure a package's cells in one epoch, with --regime sustained also slices. Workers of the part `following` start
+    before the first turn, while this part's workers import and compile: the driver makes contexts one by one."""
+    epoch, began = part.epoch, time.monotonic()
+    pool = _pool(plan, known, part)
+    if known.ahead and known.ahead.serves(pool):
+        pool = known.ahead
+    elif known.ahead:
+        known.ahead.dismiss()
+    known.ahead = None
+    with pool:
         known.starting += time.monotonic() - began
+        if following:
+            known.ahead = _pool(plan, known, following).begin()
         present = set(pool.start_order)
         yield from pool.proofs()
         loaded = set[tuple[str, str, str]]()
-        for cell in cells:
+        for cell in part.cells:
             load = plan.workload(cell)
             task = CellTask(
                 cell=cell,
-                arms=tuple(arm for arm in arms[cell.id] if arm.worker in present),
+                arms=tuple(arm for arm in part.arms[cell.id] if arm.worker in present),
                 epoch=epoch,
                 options=plan.run.options,
                 judge=load.judge,
@@ -117,6 +160,8 @@ def _package(
             )
             if plan.device.kind == "cuda":
                 _warm_up(pool, task, loaded)
+            if known.ahead:
+                known.ahead.wait()
             result = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
             if result.crowded:  # from now on one arm is in memory at a time
                 known.crowded.add(cell.id)

@@ -38,19 +38,21 @@ class WorkerSpec:
 
 
 class WorkerPool:
-    """The workers of one epoch. They start when a `with` block begins, and end when it ends."""
+    """The workers of one epoch. They start when a `with` block begins, or at `begin`, and end when the block ends."""
 
     def __init__(self, factory: WorkerFactory, specs: Sequence[WorkerSpec], epoch: int) -> None:
         self.factory = factory
         self._specs = {spec.id: spec for spec in specs}
         self._epoch, self._servers = epoch, 0  # servers of each worker
         self._workers: dict[str, Worker] = {}
+        self._starting: list[str] | None = None  # ids of workers that have not answered `start`; None before `begin`
         self.start_order = tuple(turns.ranked(tuple(self._specs), epoch - 1))  # the order decides the memory
         self._judge: Worker | None = None
         self._proved: dict[str, wire.Proved] = {}  # worker id -> reply to the last `prove`
         self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._specs}  # since the last good start
 
-    def __enter__(self) -> WorkerPool:
+    def begin(self) -> WorkerPool:
+        """Start the workers without waiting for their devices, which takes most of a start."""
         try:
             # A forked worker and a fresh one may differ in speed, as may an import before and after the fork: without a
             # server for each worker, all start fresh, and all sides import after the fork if one has to.
@@ -60,8 +62,26 @@ class WorkerPool:
             }
             sides = [count for id, count in servers.items() if id != PEERS]
             self._servers = min(sides, default=1) if all(servers.values()) else 0
-            for id in [id for id in self.start_order if self._begin(id)]:
-                self._receive_ready(id)
+            self._starting = [id for id in self.start_order if self._begin(id)]
+        except BaseException:  # ^C
+            self.dismiss()
+            raise
+        return self
+
+    def serves(self, other: WorkerPool) -> bool:
+        """Whether this pool has all workers of `other`, for the same epoch."""
+        return self._epoch == other._epoch and other._specs.items() <= self._specs.items()
+
+    def wait(self) -> None:
+        """Wait until the workers that `begin` started have their devices."""
+        while self._starting:
+            self._receive_ready(self._starting.pop(0))
+
+    def __enter__(self) -> WorkerPool:
+        if self._starting is None:
+            self.begin()
+        try:
+            self.wait()
         except BaseException:  # ^C
             self.dismiss()
             raise
