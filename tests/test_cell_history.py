@@ -95,4 +95,4 @@ def test_the_machine_changes_and_the_line_goes_on(lab: Lab) -> None:
     done = lab.abprof("run", "main", "fast")
     (one,) = done.run.history
     assert one.ns == (10e6,) * 5
-    assert "▅▅▅▅▅ 5 nights of main to 2026-01-06; no change" in done.out
+    assert "▅▅▅▅▅ 5 nights of main to 2026-01-06; no confirmed change" in done.out

@@ -55,13 +55,13 @@ class Turns:
         every = np.array(found, dtype=float).reshape(-1, 6).T
         self.ns, mhz, epochs, self.started, self.place, self.before = every
         self.epochs = [epochs == epoch for epoch in np.unique(epochs)]  # of each the turns
-        self.mhz = mhz * mhz.all()  # 0, not known, if a reading is missing
+        self.medians = np.array([np.median(self.ns[mine]) for mine in self.epochs])
+        self.mhz = mhz * (mhz > 0).all()  # 0, not known, if a reading is missing
 
     def modes(self) -> str:
         """Describe two modes of the times: over the medians of epochs, each of which has one process, else over the turns
         within epochs, in half of them or more. Return "" if there is one mode."""
-        each = self.epochs
-        medians = np.array([np.median(self.ns[mine]) for mine in each])
+        each, medians = self.epochs, self.medians
         if at := stats.two_modes(medians):
             mhz, started = (np.array([known[mine].mean() for mine in each]) for known in (self.mhz, self.started))
             factors = {"the clock": mhz, "the order in which workers started": started}
@@ -77,7 +77,9 @@ class Turns:
 
     def bandwidth(self) -> float:
         """Return Silverman's bandwidth, in ns. Equal times have a width of 0.01 %, too."""
-        apart = np.concatenate([self.ns[mine] - np.median(self.ns[mine]) for mine in self.epochs])
+        apart = np.concatenate([self.ns[mine] - at for mine, at in zip(self.epochs, self.medians, strict=True)])
+        if not apart.any():  # one turn an epoch
+            apart = self.ns - np.median(self.ns)
         low, high = np.quantile(apart, (0.25, 0.75))
         spread = min(filter(None, (float(apart.std()), float(high - low) / 1.34)), default=0.0)
         return float(max(0.9 * spread * len(apart) ** -0.2, 1e-4 * np.median(self.ns)))
@@ -112,7 +114,7 @@ class Densities:
 
     def svg(self) -> Markup:
         """Return the curves as SVG. Each has a line at its median."""
-        width, height, points = 420, 110, 105
+        width, height, points = 420, 110, 84
         widths = {side: turns.bandwidth() for side, turns in self.turns.items()}
         ends = [(*np.quantile(turns.ns, (0.01, 0.99)), 3 * widths[side]) for side, turns in self.turns.items()]
         low, high = min(low - more for low, _, more in ends), max(high + more for _, high, more in ends)

@@ -159,7 +159,7 @@ def history(one: CellHistory) -> str:
     """Describe the nights of a cell: `30 nights of main to 2026-11-25; 4.1 % slower since night 17 (2026-11-12): COMMITS`."""
     nights = f"{plural(len(one.dates), 'night')} of {clean(one.series, 60)} to {one.dates[-1]}"
     if not one.night or one.pct is None:
-        return f"{nights}; no change"
+        return f"{nights}; no confirmed change"
     why = {"machine": ", by the machine", "open": ", by code or machine"}.get(one.because, "")
     named = [clean(commit, 80) for commit in one.commits[:_NAMED]]
     more = len(one.commits) - len(named) + one.more_commits

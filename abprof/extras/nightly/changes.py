@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -111,10 +111,12 @@ def _name(cell: str, variant: str) -> str:
     return f"{cell} [{variant}]" if variant else cell
 
 
-def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
-    """Return all confirmed changes, earliest confirmation first, and all machine shifts."""
+def find_changes(found: Sequence[Trend], of: Collection[str] | None = None) -> tuple[list[Change], list[Shift]]:
+    """Return all confirmed changes, earliest confirmation first, and all machine shifts. `of`: names of the trends whose
+    changes are searched, by default all; shifts are of all."""
     drift, shifts = _machine(found)
-    changes = [change for trend in found for change in _changes_of(_without(trend, shifts), drift)]
+    searched = [trend for trend in found if of is None or trend.name in of]
+    changes = [change for trend in searched for change in _changes_of(_without(trend, shifts), drift)]
     return sorted(changes, key=lambda change: (change.found, change.trend)), shifts
 
 
@@ -150,21 +152,22 @@ def cell_history(runs_dir: Path, run: Run) -> tuple[CellHistory, ...]:
     """Return the latest nights of the run's cells. `runs_dir` holds the nights' runs; of several series, the one with the
     name of base's branch is read, else the one with the newest night."""
     history = read_history(runs_dir) if runs_dir.is_dir() else History((), ())
-    name = run.night.series if run.night else run.sides[0].label
-    newest = max(history.nights(name) or history.nights(), key=lambda night: night.began, default=None)
-    if newest is None:
+    if not history.found:
         return ()
-    nights = {it.number: it for it in history.nights(newest.series) if it.number > newest.number - LOOK_BACK}
-    values = [pair for pair in history.values(newest.series) if pair[0].number in nights]
+    series = run.night.series if run.night else run.sides[0].label
+    if series not in history.series():
+        series = max(history.nights(), key=lambda night: night.began).series
+    nights = {night.number: night for night in history.nights(series)[-LOOK_BACK:]}
+    values = [pair for pair in history.values(series) if pair[0].number in nights]
     with_time = sorted((pair for pair in values if pair[1].head is not None), key=lambda pair: pair[0].number)
     judged = {(it.cell, it.variant): it.metric for _, it in with_time}  # the metric of the newest night
     values = [pair for pair in values if judged.get((pair[1].cell, pair[1].variant)) == pair[1].metric]
-    found, cells = list(trends(values)), {_name(*cell): cell for cell in judged}
-    last = {change.trend: change for change in find_changes(found)[0]}  # of each cell the one confirmed last
+    found, measured = list(trends(values)), {cell.id for cell in run.cells}
+    cells = {_name(*cell): cell for cell in judged if cell[0] in measured}
+    last = {change.trend: change for change in find_changes(found, cells)[0]}  # of each cell the one confirmed last
     commits = {change.night: _commits(run, nights[change.night]) for change in last.values()}
-    measured = {cell.id for cell in run.cells}
     made = []
-    for trend in (trend for trend in found if cells[trend.name][0] in measured):
+    for trend in (trend for trend in found if trend.name in cells):
         timed = [place for place, head in enumerate(trend.head) if head > 0][-_SHOWN:]
         change = last.get(trend.name)
         if not timed:
@@ -182,7 +185,7 @@ def cell_history(runs_dir: Path, run: Run) -> tuple[CellHistory, ...]:
             CellHistory(
                 cell=cell,
                 variant=variant,
-                series=newest.series,
+                series=series,
                 dates=tuple(nights[trend.numbers[place]].began[:10] for place in timed),
                 ns=tuple(float(f"{ns:.5g}") for ns in times),
                 **of,
