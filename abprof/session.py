@@ -22,7 +22,7 @@ from abprof.builds import Watch, in_use
 from abprof.evidence import Ncu, explained, probed, read_kernels
 from abprof.fleet import Executor, coordinate, executor_of, read_options
 from abprof.measure import Bench, Estimate, Plan, RunContext, epochs, follow_up, look_around
-from abprof.records import LOOKS, Block, Build, Checkout, Item, Run, filters, names
+from abprof.records import LOOKS, Block, Build, CellHistory, Checkout, Item, Run, filters, names
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
 from abprof.records.quantities import plural, signed
@@ -31,19 +31,21 @@ from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.verdict import CellCache, epochs_counted, judge, provisional, stats, undecided
 
+Past = Callable[[Run, Path], tuple[CellHistory, ...]]  # (the run, folder of runs) -> the nights of its cells
 _LATER = ("scipy.special", "pandas", "jinja2")  # what verdicts and reports import on their first use
 _FOLLOW_UP = 0.1  # share of the budget that profiled passes get even after epochs have spent it: causes need them
 
 
-def run(config: Options, view: View, until: Wanted | None = None) -> tuple[Run, Path]:
+def run(config: Options, view: View, until: Wanted | None = None, past: Past | None = None) -> tuple[Run, Path]:
     """Compare two refs or more, or profile one ref. Return the run and the path of its folder.
 
-    `until` returns the ids of the cells that need another epoch; by default, the undecided cells. After ^C the report
-    is still written. Raises AbprofError for errors that the user can correct.
+    `until` returns the ids of the cells that need another epoch; by default, the undecided cells. `past` returns the
+    nights of the run's cells, for the report. After ^C the report is still written. Raises AbprofError for errors that
+    the user can correct.
     """
     with begin(config, view) as (place, folder, trees):
         record_of = partial(new_record, folder, blocks=(), view=view, until=until)
-        return finish(_measured(place, trees, folder.logs, record_of, view)), folder.path
+        return finish(_measured(place, trees, folder.logs, record_of, view), past), folder.path
 
 
 def rerun(
@@ -55,10 +57,11 @@ def rerun(
     *,
     resume: bool,
     until: Wanted | None = None,
+    past: Past | None = None,
 ) -> tuple[Run, Path]:
     """Add epochs to the cells that `only` selects, or with `resume` finish an interrupted run.
 
-    `path` is the run's folder, `budget` is in seconds, `until` is as for `run`. Earlier results are kept. Return the
+    `path` is the run's folder, `budget` is in seconds, `until` and `past` are as for `run`. Earlier results are kept. Return the
     run and the path of its folder. Raises AbprofError if code, workloads, machine or toolchain have changed.
     """
     head, blocks, notes = read(path)
@@ -87,7 +90,7 @@ def rerun(
             view.warn(note)
         older = 0 if resume else len(blocks)
         record_of = partial(new_record, folder, blocks=blocks, view=view, older=older, until=until)
-        return finish(_measured(place, trees, folder.logs, record_of, view)), folder.path
+        return finish(_measured(place, trees, folder.logs, record_of, view), past), folder.path
 
 
 def dry_run(config: Options, view: View) -> Run:
@@ -305,11 +308,14 @@ def measure_command(place: RunContext, bench: Bench, record: Record) -> None:
             add(block)
 
 
-def finish(record: Record) -> Run:
+def finish(record: Record, past: Past | None = None) -> Run:
     """Judge the run, and write run.json and every report."""
     record.close(datetime.now(UTC).isoformat(timespec="seconds"))
     run = record.judged("interrupted" if record.interrupted else "complete")
     record.folder.write_run(run)
+    if past and (nights := past(run, record.folder.path.parent)):  # after run.json: it may be a night itself
+        run = msgspec.structs.replace(run, history=nights)
+        record.folder.write_run(run)
     record.view.detach()
     reports.write_all(record.folder.path, run, record.blocks)
     return run

@@ -45,6 +45,8 @@ class Nights:
     machine: Mapping[str, str] = field(default_factory=lambda: dict(MACHINE))
     number: int = 0
     at: datetime = BEGAN
+    metric: str = "gpu_span"  # of the verdicts
+    commits: Mapping[int, str] = field(default_factory=dict)  # of some nights a head that a repository has
 
     def add(
         self,
@@ -72,12 +74,13 @@ class Nights:
         asked: str,
     ) -> Run:
         alone = kind == "first"
-        sides = [_side("base", self.number - 1)] * (not alone) + [_side("base" if alone else "target", self.number)]
+        sides = [self._side("base", self.number - 1)] * (not alone)
+        sides += [self._side("base" if alone else "target", self.number)]
         seen, rows = list[Observation](), list[Comparison]()
         for cell, (base, head) in times.items():
             if base is not None:
-                seen.append(_seen(cell, "base", base))
-            seen.append(_seen(cell, sides[-1].id, head))
+                seen.append(_seen(cell, "base", base, self.metric))
+            seen.append(_seen(cell, sides[-1].id, head, self.metric))
             if base is not None:
                 change = pct.get(cell, (head / base - 1) * 100)
                 rows.append(
@@ -85,7 +88,7 @@ class Nights:
                         cell=cell,
                         from_="base",
                         to="target",
-                        metric="gpu_span",
+                        metric=self.metric,
                         verdict=verdicts.get(cell, "same"),
                         pct=change,
                         low_pct=change - 1,
@@ -111,6 +114,11 @@ class Nights:
             comparisons=tuple(rows),
         )
 
+    def _side(self, id: str, number: int) -> Side:
+        head = self.commits.get(number, commit(number))
+        tree, subject = "0f" * 20, f"Commit {number}"
+        return Side(id=id, spec=head, kind="commit", commit=head, tree=tree, label="main", subject=subject)
+
     def series_of(self, cell: str, times: Sequence[float]) -> None:
         """Make a first night, and one for each further time; base is the head of the night before."""
         self.add({cell: (None, times[0])}, kind="first")
@@ -118,18 +126,6 @@ class Nights:
             self.add({cell: (before, after)})
 
 
-def _side(id: str, number: int) -> Side:
-    return Side(
-        id=id,
-        spec=commit(number),
-        kind="commit",
-        commit=commit(number),
-        tree="0f" * 20,
-        label="main",
-        subject=f"Commit {number}",
-    )
-
-
-def _seen(cell: str, arm: str, ns: float) -> Observation:
-    metrics = {"gpu_span": Metric(value=ns, unit="ns"), "wall": Metric(value=ns + 9000, unit="ns")}
+def _seen(cell: str, arm: str, ns: float, metric: str) -> Observation:
+    metrics = {"wall": Metric(value=ns + 9000, unit="ns"), metric: Metric(value=ns, unit="ns")}
     return Observation(cell=cell, arm=arm, status="ok", metrics=metrics, epochs=4)

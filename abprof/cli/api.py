@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from abprof import report, session
 from abprof.cli.app import warn
-from abprof.cli.options import COMPARE, RUN, Given, one_of, options_from, values_of, view_of
+from abprof.cli.options import COMPARE, RUN, Given, one_of, options_from, past_of, values_of, view_of
 from abprof.records import Block, Run
 from abprof.records.errors import AbprofError, Exit
 from abprof.report import sentences
@@ -67,7 +67,7 @@ def run(*refs: str, **options: Given) -> Result:
         raise AbprofError("no refs given", where="abprof.run", advice='abprof.run("main", ".")')
     values = values_of(RUN, options, "abprof.run")
     config = options_from(refs, values, devices=values["devices"] or None, arguments=())
-    return load(session.run(config, view_of(values))[1])
+    return load(session.run(config, view_of(values), past=past_of(values))[1])
 
 
 def load(run: str | os.PathLike[str]) -> Result:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     text("--branch", "REF", "Branch to measure; default: main.", default="main"),
     text("--series", "NAME", "Name of the series of nights; default: the branch's name.", default=""),
     text("--summary", "FILE", "Write a summary in Markdown to this file."),
-    *(name for name in (*RUN, "json") if name != "devices"),
+    *(name for name in (*RUN, "json") if name not in {"devices", "history"}),
 )
 def nightly(**values: Any) -> int:
     """Compare the last judged commit of a branch with its head; on the first night measure the head alone.

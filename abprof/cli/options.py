@@ -36,6 +36,8 @@ from abprof.records.options import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
+    from abprof.records import CellHistory, Run
+    from abprof.session import Past
     from abprof.system.console import View
 
 Read = Callable[[Any, str], Any]  # (text or texts of an option, name of the option) -> value; raises AbprofError
@@ -270,6 +272,7 @@ _PANELS = {
     ),
     "Output": (
         text("--runs-dir", "PATH", "Parent of run folders; default: runs/ of the repository."),
+        text("--history", "PATH", "Folder of nightly runs, for the rows' history; default: the run's own."),
         text("--fail-on", "VERDICT,...|never", _FAILS, _fail_on),
         flag("--dry-run", "Show what would be done; change nothing."),
         flag("--json", "Print JSON."),
@@ -288,7 +291,7 @@ VIEW = ("quiet", "verbose")
 RUN = (
     *("repo", *MATRIX, *PEERS, "all", "threshold", "margin", "precision", "budget", "epochs", "quick", "timer"),
     *("regime", "lock_clocks", "probe", "allow_wrong", *WORKERS, "devices", "executor", "executor_option"),
-    *("autotune", "check", "contain", "untrusted", "runs_dir", "fail_on", *VIEW),
+    *("autotune", "check", "contain", "untrusted", "runs_dir", "history", "fail_on", *VIEW),
 )
 COMPARE = (
     *("threshold", "margin", "precision", "budget", "epochs", "quick", "timer", "allow_wrong", "device", "seed"),
@@ -372,6 +375,23 @@ def _sides(refs: tuple[str, ...], tools: tuple[str, ...]) -> tuple[str, ...]:
     count = max(len(refs), len(tools))
     pairs = zip(refs * (count // len(refs)), tools * (count // len(tools)), strict=True)
     return tuple(f"{ref} with {tool}" for ref, tool in pairs)
+
+
+def past_of(values: Mapping[str, Any]) -> Past:
+    """Return the function that reads the nights of a run's cells, from --history or the folder of the run.
+
+    Raises AbprofError if --history is not a folder.
+    """
+    folder = Path(values["history"]).absolute() if values.get("history") else None
+    if folder and not folder.is_dir():
+        raise AbprofError("no such folder", where=f"--history {values['history']}")
+
+    def past(run: Run, runs_dir: Path) -> tuple[CellHistory, ...]:
+        from abprof.extras.nightly import cell_history
+
+        return cell_history(folder or runs_dir, run)
+
+    return past
 
 
 def view_of(values: Mapping[str, Any]) -> View:

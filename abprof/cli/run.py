@@ -10,7 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import Verb, app, program, refuse, warn
-from abprof.cli.options import RESULT_JSON, RUN, VIEW, WORKERS, Refs, number, options_from, takes, text, view_of
+from abprof.cli.options import (
+    RESULT_JSON,
+    RUN,
+    VIEW,
+    WORKERS,
+    Refs,
+    number,
+    options_from,
+    past_of,
+    takes,
+    text,
+    view_of,
+)
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.visible import visible
 
@@ -20,8 +32,8 @@ if TYPE_CHECKING:
 
 _BESIDE_RESUME = ("resume", "repo", "budget", "all", "json", "quiet", "verbose")
 _NOT_WATCHED = (
-    *("devices", "executor", "executor_option", "epochs", "precision", "probe", "regime", "fail_on", "all", "json"),
-    "dry_run",
+    *("devices", "executor", "executor_option", "epochs", "precision", "probe", "regime", "history", "fail_on", "all"),
+    *("json", "dry_run"),
 )
 _OF_WORKLOADS = (  # options without effect on a command that times itself
     *("watch", "kernels", "workloads", "workloads_from", "preset", "set", "cell", "peers", "peer", "python", "timer"),
@@ -61,7 +73,7 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     if options.dry_run and values["json"] == "summary":
         raise AbprofError("--dry-run has no verdicts", where="--json=summary", advice="give --json")
     if not options.dry_run:
-        return _finished(session.run(options, view), values)
+        return _finished(session.run(options, view, past=past_of(values)), values)
     _show_plan(session.dry_run(options, view), json=values["json"])
     return Exit.OK
 
@@ -79,7 +91,9 @@ def _again(folder: str, only: tuple[str, ...], values: dict[str, Any], *, resume
     from abprof.records.quantities import seconds
 
     budget = values["budget"] or seconds(DEFAULT_BUDGET, "--budget")
-    return session.rerun(Path(folder), only, values["repo"], budget, view_of(values), resume=resume)
+    return session.rerun(
+        Path(folder), only, values["repo"], budget, view_of(values), resume=resume, past=past_of(values)
+    )
 
 
 @app.command("run-cell", short_help="Call one cell of one side, for a profiler.")

@@ -155,6 +155,22 @@ class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
         return "fixed" if self.reasons[:1] == ("base_wrong",) else self.verdict
 
 
+class CellHistory(Record, frozen=True, kw_only=True):
+    """The latest nights of a cell in one variant, as `abprof nightly` measured a branch, and its last confirmed change."""
+
+    cell: str
+    variant: str = ""
+    series: str  # name of the series of nights, by default the branch's
+    dates: tuple[str, ...]  # ISO 8601, oldest first; nights without a time are left out
+    ns: tuple[float, ...]  # the branch's time on each date, as the newest night's machine runs it
+    night: int = 0  # number of the first night at the new level; 0: no change in these nights
+    since: str = ""  # its date
+    pct: float | None = None  # the change
+    because: Literal["", "code", "machine", "open"] = ""
+    commits: tuple[str, ...] = ()  # HASH SUBJECT of that night's commits, newest first; (): the machine changed
+    more_commits: int = 0
+
+
 class Advice(Record, frozen=True, kw_only=True):
     """A warning: what was found, and what to do."""
 
@@ -215,6 +231,7 @@ class Run(Record, frozen=True, kw_only=True):
     profiles: tuple[Profile, ...] = ()  # of --probe ncu, `abprof profile`, `abprof memory`
     sampled: tuple[Sampled, ...] = ()  # of --probe perf
     warnings: tuple[Advice, ...] = ()
+    history: tuple[CellHistory, ...] = ()  # of nights, if the folder of runs has any
 
     @property
     def in_force(self) -> tuple[Waiver, ...]:

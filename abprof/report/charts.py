@@ -3,17 +3,146 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 
+import numpy as np
 from markupsafe import Markup, escape
+from numpy.typing import NDArray
 
-from abprof.records import Comparison, Options
+from abprof.records import Arm, Block, CellHistory, Comparison, Options
 from abprof.records.quantities import plural, signed
 from abprof.records.visible import visible
 from abprof.report import sentences
-from abprof.report.text import clean
+from abprof.report.text import clean, duration, levels, span
+from abprof.verdict import stats
 
+Floats = NDArray[np.float64]
 FARTHEST = 60.0  # per cent of time up to which an interval stretches the axis
+_FEWEST_TURNS = 8  # of a density
+_CLOCK_LEAVES = 0.2  # share of the distance of two modes up to which the clock explains them: time x clock is equal
+
+
+def sparkline(of: CellHistory) -> Markup:
+    """Return a cell's nights as a small SVG picture, with a mark where the time changed. Its title has dates and times."""
+    step, width, height = 5, 5 * len(of.ns) + 6, 20
+    points = [(2 + step * place, 3 + (1 - level) * (height - 6)) for place, level in enumerate(levels(of.ns))]
+    line = f'<polyline points="{" ".join(f"{x},{y:.1f}" for x, y in points)}"/>'
+    at = of.dates.index(of.since) if of.since in of.dates else None
+    mark = "" if at is None else f'<path d="M{points[at][0]} 0V{height}"/>'
+    x, y = points[-1]
+    title = ", ".join(f"{date} {duration(ns)}" for date, ns in zip(of.dates, of.ns, strict=True))
+    return Markup('<svg class="spark" width="{}" height="{}" role="img"><title>{}</title>{}</svg>').format(
+        width, height, f"Nights of {clean(of.series, 60)}: {title}", Markup(f'{mark}{line}<circle cx="{x}" cy="{y:.1f}" r="2"/>')  # noqa: S704
+    )  # fmt: skip
+
+
+class Turns:
+    """All turns of one arm in the judged blocks of a cell, an array for each fact."""
+
+    def __init__(self, blocks: Sequence[Block], arm: str) -> None:
+        found = []
+        for epoch, block in enumerate(block for block in blocks if arm in block.arms):
+            mine, dropped = block.arms.index(arm), frozenset(block.rejected)
+            started = [*block.start_order, Arm.of(arm).worker].index(Arm.of(arm).worker)
+            before = -1
+            for number, row in enumerate(block.rounds):
+                for place, turn in enumerate(row):
+                    if turn.arm == mine and number not in dropped:
+                        found.append((turn.value, turn.mhz, epoch, started, place, before))
+                    before = turn.arm
+        every = np.array(found, dtype=float).reshape(-1, 6).T
+        self.ns, mhz, epochs, self.started, self.place, self.before = every
+        self.epochs = [epochs == epoch for epoch in np.unique(epochs)]  # of each the turns
+        self.medians = np.array([np.median(self.ns[mine]) for mine in self.epochs])
+        self.mhz = mhz * (mhz > 0).all()  # 0, not known, if a reading is missing
+
+    def modes(self) -> str:
+        """Describe two modes of the times: over the medians of epochs, each of which has one process, else over the turns
+        within epochs, in half of them or more. Return "" if there is one mode."""
+        each, medians = self.epochs, self.medians
+        if at := stats.two_modes(medians):
+            mhz, started = (np.array([known[mine].mean() for mine in each]) for known in (self.mhz, self.started))
+            factors = {"the clock": mhz, "the order in which workers started": started}
+            return _modes(medians, medians > at, "processes", factors, "the process")
+        splits = [stats.two_modes(self.ns[mine]) for mine in each]
+        split = [(mine, at) for mine, at in zip(each, splits, strict=True) if at is not None]
+        if not split or len(split) < min(2, len(each)) or 2 * len(split) < len(each):
+            return ""
+        inside = np.concatenate([np.flatnonzero(mine) for mine, _ in split])
+        high = np.concatenate([self.ns[mine] > at for mine, at in split])
+        known = {"the clock": self.mhz, "the place in the round": self.place, "the arm before": self.before}
+        return _modes(self.ns[inside], high, "turns", {name: of[inside] for name, of in known.items()}, "")
+
+    def bandwidth(self) -> float:
+        """Return Silverman's bandwidth, in ns. Equal times have a width of 0.01 %, too."""
+        apart = np.concatenate([self.ns[mine] - at for mine, at in zip(self.epochs, self.medians, strict=True)])
+        if not apart.any():  # one turn an epoch
+            apart = self.ns - np.median(self.ns)
+        low, high = np.quantile(apart, (0.25, 0.75))
+        spread = min(filter(None, (float(apart.std()), float(high - low) / 1.34)), default=0.0)
+        return float(max(0.9 * spread * len(apart) ** -0.2, 1e-4 * np.median(self.ns)))
+
+
+def _modes(ns: Floats, high: NDArray[np.bool_], units: str, factors: dict[str, Floats], otherwise: str) -> str:
+    """Describe two modes of `ns` and the first of `factors` that they go with, else `otherwise`."""
+    fast, slow = float(np.median(ns[~high])), float(np.median(ns[high]))
+    mhz = factors.pop("the clock")
+    if mhz.all():
+        low_clock, high_clock = float(np.median(mhz[high])), float(np.median(mhz[~high]))
+        unexplained = abs(math.log(slow / fast) - math.log(high_clock / low_clock))
+        if unexplained < _CLOCK_LEAVES * math.log(slow / fast):
+            otherwise, factors = "the clock", {}
+        else:
+            factors = {"the clock": (mhz > (low_clock + high_clock) / 2).astype(float), **factors}
+    factor = next((name for name, of in factors.items() if stats.goes_with(high, of)), otherwise)
+    return sentences.two_modes((fast, slow), (int((~high).sum()), int(high.sum())), units, factor)
+
+
+class Densities:
+    """The distributions of the times of a cell's turns, a curve for each side: kernel density estimates with normal
+    kernels and the bandwidth of Silverman's rule, 0.9 min(sd, IQR / 1.34) n^(-1/5), of the n distances to the medians of
+    epochs: processes that differ stay apart."""
+
+    def __init__(self, blocks: Sequence[Block], arms: Mapping[str, str]) -> None:
+        """Read the turns of `arms`, from the name of a side to its arm."""
+        found = {side: Turns(blocks, arm) for side, arm in arms.items()}
+        self.turns = {side: turns for side, turns in found.items() if len(turns.ns) >= _FEWEST_TURNS}
+        modes = {side: turns.modes() for side, turns in self.turns.items()}
+        self.modes = {side: of for side, of in modes.items() if of}
+
+    def svg(self) -> Markup:
+        """Return the curves as SVG. Each has a line at its median."""
+        width, height, points = 420, 110, 84
+        widths = {side: turns.bandwidth() for side, turns in self.turns.items()}
+        ends = [(*np.quantile(turns.ns, (0.01, 0.99)), 3 * widths[side]) for side, turns in self.turns.items()]
+        low, high = min(low - more for low, _, more in ends), max(high + more for _, high, more in ends)
+        grid, finest = np.linspace(low, high, points + 1), (high - low) / points
+        curves = {side: _density(turns.ns, max(widths[side], finest), grid) for side, turns in self.turns.items()}
+        top = max(float(curve.max()) for curve in curves.values())
+        parts, said = [], []
+        for side, curve in curves.items():
+            ys = [round(height - 4 - (height - 10) * float(y) / top) for y in curve]
+            steps = " ".join(f"{width // points} {after - before}" for before, after in pairwise(ys))
+            ns = self.turns[side].ns
+            fast, middle, slow = (float(at) for at in np.quantile(ns, (0.05, 0.5, 0.95)))
+            x = (middle - low) / (high - low) * width
+            parts.append(f'<path class="{side}" d="M0 {ys[0]}l{steps}M{x:.0f} {height - 4}v-8"/>')
+            said.append(f"{side}: median {duration(middle)}, 90 % of {len(ns)} turns within {span(fast, slow)}")
+        for x, anchor, at in ((0, "start", low), (width, "end", high)):
+            parts.append(f'<text x="{x}" y="{height + 12}" style="text-anchor:{anchor}">{duration(at)}</text>')
+        head = f'<svg class="density" viewBox="-2 0 {width + 4} {height + 16}" role="img">'
+        title = f"<title>{'; '.join(said)}</title>"
+        return Markup(f"{head}{title}{''.join(parts)}</svg>")  # noqa: S704 - numbers and names of sides
+
+
+def _density(ns: Floats, width: float, grid: Floats) -> Floats:
+    """Return the estimated density at each point of `grid`, from times that are counted in 1000 bins."""
+    counts, edges = np.histogram(ns, 1000, (float(grid[0]), float(grid[-1])))
+    centres, full = (edges[1:] + edges[:-1]) / 2, counts > 0
+    apart = (grid[:, None] - centres[None, full]) / width
+    return np.asarray(np.exp(-0.5 * apart**2) @ counts[full] / (width * len(ns)))
 
 
 class Strip:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +32,7 @@ class Detail:
     rows: tuple[Texts, ...]
     logs: tuple[str, ...]
     command: str
+    turns: charts.Densities
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ class Workload:
     run: Run
     group: Group
     lines: Sequence[Line]
+    measured: Mapping[str, Sequence[Measured]]  # judged blocks with turns, by cell, of the rows with an entry
 
     @property
     def title(self) -> str:
@@ -58,7 +60,9 @@ class Workload:
             logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
             command = shlex.join(("abprof", "rerun", f"runs/{self.run.id}", "--only", line.row.cell.id))
             command = "" if self.run.workloads_from in (sentences.FORKED, sentences.HERE) else clean(command, LONGEST)
-            yield Detail(line, tuple(_numbers(self.run, line.row, sides)), logs, command)
+            arms = {side: seen.arm for side, seen in zip(("base", "target"), sides, strict=False) if seen}
+            turns = charts.Densities(self.measured.get(line.row.cell.id, ()), arms)
+            yield Detail(line, tuple(_numbers(self.run, line.row, sides)), logs, command, turns)
 
 
 class Page:
@@ -77,7 +81,11 @@ class Page:
         self.weaker = sentences.weaker(run)  # sentences about guarantees weaker than usual
         self.trust, self.trusted = _trust(run, blocks), _trusted(run)
         self.strip = charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options)
-        self.workloads = [Workload(run, *of) for of in zip(groups, lines, strict=True)]
+        detailed, measured = {line.row.cell.id for line in every if line.id}, dict[str, list[Measured]]()
+        for block in blocks:
+            if block.cell in detailed and block.judged and block.rounds:
+                measured.setdefault(block.cell, []).append(block)
+        self.workloads = [Workload(run, *of, measured) for of in zip(groups, lines, strict=True)]
         left_out = f"{DETAILS_UP_TO} of {len(every)} rows have a detail; cells.csv and rounds.jsonl have all numbers."
         self.caption = sentences.CHANGE_AND_TIMES if groups and groups[0].target else ""
         self.left_out = left_out if len(every) > DETAILS_UP_TO else ""

@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 
 from abprof.records import Block, Run
 from abprof.records.quantities import plural, signed
-from abprof.report import exports, probes, sentences, suite_csv, text
+from abprof.report import charts, exports, probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
 from abprof.report.model import Page, Workload, folded_title
 from abprof.report.rows import Row
@@ -38,6 +38,7 @@ def environment(escaped: Callable[[str], Markup]) -> Environment:
 
     made = templates(safe)
     made.filters |= {"plural": plural, "signed": signed, "clean": text.clean, "code": text.code, "log": text.log_link}
+    made.filters |= {"sparkline": charts.sparkline, "history": sentences.history}
     made.filters |= {"warning": sentences.warning, "folded_title": folded_title, "ticks": partial(text.ticks, escaped)}
     return made
 

@@ -15,6 +15,7 @@ from abprof.records import (
     SUSTAINED,
     Arm,
     Cell,
+    CellHistory,
     Comparison,
     Metric,
     Observation,
@@ -41,6 +42,7 @@ class Row:
     base: Observation | None
     target: Observation | None  # None in a run of one branch
     comparison: Comparison | None  # None: not judged, because the run has one branch or ended before
+    past: CellHistory | None  # None: no nights
 
     @property
     def verdict(self) -> Verdict | None:
@@ -81,6 +83,7 @@ class Group:
         judged = {(c.cell, c.from_, c.to): c for c in run.comparisons}
         rows, used = list[Row](), set()
         ran = _variants(run, workload, cells)
+        nights = {(one.cell, one.variant): one for one in run.history if one.dates and len(one.dates) == len(one.ns)}
         for cell in cells:
             for variant in ran[cell.id]:
                 tail = f":{variant}" if variant else ""
@@ -89,7 +92,7 @@ class Group:
                 base, comparison = seen.get(key[:2]), judged.get(key)
                 other = seen.get((cell.id, key[2])) if target else None
                 metric = comparison.metric if comparison else judged_metric(run, workload, base)
-                rows.append(Row(cell, variant, metric, base, other, comparison))
+                rows.append(Row(cell, variant, metric, base, other, comparison, nights.get((cell.id, variant))))
         self.rows = sorted(rows, key=lambda row: len(ORDER) if row.apart else ORDER.index(row.verdict))
         self.variants = any(row.variant for row in rows)
         names = {cell.id: cell for cell in cells}
@@ -301,6 +304,8 @@ class Line:
         self.rate = _arrow(rates, target.id) if target else rates[0]
         self.note = sentences.note(judged)  # what qualifies the verdict
         self.why = sentences.because(judged)  # the causes of a change
+        self.past = row.past
+        self.nights = f"{text.spark(row.past.ns)} {sentences.history(row.past)}" if row.past else ""
 
 
 def _arrow(texts: list[str], target: str) -> str:

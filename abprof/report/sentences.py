@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from abprof.records import GPU_GRAPH, REPORTED, SUSTAINED, Advice, Comparison, Run, Value, Verdict
+from abprof.records import GPU_GRAPH, REPORTED, SUSTAINED, Advice, CellHistory, Comparison, Run, Value, Verdict
 from abprof.records.quantities import interval, plural, signed
-from abprof.report.text import NOT_RECORDED, clean
+from abprof.report.text import NOT_RECORDED, clean, duration
 
 NO_INTERVAL = "no interval"
 NO_CAUSE = "no cause found"
+_NAMED = 3  # commits of a night
 CHANGE_AND_TIMES = (  # reports show both, and on a noisy machine they differ
     "The change of time is the mean over epochs of the ratios of neighbouring turns; "
     "base and target are each side's own times, whose ratio may differ."
@@ -152,6 +153,28 @@ def because(row: Comparison | None) -> str:
     if row is None or row.causes is None:
         return ""
     return "; ".join(clean(cause.text) for cause in row.causes) or NO_CAUSE
+
+
+def history(one: CellHistory) -> str:
+    """Describe the nights of a cell: `30 nights of main to 2026-11-25; 4.1 % slower since night 17 (2026-11-12): COMMITS`."""
+    nights = f"{plural(len(one.dates), 'night')} of {clean(one.series, 60)} to {one.dates[-1]}"
+    if not one.night or one.pct is None:
+        return f"{nights}; no confirmed change"
+    why = {"machine": ", by the machine", "open": ", by code or machine"}.get(one.because, "")
+    named = [clean(commit, 80) for commit in one.commits[:_NAMED]]
+    more = len(one.commits) - len(named) + one.more_commits
+    commits = "; ".join([*named, *([f"{more} more"] if more else [])])
+    change = f"{signed(one.pct)} since night {one.night} ({one.since}){why}"
+    return f"{nights}; {change}{': ' if commits else ''}{commits}"
+
+
+def two_modes(ns: tuple[float, float], counts: tuple[int, int], units: str, factor: str) -> str:
+    """Describe two modes of an arm's times: `two modes, 1.210 and 1.340 ms: they go with the process (5 and 3 of 8
+    processes)`. `counts`: of the `units` in each; `factor`: what explains them, "" for nothing."""
+    first, second = map(duration, ns)
+    both = f"{first.removesuffix(second[second.index(' ') :])} and {second}"
+    count = f"{counts[0]} and {counts[1]} of {sum(counts)} {units}"
+    return f"two modes, {both}: they go with {factor or 'nothing that was recorded'} ({count})"
 
 
 def fact(value: Value) -> str:

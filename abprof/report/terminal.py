@@ -83,6 +83,8 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
         _table(rows.Table(header, texts, 1 + len(group.columns)), console, styles=styles)
         for line in workload.lines:
             _say(console, f"why {line.case}: {line.why}" if line.why else "", "")
+    for line in shown:
+        _say(console, f"nights {line.case}: {line.nights}" if line.nights else "", "")
     for block in workload.blocks if everything or not group.target else ():
         _say(console, ": ".join(filter(None, (block.title, *block.text))), "dim")
         for table in block.tables:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from markupsafe import Markup, escape
 
@@ -52,6 +52,19 @@ def size(count: float | None) -> str:
         if abs(count) >= width:
             return f"{count / width:.1f} {unit}"
     return f"{count:.0f} B"
+
+
+def spark(values: Sequence[float]) -> str:
+    """Return a line of eight block characters that shows the values, all positive, as `levels` places them."""
+    return "".join("▁▂▃▄▅▆▇█"[round(7 * level)] for level in levels(values))
+
+
+def levels(values: Sequence[float]) -> list[float]:
+    """Return each value's place between the lowest (0) and the highest (1). Noise alone does not fill the range: it is
+    at least 3 % of the values."""
+    low, high = min(values), max(values)
+    reach = max(high - low, 0.03 * high)
+    return [0.5 + (value - (low + high) / 2) / reach for value in values]
 
 
 # ---------------------------------------------------------------- Markdown and HTML

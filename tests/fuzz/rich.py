@@ -15,6 +15,7 @@ import msgspec
 from abprof import records as model
 from abprof.records import (
     Cause,
+    CellHistory,
     Census,
     KernelProfile,
     Launch,
@@ -88,8 +89,15 @@ def spread() -> Run:
             observations=tuple(runs.changed(one, device=place[one.cell]) for one in whole.observations),
             losses=(Loss(shard=2, device=names[0], cells=(whole.cells[0].id,), reason="its program was killed"),),
             night=night,
+            history=tuple(map(_nights, whole.cells[:4])),
         )
     )
+
+
+def _nights(cell: Any) -> CellHistory:
+    change = {"night": 2, "since": "2026-11-19", "pct": 4.0, "commits": ("0a1b2c3d4e Wider tiles",), "more_commits": 2}
+    dates = ("2026-11-18", "2026-11-19")
+    return CellHistory(cell=cell.id, series="main nightly", dates=dates, ns=(1e6, 1.04e6), because="open", **change)
 
 
 def _with_causes(row: Any) -> Any:

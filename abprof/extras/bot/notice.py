@@ -59,6 +59,7 @@ class Row(Record, frozen=True, kw_only=True):
     base_ns: Time | None = None
     target_ns: Time | None = None
     causes: Annotated[tuple[Text, ...], Meta(max_length=8)] | None = None  # None: no search for causes
+    nights: Text = ""  # sparkline of the cell's nights and their last change; "": no nights
 
     def judged(self) -> Comparison:
         """Return this row as a Comparison, the type that functions of abprof/report take."""
@@ -205,10 +206,11 @@ def _ref(side: Side) -> Ref:
 
 def _rows(run: Run, shown: Page) -> Iterator[Row]:
     """Yield the rows to post: all but those whose verdict is `same` and those that both sides skip."""
-    for group in (workload.group for workload in shown.workloads):
+    for workload in shown.workloads:
+        group = workload.group
         several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
-        for row in group.rows:
-            judged = row.comparison
+        for line in workload.lines:
+            row, judged = line.row, line.row.comparison
             if not judged or row.verdict == "same" or row.apart:
                 continue
             failed = row.failing
@@ -227,6 +229,7 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
                 base_ns=row.ns(row.base),
                 target_ns=None if doubted else row.ns(row.target),
                 causes=None if causes is None else tuple(clean(cause, 600) for cause in causes[:8]),
+                nights=clean(line.nights, 600),
             )
 
 

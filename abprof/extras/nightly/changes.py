@@ -7,16 +7,22 @@ A night's result does not depend on later nights.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from abprof.extras.nightly.history import History, NightRow, Value
+from abprof import sides as repo
+from abprof.extras.nightly.history import History, NightRow, Value, read_history
+from abprof.records import CellHistory, Run
+from abprof.records.errors import AbprofError
+from abprof.system import paths
 
 FLOOR = math.log(1.03)  # smallest change that can be confirmed
 CONFIRM = 3  # number of nights that must each show the change
@@ -33,6 +39,9 @@ _MEDIAN = math.pi / 2  # variance of a median over that of a mean
 _PRIOR, _PRIOR_NIGHTS = 0.01, 4.0  # prior standard deviation of a cell, and its weight in nights
 _LEAST_SIGMA = 5e-4
 _WINDOW = 64  # nights from which a standard deviation is estimated
+LOOK_BACK = 200  # number of latest nights to search for changes; the page shows all nights
+_SHOWN = 30  # nights in the row of a report
+_NAMED = 5  # commits of a night that a record names
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
@@ -89,7 +98,7 @@ def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
         if kept:
             values = np.array([(value.base, value.head, value.pct) for _, value in kept], dtype=np.float64).T
             yield Trend(
-                name=f"{cell} [{variant}]" if variant else cell,
+                name=_name(cell, variant),
                 numbers=tuple(night.number for night, _ in kept),
                 base=values[0],
                 head=values[1],
@@ -98,10 +107,16 @@ def trends(values: Iterable[tuple[NightRow, Value]]) -> Iterator[Trend]:
             )
 
 
-def find_changes(found: Sequence[Trend]) -> tuple[list[Change], list[Shift]]:
-    """Return all confirmed changes, earliest confirmation first, and all machine shifts."""
+def _name(cell: str, variant: str) -> str:
+    return f"{cell} [{variant}]" if variant else cell
+
+
+def find_changes(found: Sequence[Trend], of: Collection[str] | None = None) -> tuple[list[Change], list[Shift]]:
+    """Return all confirmed changes, earliest confirmation first, and all machine shifts. `of`: names of the trends whose
+    changes are searched, by default all; shifts are of all."""
     drift, shifts = _machine(found)
-    changes = [change for trend in found for change in _changes_of(_without(trend, shifts), drift)]
+    searched = [trend for trend in found if of is None or trend.name in of]
+    changes = [change for trend in searched for change in _changes_of(_without(trend, shifts), drift)]
     return sorted(changes, key=lambda change: (change.found, change.trend)), shifts
 
 
@@ -115,6 +130,78 @@ def history_changes(
     late = {night.number for night in history.nights(series) if night.began >= since}
     changes = [change for change in changes if change.trend in names and change.found in late]
     return changes, [shift for shift in shifts if shift.night in late]
+
+
+def levels(trend: Trend) -> Floats:
+    """Return each night's change in time since the first night, in per cent; nan for a night without a time. On a new
+    machine the curve continues at its old level, because the new machine measured the old commit too."""
+    log = np.full(len(trend.numbers), np.nan)
+    offset, before = None, math.nan
+    for i, head in enumerate(trend.head):
+        if not head > 0:
+            continue
+        if offset is None:
+            offset = math.log(head)
+        elif i and trend.machine[i] != trend.machine[i - 1] and trend.base[i] > 0 and math.isfinite(before):
+            offset = math.log(trend.base[i]) - before
+        log[i] = before = math.log(head) - offset
+    return np.asarray(np.expm1(log) * 100)
+
+
+def cell_history(runs_dir: Path, run: Run) -> tuple[CellHistory, ...]:
+    """Return the latest nights of the run's cells. `runs_dir` holds the nights' runs; of several series, the one with the
+    name of base's branch is read, else the one with the newest night."""
+    history = read_history(runs_dir) if runs_dir.is_dir() else History((), ())
+    if not history.found:
+        return ()
+    series = run.night.series if run.night else run.sides[0].label
+    if series not in history.series():
+        series = max(history.nights(), key=lambda night: night.began).series
+    nights = {night.number: night for night in history.nights(series)[-LOOK_BACK:]}
+    values = [pair for pair in history.values(series) if pair[0].number in nights]
+    with_time = sorted((pair for pair in values if pair[1].head is not None), key=lambda pair: pair[0].number)
+    judged = {(it.cell, it.variant): it.metric for _, it in with_time}  # the metric of the newest night
+    values = [pair for pair in values if judged.get((pair[1].cell, pair[1].variant)) == pair[1].metric]
+    found, measured = list(trends(values)), {cell.id for cell in run.cells}
+    cells = {_name(*cell): cell for cell in judged if cell[0] in measured}
+    last = {change.trend: change for change in find_changes(found, cells)[0]}  # of each cell the one confirmed last
+    commits = {change.night: _commits(run, nights[change.night]) for change in last.values()}
+    made = []
+    for trend in (trend for trend in found if trend.name in cells):
+        timed = [place for place, head in enumerate(trend.head) if head > 0][-_SHOWN:]
+        change = last.get(trend.name)
+        if not timed:
+            continue
+        of: dict[str, Any] = {}
+        if change and change.night >= trend.numbers[timed[0]]:
+            these = commits[change.night] if change.because != "machine" else []
+            of = {"commits": tuple(these[:_NAMED]), "more_commits": len(these[_NAMED:])}
+            of |= {"night": change.night, "since": nights[change.night].began[:10]}
+            of |= {"pct": change.pct, "because": change.because}
+        level = 1 + levels(trend)[timed] / 100
+        times = trend.head[timed[-1]] * level / level[-1]
+        cell, variant = cells[trend.name]
+        made.append(
+            CellHistory(
+                cell=cell,
+                variant=variant,
+                series=series,
+                dates=tuple(nights[trend.numbers[place]].began[:10] for place in timed),
+                ns=tuple(float(f"{ns:.5g}") for ns in times),
+                **of,
+            )
+        )
+    return tuple(made)
+
+
+def _commits(run: Run, night: NightRow) -> list[str]:
+    """Return the commits between the base and the head of a night, newest first; without them the head alone."""
+    with contextlib.suppress(AbprofError):
+        repository = repo.open_repository(Path(run.options.repo), cache=paths.cache_dir())
+        links = repository.between(night.base, night.head) if night.base else ()
+        if links:
+            return [f"{link.commit[:10]} {link.subject}" for link in reversed(links)]
+    return [f"{night.head[:10]} {night.subject}"]
 
 
 # ---------------------------------------------------------------- the machine

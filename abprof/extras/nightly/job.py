@@ -22,7 +22,7 @@ from abprof import sides as repo
 from abprof.builds import interpreter
 from abprof.devices import lease
 from abprof.extras.nightly import page
-from abprof.extras.nightly.changes import Change, Shift, find_changes, trends
+from abprof.extras.nightly.changes import LOOK_BACK, Change, Shift, cell_history, find_changes, trends
 from abprof.extras.nightly.history import NightRow, read_history, read_night
 from abprof.measure import RunContext, look_around
 from abprof.records import Night
@@ -36,7 +36,6 @@ from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.system.files import put
 
-_LOOK_BACK = 200  # number of latest nights to search for changes; the page shows all nights
 _MOST_NAMED = 5  # workloads named in a sentence
 _MOST_CHANGES = 20  # changes listed in a summary
 _MATRIX = ("kernels", "workloads", "workloads_from", "preset", "only", "set", "no_peers", "peer", "all")
@@ -106,11 +105,12 @@ def _measure(place: RunContext, series: str, view: View) -> NightReport:
     number = max((night.number for night in nights), default=0) + 1
     kind: Literal["first", "step"] = "step" if len(commits) > 1 else "first"
     about = Night(series=series, number=number, kind=kind, asked=matrix, machine=machine)
-    run, folder = session.run(msgspec.structs.replace(place.options, specs=commits, night=about, file=None), view)
+    options = msgspec.structs.replace(place.options, specs=commits, night=about, file=None)
+    run, folder = session.run(options, view, past=lambda run, runs_dir: cell_history(runs_dir, run))
     if run.status == "interrupted":
         raise KeyboardInterrupt
     history, tonight = read_history(place.runs_dir), read_night(folder / RUN)
-    recent = [it for it in history.values(series) if it[0].number > number - _LOOK_BACK]
+    recent = [it for it in history.values(series) if it[0].number > number - LOOK_BACK]
     found, shifts = find_changes(list(trends(recent)))
     put(place.runs_dir / page.FILE, page.history_page(history, series).encode())
     changes = tuple(change for change in found if change.found == number)

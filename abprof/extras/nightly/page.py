@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from markupsafe import Markup, escape
 
-from abprof.extras.nightly.changes import Change, Floats, Shift, Trend, find_changes, trends
+from abprof.extras.nightly.changes import Change, Floats, Shift, Trend, find_changes, levels, trends
 from abprof.extras.nightly.history import History
 from abprof.records.quantities import signed
 from abprof.records.visible import visible
@@ -59,7 +59,7 @@ def _line(
     trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], machines: dict[int, str], at: dict[int, float]
 ) -> dict[str, Any]:
     """Return what the page's template shows of one cell: name, latest time, and the trend as an SVG picture."""
-    level = _level(trend)
+    level = levels(trend)
     reach = max(_LEAST, float(np.nanmax(np.abs(level))) if np.isfinite(level).any() else 0.0) * 1.1
     words = "; ".join(f"{signed(change.pct)} since night {change.night}" for change in changes) or "no change"
     label = f"Trend of {trend.name} over {len(trend.numbers)} nights, {-reach:.0f} to {reach:.0f} % of time; {words}"
@@ -85,22 +85,6 @@ def _line(
         "latest": f"{times[-1] / 1e6:.4g} ms" if times else "not measured",
         "reach": reach,
     }
-
-
-def _level(trend: Trend) -> Floats:
-    """Return each night's change in time since the first night, in per cent; nan for a night without a time. On a new
-    machine the curve continues at its old level, because the new machine measured the old commit too."""
-    log = np.full(len(trend.numbers), np.nan)
-    offset, before = None, math.nan
-    for i, head in enumerate(trend.head):
-        if not head > 0:
-            continue
-        if offset is None:
-            offset = math.log(head)
-        elif i and trend.machine[i] != trend.machine[i - 1] and trend.base[i] > 0 and math.isfinite(before):
-            offset = math.log(trend.base[i]) - before
-        log[i] = before = math.log(head) - offset
-    return np.asarray(np.expm1(log) * 100)
 
 
 def _path(trend: Trend, level: Floats, reach: float, machines: dict[int, str], at: dict[int, float]) -> str:
