@@ -47,6 +47,7 @@ def test_repeats_bit_for_bit(case: cases.Case) -> None:
         assert all(torch.equal(first[name], again[name]) for name in cases.NAMES)
 
 
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode is a prototype")
 def test_nothing_waits_for_the_device() -> None:
     data = cases.draw(WIDE[1], torch.bfloat16, DEVICE, seed=5)
     leaves = [data[name].requires_grad_() for name in ("q", "k", "v")]
