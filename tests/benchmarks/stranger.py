@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,16 +23,16 @@ SIZES = {"chain": (500, 1000, 2000, 5000, 10_000, 20_000, 40_000), "copy": tuple
 ROWS = [(op, n, SLOWER.get((op, n), 0.0), 0) for op, sizes in SIZES.items() for n in sizes]
 
 
-def make(path: Path) -> None:
-    """The selfcheck's repository with this matrix, and a package that is slow to import."""
+def make(path: Path, rows: Sequence[tuple[str, int, float, int]], importing: float = 0.0) -> None:
+    """The selfcheck's repository with this matrix, and a package that takes `importing` seconds to import."""
     selfcheck.make(path)
     for branch in ("injected", "main"):
         subprocess.run(["git", "switch", "-q", branch], cwd=path, check=True)
-        for name, text in (("kernels/meter/__init__.py", "\nimport time\n\ntime.sleep(5)\n"),
-                           ("workloads/meter.py", f"\nPRESETS = {{'default': {{AXES: {ROWS}}}}}\n")):  # fmt: skip
+        for name, text in (("kernels/meter/__init__.py", f"\nimport time\n\ntime.sleep({importing})\n"),
+                           ("workloads/meter.py", f"\nPRESETS = {{'default': {{AXES: {[*rows]}}}}}\n")):  # fmt: skip
             with (path / name).open("a") as file:
                 file.write(text)
-        subprocess.run(["git", "commit", "-qam", "A stranger's"], cwd=path, check=True)
+        subprocess.run(["git", "commit", "-qam", "A matrix"], cwd=path, check=True)
 
 
 def measured(path: Path, *options: str) -> tuple[float, dict[str, Any]]:
@@ -47,7 +48,7 @@ def measured(path: Path, *options: str) -> tuple[float, dict[str, Any]]:
 def main(*options: str) -> None:
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "repository"
-        make(path)
+        make(path, ROWS, importing=5)
         measured(path, "--quick", *options)
         seconds, run = measured(path, "--budget", "45s", *options)
     decided = right = 0
