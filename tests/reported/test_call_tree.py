@@ -95,7 +95,7 @@ def test_parts_that_changed_least_are_added_up() -> None:
 def test_the_tree_is_in_the_page_as_text_and_as_a_picture() -> None:
     page = html(traced.run(), runs.blocks(traced.run()))
     assert page.count('class="frames"') == 1, "one row has launches"
-    assert '<code>cast&lt;bf16&gt;</code><td>100.0 µs' in page
+    assert "<code>cast&lt;bf16&gt;</code><td>100.0 µs" in page
     assert '<th scope="row" style="padding-left:2.4em"><code>dkv_kernel</code>' in page
     assert "<span>dkv_kernel +10.0 %</span>" in page
     assert 'class="frames"' not in html(runs.run(), runs.blocks(runs.run()))

@@ -24,7 +24,7 @@ from abprof.records import (
     Proof,
 )
 from tests import blocks
-from tests.planted import cpu
+from tests.planted import cpu, lines
 from tests.why.cases import explain, kinds
 
 pytestmark = pytest.mark.skipif(
@@ -39,7 +39,7 @@ def made_of(source: str, optimisation: str) -> bytes:
     """The shared object that a compiler makes of this."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "k.cpp").write_text(source)
-        argv = ["g++", optimisation, "-fno-math-errno", "-shared", "-fPIC", "-o", "k.so", "k.cpp"]
+        argv = ["g++", *optimisation.split(), "-fno-math-errno", "-shared", "-fPIC", "-o", "k.so", "k.cpp"]
         subprocess.run(argv, check=True, cwd=folder)
         return (Path(folder) / "k.so").read_bytes()
 
@@ -98,6 +98,17 @@ def test_an_extra_pass_is_named(tmp_path: Path) -> None:
 def test_a_pass_that_is_gone_is_named(tmp_path: Path) -> None:
     [cause] = judged(read(tmp_path, PASS, BASE), -30.0).causes or ()
     assert (cause.kind, cause.text.split(":")[0]) == ("pass", "a pass over memory less")
+
+
+@pytest.mark.parametrize("branch", lines.SETS["cpu"])
+def test_a_cause_at_a_known_line_is_named_and_not_in_the_other_direction(tmp_path: Path, branch: str) -> None:
+    (base, flags), (target, _) = [
+        (lines.files(name)["kernels/lined_cpu/parts.cpp"], "-O3 -march=x86-64-v3") for name in ("", branch)
+    ]
+    found, expected = read(tmp_path, (base, flags), (target, flags)), lines.BRANCHES[branch]
+    [cause] = judged(found, 40.0).causes or ()
+    assert (cause.kind, cause.kernels) == (expected.kinds[0], (expected.part,))
+    assert not {*kinds(judged(found, -30.0))} & {*expected.kinds}
 
 
 def test_a_loop_more_in_the_same_function_is_named(tmp_path: Path) -> None:
