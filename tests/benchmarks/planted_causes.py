@@ -7,7 +7,7 @@ main in one run: each branch changes one of the kernels, so every row but one of
 what each planted row says, and every row of unchanged code that names a change of it. Exit code 0 when all are named and
 none wrongly. Branches that change neither machine code nor launches are looked at by Nsight Compute, which must be there.
 
-With --lines the branches are those of tests/planted/lines.py, whose causes are at known lines: a cause's `at` is compared
+With --lines the branches are those of tests/planted/marked.py, whose causes are at known lines: a cause's `at` is compared
 with them, where a run records it. `--lines cpu` needs no GPU.
 """
 
@@ -23,7 +23,7 @@ from typing import Any
 
 from tests import planted
 from tests.gitrepo import make_repo
-from tests.planted import lines
+from tests.planted import marked
 from tests.tinyrepo import abprof
 
 NO_CHANGE = {"same_code"}  # causes that speak of no change of code
@@ -43,18 +43,18 @@ def expected(branch: str) -> Expected:
     if branch in planted.BRANCHES:
         of = planted.BRANCHES[branch]
         return Expected(of.part, (of.kind,), of.also)
-    kinds = lines.BRANCHES[branch].kinds
-    return Expected(lines.BRANCHES[branch].part, kinds, kinds, frozenset(lines.right(branch)))
+    kinds = marked.BRANCHES[branch].kinds
+    return Expected(marked.BRANCHES[branch].part, kinds, kinds, frozenset(marked.right(branch)))
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("branches", nargs="*", metavar="branch")
-    parser.add_argument("--lines", choices=lines.SETS, default="", help="branches with known lines")
+    parser.add_argument("--lines", choices=marked.SETS, default="", help="branches with known lines")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--keep", type=Path, help="leave the repository and its run here")
     requested = parser.parse_args()
-    branches = requested.branches or list(lines.SETS.get(requested.lines, planted.BRANCHES))
+    branches = requested.branches or list(marked.SETS.get(requested.lines, planted.BRANCHES))
     if requested.keep:
         requested.keep.mkdir(parents=True, exist_ok=True)
         return compare(requested.keep, branches, requested.epochs, requested.lines)
@@ -64,10 +64,10 @@ def main() -> int:
 
 def compare(home: Path, branches: list[str], epochs: int, lined: str = "") -> int:
     repo = make_repo(home / "repo")
-    repo.commit("kernels", (lines.files(of=lined) if lined else planted.files()) | {".gitignore": "runs/\n"})
+    repo.commit("kernels", (marked.files(of=lined) if lined else planted.files()) | {".gitignore": "runs/\n"})
     for name in branches:
         repo.branch(name)
-        repo.commit(name, lines.files(name, of=lined) if lined else planted.changed(name))
+        repo.commit(name, marked.files(name, of=lined) if lined else planted.changed(name))
         repo.checkout("main")
     began = time.monotonic()
     probe = ["--probe", "ncu"] if set(branches) & set(planted.COUNTED) else []

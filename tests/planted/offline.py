@@ -21,7 +21,7 @@ from triton.runtime import driver
 from abprof.worker.compiles import Watch
 from tests import planted
 from tests.kernels.offline_driver import OfflineDriver
-from tests.planted import lines
+from tests.planted import marked
 
 
 def main(folder: Path, names: list[str]) -> None:
@@ -33,10 +33,10 @@ def main(folder: Path, names: list[str]) -> None:
 def _side(folder: Path, name: str, side: str) -> dict[str, Any]:
     """One side's changed part, as its worker would import and compile it."""
     root = folder / f"{name}_{side}"
-    lined = name in lines.BRANCHES
-    files = lines.files(name if side == "target" else "") if lined else planted.files()
+    lined = name in marked.BRANCHES
+    files = marked.files(name if side == "target" else "") if lined else planted.files()
     files |= planted.changed(name) if side == "target" and not lined else {}
-    package, changed = ("lined", lines.BRANCHES[name].part) if lined else ("planted", planted.BRANCHES[name].part)
+    package, changed = ("lined", marked.BRANCHES[name].part) if lined else ("planted", planted.BRANCHES[name].part)
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)

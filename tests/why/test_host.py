@@ -24,7 +24,7 @@ from abprof.records import (
     Proof,
 )
 from tests import blocks
-from tests.planted import cpu, lines
+from tests.planted import cpu, marked
 from tests.why.cases import explain, kinds
 
 pytestmark = pytest.mark.skipif(
@@ -100,12 +100,12 @@ def test_a_pass_that_is_gone_is_named(tmp_path: Path) -> None:
     assert (cause.kind, cause.text.split(":")[0]) == ("pass", "a pass over memory less")
 
 
-@pytest.mark.parametrize("branch", lines.SETS["cpu"])
+@pytest.mark.parametrize("branch", marked.SETS["cpu"])
 def test_a_cause_at_a_known_line_is_named_and_not_in_the_other_direction(tmp_path: Path, branch: str) -> None:
     (base, flags), (target, _) = [
-        (lines.files(name)["kernels/lined_cpu/parts.cpp"], "-O3 -march=x86-64-v3") for name in ("", branch)
+        (marked.files(name)["kernels/lined_cpu/parts.cpp"], "-O3 -march=x86-64-v3") for name in ("", branch)
     ]
-    found, expected = read(tmp_path, (base, flags), (target, flags)), lines.BRANCHES[branch]
+    found, expected = read(tmp_path, (base, flags), (target, flags)), marked.BRANCHES[branch]
     [cause] = judged(found, 40.0).causes or ()
     assert (cause.kind, cause.kernels) == (expected.kinds[0], (expected.part,))
     assert not {*kinds(judged(found, -30.0))} & {*expected.kinds}

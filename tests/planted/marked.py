@@ -1,6 +1,6 @@
 """Branches of small kernels that each have one cause, at a known line: Triton and Gluon, C++, CUDA C++.
 
-The files of `lined/` hold base and every branch at once, in comments that a side's files do not have:
+The files of `marked_tree/` hold base and every branch at once, in comments that a side's files do not have:
 
     total += x  # - BRANCH          the line is not in the branch
     # + BRANCH: total += exp(x)     the branch has this line instead or besides: the line of the cause
@@ -16,7 +16,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-TREE = Path(__file__).parent / "lined"
+TREE = Path(__file__).parent / "marked_tree"
 _MARK = re.compile(r"(?:#|//) ([-+~=]) ([\w, ]+)(?:: ?(.*))?$")
 
 
