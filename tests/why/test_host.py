@@ -111,6 +111,12 @@ def test_a_cause_at_a_known_line_is_named_and_not_in_the_other_direction(tmp_pat
     assert not {*kinds(judged(found, -30.0))} & {*expected.kinds}
 
 
+def test_a_division_outside_of_loops_is_no_cause(tmp_path: Path) -> None:
+    helper = 'extern "C" float half(float a, float b) { return a / b%s; }\n'
+    sides = [(helper % more + cpu.SOURCE, "-O3") for more in ("", " / a")]
+    assert kinds(judged(read(tmp_path, sides[0], sides[1]), 30.0)) == []
+
+
 def test_a_loop_more_in_the_same_function_is_named(tmp_path: Path) -> None:
     twice = cpu.SOURCE.replace(
         "    z[i] = a;\n  }\n", "    z[i] = a;\n  }\n  for (long i = 0; i < n; ++i) z[i] /= 3.0f;\n"

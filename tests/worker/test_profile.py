@@ -162,10 +162,14 @@ def test_on_a_cpu_the_outermost_operations_and_all_ranges_are_counted() -> None:
             y = x.clone()
         with record_function("store"), record_function("load"):
             torch.softmax(y, 0).add_(1)
+        y.sum()
 
-    phased = profiled(Op(call), {"load": "load"}, 3, 1)
+    phased = profiled(Op(call), {"load": "load", "kept": "store"}, 3, 1)
+    phases = {one.name: one.phases for one in phased.census.launches}
+    stored = ("kept", "load")
+    assert phases == {"aten::clone": ("load",), "aten::softmax": stored, "aten::add_": stored, "aten::sum": ()}
     counted = {one.name: one.count for one in phased.census.launches}
-    assert counted == {"aten::clone": 1, "aten::softmax": 1, "aten::add_": 1}
+    assert counted == {"aten::clone": 1, "aten::softmax": 1, "aten::add_": 1, "aten::sum": 1}
     assert phased.census.hidden_ns == 0
     assert {one.name: one.count for one in phased.census.ranges or []} == {"load": 2, "store": 1}
 

@@ -80,13 +80,14 @@ def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 
 
 def _costly(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
-    """Return a cause if functions of the slower side divide more, or else call more, in as many loops."""
+    """Return a cause if functions of the slower side have more divisions in loops, or else more calls."""
     both = sorted(key for key in before.keys() & after.keys() if before[key].code != after[key].code)
     for kind, name in (("arithmetic", "divisions"), ("calls", "calls")):
         moved = {key: after[key].classes.get(name, 0) - before[key].classes.get(name, 0) for key in both}
-        alike = [key for key in both if before[key].classes["loops"] == after[key].classes["loops"]]
+        loops = {key: (before[key].classes["loops"], after[key].classes["loops"]) for key in both}
+        alike = [key for key in both if loops[key][0] == loops[key][1] and (kind == "calls" or any(loops[key]))]
         found = {key: _counts(before[key], after[key], (name,)) for key in alike if sides.along(moved[key])}
-        if found and len(found) == sum(map(bool, moved.values())):  # no function goes the other way
+        if found and len(found) == sum(map(bool, moved.values())):  # of no other function the number differs
             return _cause(sides, kind, f"{'more' if sides.slower else 'fewer'} {name}:", found)
     return []
 
