@@ -35,7 +35,7 @@ _TRITON = {
     "division": ("gather", ("arithmetic",)),
     "reload": ("gather", ("memory",)),
     "counter": ("sums", ("atomics",)),
-    "not_unrolled": ("sums", ("unrolling",)),
+    "not_unrolled": ("decay", ("unrolling",)),
     "barrier": ("relax", ("barriers",)),
     "three_products": ("product", ("tensor",)),
     "dequantised": ("product", ("shared", "arithmetic", "tensor")),

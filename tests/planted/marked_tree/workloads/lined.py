@@ -8,7 +8,7 @@ API = 1
 KERNEL = "lined"
 SUITE = "lined"
 N = 1 << 26
-PARTS = ["activate", "gather", "sums", "relax", "product", "gluon_steps"]
+PARTS = ["activate", "decay", "gather", "sums", "relax", "product", "gluon_steps"]
 PRESETS = {"default": {"part": PARTS}}
 SIDE, SHOWN = 4096, 4096
 
@@ -39,8 +39,10 @@ def reference(case, x):
         return sum(x[term * (N // 16) : term * (N // 16) + SHOWN].double() for term in range(16))
     if part == "gather":
         width = 256 * 8 + 1
-        return sum(x[step * width : step * width + SHOWN].double() for step in range(16)) * first
-    return torch.full_like(first, {"activate": 0.5, "relax": 0.25, "gluon_steps": 0.5}[part])  # what it converges to
+        return sum(x[step * width : step * width + SHOWN].double() for step in range(16)) * x[: 4 * SHOWN : 4].double()
+    return torch.full_like(
+        first, {"activate": 0.5, "decay": 0.5, "relax": 0.25, "gluon_steps": 0.5}[part]
+    )  # what it converges to
 
 
 def check(case, y, expected):

@@ -15,12 +15,12 @@ def place(at, step, width, two):
 @triton.jit
 def gather(x_ptr, y_ptr, n, width, two, none, steps, BLOCK: tl.constexpr):
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    weight = tl.load(x_ptr + at)
+    weight = tl.load(x_ptr + at * 4)
     total = tl.zeros((BLOCK,), tl.float32)
     for step in range(steps):
         where = place(at, step, width, two)
         value = tl.load(x_ptr + where, mask=where < n, other=0.0)
-        # + reload: weight = tl.load(x_ptr + at + step * none)
+        # + reload: weight = tl.load(x_ptr + at * 4 + step * none)
         total += value * weight
     # ~ reload: total = tl.maximum(total, 0.0)
     tl.store(y_ptr + at, total, mask=at < n)

@@ -18,7 +18,7 @@ def product(a_ptr, b_ptr, c_ptr, side, scale, TILE: tl.constexpr, DEPTH: tl.cons
         # + dequantised: a = (a * scale).to(tl.bfloat16).to(tl.float32)
         total += tl.dot(a, b, input_precision="tf32")  # - three_products
         # + three_products: total += tl.dot(a, b, input_precision="tf32x3")
-        # + rescaled: total = tl.minimum(total * scale, 1e30)
+        # + rescaled: total = tl.sqrt(total * total) * scale
     tl.store(c_ptr + rows[:, None] * side + columns[None, :], total)
 
 

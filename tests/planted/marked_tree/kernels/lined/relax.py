@@ -1,7 +1,7 @@
 import triton
 import triton.language as tl
 
-BLOCK = 2048
+BLOCK = 512
 STEPS = 200
 
 
