@@ -1,6 +1,7 @@
 """On a GPU: are the causes named that were planted, and is none named where nothing changed?
 
-    python -m tests.benchmarks.planted_causes [branch ...] [--lines triton|cpu|cuda] [--epochs 4] [--keep FOLDER]
+    python -m tests.benchmarks.planted_causes [branch ...] [--lines triton|cuda|gpu|cpu] [--probe torch] [--epochs 4]
+                                              [--keep FOLDER]
 
 Makes a repository of small Triton kernels (tests/planted/), with a branch for each cause, and compares all of them with
 main in one run: each branch changes one of the kernels, so every row but one of a branch is the same code twice. Prints
@@ -51,18 +52,20 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("branches", nargs="*", metavar="branch")
     parser.add_argument("--lines", choices=marked.SETS, default="", help="branches with known lines")
+    parser.add_argument("--probe", default="", help="look at changed rows with these profilers, too")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--keep", type=Path, help="leave the repository and its run here")
     requested = parser.parse_args()
     branches = requested.branches or list(marked.SETS.get(requested.lines, planted.BRANCHES))
     if requested.keep:
         requested.keep.mkdir(parents=True, exist_ok=True)
-        return compare(requested.keep, branches, requested.epochs, requested.lines)
+        return compare(requested.keep, branches, requested)
     with tempfile.TemporaryDirectory() as folder:
-        return compare(Path(folder), branches, requested.epochs, requested.lines)
+        return compare(Path(folder), branches, requested)
 
 
-def compare(home: Path, branches: list[str], epochs: int, lined: str = "") -> int:
+def compare(home: Path, branches: list[str], requested: argparse.Namespace) -> int:
+    lined, epochs = requested.lines, requested.epochs
     repo = make_repo(home / "repo")
     repo.commit("kernels", (marked.files(of=lined) if lined else planted.files()) | {".gitignore": "runs/\n"})
     for name in branches:
@@ -70,7 +73,8 @@ def compare(home: Path, branches: list[str], epochs: int, lined: str = "") -> in
         repo.commit(name, marked.files(name, of=lined) if lined else planted.changed(name))
         repo.checkout("main")
     began = time.monotonic()
-    probe = ["--probe", "ncu"] if set(branches) & set(planted.COUNTED) else []
+    tools = [*filter(None, [requested.probe]), *(["ncu"] if set(branches) & set(planted.COUNTED) else [])]
+    probe = ["--probe", ",".join(tools)] if tools else []
     probe += ["--device", "cpu"] if lined == "cpu" else []
     done = abprof("main", *branches, "--no-peers", "--json", "--epochs", str(epochs), *probe, cwd=repo.path, home=home)
     took = time.monotonic() - began

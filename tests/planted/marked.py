@@ -60,13 +60,18 @@ BRANCHES = {
     **{name: Lined("kernels/lined_cpu/parts.cpp", part, kinds) for name, (part, kinds) in _CPU.items()},
     **{name: Lined("kernels/lined_cuda/parts.cu", part, kinds) for name, (part, kinds) in _CUDA.items()},
 }
-SETS = {"triton": tuple(_TRITON), "cpu": tuple(_CPU), "cuda": tuple(_CUDA)}  # each is one workload
-_NAMES = {"triton": "lined", "cpu": "lined_cpu", "cuda": "lined_cuda"}  # of package and workload
+SETS = {"triton": tuple(_TRITON), "cpu": tuple(_CPU), "cuda": tuple(_CUDA), "gpu": (*_TRITON, *_CUDA)}
+_NAMES = {
+    "triton": ("lined",),
+    "cpu": ("lined_cpu",),
+    "cuda": ("lined_cuda",),
+    "gpu": ("lined", "lined_cuda"),
+}  # packages
 
 
 def files(branch: str = "", of: str = "") -> dict[str, str]:
     """path -> content of the branch; "": of base. `of`: the set whose files are wanted; "": all."""
-    names = {_NAMES[of]} if of else {*_NAMES.values()}
+    names = {name for each in ([of] if of else _NAMES) for name in _NAMES[each]}
     found = [path for path in sorted(TREE.rglob("*.*")) if {path.stem, path.parent.name} & names]
     read = {path.relative_to(TREE).as_posix(): path.read_text() for path in found}
     changed = BRANCHES[branch].file if branch else ""
