@@ -98,3 +98,5 @@ def test_real_workers_on_a_cpu(tmp_path: Path) -> None:
         assert ("aten::zeros_like" in text) == (trace is target)
         assert str(tmp_path) not in text
     assert re.search(r"\| aten::zeros\\_like \| 0 \| \d", (Path(done.run["run_dir"]) / "report.md").read_text())
+    page = (Path(done.run["run_dir"]) / "report.html").read_text()
+    assert re.search(r"<code>aten::zeros_like</code><td>–<td>[\d.]+ .s<td>\+[\d.]+ .s<td>target only", page)
