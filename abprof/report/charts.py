@@ -161,7 +161,9 @@ def call_tree(before: Observation | None, after: Observation | None) -> Node | N
     for one, census in seen:
         paths = [(launch.phases or () if placed else (), launch) for launch in census.launches]
         # A GPU's phases are the sums of their kernels; a CPU's have time outside of torch's operations, too.
-        sides.append((paths, {} if census.on_device or not placed else one.phases or {}))
+        wall = one.metrics.get("wall")
+        timed = {} if census.on_device else (placed and one.phases) or {"total": wall.value if wall else None}
+        sides.append((paths, timed))
         inside |= {name for path, _ in paths for name in path}
     first, second = (timed for _, timed in sides)
     alone = [name for name in {**first, **second} if name not in {"total", "residual", *inside}]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from abprof.records import Census, Launch
+from abprof.records import Census, Launch, Metric
 from abprof.report.charts import MOST_PARTS, Node, call_tree
 from tests import runs, traced
 from tests.reports import html
@@ -65,6 +65,17 @@ def test_a_call_on_a_cpu_has_time_outside_of_torchs_operations() -> None:
         (2, "aten::add", "30.00 µs", "40.00 µs", "+10.00 µs", "+33.3 %"),
         (2, "outside torch's operations", "20.00 µs", "20.00 µs", "0", ""),
         (1, "outside torch's operations", "50.00 µs", "51.00 µs", "+1.000 µs", "+2.0 %"),
+    ]
+
+
+def test_a_call_on_a_cpu_without_phases_is_as_long_as_it_was_timed() -> None:
+    add = (Launch(name="aten::add", count=2, ns=30 * US, phases=()),)
+    wall = {"wall": Metric(value=1000 * US, unit="ns")}
+    sides = [runs.changed(seen(side, add, on_device=False), metrics=wall) for side in ("base", "target")]
+    assert shown(call_tree(*sides)) == [
+        (0, "call", "1.000 ms", "1.000 ms", "0", ""),
+        (1, "aten::add", "30.00 µs", "30.00 µs", "0", ""),
+        (1, "outside torch's operations", "970.0 µs", "970.0 µs", "0", ""),
     ]
 
 
