@@ -37,6 +37,9 @@ def test_the_rows_that_changed_are_traced_on_both_sides_the_most_changed_first(n
         assert json.loads(made.read_text())["traceEvents"]
     page, text = ((result.folder / name).read_text() for name in ("report.html", "report.md"))
     assert f'href="{result.run.traces[0].file}"' in page
+    linked = re.findall(r'<a href="(traces/[^"]+\.html)">Traces</a>', page)
+    assert len(set(linked)) == 4
+    assert all((result.folder / name).is_file() for name in linked)
     assert "| shared | 2 | 2 | 10.00 ms | 11.50 ms | +1.500 ms |" in text
 
 
@@ -51,7 +54,7 @@ def test_a_probe_that_fails_says_why_and_the_run_is_whole(new_lab: NewLab) -> No
     assert missing["faster", "base"]
     assert sum(not why for why in missing.values()) == 6, "the others have theirs"
     assert result.folder
-    assert len(list((result.folder / "traces").iterdir())) == 6
+    assert len(list((result.folder / "traces").glob("*.json"))) == 6
     assert "target has no trace: the file could not be kept: not JSON" in (result.folder / "report.md").read_text()
 
 
@@ -95,3 +98,5 @@ def test_real_workers_on_a_cpu(tmp_path: Path) -> None:
         assert ("aten::zeros_like" in text) == (trace is target)
         assert str(tmp_path) not in text
     assert re.search(r"\| aten::zeros\\_like \| 0 \| \d", (Path(done.run["run_dir"]) / "report.md").read_text())
+    page = (Path(done.run["run_dir"]) / "report.html").read_text()
+    assert re.search(r"<code>aten::zeros_like</code><td>–<td>[\d.]+ .s<td>\+[\d.]+ .s<td>target only", page)

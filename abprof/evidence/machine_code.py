@@ -121,7 +121,7 @@ def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[s
 
 # ---------------------------------------------------------------- one file
 
-_VERSION = 7  # of the cached readings: another number makes them void
+_VERSION = 9  # of the cached readings: another number makes them void
 _LARGEST = 256 << 20  # bytes of a file
 _MOST_NAMES = 2000  # per command line of c++filt
 _TIMEOUT = 120.0  # seconds per file
@@ -179,7 +179,8 @@ def _read(copy: IO[bytes], data: bytes, cache: Path) -> Content:
         stripped = all(name != ".symtab" for name, _ in sections)  # nothing shows where each function begins
         if machine == "EM_X86_64" and objdump and not stripped:
             argv = [objdump, "-d", "-C", "--no-show-raw-insn", copy.name]
-            functions |= x86(proc.output(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}) or "")
+            host = x86(proc.output(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}) or "")
+            functions = host | functions  # a kernel, not the host's function of its name, which launches it
         if not functions:
             missing = "stripped of its symbols" if stripped else "the disassembler found no function"
     fresh = Content(digest.hexdigest(), functions, missing)
@@ -234,6 +235,7 @@ _SASS = {
     "local loads": "LDL",
     "local stores": "STL",
     "special functions": "MUFU",
+    "double precision": "DADD DMUL DFMA DSETP DMNMX",
     "barriers": "BAR SYNCS MEMBAR WARPGROUP LDGDEPBAR DEPBAR UTMACMDFLUSH",
 }
 _CLASS_OF = {opcode: name for name, opcodes in _SASS.items() for opcode in opcodes.split()}
@@ -266,6 +268,7 @@ def sass(text: str) -> dict[str, Reading]:
 
 # Arithmetic on floats (...ps, ...pd, ...ph; scalar ...ss, ...sd, ...sh) and packed integers; not moves, shuffles, logic.
 _FLOAT = r"v?(?:f?n?m)?(?:add|sub|mul|div|sqrt|min|max|rcp|rsqrt|dp|hadd)\w*?"
+_DIVISION = re.compile(r"v?(?:div|sqrt)[ps][sdh]\s|i?div[bwlq]?\s")  # counted as arithmetic, too
 _PACKED = rf"(?:{_FLOAT}p[sdh]|v?p(?:add|sub|mul|madd|min|max|sad|abs)\w+|v?p?dp\w+)\s.*"
 _X86 = {  # class -> instruction; the first that matches
     "512-bit arithmetic": re.compile(rf"{_PACKED}%zmm"),
@@ -307,7 +310,7 @@ def x86(text: str) -> dict[str, Reading]:
 
 def _function(start: int, name: str, body: str) -> Reading:
     calls = {name for name in _ADDRESS.findall(body) if _OUTLINED.search(name)}
-    counted = dict.fromkeys((*_X86, "loads", "stores", "loops"), 0)
+    counted = dict.fromkeys((*_X86, "loads", "stores", "loops", "divisions"), 0)
     digest, heads = hashlib.sha256(), set()
     for place, prefix, text in _LINE.findall(body):
         if _IDLE.match(text):
@@ -321,6 +324,7 @@ def _function(start: int, name: str, body: str) -> Reading:
             elif not jump and text.startswith(("call", "jmp")):
                 calls.add(target[2].removesuffix("@plt"))
         digest.update(f"{prefix}{plain}\n".encode())
+        counted["divisions"] += _DIVISION.match(text) is not None
         counted["other" if jump else next(kind for kind, pattern in _X86.items() if pattern.match(text))] += 1
         if "(" in text and not target and not text.startswith(_NO_ACCESS):
             last = re.split(r",(?![^(]*\))", text)[-1]  # written, except by a comparison

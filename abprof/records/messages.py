@@ -126,6 +126,7 @@ class Launch:
     block: tuple[int, ...] = ()
     registers: int | None = None
     shared_bytes: int | None = None
+    phases: tuple[str, ...] | None = None  # of the workload, around these launches, the outermost first; (): outside
 
 
 @dataclass(frozen=True)

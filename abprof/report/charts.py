@@ -1,17 +1,18 @@
-"""Draw a chart of all changes of a run, as SVG within the page and as a PNG."""
+"""Draw a run's changes: a chart of all rows, as SVG within the page and as a PNG, and the tree of a row's call."""
 
 from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
-from abprof.records import Arm, Block, CellHistory, Comparison, Options
+from abprof.records import Arm, Block, CellHistory, Comparison, Launch, Observation, Options
 from abprof.records.quantities import plural, signed
 from abprof.records.visible import visible
 from abprof.report import sentences
@@ -226,3 +227,99 @@ class Strip:
         out = io.BytesIO()
         image.save(out, "PNG", optimize=True)
         return out.getvalue()
+
+
+# ---------------------------------------------------------------- where the time of a call goes, on both sides
+
+MOST_PARTS = 12  # of one node; the parts that changed least are added up
+_REST = 0.01  # share of a node's time: a smaller rest is the scatter of medians
+_HOST = "outside torch's operations"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A call, a phase or a kernel, with its time in ns on each side. None: this side has no such part."""
+
+    name: str
+    ns: tuple[float | None, float | None]
+    parts: tuple[Node, ...] = ()
+    kernel: bool = False
+
+    @property
+    def sides(self) -> tuple[float, float]:
+        return self.ns[0] or 0.0, self.ns[1] or 0.0
+
+    @property
+    def change(self) -> float:
+        """Return the change in ns; negative is faster."""
+        return self.sides[1] - self.sides[0]
+
+    @property
+    def texts(self) -> list[str]:
+        """Return the time of each side, the difference, and the change in per cent or the only side with this part."""
+        times = ["–" if ns is None else duration(ns) for ns in self.ns]
+        difference = f"{'-' if self.change < 0 else '+'}{duration(abs(self.change))}" if self.change else "0"
+        if None in self.ns:
+            return [*times, difference, "base only" if self.ns[1] is None else "target only"]
+        return [*times, difference, f"{100 * self.change / self.sides[0]:+.1f} %" if self.change and self.ns[0] else ""]
+
+    def share(self, of: Node) -> float:
+        """Return this node's change over the largest change in the tree `of`, from -1 to 1."""
+        return self.change / (max(abs(one.change) for _, one in of.rows()) or 1.0)
+
+    def rows(self, depth: int = 0) -> Iterator[tuple[int, Node]]:
+        """Yield (depth, node) of this node and all its parts, each before its own parts."""
+        yield depth, self
+        for part in self.parts:
+            yield from part.rows(depth + 1)
+
+
+_Side = tuple[list[tuple[tuple[str, ...], Launch]], Mapping[str, float | None]]  # (phases, launch); phase -> ns
+
+
+def call_tree(before: Observation | None, after: Observation | None) -> Node | None:
+    """Return a call as phases and kernels (on a CPU, torch's operations), from the profiled pass of both sides.
+
+    Return None if a side's launches are unknown. If their phases are unknown, as in older runs, the tree has none.
+    """
+    seen = [(one, one.census) for one in (before, after) if one and one.census and not one.census.missing]
+    if len(seen) < 2 or not any(census.launches for _, census in seen):
+        return None
+    placed = all(one.phases is not None for _, census in seen for one in census.launches)
+    sides, inside = list[_Side](), set[str]()
+    for one, census in seen:
+        paths = [(launch.phases or () if placed else (), launch) for launch in census.launches]
+        # A GPU's phases are the sums of their kernels; a CPU's have time outside of torch's operations, too.
+        wall = one.metrics.get("wall")
+        timed = {} if census.on_device else (placed and one.phases) or {"total": wall.value if wall else None}
+        sides.append((paths, timed))
+        inside |= {name for path, _ in paths for name in path}
+    first, second = (timed for _, timed in sides)
+    alone = [name for name in {**first, **second} if name not in {"total", "residual", *inside}]
+    parts = [Node(clean(name, 80), (first.get(name), second.get(name))) for name in alone]
+    return _node("total", sides, [part for part in parts if any(part.ns)])
+
+
+def _node(name: str, sides: Sequence[_Side], parts: Sequence[Node] = ()) -> Node:
+    """Return the node of a phase: `parts`, the phases inside, and the kernels that are launched in none of those."""
+    made, launched = [*parts], [launched for launched, _ in sides]
+    for phase in dict.fromkeys(path[0] for of in launched for path, _ in of if path):
+        inner = [([(path[1:], one) for path, one in of if path[:1] == (phase,)], timed) for of, timed in sides]
+        made.append(_node(phase, inner))
+    for kernel in dict.fromkeys(one.name for of in launched for path, one in of if not path):
+        each = [[one.ns for path, one in of if not path and one.name == kernel] for of in launched]
+        ns = (sum(each[0]) if each[0] else None, sum(each[1]) if each[1] else None)
+        made.append(Node(clean(kernel, 80), ns, kernel=True))
+    sums = _sums(made)
+    one, two = (max(timed.get(name) or 0.0, ns) for (_, timed), ns in zip(sides, sums, strict=True))
+    if one - sums[0] > _REST * one or two - sums[1] > _REST * two:
+        made.append(Node(_HOST, (one - sums[0], two - sums[1])))
+    if len(made) > MOST_PARTS:
+        others = sorted(made, key=lambda part: abs(part.change))[: len(made) - MOST_PARTS + 1]
+        made = [*(part for part in made if part not in others), Node(f"{len(others)} others", _sums(others))]
+    whole = (one if launched[0] or one else None, two if launched[1] or two else None)
+    return Node("call" if name == "total" else clean(name, 80), whole, tuple(made))
+
+
+def _sums(parts: Sequence[Node]) -> tuple[float, float]:
+    return sum(part.sides[0] for part in parts), sum(part.sides[1] for part in parts)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Ceilings, Kernel, Observation, Run
+from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Arm, Ceilings, Kernel, Observation, Run
 from abprof.records import Block as Measured
 from abprof.records.quantities import plural, signed
 from abprof.report import charts, probes, rows, sentences, tables
@@ -33,6 +33,8 @@ class Detail:
     logs: tuple[str, ...]
     command: str
     turns: charts.Densities
+    tree: charts.Node | None = None  # of a changed row
+    traces: str = ""  # page that opens the traces, relative to the run folder
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class Workload:
 
     def details(self) -> Iterator[Detail]:
         """Yield the entries of the section "Cell by cell", one at a time to save memory."""
+        traced = probes.trace_pages(self.run)
+        pages = {(of[0].cell, Arm.of(of[0].arm).variant): path for path, of in traced.items()}
         for line in (line for line in self.lines if line.id):
             sides = [line.row.base, line.row.target] if self.group.target else [line.row.base]
             logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
@@ -62,7 +66,10 @@ class Workload:
             command = "" if self.run.workloads_from in (sentences.FORKED, sentences.HERE) else clean(command, LONGEST)
             arms = {side: seen.arm for side, seen in zip(("base", "target"), sides, strict=False) if seen}
             turns = charts.Densities(self.measured.get(line.row.cell.id, ()), arms)
-            yield Detail(line, tuple(_numbers(self.run, line.row, sides)), logs, command, turns)
+            changed = line.verdict in ("slower", "faster", "slight")
+            tree = charts.call_tree(line.row.base, line.row.target) if changed else None
+            numbers = tuple(_numbers(self.run, line.row, sides))
+            yield Detail(line, numbers, logs, command, turns, tree, pages.get((line.row.cell.id, line.row.variant), ""))
 
 
 class Page:

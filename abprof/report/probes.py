@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from abprof.records import Arm, Profile, Run, Sampled, Trace, ncu
+from abprof.records.names import row_file
 from abprof.records.quantities import plural
 from abprof.report.csv_files import Line, csv_text
 from abprof.report.rows import Block, Section, Table
@@ -60,6 +61,12 @@ def _pairs(group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
 
 
 # ---------------------------------------------------------------- torch's profiler, proton, perf
+
+
+def trace_pages(run: Run) -> dict[str, list[Trace]]:
+    """Return path of a page in the run folder -> the traces of all sides of a row, for those that Perfetto can open."""
+    traces = _groups(run, [one for one in run.traces if one.by == "torch" and one.file])
+    return {f"traces/{row_file(of[0].cell, Arm.of(of[0].arm).variant)}.html": of for of in traces}
 
 
 def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Block]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import re
 from base64 import b64encode
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,13 +16,14 @@ from xml.etree import ElementTree
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from abprof.records import Block, Run
+from abprof.records import Arm, Block, Run
+from abprof.records.errors import AbprofError
 from abprof.records.quantities import plural, signed
 from abprof.report import charts, exports, probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
 from abprof.report.model import Page, Workload, folded_title
 from abprof.report.rows import Row
-from abprof.system import checksummed
+from abprof.system import checksummed, doorway
 from abprof.system import files as disk
 from abprof.system.bundled import bundled
 
@@ -64,15 +67,37 @@ def asset(name: str) -> str:
 
 def html(page: Page) -> str:
     """Return the report as one HTML document that loads no other file."""
-    script = asset("report.js")
-    return environment(escape).get_template("report.html").render(
-        page=page,
-        run=page.run,
+    return _document("report", page=page, run=page.run, large=bool(page.left_out))
+
+
+def _document(name: str, **values: Any) -> str:
+    """Render templates/NAME.html with the script NAME.js, the only script that the document's policy allows."""
+    script = asset(f"{name}.js")
+    return environment(escape).get_template(f"{name}.html").render(
         script=Markup(script),  # noqa: S704 - abprof's own
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         style=Markup(asset("report.css")),  # noqa: S704
-        large=bool(page.left_out),
+        **values,
     )  # fmt: skip
+
+
+_EMBEDDED = 4_000_000  # bytes of a compressed trace within its page; a larger file is loaded by hand
+
+
+def _trace_documents(folder: Path, run: Run) -> Iterator[tuple[str, str]]:
+    """Yield (path, HTML) of a page for each traced row, which holds its traces: a page from disk may not load files."""
+    for path, traces in probes.trace_pages(run).items():
+        sides = []
+        for one in traces:
+            with suppress(OSError, AbprofError):
+                data = gzip.compress(doorway.read(folder / one.file, one.bytes, folder), mtime=0)
+                packed = b64encode(data).decode() if len(data) <= _EMBEDDED else ""
+                sides.append((Arm.of(one.arm).side, one.file.rpartition("/")[2], Markup(packed)))  # noqa: S704 - base64
+        if sides:
+            yield (
+                path,
+                _document("trace", run=run, cell=traces[0].cell, arm=Arm.of(traces[0].arm), sides=sides, path=path),
+            )
 
 
 def markdown(page: Page) -> str:
@@ -143,5 +168,5 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
         log = output.read_bytes().decode(errors="replace") if output.exists() else ""
     made = {"cells.csv": cells_csv(run)} | suite_csv.files(run) | probes.files(run)
     made[output.name] = suite_csv.with_footer(log, model)
-    made |= {"report.md": markdown(model), "report.html": html(model)}
+    made |= {"report.md": markdown(model), "report.html": html(model), **dict(_trace_documents(folder, run))}
     return [disk.replace(folder / name, content.encode(errors="replace")) for name, content in made.items()]

@@ -40,6 +40,7 @@ class Ran:
     ns: int
     details: tuple[Any, ...] = ((), (), None, None)  # grid, block, registers, shared memory
     key: str = ""  # of the compiled kernel
+    phases: tuple[str, ...] | None = None  # that it was launched in, the outermost first; None: not looked up
 
 
 def phases(
@@ -167,7 +168,23 @@ def read(
     if on_device and not timed(_SHOWN):
         return wire.Phased(found, total, wire.Census(missing=UNSEEN))
     own = ranges_of([one for one in marked if one.name not in (_CALL, _SHOWN)], spans, ran if on_device else None)
-    return wire.Phased(found, total, replace(census(ran, spans), on_device=on_device, ranges=own))
+    launched = census(placed(ran, marked, ranges), spans)
+    if launched.missing:  # another thread may launch the same kernels in another phase each time
+        launched = census(ran, spans)
+    return wire.Phased(found, total, replace(launched, on_device=on_device, ranges=own))
+
+
+def placed(ran: Iterable[Ran], marked: Iterable[Ran], ranges: Mapping[str, str]) -> list[Ran]:
+    """Return the events `ran`, each with the phases that it was launched in. `ranges`: phase -> name of its range."""
+    names = {label: name for name, label in ranges.items()}
+    waiting = sorted((one for one in marked if one.name in names), key=lambda one: (-one.start, one.ns))
+    found, around = [], list[Ran]()
+    for one in sorted(ran, key=lambda one: one.at):
+        while waiting and waiting[-1].start <= one.at:
+            around.append(waiting.pop())
+        around = [span for span in around if one.at <= span.start + span.ns]
+        found.append(replace(one, phases=tuple(dict.fromkeys(names[span.name] for span in around))))
+    return found
 
 
 def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -> list[list[T]]:
@@ -180,15 +197,19 @@ def _by_call(timed: Iterable[tuple[int, T]], spans: Sequence[tuple[int, int]]) -
 def census(ran: Sequence[Ran], spans: Sequence[tuple[int, int]]) -> wire.Census:
     """Return the launches of a call, or a note that calls differ. `spans`: (start, end) of each call."""
     calls = _by_call(((one.at, one) for one in ran), spans)
-    counts = [Counter((one.name, one.key, *one.details) for one in call) for call in calls]
+    counts = [Counter(map(_kind, call)) for call in calls]
     if not calls or any(count != counts[0] for count in counts):
         return wire.Census(missing=DIFFER if calls else "no call was profiled")
     launches = []
     for kind, number in counts[0].items():
-        name, key, grid, block, *resources = kind
-        ns = statistics.median(sum(o.ns for o in call if (o.name, o.key, *o.details) == kind) for call in calls)
-        launches.append(wire.Launch(name, number, ns, key, "", "", grid, block, *resources))
+        name, key, phases, grid, block, registers, shared = kind
+        ns = statistics.median(sum(one.ns for one in call if _kind(one) == kind) for call in calls)
+        launches.append(wire.Launch(name, number, ns, key, "", "", grid, block, registers, shared, phases))
     return wire.Census(tuple(launches), statistics.median(map(hidden, calls)))
+
+
+def _kind(one: Ran) -> tuple[Any, ...]:
+    return one.name, one.key, one.phases, *one.details
 
 
 def hidden(call: Sequence[Ran]) -> float:

@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests import declared, runs
+from abprof.report import write_all
+from tests import declared, runs, traced
 from tests.reports import html
 
 pytestmark = pytest.mark.slow  # axe-core takes some five seconds a page
@@ -42,6 +43,8 @@ def broken_rules(page) -> list[str]:
         (declared.run, "light", PHONE),
         (declared.run, "dark", WIDE),
         (runs.single, "light", WIDE),
+        (traced.run, "light", WIDE),
+        (traced.run, "dark", PHONE),
     ],
 )
 def test_with_everything_opened_no_rule_of_wcag_is_broken(visit, make, colours, size):
@@ -60,3 +63,13 @@ def test_as_it_opens_and_on_paper_no_rule_is_broken(visit):
     assert broken_rules(page) == []
     page.emulate_media(media="print")
     assert broken_rules(page) == []
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_the_page_of_traces_breaks_no_rule(browser, tmp_path, colours):
+    [path] = [one for one in write_all(tmp_path, traced.traced(tmp_path), ()) if one.parent.name == "traces"]
+    page = browser.new_page(color_scheme=colours)
+    page.goto(path.as_uri())
+    assert page.get_by_role("button").count() == 2
+    assert broken_rules(page) == []
+    page.close()

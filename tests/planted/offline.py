@@ -21,6 +21,7 @@ from triton.runtime import driver
 from abprof.worker.compiles import Watch
 from tests import planted
 from tests.kernels.offline_driver import OfflineDriver
+from tests.planted import marked
 
 
 def main(folder: Path, names: list[str]) -> None:
@@ -32,18 +33,21 @@ def main(folder: Path, names: list[str]) -> None:
 def _side(folder: Path, name: str, side: str) -> dict[str, Any]:
     """One side's changed part, as its worker would import and compile it."""
     root = folder / f"{name}_{side}"
-    files = planted.files() | (planted.changed(name) if side == "target" else {})
+    lined = name in marked.BRANCHES
+    files = marked.files(name if side == "target" else "") if lined else planted.files()
+    files |= planted.changed(name) if side == "target" and not lined else {}
+    package, changed = ("lined", marked.BRANCHES[name].part) if lined else ("planted", planted.BRANCHES[name].part)
     for path, text in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_text(text)
     sys.path.insert(0, str(root / "kernels"))
-    for known in [module for module in sys.modules if module.partition(".")[0] == "planted"]:
+    for known in [module for module in sys.modules if module.partition(".")[0] == package]:
         del sys.modules[known]
-    part = importlib.import_module(f"planted.{planted.BRANCHES[name].part}")
+    part = importlib.import_module(f"{package}.{changed}")
     sys.path.pop(0)
     watch = Watch()
     watch.install()
-    dtype = torch.bfloat16 if planted.BRANCHES[name].part == "matmul" else torch.float32
+    dtype = torch.bfloat16 if changed == "matmul" else torch.float32
     x = torch.empty(4096 * 4096, dtype=dtype)
     kernel, grid, args, options = part.job(x, torch.empty_like(x))
     kernel.warmup(*args, grid=grid, **options)

@@ -16,6 +16,7 @@ import msgspec
 from abprof.evidence import machine_code
 from abprof.records import Kernel
 from tests import blocks
+from tests.planted import COMPILED, marked
 from tests.why.cases import RECORDED
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 def compiled(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the content of `RECORDED`, made by the installed compilers."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.planted.offline", str(folder)],
+        [sys.executable, "-m", "tests.planted.offline", str(folder), *COMPILED, *marked.SETS["triton"]],
         env=os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")},
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
@@ -41,4 +42,5 @@ def compiled(folder: Path) -> dict[str, dict[str, Any]]:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as place:
-        RECORDED.write_text(json.dumps(compiled(Path(place)), separators=(",", ":")) + "\n")
+        each = [f"{json.dumps(name)}:{json.dumps(of)}" for name, of in compiled(Path(place)).items()]
+        RECORDED.write_text("{" + ",\n".join(each) + "}\n")

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import copy
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from abprof.records import KernelProfile, Profile
+from abprof.records import Census, KernelProfile, Launch, Profile
 from abprof.records.ncu import L1_BYTES, L2_BYTES, TIME
 from tests import blocks
 from tests.planted import BRANCHES, COMPILED
@@ -57,6 +58,17 @@ def test_the_same_code_over_another_grid_is_said() -> None:
         "grid",
         f"the same code is launched with another grid ({SPILL['grid'][0]} -> 8192) in polynomial",
     )
+
+
+def test_a_launch_that_moved_to_another_phase_is_no_cause() -> None:
+    def census(ns: float, phases: list[tuple[str, ...]]) -> Census:
+        key, [k] = {"grid": (8, 1, 1), "block": (128, 1, 1)}, SPILL["kernels"]
+        each = [Launch(name=k["name"], count=1, ns=ns / 2, compiled=k["key"], phases=one, **key) for one in phases]
+        both = [replace(each[0], count=2, ns=ns)] if phases[0] == phases[1] else each
+        return Census(launches=tuple(both), hidden_ns=0.0)
+
+    passes = census(1e6, [("run",), ("run",)]), census(1.3e6, [("run",), ("post",)])
+    assert cases.kinds(cases.judged(SPILL, SPILL, 30.0, censuses=passes)) == ["same_code"]
 
 
 # ---------------------------------------------------------------- clocks

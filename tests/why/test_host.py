@@ -20,11 +20,12 @@ from abprof.records import (
     Comparison,
     Kernel,
     Launch,
+    Machine,
     Outcome,
     Proof,
 )
 from tests import blocks
-from tests.planted import cpu
+from tests.planted import cpu, marked
 from tests.why.cases import explain, kinds
 
 pytestmark = pytest.mark.skipif(
@@ -39,7 +40,7 @@ def made_of(source: str, optimisation: str) -> bytes:
     """The shared object that a compiler makes of this."""
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "k.cpp").write_text(source)
-        argv = ["g++", optimisation, "-fno-math-errno", "-shared", "-fPIC", "-o", "k.so", "k.cpp"]
+        argv = ["g++", *optimisation.split(), "-fno-math-errno", "-shared", "-fPIC", "-o", "k.so", "k.cpp"]
         subprocess.run(argv, check=True, cwd=folder)
         return (Path(folder) / "k.so").read_bytes()
 
@@ -100,6 +101,23 @@ def test_a_pass_that_is_gone_is_named(tmp_path: Path) -> None:
     assert (cause.kind, cause.text.split(":")[0]) == ("pass", "a pass over memory less")
 
 
+@pytest.mark.parametrize("branch", marked.SETS["cpu"])
+def test_a_cause_at_a_known_line_is_named_and_not_in_the_other_direction(tmp_path: Path, branch: str) -> None:
+    (base, flags), (target, _) = [
+        (marked.files(name)["kernels/lined_cpu/parts.cpp"], "-O3 -march=x86-64-v3") for name in ("", branch)
+    ]
+    found, expected = read(tmp_path, (base, flags), (target, flags)), marked.BRANCHES[branch]
+    [cause] = judged(found, 40.0).causes or ()
+    assert (cause.kind, cause.kernels) == (expected.kinds[0], (expected.part,))
+    assert not {*kinds(judged(found, -30.0))} & {*expected.kinds}
+
+
+def test_a_division_outside_of_loops_is_no_cause(tmp_path: Path) -> None:
+    helper = 'extern "C" float half(float a, float b) { return a / b%s; }\n'
+    sides = [(helper % more + cpu.SOURCE, "-O3") for more in ("", " / a")]
+    assert kinds(judged(read(tmp_path, sides[0], sides[1]), 30.0)) == []
+
+
 def test_a_loop_more_in_the_same_function_is_named(tmp_path: Path) -> None:
     twice = cpu.SOURCE.replace(
         "    z[i] = a;\n  }\n", "    z[i] = a;\n  }\n  for (long i = 0; i < n; ++i) z[i] /= 3.0f;\n"
@@ -130,3 +148,34 @@ def test_the_same_code_is_distinguished_from_a_change(tmp_path: Path, pct: float
 def test_what_only_got_another_name_is_no_pass(tmp_path: Path) -> None:
     renamed = (PASS[0].replace("rescale", "rescaled"), PASS[1])
     assert kinds(judged(read(tmp_path, PASS, renamed), 20.0)) == ["same_code"]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="compiles CUDA C++")
+@pytest.mark.parametrize("branch", marked.SETS["cuda"])
+def test_a_cause_in_cuda_at_a_known_line_is_named(tmp_path: Path, branch: str) -> None:
+    builds, proofs, part = [], [], f"{marked.BRANCHES[branch].part}_kernel"
+    for side, name in (("base", ""), ("target", branch)):
+        home = tmp_path / side
+        home.mkdir()
+        (home / "parts.cu").write_text(marked.files(name)["kernels/lined_cuda/parts.cu"])
+        argv = ["nvcc", "-O3", "-shared", "-Xcompiler", "-fPIC", "-gencode=arch=compute_90a,code=sm_90a"]
+        subprocess.run([*argv, "-o", "parts.so", "parts.cu"], check=True, cwd=home)
+        digest, path = hashlib.sha256((home / "parts.so").read_bytes()).hexdigest(), str(home / "parts.so")
+        one = Artefact(kind="object", name="parts.so", path=path, sha256=digest)
+        builds.append(Build(side=side, kernel="ffa", key=side, path=str(home)))
+        proofs.append(Proof(epoch=1, side=side, kernel="ffa", ok=True, artefacts=(one,)))
+    found = machine_code.read_kernels(blocks.head(builds=tuple(builds), proofs=tuple(proofs)), (), tmp_path / "read")
+    [called] = {one.name for one in found if one.kind == "cuda" and one.name.startswith(part)}
+    launch = [Launch(name=called, count=1, ns=ns, grid=(8, 1, 1), block=(256, 1, 1)) for ns in (1e6, 1.3e6)]
+    status = {
+        arm: Outcome(status="ok", census=Census(launches=(one,), hidden_ns=0.0, on_device=True))
+        for arm, one in zip(("base", "target"), launch, strict=True)
+    }
+    made = [
+        blocks.block(n, {"base": 1.0, "target": 1.3}, base_ns=1e6, metric="gpu_span", status=status if n == 2 else None)
+        for n in range(1, 7)
+    ]
+    machine = Machine(host="test", device="NVIDIA H200", kind="cuda")
+    [row] = explain(blocks.head(machine=machine, kernels=found), made).comparisons
+    assert kinds(row) == list(marked.BRANCHES[branch].kinds)

@@ -11,7 +11,7 @@ import pytest
 from abprof.evidence.causes import gpu
 from abprof.evidence.causes.sides import Sides
 from abprof.records import Comparison
-from tests.planted import BRANCHES, COMPILED
+from tests.planted import BRANCHES, COMPILED, marked
 from tests.why import cases, record
 from tests.why.cases import Side
 
@@ -33,9 +33,32 @@ def test_each_planted_cause_is_named(branch: str) -> None:
     assert all(cause.evidence for cause in row.causes or ())
 
 
+@pytest.mark.parametrize("branch", marked.SETS["triton"])
+def test_each_cause_at_a_known_line_is_named(branch: str) -> None:
+    row = row_of(branch, SIDES[branch])
+    assert [kind in marked.BRANCHES[branch].kinds for kind in cases.kinds(row)] == [True]
+    faster = cases.judged(SIDES[branch]["target"], SIDES[branch]["base"], -30.0)
+    assert cases.kinds(faster) == cases.kinds(row), "what is gone makes it faster"
+    wrong = cases.kinds(row_of(branch, SIDES[branch], -30.0))
+    assert not {*wrong} & {*marked.BRANCHES[branch].kinds}, "what made it slower does not make it faster"
+
+
+def test_a_known_line_is_one_that_the_branch_has_and_base_has_not() -> None:
+    for branch in marked.BRANCHES:
+        base, files = marked.files(), marked.files(branch)
+        assert [path for path in files if files[path] != base[path]] == [marked.BRANCHES[branch].file]
+        text, before = files[marked.BRANCHES[branch].file].splitlines(), base[marked.BRANCHES[branch].file].splitlines()
+        numbers = {int(one.rpartition(":")[2]) for one in marked.right(branch)}
+        assert any(text[number - 1] not in before for number in numbers), branch
+        assert not any("# +" in line or "// +" in line or "# -" in line for line in (*text, *before))
+
+
 @pytest.mark.parametrize(
     ("branch", "said"),
     [
+        ("special", "more special functions: 0 -> 8 in activate"),
+        ("counter", "more atomics: 0 -> 1 in sums"),
+        ("not_unrolled", "a loop is not unrolled any more: loops 0 -> 2, instructions 534 -> 54 in decay"),
         ("spill", "registers 73 -> 32, spill stores 0 -> 106, spill loads 0 -> 110 in polynomial"),
         (
             "tuned_otherwise",
@@ -102,4 +125,5 @@ def test_what_is_recorded_is_what_compilers_of_now_make(tmp_path: Path) -> None:
     """Numbers differ between compilers; the causes must not."""
     fresh = record.compiled(tmp_path)
     for branch, sides in fresh.items():
-        assert cases.kinds(row_of(branch, sides)) == [BRANCHES[branch].kind], branch
+        kinds = marked.BRANCHES[branch].kinds if branch in marked.BRANCHES else (BRANCHES[branch].kind,)
+        assert [kind in kinds for kind in cases.kinds(row_of(branch, sides))] == [True], branch

@@ -87,6 +87,27 @@ def test_a_range_has_its_own_time_without_that_of_ranges_inside() -> None:
     assert profile.ranges_of(marked, SPANS[:1], kernels) == (wire.Range("outer", 1, 7e3), wire.Range("run", 2, 14e3))
 
 
+def test_a_launch_has_the_phases_around_it_the_outermost_first() -> None:
+    marked = [span("r.all", 0, 90), span("r.inner", 10, 30), span("foreign", 12, 20), span("r.inner", 50, 70)]
+    kernels = [ran("k", at) for at in (5, 20, 40, 70, 71, 95)]
+    found = profile.placed(kernels, marked, {"all": "r.all", "inner": "r.inner", "never": "r.never"})
+    assert [one.phases for one in found] == [("all",), ("all", "inner"), ("all",), ("all", "inner"), ("all",), ()]
+
+
+def test_launches_are_counted_by_phase_and_without_phases_where_calls_differ_in_them() -> None:
+    calls = [span("abprof_call", at, end) for at, end in SPANS]
+    runs = [span("r", at + 10, at + 20) for at, _ in SPANS]
+    kernels = [ran("k", at + 15) for at, _ in SPANS] + [ran("k", at + 40, 30) for at, _ in SPANS]
+    found = profile.read([*calls, *runs], kernels, {"run": "r"}, 0).census
+    assert [(one.name, one.phases, one.count, one.ns) for one in found.launches] == [
+        ("k", ("run",), 1, 10), ("k", (), 1, 30)]  # fmt: skip
+    # Another thread launches the second kernel: in the phase, and after it.
+    found = profile.read(
+        [*calls, *runs], [ran("k", 15), ran("k", 18), ran("k", 215), ran("k", 240)], {"run": "r"}, 0
+    ).census
+    assert [(one.name, one.phases, one.count) for one in found.launches] == [("k", None, 2)]
+
+
 # ---------------------------------------------------------------- Kineto's events of a GPU
 
 
@@ -115,6 +136,7 @@ def test_a_kernel_belongs_to_the_call_and_range_that_launched_it() -> None:
     found = read(device_pass(kernels=2), [("k", "k[0]")] * 6, **geometry)
     [launch] = found.census.launches
     assert (launch.name, launch.count, launch.compiled, launch.grid) == ("k", 2, "k[0]", (4, 1, 1))
+    assert launch.phases == ("run",)
     assert (launch.registers, found.census.ranges) == (40, (wire.Range("run", 1, 100.0),))
     assert (found.phases, found.total) == ({"run": 100.0, "store": None}, 100.0)
 
@@ -140,10 +162,14 @@ def test_on_a_cpu_the_outermost_operations_and_all_ranges_are_counted() -> None:
             y = x.clone()
         with record_function("store"), record_function("load"):
             torch.softmax(y, 0).add_(1)
+        y.sum()
 
-    phased = profiled(Op(call), {"load": "load"}, 3, 1)
+    phased = profiled(Op(call), {"load": "load", "kept": "store"}, 3, 1)
+    phases = {one.name: one.phases for one in phased.census.launches}
+    stored = ("kept", "load")
+    assert phases == {"aten::clone": ("load",), "aten::softmax": stored, "aten::add_": stored, "aten::sum": ()}
     counted = {one.name: one.count for one in phased.census.launches}
-    assert counted == {"aten::clone": 1, "aten::softmax": 1, "aten::add_": 1}
+    assert counted == {"aten::clone": 1, "aten::softmax": 1, "aten::add_": 1, "aten::sum": 1}
     assert phased.census.hidden_ns == 0
     assert {one.name: one.count for one in phased.census.ranges or []} == {"load": 2, "store": 1}
 

@@ -39,7 +39,7 @@ def causes(sides: Sides) -> list[Cause]:
              if not _ONCE.search(function.name)}
             for side in (0, 1)
         )  # fmt: skip
-        found += _vectors(sides, before, after) or _passes(sides, before, after)
+        found += _vectors(sides, before, after) or _passes(sides, before, after) or _costly(sides, before, after)
     return found
 
 
@@ -77,6 +77,19 @@ def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
         if longer and _width(one) == _width(two):
             found[key] = _counts(before[key], after[key], names)
     return _cause(sides, "pass", "an extra pass over memory:" if sides.slower else "a pass over memory less:", found)
+
+
+def _costly(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
+    """Return a cause if functions of the slower side have more divisions in loops, or else more calls."""
+    both = sorted(key for key in before.keys() & after.keys() if before[key].code != after[key].code)
+    for kind, name in (("arithmetic", "divisions"), ("calls", "calls")):
+        moved = {key: after[key].classes.get(name, 0) - before[key].classes.get(name, 0) for key in both}
+        loops = {key: (before[key].classes["loops"], after[key].classes["loops"]) for key in both}
+        alike = [key for key in both if loops[key][0] == loops[key][1] and (kind == "calls" or any(loops[key]))]
+        found = {key: _counts(before[key], after[key], (name,)) for key in alike if sides.along(moved[key])}
+        if found and len(found) == sum(map(bool, moved.values())):  # of no other function the number differs
+            return _cause(sides, kind, f"{'more' if sides.slower else 'fewer'} {name}:", found)
+    return []
 
 
 def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str]) -> list[Cause]:

@@ -138,6 +138,7 @@ def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
         registers = f"registers {used[0]} -> {used[1]}, " if None not in used and used[0] != used[1] else ""
         yield "spills", registers + changes({"spill stores": stores, "spill loads": loads})
     yield from _memory(sides, pair)
+    yield from _instructions(sides, pair)
     if settings:
         yield "constants", f"constants changed: {changes(settings)}"
 
@@ -152,8 +153,43 @@ def _memory(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
     if sides.along(loops[1] - loops[0]):
         way = f"a loop {'more' if sides.slower else 'less'} over global memory"
         yield "memory", f"{way}: {changes({'loops': loops} | each)}"
-    elif (grown[0] > 1.1 * grown[1]) if sides.slower else (1.1 * grown[0] < grown[1]):
+    elif loops[0] == loops[1] and ((grown[0] > 1.1 * grown[1]) if sides.slower else (1.1 * grown[0] < grown[1])):
         yield "memory", f"{'more' if sides.slower else 'less'} global memory traffic: {changes(each)}"
+
+
+# (kind of cause, its words, classes of instructions, fewest that count), the surest first.
+_MORE = (
+    ("tensor", "tensor-core instructions", ("tensor",), 1),
+    ("atomics", "atomics", ("atomics",), 1),
+    ("arithmetic", "instructions of double precision", ("double precision",), 2),
+    ("arithmetic", "special functions", ("special functions",), 2),
+    ("shared", "accesses to shared memory", ("shared loads", "shared stores"), 4),
+    ("barriers", "barriers", ("barriers",), 1),
+)
+
+
+def _instructions(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
+    """Yield a cause for each class of instructions of which the slower side has more.
+
+    Numbers of instructions are compared only between equally many loops, because unrolling multiplies them. A class that
+    only one side has is a cause anyway, unless it is `tensor`: tensor cores save time.
+    """
+    loops, whole = pair.classes("loops") or (0, 0), pair.classes() or (0, 0)
+    more = "more" if sides.slower else "fewer"
+
+    def grown(one: int, two: int) -> bool:
+        return loops[0] == loops[1] and max(one, two) >= _GROWN * min(one, two) and sides.along(two - one)
+
+    for kind, words, names, least in _MORE:
+        one, two = pair.classes(*names) or (0, 0)
+        only = kind != "tensor" and not min(one, two) and sides.along(two - one)
+        if abs(two - one) >= least and (only or (min(one, two) and grown(one, two))):
+            yield kind, f"{more} {words}: {one} -> {two}"
+    if not min(loops) and sides.along(loops[1] - loops[0]) and not sides.along(whole[1] - whole[0]):
+        text = f"loops {loops[0]} -> {loops[1]}, instructions {whole[0]} -> {whole[1]}"
+        yield "unrolling", f"{'a loop is not unrolled any more' if sides.slower else 'a loop is unrolled'}: {text}"
+    if grown(*whole):
+        yield "arithmetic", f"{more} instructions: {whole[0]} -> {whole[1]}"
 
 
 def _settings(pair: Pair) -> dict[str, tuple[Value, Value]]:

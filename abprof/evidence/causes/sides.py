@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -35,8 +36,11 @@ class Part:
 
     @property
     def shape(self) -> list[tuple[tuple[int, ...], tuple[int, ...], int]]:
-        """Return (grid, block, count) of each launch, sorted."""
-        return sorted((launch.grid, launch.block, launch.count) for launch in self.launches)
+        """Return (grid, block, count) for each distinct grid and block, sorted."""
+        counts = Counter[tuple[tuple[int, ...], tuple[int, ...]]]()
+        for launch in self.launches:  # several phases may launch it with one grid
+            counts[launch.grid, launch.block] += launch.count
+        return sorted((*shape, count) for shape, count in counts.items())
 
     @property
     def choice(self) -> str:
