@@ -80,7 +80,7 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
     assert not list(result.folder.rglob("perf.data*"))
     commands = [line.split() for line in (fake / "calls").read_text().splitlines()]
     assert commands[0][:5] == ["record", "-F", str(first.hz), "-B", "-N"]
-    assert commands[1][-2:] == ["-F", "event,ip,sym,dso"]
+    assert commands[1][-2:] == ["-F", "event,ip,sym,symoff,dso"]
 
 
 def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: Path) -> None:

@@ -1,0 +1,53 @@
+"""Compare the code of base's and a target's files, as `diff -U0` does, without git: a side may be a release."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from abprof.records import Checkout, Hunk, Run
+from abprof.system import doorway, trees
+
+_NATIVE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".inl", ".ptx")
+_LARGEST = 2 << 20  # bytes of a file
+_MOST = 400  # hunks of a target: with more, none is kept
+_SHOWN = 2000  # characters
+
+
+def hunks(run: Run, checkouts: Sequence[Checkout]) -> dict[str, tuple[Hunk, ...]]:
+    """Return where the code that workers loaded, and C++ and CUDA files, differ between base and each target."""
+    roots = {one.side.id: Path(one.path) for one in checkouts}
+    loaded = {side: {str(Path(a.path).relative_to(root)) for proof in run.proofs if proof.side == side
+                     for a in proof.artefacts if a.kind == "module" and Path(a.path).is_relative_to(root)}
+              for side, root in roots.items()}  # fmt: skip
+    native = {side: {name for name in trees.files_of(root) if name.endswith(_NATIVE)} for side, root in roots.items()}
+    found = {}
+    for side in [side for side in roots if side != "base" and "base" in roots]:
+        names = sorted(loaded["base"] | loaded[side] | native["base"] | native[side])
+        own = [hunk for name in names for hunk in _differing(name, roots["base"], roots[side])]
+        if len(own) <= _MOST:
+            found[side] = tuple(own)
+    return found
+
+
+def _differing(name: str, *roots: Path) -> Iterator[Hunk]:
+    before, after = (text(root, name) for root in roots)
+    if before != after:
+        yield from compared(name, before.splitlines(), after.splitlines())
+
+
+def compared(name: str, before: Sequence[str], after: Sequence[str]) -> Iterator[Hunk]:
+    """Yield the hunks of a file."""
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
+        if tag != "equal":
+            removed, added = "\n".join(before[i:j])[:_SHOWN], "\n".join(after[k:m])[:_SHOWN]
+            yield Hunk(file=name, at=(i + 1, k + 1), count=(j - i, m - k), removed=removed, added=added)
+
+
+def text(root: Path, name: str) -> str:
+    """Return the text of a file below `root`; "" if it cannot be read."""
+    try:
+        return doorway.read(root / name, _LARGEST, root).decode(errors="replace")
+    except OSError:
+        return ""
