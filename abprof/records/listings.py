@@ -54,6 +54,7 @@ class Hunk(Record, frozen=True, kw_only=True):
     count: tuple[int, int]  # lines on each side
     removed: str = ""  # text of the lines, cut after 2000 characters
     added: str = ""
+    inside: tuple[int, int] = (0, 0)  # first and last line, on the target, of the Triton function that has all of it
 
     @property
     def line(self) -> str:

@@ -13,11 +13,12 @@ import hashlib
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 import msgspec
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from abprof.records import UNREADABLE, Comparison, Hunk, Listed, Listing, Run
 from abprof.report import sentences
@@ -28,7 +29,7 @@ from abprof.system import files as disk
 LARGEST = 1_000_000  # bytes of a page
 _TEXT_PART = 250_000  # bytes of its unified diffs
 _CONTEXT, _DIFF_LINES = 3, 600  # lines around a difference; lines of a stage's unified diff
-_HIGHLIGHTED = 400_000  # characters of a stage: more take Pygments seconds
+_HIGHLIGHTED = 300_000  # characters of a stage: more take Pygments seconds
 _EXACT = 3000  # lines: in longer stages difflib ignores lines that are frequent
 _LISTING = 64 << 20  # bytes
 _NAMES = {  # stage -> what is a name, and its replacement
@@ -238,7 +239,7 @@ def _highlighted(name: str, lines: Sequence[str]) -> list[str]:
     if name == "SASS":
         return [_sass(line) for line in lines]
     if not text or len(text) > _HIGHLIGHTED:
-        return [str(escape(line)) for line in lines]
+        return [escape(line) for line in lines]
     from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
     from pygments.util import ClassNotFound
 
@@ -247,16 +248,17 @@ def _highlighted(name: str, lines: Sequence[str]) -> list[str]:
         known = _LEXERS.get(name)
         lexer = get_lexer_by_name(known, **keep) if known else get_lexer_for_filename(PurePosixPath(name).name, **keep)
     except ClassNotFound:
-        return [str(escape(line)) for line in lines]
-    made = [""]
+        return [escape(line) for line in lines]
+    made, styles = [list[str]()], dict[Any, str]()
     for kind, token in lexer.get_tokens(text):
-        label = str(kind).removeprefix("Token.")
-        css = next((css for known, css in _KINDS if known in label), "")
+        if kind not in styles:
+            styles[kind] = next((css for known, css in _KINDS if known in str(kind)), "")
         for place, part in enumerate(token.split("\n")):
             if place:
-                made.append("")
-            made[-1] += f"<i class={css}>{escape(part)}</i>" if css and part.strip() else str(escape(part))
-    return made if len(made) == len(lines) else [str(escape(line)) for line in lines]
+                made.append([])
+            css = styles[kind] if part.strip() else ""
+            made[-1].append(f"<i class={css}>{escape(part)}</i>" if css else escape(part))
+    return ["".join(parts) for parts in made] if len(made) == len(lines) else [escape(line) for line in lines]
 
 
 def _sass(line: str) -> str:
@@ -264,4 +266,4 @@ def _sass(line: str) -> str:
     for found in _SASS.finditer(line):
         made += f"{escape(line[last : found.start()])}<i class={found.lastgroup}>{escape(found[0])}</i>"
         last = found.end()
-    return made + str(escape(line[last:]))
+    return made + escape(line[last:])

@@ -27,6 +27,7 @@ _CLASSES = {  # kind of cause -> the classes of instructions that its rule count
 _HOT = ("coalescing", "dram_traffic", "kernel")  # kinds whose line samples may show
 _NO_LINE = ("same_code",)  # kinds that speak of no change of code
 _CALLED = {"warps": "num_warps", "stages": "num_stages", "CTAs": "num_ctas"}  # in sentences -> in code
+_SHOWN = {"tensor": "tensor-core instructions", "local loads": "spill loads", "local stores": "spill stores"}
 Unit = tuple[str, int] | int  # a line of the target, or the index of a hunk
 _Both = tuple[tuple[Lines, dict[str, int]], tuple[Lines, dict[str, int]]]
 
@@ -74,10 +75,10 @@ class _Search:
         for both in self._lines(cause):
             moved, size, total = self._moved(both, classes)
             whole = sum(map(abs, total.values()))
-            if most := [unit for unit in moved if moved[unit] >= _MOST * whole > 0]:
+            if most := [unit for unit in moved if moved[unit] > _MOST * whole > 0]:
                 # The innermost of lines with as many: those that it is inlined at have more code.
                 unit = max(most, key=lambda unit: (isinstance(unit, int), moved[unit], -size[unit]))
-                what = "instructions" if len(total) > 1 else next(iter(total))
+                what = "instructions" if len(total) > 1 else _SHOWN.get(name := next(iter(total)), name)
                 way = "more" if sum(total.values()) > 0 else "fewer"
                 return unit, f"{min(moved[unit], whole)} of {whole} {way} {what}"
         return None, ""
@@ -137,12 +138,18 @@ class _Search:
         """Return the hunk that makes the cause: the only one, or the only one that changes what the cause names."""
         if not self.alike:
             return None
-        found = self.code
+        found = [hunk for hunk in self.code if self._runs(hunk, cause)]
         if len(found) > 1:
             found = [hunk for hunk in found if _mentions(hunk, _names(cause))]
         if len(found) > 1:
             found = [hunk for hunk in found if _sets(hunk, cause)]
         return found[0] if len(found) == 1 else None
+
+    def _runs(self, hunk: Hunk, cause: Cause) -> bool:
+        """Whether the hunk may be part of the kernels that the cause names: not if it lies in another Triton function."""
+        known = [where.rpartition(":") for _, (after, _) in self._lines(cause) for where in after]
+        inside = any(file == hunk.file and hunk.inside[0] <= int(line) <= hunk.inside[1] for file, _, line in known)
+        return inside or not known or not any(hunk.inside)
 
     # ---- by a profiler's samples
 

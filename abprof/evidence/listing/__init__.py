@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
@@ -20,7 +21,7 @@ from abprof.evidence.causes.sides import Pair, Sides
 from abprof.evidence.listing import stages
 from abprof.evidence.listing.hunks import hunks, text
 from abprof.evidence.ncu import recording
-from abprof.records import LISTINGS, Arm, Checkout, Kernel, Lines, Listed, Listing, Run, Spent, Stage
+from abprof.records import LISTINGS, Checkout, Kernel, Lines, Listed, Listing, Run, Spent, Stage
 from abprof.records.errors import AbprofError
 from abprof.system import doorway, files
 from abprof.system import processes as proc
@@ -34,6 +35,7 @@ _IR: tuple[tuple[str, str, Callable[[str], stages.Parsed]], ...] = (
     ("PTX", "ptx", stages.ptx),
 )  # fmt: skip
 _SOURCES_BUT = ("/site-packages/", "/dist-packages/", "/usr/include/", "/usr/lib/")
+_ENTRY, _END = re.compile(r"^(?=\s*(?:\.(?:visible|weak)\s+)?\.entry\s)", re.MULTILINE), "\n}\n"  # of a kernel in PTX
 replace = msgspec.structs.replace
 
 
@@ -44,17 +46,18 @@ def keep_listings(run: Run, checkouts: Sequence[Checkout], folder: Path) -> Run:
     """
     makers = {one.side.id: _Maker(run, one.side.id, Path(one.path), folder) for one in checkouts}
     run = replace(run, hunks=hunks(run, checkouts))
+    rows = sorted(changed(run), key=lambda sides: -abs(sides.row.pct or 0.0))
+    todo = [(sides, pair) for sides in rows for pair in _pairs(run, sides) if {k.side for k in pair} <= makers.keys()]
+    each = {(kernel.side, *_key(kernel)): kernel for _, pair in todo[:_MOST] for kernel in pair}
+    with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
+        list(pool.map(lambda kernel: makers[kernel.side].made(kernel), each.values()))
     found: list[Listed] = []
-    for sides in sorted(changed(run), key=lambda sides: -abs(sides.row.pct or 0.0)):
-        arms = sides.row.from_, sides.row.to
-        of = [makers.get(Arm.of(arm).side) for arm in arms]
-        for before, after in _pairs(run, sides) if None not in of else ():
-            if len(found) < _MOST:
-                made = [maker.made(kernel) for maker, kernel in zip(of, (before, after), strict=True) if maker]
-                spent, by = _spent(run, folder, sides, [one.name for one in (before, after)], made)
-                name = after.name if after.kind != "object" else after.key
-                found.append(Listed(cell=sides.row.cell, from_=arms[0], to=arms[1], kernel=name,
-                                    files=(made[0].file, made[1].file), spent=spent, by=by))  # fmt: skip
+    for sides, pair in todo[:_MOST]:
+        made = [makers[kernel.side].made(kernel) for kernel in pair]
+        spent, by = _spent(run, folder, sides, [kernel.name for kernel in pair], made)
+        name = pair[1].key if pair[1].kind == "object" else pair[1].name
+        found.append(Listed(cell=sides.row.cell, from_=sides.row.from_, to=sides.row.to, kernel=name,
+                            files=(made[0].file, made[1].file), spent=spent, by=by))  # fmt: skip
     kernels = {id(kernel): one.kernel for maker in makers.values() for kernel, one in maker.known.values()}
     return replace(run, kernels=tuple(kernels.get(id(kernel), kernel) for kernel in run.kernels), listed=tuple(found))
 
@@ -71,6 +74,10 @@ def _pairs(run: Run, sides: Sides) -> Iterator[tuple[Kernel, Kernel]]:
                 yield pair.before.kernel, pair.after.kernel
     else:
         yield from (pair for pair in sides.objects if pair[0].code != pair[1].code and pair[0].functions)
+
+
+def _key(kernel: Kernel) -> tuple[str, str]:
+    return kernel.path or kernel.key, kernel.name
 
 
 # ---------------------------------------------------------------- one side
@@ -93,7 +100,7 @@ class _Maker:
         self._owned: dict[str, str] = {}
 
     def made(self, kernel: Kernel) -> _Made:
-        key = kernel.path or kernel.key, kernel.name
+        key = _key(kernel)
         if key not in self.known:
             try:
                 made = self._make(kernel)
@@ -153,14 +160,16 @@ class _Maker:
         with tempfile.TemporaryDirectory() as place:
             copy = Path(place) / "object.so"
             copy.write_bytes(data)
-            listed = proc.output([tool, "-ptx", str(copy)], timeout=_TIMEOUT) or ""
-            for part in re.split(r"(?=^\s*(?:\.visible\s+)?\.entry\s)", listed, flags=re.MULTILINE)[1:]:
-                if _is(kernel.name, (re.search(r"\.entry\s+([\w$]+)", part) or [""] * 2)[1]):
-                    files_of = "\n".join(line for line in listed.splitlines() if line.lstrip().startswith(".file"))
-                    made.add("PTX", stages.ptx(f"{part.split(chr(10) + '}')[0]}\n}}\n{files_of}"))
-                    break
-            proc.output([tool, "-xelf", "all", copy.name], timeout=_TIMEOUT, cwd=place)
-            for cubin in sorted(Path(place).glob("*.cubin")):
+            for what in ("-xptx", "-xelf"):
+                proc.output([tool, what, "all", copy.name], timeout=_TIMEOUT, cwd=place)
+            for file in sorted(Path(place).glob("*.ptx"))[:_MOST]:
+                whole = file.read_text(errors="replace")
+                names = "\n".join(line for line in whole.splitlines() if line.lstrip().startswith(".file"))
+                for part in _ENTRY.split(whole)[1:]:
+                    own = re.search(r"\.entry\s+([\w$]+)", part)
+                    if own and _is(kernel.name, own[1]) and not made.at("PTX"):
+                        made.add("PTX", stages.ptx(f"{part.partition(_END)[0]}{_END}{names}"))
+            for cubin in sorted(Path(place).glob("*.cubin"))[:_MOST]:
                 shown = self._tool(["nvdisasm", "-c", "-gi"], str(cubin), notes)
                 for name in re.findall(r"^\.text\.(\S+):", shown, re.MULTILINE):
                     if _is(kernel.name, name):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -39,10 +41,22 @@ def _differing(name: str, *roots: Path) -> Iterator[Hunk]:
 
 def compared(name: str, before: Sequence[str], after: Sequence[str]) -> Iterator[Hunk]:
     """Yield the hunks of a file."""
+    kernels = _kernels("\n".join(after)) if name.endswith(".py") else []
     for tag, i, j, k, m in difflib.SequenceMatcher(None, before, after, autojunk=False).get_opcodes():
         if tag != "equal":
             removed, added = "\n".join(before[i:j])[:_SHOWN], "\n".join(after[k:m])[:_SHOWN]
-            yield Hunk(file=name, at=(i + 1, k + 1), count=(j - i, m - k), removed=removed, added=added)
+            inside = next(((a, b) for a, b in kernels if a < k + 1 and max(k + 1, m) <= b), (0, 0))
+            yield Hunk(file=name, at=(i + 1, k + 1), count=(j - i, m - k), removed=removed, added=added, inside=inside)
+
+
+def _kernels(source: str) -> list[tuple[int, int]]:
+    """Return the first and last lines of the functions that Triton compiles."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    return [(node.lineno, node.end_lineno or 0) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)
+            and any(re.search(r"\bjit\b", ast.unparse(one)) for one in node.decorator_list)]  # fmt: skip
 
 
 def text(root: Path, name: str) -> str:

@@ -85,7 +85,7 @@ _Loc = tuple[str, str, str]
 def ptx(text: str) -> Parsed:
     """Parse PTX, without its debug sections."""
     for _, line, chain in _ptx(text):
-        inside = line[:1].isspace() and not line.lstrip().startswith((".", "{", "}"))
+        inside = re.match(r"\s*[a-z@]", line)
         yield line.expandtabs(4).split(" //")[0].rstrip(), chain if inside else ()
 
 

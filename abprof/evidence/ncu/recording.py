@@ -110,6 +110,18 @@ def _launch(row: Mapping[str, tuple[str, str]], metrics: Sequence[str]) -> Launc
 
 _SAMPLES = ("Warp Stall Sampling (All Samples)", "# Samples", "Sampling Data (All)")  # ncu renamed the column
 _STALL = re.compile(r"stall_(\w+)")
+_WAITS = {
+    "dispatch": "dispatch_stall",
+    "imc": "imc_miss",
+    "lg": "lg_throttle",
+    "long_sb": "long_scoreboard",
+    "math": "math_pipe_throttle",
+    "mio": "mio_throttle",
+    "no_inst": "no_instruction",
+    "sleep": "sleeping",
+    "short_sb": "short_scoreboard",
+    "tex": "tex_throttle",
+}  # as metrics name them (records.ncu.STALLS)
 
 
 def sampled(path: Path, kernel: str) -> dict[int, dict[str, int]]:
@@ -132,8 +144,8 @@ def sampled(path: Path, kernel: str) -> dict[int, dict[str, int]]:
             except ValueError:
                 continue
             start = at if start < 0 else start
-            counts = {m[1].removesuffix("_stall"): int(v) for n, v in row.items()
-                      if (m := _STALL.fullmatch(n)) and not n.endswith("_not_issued") and v.isdigit() and v != "0"}  # fmt: skip
+            counts = {_WAITS.get(m[1], m[1]): int(v) for n, v in row.items()
+                      if (m := _STALL.fullmatch(n)) and v.isdigit() and v != "0"}  # fmt: skip
             here = found.setdefault(at - start, {})
             for reason, n in (counts | {"": max(0, whole - sum(counts.values()))}).items():
                 here[reason] = here.get(reason, 0) + n
