@@ -16,10 +16,10 @@
     ? `<div class="r k${row[0]}" role=option aria-selected=false id=s${i}>${cells(row, number(row[3]), number(row[4]))}<span></span><span></span></div>`
     : `<div class="r wide" role=presentation></div>`).join("");
   rows.forEach(([row, file], i) => { if (!row) source.children[i].textContent = file; });
-  spent.forEach((of, side) => rows.forEach(([row], i) => {
-    const one = row && of[keys[i][side]];
-    if (one) source.children[i].lastElementChild.textContent += (side ? " → " : "") + one[0] + " %" + (side && one[1] ? " " + one[1] : "");
-  }));
+  rows.forEach(([row], i) => {
+    const both = row ? spent.map((of, side) => of[keys[i][side]]) : [];
+    if (both[0] || both[1]) source.children[i].lastElementChild.textContent = both.map((one) => (one?.[0] ?? 0) + " %").join(" → ") + " " + (both[1]?.[1] ?? "");
+  });
 
   let stage = 0, chosen = -1, lit = [], cursor = -1, own = [];
   const open = (n) => {

@@ -28,7 +28,7 @@ from abprof.system import files as disk
 
 LARGEST = 1_000_000  # bytes of a page
 _TEXT_PART = 250_000  # bytes of its unified diffs
-_CONTEXT, _DIFF_LINES = 3, 600  # lines around a difference; lines of a stage's unified diff
+_CONTEXT = 3  # lines around a difference
 _HIGHLIGHTED = 300_000  # characters of a stage: more take Pygments seconds
 _EXACT = 3000  # lines: in longer stages difflib ignores lines that are frequent
 _LISTING = 64 << 20  # bytes
@@ -44,9 +44,9 @@ _NAMES = {  # stage -> what is a name, and its replacement
     ],
 }  # fmt: skip
 _LEXERS = {"TTIR": "llvm", "TTGIR": "llvm", "LLVM IR": "llvm", "PTX": "ptx", "assembly": "gas"}
-_KINDS = (("Comment", "c"), ("String", "s"), ("Number", "m"), ("Keyword", "k"), ("Name.Variable", "r"),
+_KINDS = (("Comment", "c"), ("String", "s"), ("Number", "m"), ("Keyword", "k"), ("Name.Variable", "n"),
           ("Name.Function", "f"), ("Name.Builtin", "k"))  # fmt: skip
-_SASS = re.compile(r"(?P<k>^\s+(?:@!?U?P\w+\s+)?[A-Z][\w.]*)|(?P<r>\b(?:U?R|U?P)(?:\d+|Z|T)\b)|(?P<m>\b0x[0-9a-f]+\b)")
+_SASS = re.compile(r"(?P<k>^\s+(?:@!?U?P\w+\s+)?[A-Z][\w.]*)|(?P<n>\b(?:U?R|U?P)(?:\d+|Z|T)\b)|(?P<m>\b0x[0-9a-f]+\b)")
 
 
 @dataclass(frozen=True)
@@ -100,24 +100,21 @@ class _Stage:
     ]  # kind (0 alike, 1 changed, 2 gone, 3 new), left, right, places of both; as page.js reads them
     changed: int = 0
 
-    @property
-    def diff(self) -> tuple[Markup, str]:
-        """Return the unified diff, and what it leaves out."""
-        near = set[int]()
-        for at, row in enumerate(self.rows):
-            if row[0]:
-                near.update(range(max(0, at - _CONTEXT), at + _CONTEXT + 1))
+    def diff(self, room: int) -> tuple[str, Markup, str]:
+        """Return the name, the unified diff in at most `room` bytes of HTML, and what it leaves out."""
+        near = {at + by for at, row in enumerate(self.rows) if row[0] for by in range(-_CONTEXT, _CONTEXT + 1)}
         lines, last = list[str](), -1
-        for at in sorted(near):
-            if at < len(self.rows) and len(lines) < _DIFF_LINES:
-                kind, left, right, *_ = self.rows[at]
-                lines += ["<b>…</b>"] if at > last + 1 else []
-                lines += [f"<del>-{left}</del>"] if kind in (1, 2) else []
-                lines += [f"<ins>+{right}</ins>"] if kind in (1, 3) else []
-                lines += [f" {right or left}"] if not kind else []
-                last = at
-        cut = f"the first {_DIFF_LINES} lines" if len(lines) >= _DIFF_LINES else ""
-        return Markup("\n".join(lines)), cut  # noqa: S704 - escaped by `_highlighted`
+        for at in sorted(near & set(range(len(self.rows)))):
+            kind, left, right, *_ = self.rows[at]
+            made = ["<b>…</b>"] if at > last + 1 else []
+            made += [f"<del>-{left}</del>"] if kind in (1, 2) else []
+            made += [f"<ins>+{right}</ins>"] if kind in (1, 3) else []
+            made += [f" {right or left}"] if not kind else []
+            last, room = at, room - sum(len(line.encode()) + 1 for line in made)
+            if room < 0:
+                break
+            lines += made
+        return self.name, Markup("\n".join(lines)), "the first differences" if room < 0 else ""  # noqa: S704 - escaped
 
 
 def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, Any]:
@@ -127,7 +124,8 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
     sources = [_source(path, hunks, both) for path in dict.fromkeys((*before.files, *after.files))]
     names = dict.fromkeys(stage.name for one in both for stage in one.stages)
     stages, left_out = [_stage(name, both) for name in names], list[str]()
-    diffs, spent = _diffs([*sources, *stages], left_out), _spent(page)
+    every, spent = [*sources, *stages], _spent(page)
+    diffs = [made for stage in every if (made := stage.diff(_TEXT_PART // len(every)))[1]]
     while True:
         data = {
             "places": [one.places for one in both], "stages": [[s.name, s.rows] for s in stages],
@@ -152,18 +150,6 @@ def _functions(listing: Listing) -> set[str]:
     return {
         line[:-1] for stage in listing.stages if stage.name == "assembly" for line in stage.lines if line[:1] != " "
     }
-
-
-def _diffs(of: Sequence[_Stage], left_out: list[str]) -> list[tuple[str, Markup, str]]:
-    room, found = _TEXT_PART, []
-    for stage in of:
-        made, cut = stage.diff
-        if len(made) > room:
-            left_out.append(f"{stage.name}: no room for its unified diff")
-        elif made:
-            room -= len(made)
-            found.append((stage.name, made, cut))
-    return found
 
 
 def _at(page: Code) -> str:
@@ -201,7 +187,6 @@ def _stage(name: str, both: Sequence[Listing]) -> _Stage:
             places = [-1 if place is None else at_[place] for (_, at_), place in zip(found, (left, right), strict=True)]
             kind = 0 if tag == "equal" else 2 if right is None else 3 if left is None else 1
             made.rows.append([kind, texts[0], "" if not kind and texts[0] == texts[1] else texts[1], *places])
-            made.changed += kind > 0
     return made
 
 

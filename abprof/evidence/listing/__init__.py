@@ -19,7 +19,7 @@ from abprof.evidence import machine_code
 from abprof.evidence.causes import changed, cpu
 from abprof.evidence.causes.sides import Pair, Sides
 from abprof.evidence.listing import stages
-from abprof.evidence.listing.hunks import hunks, text
+from abprof.evidence.listing.hunks import differing_code, text
 from abprof.evidence.ncu import recording
 from abprof.records import LISTINGS, Checkout, Kernel, Lines, Listed, Listing, Run, Spent, Stage
 from abprof.records.errors import AbprofError
@@ -45,7 +45,7 @@ def keep_listings(run: Run, checkouts: Sequence[Checkout], folder: Path) -> Run:
     Returns the run with `hunks`, `listed`, and the kernels' instructions by line. Never raises for files of the sides.
     """
     makers = {one.side.id: _Maker(run, one.side.id, Path(one.path), folder) for one in checkouts}
-    run = replace(run, hunks=hunks(run, checkouts))
+    run = replace(run, hunks=differing_code(run, checkouts))
     rows = sorted(changed(run), key=lambda sides: -abs(sides.row.pct or 0.0))
     todo = [(sides, pair) for sides in rows for pair in _pairs(run, sides) if {k.side for k in pair} <= makers.keys()]
     each = {(kernel.side, *_key(kernel)): kernel for _, pair in todo[:_MOST] for kernel in pair}

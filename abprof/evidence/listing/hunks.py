@@ -17,7 +17,7 @@ _MOST = 400  # hunks of a target: with more, none is kept
 _SHOWN = 2000  # characters
 
 
-def hunks(run: Run, checkouts: Sequence[Checkout]) -> dict[str, tuple[Hunk, ...]]:
+def differing_code(run: Run, checkouts: Sequence[Checkout]) -> dict[str, tuple[Hunk, ...]]:
     """Return where the code that workers loaded, and C++ and CUDA files, differ between base and each target."""
     roots = {one.side.id: Path(one.path) for one in checkouts}
     loaded = {side: {str(Path(a.path).relative_to(root)) for proof in run.proofs if proof.side == side
