@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.evidence.listing import hunks, stages
+from abprof.evidence import hunks, stages
 from abprof.records import Cause, Listing, Run, Spent
 from abprof.report import sentences, write_all
 from tests.planted import lined

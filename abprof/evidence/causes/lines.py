@@ -13,11 +13,11 @@ from typing import NamedTuple
 
 import msgspec
 
+from abprof.evidence import hunks
 from abprof.evidence.causes.sides import Sides
 from abprof.records import Arm, Cause, Function, Hunk, Kernel, Lines, Run
 
 _MOST = 0.5  # share of a change that a line must have
-_REMARK = re.compile(r"^\s*(#(?!\s*(include|define|if|else|elif|endif|pragma|undef)\b).*|//.*)?$")
 _ACCESSES = ("global loads", "global stores", "asynchronous copies", "atomics")
 _ARITHMETIC = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic", "scalar arithmetic")
 _CLASSES = {  # kind of cause -> the classes of instructions that its rule counts; (): all
@@ -44,9 +44,9 @@ def located(run: Run, sides: Sides, causes: Sequence[Cause]) -> list[Cause]:
 
 
 class _Search:
-    def __init__(self, run: Run, sides: Sides, hunks: Sequence[Hunk], *, alike: bool) -> None:
-        self.sides, self.hunks = sides, hunks
-        self.code = [hunk for hunk in hunks if _changes_code(hunk)]  # empty if only remarks changed
+    def __init__(self, run: Run, sides: Sides, differing: Sequence[Hunk], *, alike: bool) -> None:
+        self.sides, self.hunks = sides, differing
+        self.code = [hunk for hunk in differing if hunks.changes_code(hunk)]  # empty if only remarks changed
         self.alike = alike  # whether both sides have the same toolchain: the diff alone makes the difference
         row = sides.row
         self.listed = [one for one in run.listed if (one.cell, one.from_, one.to) == (row.cell, row.from_, row.to)]
@@ -60,7 +60,9 @@ class _Search:
         line = f"{unit[0]}:{unit[1]}" if isinstance(unit, tuple) else ""
         notes = [f"{count} at {line or 'this hunk'}"] if count else []
         if hunk is not None:
-            line = (self._line_in(hunk, cause, classes) if isinstance(unit, int) else "") or _first(hunk, _names(cause))
+            line = (self._line_in(hunk, cause, classes) if isinstance(unit, int) else "") or hunks.first_line(
+                hunk, _names(cause)
+            )
             notes.append(f"changed by hunk {hunk.line}")
         elif line:
             notes = [count, "the diff does not touch this line"] if count else notes
@@ -140,9 +142,9 @@ class _Search:
             return None
         found = [hunk for hunk in self.code if self._runs(hunk, cause)]
         if len(found) > 1:
-            found = [hunk for hunk in found if _mentions(hunk, _names(cause))]
+            found = [hunk for hunk in found if hunks.mentions(hunk, _names(cause))]
         if len(found) > 1:
-            found = [hunk for hunk in found if _sets(hunk, cause)]
+            found = [hunk for hunk in found if hunks.replaces(hunk, cause.text)]
         return found[0] if len(found) == 1 else None
 
     def _runs(self, hunk: Hunk, cause: Cause) -> bool:
@@ -198,36 +200,9 @@ def _code(of: Kernel | Function | None) -> tuple[Lines, dict[str, int]]:
     return (of.lines, of.classes or {}) if of else ({}, {})
 
 
-# ---------------------------------------------------------------- hunks
-
-
-def _changes_code(hunk: Hunk) -> bool:
-    one, two = ([line for line in side.splitlines() if not _REMARK.match(line)] for side in (hunk.removed, hunk.added))
-    return one != two
-
-
 def _names(cause: Cause) -> list[str]:
     """Return patterns of what the cause gives as changed: launches of kernels, or constants and settings."""
     if cause.kind in ("launches", "kernels_replaced"):
         return [rf"\b{re.escape(name)}\s*(\[|<<<)" for name in cause.kernels]
     words = re.findall(r"(\w+)(?::| \S+ ->) ", cause.text)
     return [rf"\b{_CALLED.get(word, word)}\b" for word in words]
-
-
-def _mentions(hunk: Hunk, names: Sequence[str]) -> bool:
-    return any(re.search(name, f"{hunk.removed}\n{hunk.added}") for name in names)
-
-
-def _sets(hunk: Hunk, cause: Cause) -> bool:
-    """Whether a hunk replaces a value by another as the cause says: `BLOCK 64 -> 128`."""
-    values = re.findall(r"(\w+) -> (\w+)", cause.text)
-    return any(re.search(rf"\b{re.escape(a)}\b", hunk.removed) and re.search(rf"\b{re.escape(b)}\b", hunk.added)
-               for a, b in values)  # fmt: skip
-
-
-def _first(hunk: Hunk, names: Sequence[str]) -> str:
-    """Return the hunk's first changed line of code, on the target; one that matches `names`, if there is one."""
-    lines = hunk.added.splitlines()
-    code = [place for place, line in enumerate(lines) if not _REMARK.match(line)]
-    named = [place for place in code if any(re.search(name, lines[place]) for name in names)]
-    return f"{hunk.file}:{hunk.at[1] + (named or code or [0])[0]}"

@@ -12,6 +12,7 @@ from abprof.records import Checkout, Hunk, Run
 from abprof.system import doorway, trees
 
 _NATIVE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".inl", ".ptx")
+_REMARK = re.compile(r"^\s*(#(?!\s*(include|define|if|else|elif|endif|pragma|undef)\b).*|//.*)?$")
 _LARGEST = 2 << 20  # bytes of a file
 _MOST = 400  # hunks of a target: with more, none is kept
 _SHOWN = 2000  # characters
@@ -65,3 +66,31 @@ def text(root: Path, name: str) -> str:
         return doorway.read(root / name, _LARGEST, root).decode(errors="replace")
     except OSError:
         return ""
+
+
+# ---------------------------------------------------------------- what a hunk changes
+
+
+def changes_code(hunk: Hunk) -> bool:
+    """Whether a hunk changes more than blank lines and comments of a whole line."""
+    one, two = ([line for line in side.splitlines() if not _REMARK.match(line)] for side in (hunk.removed, hunk.added))
+    return one != two
+
+
+def mentions(hunk: Hunk, patterns: Sequence[str]) -> bool:
+    """Whether a changed line matches one of the patterns."""
+    return any(re.search(pattern, f"{hunk.removed}\n{hunk.added}") for pattern in patterns)
+
+
+def replaces(hunk: Hunk, text: str) -> bool:
+    """Whether a hunk replaces a value by another as the text says: `BLOCK 64 -> 128`."""
+    return any(re.search(rf"\b{before}\b", hunk.removed) and re.search(rf"\b{after}\b", hunk.added)
+               for before, after in re.findall(r"(\w+) -> (\w+)", text))  # fmt: skip
+
+
+def first_line(hunk: Hunk, patterns: Sequence[str]) -> str:
+    """Return the hunk's first line of code on the target, FILE:LINE; one that matches a pattern, if there is one."""
+    lines = hunk.added.splitlines()
+    code = [place for place, line in enumerate(lines) if not _REMARK.match(line)]
+    named = [place for place in code if any(re.search(pattern, lines[place]) for pattern in patterns)]
+    return f"{hunk.file}:{hunk.at[1] + (named or code or [0])[0]}"

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import msgspec
 
-from abprof.evidence import machine_code
+from abprof.evidence import machine_code, stages
 from abprof.evidence.causes import changed, cpu
 from abprof.evidence.causes.sides import Pair, Sides
-from abprof.evidence.listing import stages
-from abprof.evidence.listing.hunks import differing_code, text
+from abprof.evidence.hunks import differing_code, text
 from abprof.evidence.ncu import recording
 from abprof.records import LISTINGS, Checkout, Kernel, Lines, Listed, Listing, Run, Spent, Stage
 from abprof.records.errors import AbprofError
