@@ -53,6 +53,8 @@ def keep_listings(run: Run, checkouts: Sequence[Checkout], folder: Path) -> Run:
     found: list[Listed] = []
     for sides, pair in todo[:_MOST]:
         made = [makers[kernel.side].made(kernel) for kernel in pair]
+        if not all(one.listing.stages for one in made):
+            continue  # a file is gone, or on another host
         spent, by = _spent(run, folder, sides, [kernel.name for kernel in pair], made)
         name = pair[1].key if pair[1].kind == "object" else pair[1].name
         found.append(Listed(cell=sides.row.cell, from_=sides.row.from_, to=sides.row.to, kernel=name,
@@ -109,36 +111,26 @@ class _Maker:
         return self.known[key][1]
 
     def _make(self, kernel: Kernel) -> _Made:
-        made, notes = _Listing(self), list[str]()
-        offsets: dict[tuple[str, int], int] = {}
-        lines, each = dict[str, Counter[str]](), dict[str, dict[str, Counter[str]]]()
+        made, notes, offsets = _Listing(self), list[str](), dict[tuple[str, int], int]()
+        lines, each = dict[str, Counter[str]](), {f.name: dict[str, Counter[str]]() for f in kernel.functions}
         if kernel.kind == "object":
-            names = frozenset(function.name for function in kernel.functions)
-            argv = ["objdump", "-d", "-l", "--inlines", "-C", "--no-show-raw-insn"]
-            own = [*stages.x86(self._tool(argv, kernel.path, notes), names)]
-            made.add("assembly", ((line, chain) for line, chain, *_ in own))
-            for place, (line, _, name, offset) in zip(made.at("assembly"), own, strict=False):
+            stage, argv = "assembly", ["objdump", "-d", "-l", "--inlines", "-C", "--no-show-raw-insn"]
+            own = [*stages.x86(self._tool(argv, kernel.path, notes), each.keys())]
+            made.add(stage, ((line, chain) for line, chain, *_ in own))
+            for place, (line, _, name, offset) in zip(made.at(stage), own, strict=False):
                 offsets[name, offset] = place
-                made.count(
-                    place, machine_code.x86_classes(line.strip()) if offset >= 0 else (), each.setdefault(name, {})
-                )
+                if offset >= 0:
+                    made.count(place, machine_code.x86_classes(line.strip()), each[name])
         else:
-            if kernel.kind == "triton":
-                content = ""
-                for name, suffix, parse in _IR:  # PTX is the last
-                    content = self._read(str(Path(kernel.path).with_suffix(f".{suffix}"))).decode(errors="replace")
-                    made.add(name, parse(content))
-                shown = self._tool(["nvdisasm", "-c", "-gi", "-gp"], kernel.path, notes)
-                code = [*stages.sass(shown, kernel.name, stages.ptx_lines(content))]
-            else:
-                code = self._cuda(kernel, made, notes)
-            made.add("SASS", code)
-            for place, (line, _) in zip(made.at("SASS"), code, strict=False):
+            stage, code = "SASS", (self._triton if kernel.kind == "triton" else self._cuda)(kernel, made, notes)
+            made.add(stage, code)
+            inside = [(place, line) for place, (line, _) in zip(made.at(stage), code, strict=False) if line[:1] == " "]
+            for number, (place, line) in enumerate(inside):
+                offsets["", 16 * number] = place
                 made.count(place, machine_code.sass_classes(line), lines)
-            inside = [place for place, (line, _) in zip(made.at("SASS"), code, strict=False) if line[:1] == " "]
-            offsets = {("", 16 * number): place for number, place in enumerate(inside)}
         functions = tuple(replace(f, lines=_plain(each.get(f.name, {}))) for f in kernel.functions)
-        return self._written(replace(kernel, lines=_plain(lines), functions=functions), made, notes, offsets)
+        counted = replace(kernel, lines=_plain(lines), functions=functions) if made.at(stage) else kernel
+        return self._written(counted, made, notes, offsets)
 
     def _written(
         self, kernel: Kernel, of: _Listing, notes: Sequence[str], offsets: dict[tuple[str, int], int] | None = None
@@ -149,6 +141,15 @@ class _Maker:
         file = f"{LISTINGS}/{label}-{hashlib.sha256(data).hexdigest()[:12]}.{self.side}.json.gz"
         files.put(self.folder / file, gzip.compress(data, 6, mtime=0))
         return _Made(kernel, listing, file, offsets or {})
+
+    def _triton(self, kernel: Kernel, made: _Listing, notes: list[str]) -> list[tuple[str, stages.Chain]]:
+        """Return the SASS of a kernel that Triton compiled, and add what lies beside it in the cache."""
+        content = ""
+        for name, suffix, parse in _IR:  # PTX is the last
+            content = self._read(str(Path(kernel.path).with_suffix(f".{suffix}"))).decode(errors="replace")
+            made.add(name, parse(content))
+        shown = self._tool(["nvdisasm", "-c", "-gi", "-gp"], kernel.path, notes)
+        return [*stages.sass(shown, kernel.name, stages.ptx_lines(content))]
 
     def _cuda(self, kernel: Kernel, made: _Listing, notes: list[str]) -> list[tuple[str, stages.Chain]]:
         """Return the SASS of a kernel in a shared object, and add its PTX."""

@@ -4,7 +4,7 @@ instruction, and its lines of source as (path, line), innermost first, then the 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 Chain = tuple[tuple[str, int], ...]
 Parsed = Iterator[tuple[str, Chain]]
@@ -162,7 +162,7 @@ _X86_FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
 _X86_CODE = re.compile(r"^\s+([0-9a-f]+):\s+(.+?)\s*(?:#.*)?$")
 
 
-def x86(text: str, names: frozenset[str]) -> Iterator[tuple[str, Chain, str, int]]:
+def x86(text: str, names: Container[str]) -> Iterator[tuple[str, Chain, str, int]]:
     """Parse the functions `names` of objdump's output. Yields (text, chain, function, offset); offset -1 at its head."""
     name, start, now, fresh = "", 0, list[tuple[str, int]](), True
     for line in text.splitlines():

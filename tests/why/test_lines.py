@@ -127,7 +127,7 @@ def test_lines_of_cpp_go_to_the_caller_too(tmp_path: Path) -> None:
     subprocess.run(["g++", "-g", "-O2", "-c", "-o", str(tmp_path / "a.o"), str(source)], check=True)
     text = subprocess.run(["objdump", "-d", "-l", "--inlines", "-C", "--no-show-raw-insn", str(tmp_path / "a.o")],
                           capture_output=True, text=True, check=True).stdout  # fmt: skip
-    found = {line.split()[0]: [number for _, number in chain] for line, chain, *_ in stages.x86(text, frozenset({"f"}))}
+    found = {line.split()[0]: [number for _, number in chain] for line, chain, *_ in stages.x86(text, {"f"})}
     assert (found["mulss"], found["addss"]) == ([2, 5], [5])
 
 
