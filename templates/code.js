@@ -26,7 +26,7 @@
     stage = n;
     [...tabs.children].forEach((tab, i) => { tab.setAttribute("aria-selected", i === n); tab.tabIndex = i === n ? 0 : -1; });
     const lines = stages[n][1], index = [new Map(), new Map()];
-    const label = (side, place) => { const key = place < 0 ? "" : places[side][place][0]; return { n: key && key.slice(key.lastIndexOf(":") + 1) }; };
+    const label = (side, place) => { const key = place < 0 ? "" : places[side][place][0]; return { n: parseInt(key.slice(key.lastIndexOf(":") + 1)) || "" }; };
     lines.forEach((row, r) => [0, 1].forEach((side) => {
       for (const key of row[3 + side] < 0 ? [] : places[side][row[3 + side]]) { const known = index[side].get(key); if (known) known.push(r); else index[side].set(key, [r]); }
     }));

@@ -16,6 +16,7 @@ _REMARK = re.compile(r"^\s*(#(?!\s*(include|define|if|else|elif|endif|pragma|und
 _LARGEST = 2 << 20  # bytes of a file
 _MOST = 400  # hunks of a target: with more, none is kept
 _SHOWN = 2000  # characters
+_FEW = 5  # lines of code
 
 
 def differing_code(run: Run, checkouts: Sequence[Checkout]) -> dict[str, tuple[Hunk, ...]]:
@@ -89,8 +90,11 @@ def replaces(hunk: Hunk, text: str) -> bool:
 
 
 def first_line(hunk: Hunk, patterns: Sequence[str]) -> str:
-    """Return the hunk's first line of code on the target, FILE:LINE; one that matches a pattern, if there is one."""
+    """Return the hunk's first line of code on the target, FILE:LINE; one that matches a pattern, if there is one.
+
+    Returns "" for a hunk of many lines of which none matches: any of them may be meant.
+    """
     lines = hunk.added.splitlines()
     code = [place for place, line in enumerate(lines) if not _REMARK.match(line)]
     named = [place for place in code if any(re.search(pattern, lines[place]) for pattern in patterns)]
-    return f"{hunk.file}:{hunk.at[1] + (named or code or [0])[0]}"
+    return "" if len(code) > _FEW and not named else f"{hunk.file}:{hunk.at[1] + (named or code or [0])[0]}"

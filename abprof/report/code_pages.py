@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from abprof.records import UNREADABLE, Comparison, Hunk, Listed, Listing, Run
+from abprof.records import UNREADABLE, Comparison, Listed, Listing, Run
 from abprof.report import sentences
 from abprof.report.text import clean
 from abprof.system import doorway
@@ -94,11 +94,10 @@ def _listing(folder: Path, name: str) -> Listing:
 
 @dataclass
 class _Stage:
+    """`rows`, as code.js reads them: kind (0 alike, 1 changed, 2 gone, 3 new), left, right, places of both (-1: none)."""
+
     name: str
-    rows: list[
-        list[Any]
-    ]  # kind (0 alike, 1 changed, 2 gone, 3 new), left, right, places of both; as page.js reads them
-    changed: int = 0
+    rows: list[list[Any]]
 
     def diff(self, room: int) -> tuple[str, Markup, str]:
         """Return the name, the unified diff in at most `room` bytes of HTML, and what it leaves out."""
@@ -119,99 +118,62 @@ class _Stage:
 
 def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, Any]:
     """Return what the template shows; forms of the kernel are left out, the largest first, until the page fits."""
-    hunks = [hunk for row, _ in page.rows[:1] for hunk in run.hunks.get(row.to.partition(":")[0], ())]
-    both = before, after
-    sources = [_source(path, hunks, both) for path in dict.fromkeys((*before.files, *after.files))]
+    both, left_out = (before, after), list[str]()
+    texts = {path: [one.files.get(path, "").splitlines() for one in both] for path in (*before.files, *after.files)}
+    sources = [_aligned(path, [(lines, range(1, len(lines) + 1)) for lines in of]) for path, of in texts.items()]
     names = dict.fromkeys(stage.name for one in both for stage in one.stages)
-    stages, left_out = [_stage(name, both) for name in names], list[str]()
-    every, spent = [*sources, *stages], _spent(page)
-    diffs = [made for stage in every if (made := stage.diff(_TEXT_PART // len(every)))[1]]
+    forms = [{stage.name: (stage.lines, stage.at) for stage in one.stages} for one in both]
+    stages = [_aligned(name, [of.get(name, ((), ())) for of in forms]) for name in names]
+    diffs = [stage.diff(_TEXT_PART // len([*sources, *stages])) for stage in (*sources, *stages)]
+    spent, others = _spent(page), {one.kernel for one in run.listed} - {page.rows[0][1].kernel}
+    causes = [one for row, _ in page.rows for one in row.causes or () if not others & set(one.kernels)]
     while True:
         data = {
-            "places": [one.places for one in both], "stages": [[s.name, s.rows] for s in stages],
-            "sources": [[s.name, s.rows] for s in sources], "at": _at(page), "spent": spent,
+            "places": [one.places for one in both], "stages": [[s.name, s.rows] for s in stages], "spent": spent,
+            "sources": [[s.name, s.rows] for s in sources], "at": next((one.at for one in causes if one.at), ""),
         }  # fmt: skip
-        packed = base64.b64encode(gzip.compress(msgspec.json.encode(data), 9, mtime=0)).decode()
+        packed = Markup(base64.b64encode(gzip.compress(msgspec.json.encode(data), 9, mtime=0)).decode())  # noqa: S704
         if len(packed) + _TEXT_PART <= LARGEST or not stages:
             break
         gone = max(stages, key=lambda stage: len(stage.rows))
         stages.remove(gone)
         left_out.append(f"{gone.name} has {len(gone.rows)} lines: no room for it side by side")
-    notes = [f"{one.side}: {clean(note)}" for one in both for note in one.notes] + left_out
-    causes = dict.fromkeys(sentences.cause(cause, 600) for row, _ in page.rows for cause in row.causes or ()
-                           if not cause.kernels or set(cause.kernels) & {page.rows[0][1].kernel, *_functions(before)})  # fmt: skip
-    cells = dict.fromkeys(f"{row.cell}, {row.to}: {sentences.verdict_and_change(row)}" for row, _ in page.rows)
-    safe = Markup(packed)  # noqa: S704 - letters of base64
-    return {"run": run, "page": page, "data": safe, "diffs": diffs, "notes": notes, "causes": list(causes),
-            "cells": list(cells), "sampled": any(spent), "sides": [one.side for one in both]}  # fmt: skip
-
-
-def _functions(listing: Listing) -> set[str]:
     return {
-        line[:-1] for stage in listing.stages if stage.name == "assembly" for line in stage.lines if line[:1] != " "
-    }
-
-
-def _at(page: Code) -> str:
-    return next((cause.at for row, _ in page.rows for cause in row.causes or () if cause.at), "")
+        "run": run, "page": page, "data": packed, "sides": [one.side for one in both], "sampled": any(spent),
+        "diffs": [diff for diff in diffs if diff[1]],
+        "notes": [f"{one.side}: {clean(note)}" for one in both for note in one.notes] + left_out,
+        "causes": dict.fromkeys(sentences.cause(one, 600) for one in causes),
+        "cells": dict.fromkeys(f"{r.cell}, {r.to}: {sentences.verdict_and_change(r)}" for r, _ in page.rows),
+    }  # fmt: skip
 
 
 def _spent(page: Code) -> list[dict[str, tuple[float, str]]]:
     """Return the share of samples by line of both sides, in per cent, from the first row that has them."""
     both = next((one.spent for _, one in page.rows if one.by), ({}, {}))
     wholes = [sum(each.samples for each in spent.values()) for spent in both]
-    return [{where: (round(100 * each.samples / whole, 1), each.stall.replace("_", " ")) for where, each in spent.items() if where}
+    return [{where: (round(100 * one.samples / whole, 1), one.stall.replace("_", " ")) for where, one in spent.items() if where}
             for spent, whole in zip(both, wholes, strict=True)]  # fmt: skip
 
 
-def _stage(name: str, both: Sequence[Listing]) -> _Stage:
-    found = [next(((s.lines, s.at) for s in one.stages if s.name == name), ((), ())) for one in both]
-    patterns = [(re.compile(pattern), to) for pattern, to in _NAMES.get(name, ())]
-    keys = []
-    for lines, _ in found:
-        plain = list[str]()
+def _aligned(name: str, both: Sequence[tuple[Sequence[str], Sequence[int]]]) -> _Stage:
+    """Align (lines, places) of both sides by their lines, in which names are replaced."""
+    patterns, keys = [(re.compile(pattern), to) for pattern, to in _NAMES.get(name, ())], [list[str](), list[str]()]
+    for key, (lines, _) in zip(keys, both, strict=True):
         for line in lines:
             text = line
             for pattern, to in patterns:
                 text = pattern.sub(to, text)
-            plain.append(text.strip())
-        keys.append(plain)
-    exact = max(map(len, keys)) <= _EXACT
-    codes = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=not exact).get_opcodes()
-    shown = [_highlighted(name, lines) for lines, _ in found]
-    made = _Stage(name, [])
-    for tag, i, j, k, m in codes:
-        for at in range(max(j - i, m - k)):
-            left, right = (i + at if i + at < j else None), (k + at if k + at < m else None)
-            texts = ["" if place is None else lines[place] for lines, place in zip(shown, (left, right), strict=True)]
-            places = [-1 if place is None else at_[place] for (_, at_), place in zip(found, (left, right), strict=True)]
-            kind = 0 if tag == "equal" else 2 if right is None else 3 if left is None else 1
-            made.rows.append([kind, texts[0], "" if not kind and texts[0] == texts[1] else texts[1], *places])
-    return made
-
-
-def _source(path: str, hunks: Sequence[Hunk], both: Sequence[Listing]) -> _Stage:
-    """Align a file of both sides by its hunks. Its rows have line numbers in the place of places."""
-    texts = [one.files.get(path, "").splitlines() for one in both]
-    shown = [_highlighted(path, lines) for lines in texts]
-    made, at = _Stage(path, []), [0, 0]
-
-    def rows(kind: int, count: Sequence[int]) -> None:
-        for _ in range(max(count)):
-            have = [place < stop for place, stop in zip(at, stops, strict=True)]
-            left, right = (lines[place] if has else "" for lines, place, has in zip(shown, at, have, strict=True))
-            numbers = [place + 1 if has else -1 for place, has in zip(at, have, strict=True)]
-            one = (2 if not have[1] else 3 if not have[0] else kind) if kind else 0
-            made.rows.append([one, left, "" if not kind and left == right else right, *numbers])
-            at[0], at[1] = at[0] + have[0], at[1] + have[1]
-
-    for hunk in [*(one for one in hunks if one.file == path), None]:
-        begin = [first - 1 for first in hunk.at] if hunk else [len(lines) for lines in texts]
-        stops = [min(place, len(lines)) for place, lines in zip(begin, texts, strict=True)]
-        rows(0, [stop - place for stop, place in zip(stops, at, strict=True)])
-        if hunk:
-            stops = [min(place + n, len(lines)) for place, n, lines in zip(at, hunk.count, texts, strict=True)]
-            rows(1, hunk.count)
+            key.append(text.strip() if patterns else text)
+    matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=max(map(len, keys)) > _EXACT)
+    shown, made = [_highlighted(name, lines) for lines, _ in both], _Stage(name, [])
+    for tag, *ends in matcher.get_opcodes():
+        for offset in range(max(ends[1] - ends[0], ends[3] - ends[2])):
+            at = [begin + offset for begin in ends[::2]]
+            has = [place < stop for place, stop in zip(at, ends[1::2], strict=True)]
+            left, right = (lines[place] if one else "" for lines, place, one in zip(shown, at, has, strict=True))
+            places = [of[place] if one else -1 for (_, of), place, one in zip(both, at, has, strict=True)]
+            kind = 0 if tag == "equal" else 1 if all(has) else 2 if has[0] else 3
+            made.rows.append([kind, left, "" if not kind and left == right else right, *places])
     return made
 
 

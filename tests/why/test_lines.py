@@ -44,7 +44,7 @@ def test_a_cause_names_its_line_and_the_hunk_that_changed_it(narrow: Any) -> Non
     run, _ = run_of(folder, "narrow", sides)
     [cause] = named(run)
     assert (cause.kind, {cause.at}) == ("memory", lined.lines_of("narrow"))
-    assert re.fullmatch(r"\d+ of \d+ more global loads at this hunk; changed by hunk -48 \+50", cause.note)
+    assert re.fullmatch(r"\d+ of \d+ more global loads in the hunk; changed by hunk -48 \+50", cause.note)
     assert sentences.cause(cause).startswith(
         "kernels/lined/kernels.py:50: more global memory traffic: global loads 4 -> "
     )

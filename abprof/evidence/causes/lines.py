@@ -58,12 +58,11 @@ class _Search:
             unit = hot.unit
         hunk = self.hunks[unit] if isinstance(unit, int) else self._meant(cause)
         line = f"{unit[0]}:{unit[1]}" if isinstance(unit, tuple) else ""
-        notes = [f"{count} at {line or 'this hunk'}"] if count else []
+        notes = [f"{count} {f'at {line}' if line else 'in the hunk'}"] if count else []
         if hunk is not None:
-            line = (self._line_in(hunk, cause, classes) if isinstance(unit, int) else "") or hunks.first_line(
-                hunk, _names(cause)
-            )
-            notes.append(f"changed by hunk {hunk.line}")
+            inside = self._line_in(hunk, cause, classes) if isinstance(unit, int) else ""
+            line = inside or hunks.first_line(hunk, _names(cause))
+            notes.append(f"changed by hunk {hunk.line}{'' if line else f' of {hunk.file}'}")
         elif line:
             notes = [count, "the diff does not touch this line"] if count else notes
         if hot and (line == hot.at or not line):
@@ -125,14 +124,14 @@ class _Search:
         return file, line + shift
 
     def _line_in(self, hunk: Hunk, cause: Cause, classes: Sequence[str] | None) -> str:
-        """Return the hunk's line that has most of the instructions on the target; "" if none has any."""
+        """Return the hunk's line with more than half of its instructions on the target; "" if there is none."""
         counts = Counter[str]()
         for _, (after, _) in self._lines(cause):
             for where, found in after.items():
                 file, _, line = where.rpartition(":")
                 if file == hunk.file and hunk.at[1] <= int(line) < hunk.at[1] + hunk.count[1]:
                     counts[where] += sum(n for name, n in found.items() if not classes or name in classes)
-        return max(counts, key=lambda where: counts[where]) if any(counts.values()) else ""
+        return next((where for where, count in counts.items() if count > _MOST * counts.total()), "")
 
     # ---- by the diff
 
