@@ -107,6 +107,7 @@
   document.querySelectorAll("#plain details").forEach((it) => { it.open = false; });
   open(stages.length - 1); // machine code
   const first = keys.findIndex((both) => both && both[1] === at);
-  if (first >= 0 && own[first].flat().length) choose(first); else if (first >= 0) into(source, source.children[first]);
+  const shown = first >= 0 ? first : rows.findIndex(([row], i) => row && row[0] && own[i].flat().length);
+  if (shown >= 0 && own[shown].flat().length) choose(shown); else if (shown >= 0) into(source, source.children[shown]);
   document.documentElement.dataset.ready = "1";
 })();
