@@ -11,7 +11,9 @@ from pathlib import Path
 from abprof.records import Checkout, Hunk, Run
 from abprof.system import doorway, trees
 
-_NATIVE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".inl", ".ptx")
+# Files that may decide a build or a launch, beside the Python modules that were loaded.
+_OTHERS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".inl", ".ptx", ".json", ".yaml", ".yml",
+           ".toml", ".cmake", "setup.py", "Makefile", "CMakeLists.txt")  # fmt: skip
 _REMARK = re.compile(r"^\s*(#(?!\s*(include|define|if|else|elif|endif|pragma|undef)\b).*|//.*)?$")
 _LARGEST = 2 << 20  # bytes of a file
 _MOST = 400  # hunks of a target: with more, none is kept
@@ -20,16 +22,20 @@ _FEW = 5  # lines of code
 
 
 def differing_code(run: Run, checkouts: Sequence[Checkout]) -> dict[str, tuple[Hunk, ...]]:
-    """Return where the code that workers loaded, and C++ and CUDA files, differ between base and each target."""
-    roots = {one.side.id: Path(one.path) for one in checkouts}
-    loaded = {side: {str(Path(a.path).relative_to(root)) for proof in run.proofs if proof.side == side
-                     for a in proof.artefacts if a.kind == "module" and Path(a.path).is_relative_to(root)}
-              for side, root in roots.items()}  # fmt: skip
-    native = {side: {name for name in trees.files_of(root) if name.endswith(_NATIVE)} for side, root in roots.items()}
+    """Return where base and each target differ in what builds and workers loaded, C++, CUDA, and settings of builds."""
+    roots, names = {one.side.id: Path(one.path) for one in checkouts}, dict[str, set[str]]()
+    for side, root in roots.items():
+        names[side] = {name for name in trees.files_of(root) if name.endswith(_OTHERS)}
+        loaded = (a for one in (*run.proofs, *run.builds) if one.side == side for a in one.artefacts)
+        paths = (Path(one.path) for one in loaded if one.kind == "module")
+        names[side] |= {str(path.relative_to(root)) for path in paths if path.is_relative_to(root)}
     found = {}
     for side in [side for side in roots if side != "base" and "base" in roots]:
-        names = sorted(loaded["base"] | loaded[side] | native["base"] | native[side])
-        own = [hunk for name in names for hunk in _differing(name, roots["base"], roots[side])]
+        own = [
+            hunk
+            for name in sorted(names["base"] | names[side])
+            for hunk in _differing(name, roots["base"], roots[side])
+        ]
         if len(own) <= _MOST:
             found[side] = tuple(own)
     return found

@@ -154,7 +154,7 @@ def because(row: Comparison | None) -> str:
     return "; ".join(cause(one) for one in row.causes) or NO_CAUSE
 
 
-def cause(of: Cause, limit: int = 300) -> str:
+def cause(of: Cause, limit: int = 500) -> str:
     """Return a cause with its line of source: `kernels/ffa/fwd.py:87: spill stores 0 -> 14 in fwd (changed by ...)`."""
     where = f"{of.at}: " if of.at else ""
     note = of.note if of.at != "" else "; ".join(filter(None, ("no line found", of.note)))

@@ -53,7 +53,7 @@ def page_of(folder: Path) -> str:
 
 def lit(page) -> list[str]:
     """The lit instructions, left and right."""
-    return [text.strip() for text in page.locator("#code .lit .l + span").all_inner_texts()]
+    return [text.strip() for text in page.locator("#code .lit .l + span").all_text_contents()]
 
 
 def opened(visit, folder: Path, **is_):
@@ -86,7 +86,7 @@ def test_the_keyboard_alone_reaches_everything(visit, tmp_path):
     press("ArrowUp")
     assert lit(page) == ["LDG.E R1, [R2]", "LDG.E R7, [R2]"]
     press("Enter")
-    assert "LDG" in page.locator("#code [aria-selected=true]").inner_text()
+    assert "LDG" in page.locator("#code [aria-selected=true]").text_content()
     press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "SASS"
     press("ArrowLeft")
@@ -95,7 +95,7 @@ def test_the_keyboard_alone_reaches_everything(visit, tmp_path):
     press("ArrowRight")
     press("Tab")
     press("Enter")  # the next difference
-    assert "MUFU" in page.locator("#code [aria-selected=true]").inner_text()
+    assert "MUFU" in page.locator("#code [aria-selected=true]").text_content()
     press("Tab")
     assert page.evaluate("document.activeElement.id") == "code"
     press("Enter")
