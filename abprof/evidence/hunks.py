@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from abprof.records import Checkout, Hunk, Run
+from abprof.records import Build, Checkout, Hunk, Proof, Run
 from abprof.system import doorway, trees
 
 # Files that may decide a build or a launch, beside the Python modules that were loaded.
@@ -26,16 +26,14 @@ def differing_code(run: Run, checkouts: Sequence[Checkout]) -> dict[str, tuple[H
     roots, names = {one.side.id: Path(one.path) for one in checkouts}, dict[str, set[str]]()
     for side, root in roots.items():
         names[side] = {name for name in trees.files_of(root) if name.endswith(_OTHERS)}
-        loaded = (a for one in (*run.proofs, *run.builds) if one.side == side for a in one.artefacts)
+        seen: list[Proof | Build] = [*run.proofs, *run.builds]
+        loaded = (artefact for one in seen if one.side == side for artefact in one.artefacts)
         paths = (Path(one.path) for one in loaded if one.kind == "module")
         names[side] |= {str(path.relative_to(root)) for path in paths if path.is_relative_to(root)}
     found = {}
     for side in [side for side in roots if side != "base" and "base" in roots]:
-        own = [
-            hunk
-            for name in sorted(names["base"] | names[side])
-            for hunk in _differing(name, roots["base"], roots[side])
-        ]
+        every = sorted(names["base"] | names[side])
+        own = [hunk for name in every for hunk in _differing(name, roots["base"], roots[side])]
         if len(own) <= _MOST:
             found[side] = tuple(own)
     return found
