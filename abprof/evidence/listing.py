@@ -50,17 +50,20 @@ def keep_listings(run: Run, checkouts: Sequence[Checkout], folder: Path) -> Run:
     each = {(kernel.side, *_key(kernel)): kernel for _, pair in todo[:_MOST] for kernel in pair}
     with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
         list(pool.map(lambda kernel: makers[kernel.side].made(kernel), each.values()))
-    found: list[Listed] = []
+    found = {(one.cell, one.from_, one.to, one.kernel): one for one in run.listed}  # of an earlier invocation
     for sides, pair in todo[:_MOST]:
         made = [makers[kernel.side].made(kernel) for kernel in pair]
         if not all(one.listing.stages for one in made):
             continue  # a file is gone, or on another host
         spent, by = _spent(run, folder, sides, [kernel.name for kernel in pair], made)
         name = pair[1].key if pair[1].kind == "object" else pair[1].name
-        found.append(Listed(cell=sides.row.cell, from_=sides.row.from_, to=sides.row.to, kernel=name,
-                            files=(made[0].file, made[1].file), spent=spent, by=by))  # fmt: skip
+        key = sides.row.cell, sides.row.from_, sides.row.to, name
+        found[key] = Listed(cell=key[0], from_=key[1], to=key[2], kernel=name, files=(made[0].file, made[1].file),
+                            spent=spent, by=by)  # fmt: skip
     kernels = {id(kernel): one.kernel for maker in makers.values() for kernel, one in maker.known.values()}
-    return replace(run, kernels=tuple(kernels.get(id(kernel), kernel) for kernel in run.kernels), listed=tuple(found))
+    return replace(
+        run, kernels=tuple(kernels.get(id(kernel), kernel) for kernel in run.kernels), listed=tuple(found.values())
+    )
 
 
 def _pairs(run: Run, sides: Sides) -> Iterator[tuple[Kernel, Kernel]]:

@@ -135,7 +135,7 @@ PRESETS = {"default": {"part": ["softmax", "gemm", "blur", "gather", "glu"]}}
 
 def inputs(case, device, seed):
     torch.manual_seed(seed)
-    x = torch.randn(1 << (24 if case["part"] == "gemm" else 26), device=device)
+    x = torch.randn(1 << 24, device=device)
     return x.to(torch.bfloat16) / 64 if case["part"] == "gemm" else x
 
 
@@ -233,23 +233,23 @@ _DECOY = """    # by two
     tl.store(y_ptr + at + 1, 0.0)"""
 
 
-def files(branch: str = "") -> dict[str, str]:
-    """path -> content of base or of a branch. Raises ValueError if base lacks the text to replace."""
+def files(*branches: str) -> dict[str, str]:
+    """path -> content of base, or of a branch with these changes. Raises ValueError if base lacks the text to replace."""
     made = {FILE: KERNELS, LAUNCH: INIT, "workloads/lined.py": WORKLOAD}
-    if branch:
-        line = BRANCHES[branch]
+    for line in (BRANCHES[branch] for branch in dict.fromkeys(branches) if branch in BRANCHES):
         if made[line.file].count(line.old) != 1:
             raise ValueError(f"{line.file} has {line.old!r} {made[line.file].count(line.old)} times, not once")
         made[line.file] = made[line.file].replace(line.old, line.new)
+    if any(branches):
         unused = "    at = tl.arange(0, BLOCK)\n    tl.store(y_ptr + at, tl.load(x_ptr + at))"
         made[FILE] = made[FILE].replace(unused, _DECOY)
     return made
 
 
-def lines_of(branch: str) -> set[str]:
-    """Return the FILE:LINE of the target that are to blame."""
+def lines_of(branch: str, *others: str) -> set[str]:
+    """Return the FILE:LINE of the target that are to blame; `others`: further changes of the same branch."""
     line = BRANCHES[branch]
-    return {f"{line.file}:{number}" for number, text in enumerate(files(branch)[line.file].splitlines(), 1)
+    return {f"{line.file}:{number}" for number, text in enumerate(files(branch, *others)[line.file].splitlines(), 1)
             if line.at in text}  # fmt: skip
 
 

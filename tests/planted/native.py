@@ -151,31 +151,34 @@ CUDA_BRANCHES = {
         "* 32 + t",
     ),
 }  # fmt: skip
+BRANCHES = {"cpp": CPP_BRANCHES, "cuda": CUDA_BRANCHES}
 
 
-def files(kind: str, branch: str = "") -> dict[str, str]:
-    """path -> content of the package `kind` (cpp or cuda), on base or a branch. Raises ValueError for unknown text."""
+def files(kind: str, *branches: str) -> dict[str, str]:
+    """path -> content of the package `kind` (cpp or cuda), on base, or on a branch with these changes.
+
+    Raises ValueError if base lacks the text to replace."""
     source, name = (CPP, "native.cpp") if kind == "cpp" else (CUDA, "native.cu")
     command = ["g++", "-g", "-O3", "-fno-math-errno", "-march=native", "-shared", "-fPIC"]
     if kind == "cuda":
         command = ["nvcc", "-lineinfo", "-O3", "-arch=sm_90a", "-shared", "-Xcompiler", "-fPIC"]
-    if branch:
-        line = (CPP_BRANCHES if kind == "cpp" else CUDA_BRANCHES)[branch]
+    for line in (BRANCHES[kind][branch] for branch in dict.fromkeys(branches) if branch in BRANCHES[kind]):
         if source.count(line.old) != 1:
             raise ValueError(f"{name} has {line.old!r} {source.count(line.old)} times, not once")
-        source = source.replace(line.old, line.new).replace("y[0] = 1.0f;", "// a remark\n  y[0] = 2.0f;")
+        source = source.replace(line.old, line.new)
+    if any(branches):
+        source = source.replace("y[0] = 1.0f;", "// a remark\n  y[0] = 2.0f;")
     parts = ("square", "halve") if kind == "cpp" else ("decay", "halve")
     work = WORKLOAD.replace("NAME", kind).replace("PARTS", str(list(parts))[1:-1])
-    size = "1 << 18" if kind == "cpp" else "1 << 26"
     return {
         f"kernels/{kind}/__init__.py": f"COMMAND = {command}\n{BUILD.replace('SOURCE', name)}",
         f"kernels/{kind}/{name}": source,
-        f"workloads/{kind}.py": work.replace("SIZE", size),
+        f"workloads/{kind}.py": work.replace("SIZE", "1 << 18" if kind == "cpp" else "1 << 24"),
     }
 
 
-def lines_of(kind: str, branch: str) -> set[str]:
-    """Return the FILE:LINE of the target that are to blame."""
-    line = (CPP_BRANCHES if kind == "cpp" else CUDA_BRANCHES)[branch]
-    return {f"{path}:{number}" for path, text in files(kind, branch).items() if path.endswith((".cpp", ".cu"))
+def lines_of(kind: str, branch: str, *others: str) -> set[str]:
+    """Return the FILE:LINE of the target that are to blame; `others`: further changes of the same branch."""
+    line, made = BRANCHES[kind][branch], files(kind, branch, *others)
+    return {f"{path}:{number}" for path, text in made.items() if path.endswith((".cpp", ".cu"))
             for number, one in enumerate(text.splitlines(), 1) if line.at in one}  # fmt: skip
