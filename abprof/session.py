@@ -19,7 +19,7 @@ import msgspec
 
 from abprof import report as reports
 from abprof.builds import Watch, in_use
-from abprof.evidence import Ncu, explained, probed, read_kernels
+from abprof.evidence import Ncu, explained, keep_listings, probed, read_kernels
 from abprof.fleet import Executor, coordinate, executor_of, read_options
 from abprof.measure import Bench, Estimate, Plan, RunContext, epochs, follow_up, look_around
 from abprof.records import LOOKS, Block, Build, CellHistory, Checkout, Item, Run, filters, names
@@ -216,7 +216,7 @@ def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None
             measure_follow_up(place, plan, record, add, end)
         probe(place, plan, record)
         record.note(watch.look("after the epochs", contents=True))
-        read_machine_code(place, record)
+        read_machine_code(place, plan, record)
 
 
 def build(
@@ -280,12 +280,16 @@ def probe(place: RunContext, plan: Plan, record: Record) -> None:
         record.add(trace)
 
 
-def read_machine_code(place: RunContext, record: Record) -> None:
-    """Read the machine code of kernels that have not been read. If a file is gone, keep the earlier reading."""
+def read_machine_code(place: RunContext, plan: Plan, record: Record) -> None:
+    """Read the machine code of kernels that have not been read, and keep listings of those in changed rows. If a file is
+    gone, keep the earlier reading."""
     for kernel in read_kernels(record.known("running"), record.kernels.values(), place.cache / "code"):
         key = kernel_key(kernel)
         if not kernel.missing or record.kernels.get(key, kernel).missing:
             record.kernels[key] = kernel
+    listed = keep_listings(record.judged("running"), tuple(plan.checkouts.values()), record.folder.path)
+    record.kernels |= {kernel_key(kernel): kernel for kernel in listed.kernels}
+    record.head = msgspec.structs.replace(record.head, hunks=listed.hunks, listed=listed.listed)
 
 
 def start(

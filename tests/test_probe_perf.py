@@ -37,7 +37,7 @@ if [[ -e $here/$number ]]; then cat -- "$here/$number" >"$file"; else cat -- "$h
 while :; do sleep 0.02; done
 """
 LINE = "cpu-clock:pppH:      7f4c464f270d "
-BEFORE = 3 * f"{LINE}twice (/b/tiny.so)\n" + f"{LINE}__sin_fma (/usr/lib/libm.so.6)\n"
+BEFORE = 3 * f"{LINE}twice+0x1f (/b/tiny.so)\n" + f"{LINE}__sin_fma (/usr/lib/libm.so.6)\n"
 AFTER = 5 * f"{LINE}twice (/b/tiny.so)\n" + f"{LINE}new<float>(int) (/b/tiny.so)\n"
 LIMITED = """Error:
 Access to performance monitoring and observability operations is limited.
@@ -80,7 +80,7 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
     assert not list(result.folder.rglob("perf.data*"))
     commands = [line.split() for line in (fake / "calls").read_text().splitlines()]
     assert commands[0][:5] == ["record", "-F", str(first.hz), "-B", "-N"]
-    assert commands[1][-2:] == ["-F", "event,ip,sym,dso"]
+    assert commands[1][-2:] == ["-F", "event,ip,sym,symoff,dso"]
 
 
 def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: Path) -> None:
@@ -99,7 +99,7 @@ def test_lines_of_every_kind_are_read() -> None:
     text = """
 cycles:Pu:      7f4c464f270d void at::native::(anonymous namespace)::f<float (*)(int)>(int, char const*) (/a/b/libtorch_cpu.so)
 cycles:Pu:      7f4c464f270d operator() (/work/x/side.so (deleted))
-cycles:Pu:      7f4c464f270e operator() (/work/x/side.so)
+cycles:Pu:      7f4c464f270e operator()+0x1f (/work/x/side.so)
 cycles:Pu:  ffffffff817dfb33 __read_end_io ([kernel.kallsyms])
 cycles:Pu:      7f4c464f270d [unknown] ([unknown])
 cycles:Pu:      7f4c464f270d py::run (/tmp/perf-4711.map)
@@ -108,6 +108,7 @@ cycles:Pu:
 [ perf record: Captured 3 samples ]
 """
     event, seen = probes.count_samples(text, ["/work/x", ""])
+    assert seen[0].offsets == {"0x1f": 1}, "where in an own function; other functions have none"
     assert event == "cycles"
     assert [(one.name, one.object, one.samples, one.own) for one in seen] == [
         ("operator()", "side.so", 2, True),

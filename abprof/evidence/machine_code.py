@@ -154,7 +154,7 @@ def _read(copy: IO[bytes], data: bytes, cache: Path) -> Content:
             digest.update(f"{found[1]} {len(body)} ".encode() + body)
     on_gpu = machine == "EM_CUDA" or any(name == ".nv_fatbin" and body for name, body in sections)
     objdump = shutil.which("objdump") or ""
-    tool = _cuobjdump() if on_gpu else objdump
+    tool = cuda_binary("cuobjdump") if on_gpu else objdump
     # A cubin is known by its code, because its paths and line numbers differ between sides; an object by all its bytes.
     names = sorted(name for name, _ in sections if name.startswith(".text"))
     identity = f"{digest.hexdigest()} {names}".encode() if machine == "EM_CUDA" else data
@@ -215,10 +215,11 @@ def _demangled(functions: dict[str, Reading]) -> dict[str, Reading]:
     return {plain.get(name, name): reading for name, reading in functions.items()}
 
 
-def _cuobjdump() -> str:
+def cuda_binary(name: str) -> str:
+    """Return the path of a tool like cuobjdump, Triton's or the CUDA toolkit's; "" if there is none."""
     spec = importlib.util.find_spec("triton")
     folders = [f"{place}/backends/nvidia/bin" for place in (spec.submodule_search_locations or () if spec else ())]
-    return shutil.which("cuobjdump", path=os.pathsep.join(folders)) or proc.cuda_tool("cuobjdump")
+    return shutil.which(name, path=os.pathsep.join(folders)) or proc.cuda_tool(name)
 
 
 # ---------------------------------------------------------------- GPU: `cuobjdump -sass -res-usage`
@@ -262,6 +263,12 @@ def sass(text: str) -> dict[str, Reading]:
         code = hashlib.sha256("".join(_ENCODING.findall(body)).encode()).hexdigest()
         found[name] = Reading(code=code, registers=registers, stack_bytes=stack, shared_bytes=shared, classes=counted)
     return found
+
+
+def sass_classes(text: str) -> list[str]:
+    """Return the class of an instruction of SASS; [] for a label or a NOP."""
+    found = re.match(r"\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", text)
+    return [_CLASS_OF.get(found[1], "other")] if found and found[1] != "NOP" else []
 
 
 # ---------------------------------------------------------------- x86-64: `objdump -d -C --no-show-raw-insn`
@@ -324,10 +331,23 @@ def _function(start: int, name: str, body: str) -> Reading:
             elif not jump and text.startswith(("call", "jmp")):
                 calls.add(target[2].removesuffix("@plt"))
         digest.update(f"{prefix}{plain}\n".encode())
-        counted["divisions"] += _DIVISION.match(text) is not None
-        counted["other" if jump else next(kind for kind, pattern in _X86.items() if pattern.match(text))] += 1
-        if "(" in text and not target and not text.startswith(_NO_ACCESS):
-            last = re.split(r",(?![^(]*\))", text)[-1]  # written, except by a comparison
-            counted["stores" if "(" in last and not text.startswith(_COMPARES) else "loads"] += 1
+        for kind in ["other"] if jump else _kinds(text):
+            counted[kind] += 1
     counted["loops"] = len(heads)
     return Reading(code=digest.hexdigest(), classes=counted, calls=tuple(sorted(calls - {name})))
+
+
+def x86_classes(text: str) -> list[str]:
+    """Return the classes of an instruction as objdump prints it: its own, and whether it loads or stores."""
+    plain = re.sub(f"^{_PREFIX}", "", text)
+    return [] if _IDLE.match(plain) else ["other"] if _JUMP.match(plain) else _kinds(plain)
+
+
+def _kinds(text: str) -> list[str]:
+    kinds = [next(kind for kind, pattern in _X86.items() if pattern.match(text))]
+    if _DIVISION.match(text):
+        kinds.append("divisions")
+    if "(" in text and not _TARGET.search(text) and not text.startswith(_NO_ACCESS):
+        last = re.split(r",(?![^(]*\))", text)[-1]  # written, except by a comparison
+        kinds.append("stores" if "(" in last and not text.startswith(_COMPARES) else "loads")
+    return kinds

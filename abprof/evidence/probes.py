@@ -154,8 +154,11 @@ _SAMPLED_NS = 1.5e9  # duration of the sampled calls
 _MOST_CALLS = 100_000
 _HZ = 997  # samples a second: a prime, so that no periodic work is in step with the samples
 _ENVIRONMENT = {"LC_ALL": "C", "PERF_CONFIG": "/dev/null"}  # default columns and number formats
-# A line of `perf script -F event,ip,sym,dso`: `EVENT: ADDRESS SYMBOL (OBJECT)`. C++ symbols contain blanks and brackets.
-_SAMPLE = re.compile(r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*) \((?P<object>(?:/|\[|//).*)\)")
+# A line of `perf script -F event,ip,sym,symoff,dso`: `EVENT: ADDRESS SYMBOL+OFFSET (OBJECT)`. C++ symbols contain blanks
+# and brackets.
+_SAMPLE = re.compile(
+    r"\s*(?P<event>[\w/.=-]+:\w*):?\s+[0-9a-f]+ (?P<name>.*?)(?:\+(?P<at>0x[0-9a-f]+))? \((?P<object>(?:/|\[|//).*)\)"
+)
 
 
 def _perf(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path, own: Sequence[str]) -> dict[str, Any]:
@@ -174,7 +177,7 @@ def _perf(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path, 
     argv = [tool, "record", "-F", str(hz), "-B", "-N", "-o", str(data), "-p", str(worker.pid)]
     with proc.watching(argv, env=env, log=log, ready=lambda: data.exists() and data.stat().st_size > 0, why=_refusal):
         worker.call(wire.Turn(arm, calls, "wall_clock", cold=False), timeout)
-    text = proc.output([tool, "script", "-i", str(data), "-F", "event,ip,sym,dso"], timeout=120, env=env)
+    text = proc.output([tool, "script", "-i", str(data), "-F", "event,ip,sym,symoff,dso"], timeout=120, env=env)
     event, functions = count_samples(text or "", own)
     if not functions:
         raise WorkerDied("perf took no sample of the calls" if text else "perf could not read its own recording")
@@ -193,15 +196,19 @@ def _refusal(text: str) -> str:
 def count_samples(text: str, own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
     """Return the sampled event, and the functions with most samples first, from the output of `perf script`. `own`:
     folders that hold the side's code."""
-    event, counts = "", Counter[tuple[str, str, bool]]()
+    event, counts, offsets = "", Counter[tuple[str, str, bool]](), dict[tuple[str, str, bool], Counter[str]]()
     for line in text.splitlines():
         found = _SAMPLE.fullmatch(line.rstrip())
         if found:
             event = event or found["event"].partition(":")[0]
             path = found["object"].removesuffix(" (deleted)")
             mine = any(folder and Path(path).is_relative_to(folder) for folder in own)
-            counts[found["name"], path if path.startswith("[") else Path(path).name, mine] += 1
-    made = [SampledFunction(name=name, object=file, samples=n, own=mine) for (name, file, mine), n in counts.items()]
+            key = found["name"], path if path.startswith("[") else Path(path).name, mine
+            counts[key] += 1
+            if mine and found["at"]:
+                offsets.setdefault(key, Counter())[found["at"]] += 1
+    made = [SampledFunction(name=key[0], object=key[1], samples=n, own=key[2], offsets=dict(offsets.get(key, {})))
+            for key, n in counts.items()]  # fmt: skip
     return event, sorted(made, key=lambda one: (-one.samples, one.name, one.object))
 
 

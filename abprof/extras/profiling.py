@@ -12,7 +12,7 @@ import msgspec
 
 from abprof import report, store
 from abprof.builds import in_use, sandbox
-from abprof.evidence import Ncu, Refused, subjects
+from abprof.evidence import Ncu, Refused, explained, keep_listings, subjects
 from abprof.measure import Plan, RunContext, look_around
 from abprof.records import Arm, Build, Cell, Profile, Run, filters, names, variants_of
 from abprof.records import messages as wire
@@ -101,6 +101,8 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
                 profiles[found.cell, found.arm] = found
                 head = msgspec.structs.replace(head, profiles=tuple(profiles.values()))
                 folder.write_run(head)
+            head = explained(keep_listings(head, trees, folder.path))  # samples by line of source
+            folder.write_run(head)
         view.detach()
         report.write_all(folder.path, head, blocks)
         return Profiled(head, folder.path, tuple(made), record.interrupted)

@@ -9,6 +9,7 @@ from abprof.records.base import *
 from abprof.records.blocks import *
 from abprof.records.builds import *
 from abprof.records.cells import *
+from abprof.records.listings import *
 from abprof.records.messages import *
 from abprof.records.options import *
 from abprof.records.probes import *

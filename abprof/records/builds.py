@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from abprof.records.base import Record, Status
+from abprof.records.listings import Lines
 from abprof.records.messages import Artefact, Value, Workload
 
 
@@ -66,6 +67,7 @@ class Function(Record, frozen=True, kw_only=True):
     code: str
     classes: dict[str, int]
     calls: tuple[str, ...] = ()  # names of functions that this function calls and that differ between the sides too
+    lines: Lines = {}  # of `classes`, by line of source; {}: not recorded
 
 
 class Kernel(Record, frozen=True, kw_only=True):
@@ -91,6 +93,7 @@ class Kernel(Record, frozen=True, kw_only=True):
     stack_bytes: int | None = None  # per thread
     constants: dict[str, Value] = {}
     classes: dict[str, int] | None = None  # class -> number of instructions (abprof/evidence/machine_code.py)
+    lines: Lines = {}  # of `classes`, by line of source; {}: not recorded
     functions: tuple[Function, ...] = ()  # an object's functions that differ between the sides
     compiler: str = ""  # in older runs only, like `flags`
     flags: str = ""

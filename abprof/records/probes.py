@@ -47,6 +47,7 @@ class Profile(Record, frozen=True, kw_only=True):
     minimum: dict[str, float] = {}  # dram, l2, l1 -> lower bound of bytes per call, by the workload
     file: str = ""  # .ncu-rep file, relative to the run folder; "": no file
     csv: str = ""  # CSV of ncu's raw page, relative to the run folder
+    source: str = ""  # CSV of ncu's source page, likewise
     bytes: int = 0  # of `file`
     ncu: str = ""  # version of ncu
     status: str = "ok"  # ok, another Status of the calls, or `error` (ncu's output is unusable)
@@ -65,6 +66,7 @@ class SampledFunction(Record, frozen=True, kw_only=True):
     object: str  # file name of the shared object or program; [kernel.kallsyms] for the system's kernel
     samples: int
     own: bool = False  # whether `object` is of the side's build or worktree
+    offsets: dict[str, int] = {}  # offset in an own function, hexadecimal -> samples; {} in older runs
 
 
 class Sampled(Record, frozen=True, kw_only=True):

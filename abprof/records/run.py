@@ -8,6 +8,7 @@ from abprof.records.base import Record, Status, Verdict
 from abprof.records.blocks import Block
 from abprof.records.builds import Build, Kernel, Proof
 from abprof.records.cells import Arm, Cell, Command, Side
+from abprof.records.listings import Hunk, Listed
 from abprof.records.messages import Ceilings, Census, CheckResult, Value, Workload
 from abprof.records.options import Night, Options
 from abprof.records.probes import Profile, Sampled, Trace
@@ -111,6 +112,8 @@ class Cause(Record, frozen=True, kw_only=True):
     text: str  # a sentence with the numbers of both sides
     kernels: tuple[str, ...] = ()  # names of the kernels or functions in `text`
     evidence: tuple[str, ...] = ()  # sources: "census", "kernels", "phases", "clock", "ncu", "perf"
+    at: str | None = None  # "FILE:LINE"; "": no line found; None: lines are not recorded, or the cause has none
+    note: str | None = None  # what is at that line, and which hunk changed it
 
 
 class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):
@@ -227,6 +230,8 @@ class Run(Record, frozen=True, kw_only=True):
     controls: tuple[Comparison, ...] = ()
     proofs: tuple[Proof, ...] = ()
     kernels: tuple[Kernel, ...] = ()
+    hunks: dict[str, tuple[Hunk, ...]] = {}  # target -> where its code differs from base's; no key: not compared
+    listed: tuple[Listed, ...] = ()  # kernels of changed rows
     traces: tuple[Trace, ...] = ()  # of --probe torch
     profiles: tuple[Profile, ...] = ()  # of --probe ncu, `abprof profile`, `abprof memory`
     sampled: tuple[Sampled, ...] = ()  # of --probe perf

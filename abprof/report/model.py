@@ -11,7 +11,7 @@ from functools import cached_property
 from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Arm, Ceilings, Kernel, Observation, Run
 from abprof.records import Block as Measured
 from abprof.records.quantities import plural, signed
-from abprof.report import charts, probes, rows, sentences, tables
+from abprof.report import charts, code_pages, probes, rows, sentences, tables
 from abprof.report.rows import Block, Group, Line, Row, Section
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, size
 
@@ -81,6 +81,9 @@ class Page:
         every = sorted((line for of in lines for line in of), key=lambda line: line.row.folded)
         for number, line in enumerate(every[:DETAILS_UP_TO], 1):
             line.id = f"c{number}"
+        code = code_pages.pages(run)
+        for line in every if code else ():
+            line.code = [page for page in code if any(row is line.row.comparison for row, _ in page.rows)]
         self.run, self.headline, self.where = run, sentences.headline(run), _where(run)
         self.machine = _machine(run)
         self.alerts = [*_alerts(run)]

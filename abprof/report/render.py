@@ -19,7 +19,7 @@ from markupsafe import Markup, escape
 from abprof.records import Arm, Block, Run
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import plural, signed
-from abprof.report import charts, exports, probes, sentences, suite_csv, text
+from abprof.report import charts, code_pages, exports, probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
 from abprof.report.model import Page, Workload, folded_title
 from abprof.report.rows import Row
@@ -67,16 +67,16 @@ def asset(name: str) -> str:
 
 def html(page: Page) -> str:
     """Return the report as one HTML document that loads no other file."""
-    return _document("report", page=page, run=page.run, large=bool(page.left_out))
+    return _scripted("report", "report.css", page=page, run=page.run, large=bool(page.left_out))
 
 
-def _document(name: str, **values: Any) -> str:
-    """Render templates/NAME.html with the script NAME.js, the only script that the document's policy allows."""
+def _scripted(name: str, *styles: str, **values: Any) -> str:
+    """Return the page of the template `name` with its script and its style sheets inside."""
     script = asset(f"{name}.js")
     return environment(escape).get_template(f"{name}.html").render(
         script=Markup(script),  # noqa: S704 - abprof's own
         script_hash=b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        style=Markup(asset("report.css")),  # noqa: S704
+        style=Markup("".join(map(asset, styles))),  # noqa: S704
         **values,
     )  # fmt: skip
 
@@ -96,7 +96,15 @@ def _trace_documents(folder: Path, run: Run) -> Iterator[tuple[str, str]]:
         if sides:
             yield (
                 path,
-                _document("trace", run=run, cell=traces[0].cell, arm=Arm.of(traces[0].arm), sides=sides, path=path),
+                _scripted(
+                    "trace",
+                    "report.css",
+                    run=run,
+                    cell=traces[0].cell,
+                    arm=Arm.of(traces[0].arm),
+                    sides=sides,
+                    path=path,
+                ),
             )
 
 
@@ -169,4 +177,5 @@ def write_all(folder: Path, run: Run, blocks: Sequence[Block]) -> list[Path]:
     made = {"cells.csv": cells_csv(run)} | suite_csv.files(run) | probes.files(run)
     made[output.name] = suite_csv.with_footer(log, model)
     made |= {"report.md": markdown(model), "report.html": html(model), **dict(_trace_documents(folder, run))}
-    return [disk.replace(folder / name, content.encode(errors="replace")) for name, content in made.items()]
+    code = code_pages.write(run, folder, lambda values: _scripted("code", "report.css", "code.css", **values))
+    return [*(disk.replace(folder / name, text_.encode(errors="replace")) for name, text_ in made.items()), *code]

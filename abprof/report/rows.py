@@ -26,6 +26,7 @@ from abprof.records import (
 )
 from abprof.records.quantities import plural
 from abprof.report import sentences, text
+from abprof.report.code_pages import Code
 
 ROWS_UP_TO = 300  # of a table below the verdicts, on a page and a terminal; the CSV files have all
 ORDER: tuple[Verdict | None, ...] = ("broken", "slower", "unclear", "faster", "slight", None, "same")
@@ -287,6 +288,7 @@ class Line:
     """The texts that reports show for one row. In a run of one branch, `after` and `change` are empty."""
 
     id = ""  # HTML id of the row's entry under "Cell by cell"; "" without an entry
+    code: Sequence[Code] = ()  # pages with both sides' code
 
     def __init__(self, group: Group, row: Row) -> None:
         judged, target = row.comparison, group.target

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from abprof.records import GPU_GRAPH, REPORTED, SUSTAINED, Advice, CellHistory, Comparison, Run, Value, Verdict
+from abprof.records import GPU_GRAPH, REPORTED, SUSTAINED, Advice, Cause, CellHistory, Comparison, Run, Value, Verdict
 from abprof.records.quantities import interval, plural, signed
 from abprof.report.text import NOT_RECORDED, clean, duration
 
@@ -152,7 +152,14 @@ def because(row: Comparison | None) -> str:
     """Return the causes of a change as text; "" if abprof did not search for causes."""
     if row is None or row.causes is None:
         return ""
-    return "; ".join(clean(cause.text) for cause in row.causes) or NO_CAUSE
+    return "; ".join(cause(one) for one in row.causes) or NO_CAUSE
+
+
+def cause(of: Cause, limit: int = 500) -> str:
+    """Return a cause with its line of source: `kernels/ffa/fwd.py:87: spill stores 0 -> 14 in fwd (changed by ...)`."""
+    where = f"{of.at}: " if of.at else ""
+    note = of.note if of.at != "" else "; ".join(filter(None, ("no line found", of.note)))
+    return clean(f"{where}{of.text}{f' ({note})' if note else ''}", limit)
 
 
 def history(one: CellHistory) -> str:

@@ -20,7 +20,8 @@ from pathlib import Path
 from tests.ncu import recorded
 
 VALUED = {"--target-processes", "--clock-control", "--metrics", "--export", "--nvtx-include", "--import", "--page",
-          "--print-units"}  # fmt: skip
+          "--print-units", "--section", "--print-source"}  # fmt: skip
+SOURCE = Path(__file__).parents[1] / "data" / "ncu" / "source.csv"  # of ncu 2025.3.1, one launch of a kernel on an H100
 FLAGS = {"--nvtx", "--force-overwrite", "--csv", "--version"}
 DENIED = (
     "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the target "
@@ -103,16 +104,25 @@ def record(options: dict[str, str], program: list[str]) -> int:
     if not launches:
         print("==WARNING== No kernels were profiled.")
         return code
-    Path(report).write_bytes(b"NVR\0" + json.dumps({"metrics": metrics, "launches": launches}).encode())
+    made = {"metrics": metrics, "launches": launches, "section": options.get("--section")}
+    Path(report).write_bytes(b"NVR\0" + json.dumps(made).encode())
     print(f"==PROF== Report: {report}")
     return code
 
 
 def show(options: dict[str, str]) -> int:
-    """The raw page. Without LC_ALL=C or base units it is unreadable: abprof must set both."""
-    assert options == {**options, "--csv": "", "--page": "raw", "--print-units": "base"}, options
+    """The raw page; or the source page, which has a recorded kernel's table under each launch's name.
+
+    Without LC_ALL=C or base units it is unreadable: abprof must set both."""
     assert os.environ["LC_ALL"] == "C"
     kept = json.loads(Path(options["--import"]).read_bytes()[4:])
+    if options["--page"] == "source":
+        assert options == {**options, "--csv": "", "--print-source": "sass"}, options
+        assert kept["section"] == "SourceCounters"
+        table = SOURCE.read_text().split("\n", 1)[1]
+        print("".join(f'"Kernel Name","{launch["kernel"]}",\n{table}' for launch in kept["launches"]), end="")
+        return 0
+    assert options == {**options, "--csv": "", "--page": "raw", "--print-units": "base"}, options
     columns = {name: unit(name) for name in kept["metrics"]}
     rows = []
     for launch in kept["launches"]:

@@ -129,6 +129,10 @@ def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
     (folder,) = (repo.path / "runs").glob("2*")
     run, _, _ = runfolder.read(folder)
     assert [one.status for one in run.profiles] == ["ok"], probed.err
+    samples = recording.sampled(folder / run.profiles[0].source, run.profiles[0].kernels[0].name)
+    assert sum(sum(stalls.values()) for stalls in samples.values()) == 1478 * len(
+        recording.read(folder / run.profiles[0].csv)
+    )
     assert run.observations[0].metrics, "it was timed too"
     denied = with_ncu("run", "main", "--quick", "--probe", "ncu", *CPU, repo=repo, home=tmp_path, FAKE_NCU="denied")
     assert denied.code == probed.code

@@ -14,6 +14,7 @@ from abprof.evidence.ncu.traffic import measured
 from abprof.records import ncu
 from abprof.records.errors import AbprofError
 
+from .fake_ncu import SOURCE
 from .recorded import DETAILS, RAW, L, details, moves, put, raw
 
 COPY = L("void at::native::<unnamed>::CopyFunctor<float, 4>(int, T2)", "(8, 1, 1)")
@@ -113,3 +114,12 @@ def test_a_file_that_is_cut_off_loses_no_launch_unsaid(tmp_path: Path, cut: int)
     except AbprofError:
         return
     assert table.rows[0].launches == 4
+
+
+def test_samples_by_instruction_of_a_real_source_page() -> None:
+    """One launch on an H100 by ncu 2025.3.1: the multiply waits for the load before it."""
+    samples = recording.sampled(SOURCE, "scale(float const*, float*, int)")
+    assert (len(samples), sum(sum(stalls.values()) for stalls in samples.values())) == (32, 1478)
+    most = max(samples, key=lambda at: sum(samples[at].values()))
+    assert (most, samples[most]["long_scoreboard"]) == (0xE0, 1076)
+    assert recording.sampled(SOURCE, "another") == {}

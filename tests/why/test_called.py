@@ -94,4 +94,4 @@ def test_what_perf_did_not_see_or_hardly_is_not_to_blame(tmp_path: Path, functio
     ],
 )
 def test_names_as_perf_says_them(name: str, said: str) -> None:
-    assert rules._bare(name) == said
+    assert rules.bare(name) == said

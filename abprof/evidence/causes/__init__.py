@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 import msgspec
 
 from abprof.evidence.causes import cpu, gpu
+from abprof.evidence.causes.lines import located
 from abprof.evidence.causes.sides import SHARE, Sides, listed, ns
 from abprof.records import Arm, Cause, Comparison, Observation, Range, Run
 
@@ -20,13 +21,22 @@ MOST = 3  # causes per row
 
 def explained(run: Run) -> Run:
     """Return the judged run with the causes of each change; `causes` is None if a side lacks records."""
-    seen = {(one.cell, one.arm): one for one in run.observations}
-    packages, rows = {cell.id: cell.kernel for cell in run.cells}, list(run.comparisons)
+    known, rows = {id(sides.row): sides for sides in changed(run)}, list(run.comparisons)
     for place, row in enumerate(rows):
         if row.verdict in CHANGED and not row.with_peer:
-            sides = _sides(run, seen, packages[row.cell], row)
-            rows[place] = msgspec.structs.replace(row, causes=_causes(run, sides) if sides else None)
+            causes = _causes(run, known[id(row)]) if id(row) in known else None
+            causes = causes if causes is None else tuple(located(run, known[id(row)], causes))
+            rows[place] = msgspec.structs.replace(row, causes=causes)
     return msgspec.structs.replace(run, comparisons=tuple(rows))
+
+
+def changed(run: Run) -> Iterator[Sides]:
+    """Yield both sides of each row whose time changed, if a cause can be searched for."""
+    seen = {(one.cell, one.arm): one for one in run.observations}
+    packages = {cell.id: cell.kernel for cell in run.cells}
+    for row in run.comparisons:
+        if row.verdict in CHANGED and not row.with_peer and (sides := _sides(run, seen, packages[row.cell], row)):
+            yield sides
 
 
 def _causes(run: Run, sides: Sides) -> tuple[Cause, ...] | None:

@@ -145,13 +145,13 @@ def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
         return None
     found = {}
     for place, name in keys:
-        pair, names = sides.objects[place], {name, _bare(name)}
+        pair, names = sides.objects[place], {name, bare(name)}
         count, was = (
             sum(one.samples for one in of.functions if one.object == files[place][side] and one.name in names)
             for side, of in ((many, slow), (1 - many, fast))
         )
         more = sum(n * 1e9 / of.hz / of.calls if of.hz and of.calls else 0.0 for of, n in ((slow, count), (fast, -was)))
-        if count and sum(_bare(one.name) in names for one in pair[many].functions) > 1:
+        if count and sum(bare(one.name) in names for one in pair[many].functions) > 1:
             found[place, name] = ""
         elif count and sides.carries(more if sides.slower else -more):
             way = "more" if sides.slower else "less"
@@ -159,7 +159,7 @@ def _sampled(sides: Sides, keys: Collection[Key]) -> dict[Key, str] | None:
     return found
 
 
-def _bare(name: str) -> str:
+def bare(name: str) -> str:
     """Return a function's name as perf prints it, without parameters, return type and clone suffix: `scale<float>` for
     `void scale<float>(float*, long) [clone .cold]`."""
     plain = name.replace("(anonymous namespace)", "{anonymous}")

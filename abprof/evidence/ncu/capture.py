@@ -23,6 +23,7 @@ from abprof.system import processes as proc
 from abprof.system.processes import WorkerDied
 
 FOLDER = "ncu"  # in the run folder
+SOURCE = "SourceCounters"  # a section: samples of each instruction, with what its warps waited for
 Rows = Sequence[tuple[Cell, Sequence[Arm]]]
 PROFILE = Profile(cell="", arm="", purpose="profile", warmup=2, runs=3)  # what `abprof profile` records of an arm
 
@@ -31,9 +32,9 @@ def _one(plan: Plan, build: Build, cell: Cell, arm: Arm, made: Profile, folder: 
     stem = f"{row_file(cell.id, f'peer {arm.peer}' if arm.peer else arm.variant)}.{arm.side}"
     report, page = folder / FOLDER / f"{stem}.ncu-rep", folder / FOLDER / f"{stem}.csv"
     report.parent.mkdir(exist_ok=True)
-    for path in (report, page):
+    for path in (report, page, page.with_suffix(".source.csv")):
         path.unlink(missing_ok=True)  # of an earlier recording
-    metrics = recording.MEMORY if made.purpose == "memory" else recording.PROFILE
+    metrics = recording.MEMORY if made.purpose == "memory" else (*recording.PROFILE, SOURCE)
     job = plan.foreground(build, cell, arm, warmup=made.warmup, runs=made.runs, facts=True)
     try:
         code, failed = ncu.record(job.argv, job.env, job.cwd, metrics, report, plan.factory.logs / f"ncu-{stem}.log")
@@ -46,10 +47,12 @@ def _one(plan: Plan, build: Build, cell: Cell, arm: Arm, made: Profile, folder: 
             made = replace(made, file=f"{FOLDER}/{report.name}", bytes=report.stat().st_size)
         if failed or not made.file:
             raise AbprofError(f"ncu: {failed}" if failed else "ncu saw no kernel in the calls")
-        argv = [ncu.path, "--import", str(report.absolute()), "--csv", "--page", "raw", "--print-units", "base"]
-        if code := proc.logged(argv, env={**job.env, **_LOCALE}, cwd=page.parent, log=page, timeout=_TIMEOUT):
-            raise AbprofError(f"ncu could not export its report (exit code {code})", advice=f"try {' '.join(argv)}")
+        if broken := ncu.export(report, page, job.env, "raw", "--print-units", "base"):
+            raise broken
         made, _ = traffic.count(recording.read(page, metrics), made, page, whole=True)
+        source = page.with_suffix(".source.csv")
+        if SOURCE in metrics and not ncu.export(report, source, job.env, "source", "--print-source", "sass"):
+            made = replace(made, source=f"{FOLDER}/{source.name}")
     except Refused:
         raise
     except WorkerDied as died:
@@ -117,6 +120,13 @@ class Ncu:
                 say(f"  {cell.id}  {arm.id}: {size if made.status == 'ok' else f'{made.status}, {made.reason}'}")
                 yield made
 
+    def export(self, report: Path, to: Path, env: Mapping[str, str], page: str, *options: str) -> AbprofError | None:
+        """Write a page of a report as CSV to `to`. Returns an error if ncu fails."""
+        argv = [self.path, "--import", str(report.absolute()), "--csv", "--page", page, *options]
+        code = proc.logged(argv, env={**env, **_LOCALE}, cwd=to.parent, log=to, timeout=_TIMEOUT)
+        what = f"ncu could not export its report (exit code {code})"
+        return AbprofError(what, advice=f"try {' '.join(argv)}") if code else None
+
     def record(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, metrics: Sequence[str], to: Path, log: Path
     ) -> tuple[int, str]:
@@ -127,14 +137,23 @@ class Ncu:
         """
         wanted = [name for name in metrics if name not in self.unknown]
         options = ["--target-processes", "all", "--clock-control", "none", "--nvtx", "--nvtx-include", wire.CALL_RANGE]
-        options += ["--metrics", ",".join(wanted), "--force-overwrite", "--export", str(to).replace("%", "%%")]
+        options += ["--section", SOURCE] if SOURCE in wanted else []
+        options += [
+            "--metrics",
+            ",".join(name for name in wanted if name != SOURCE),
+            "--force-overwrite",
+            "--export",
+            str(to).replace("%", "%%"),
+        ]
         began = log.lstat().st_size if log.exists() else 0
         code = proc.logged([self.path, *options, *argv], env={**env, **_LOCALE}, cwd=cwd, log=log, timeout=_TIMEOUT)
         text = doorway.tail(log, proc.LOG_LIMIT, began).decode(errors="replace")
         lines = re.findall(r"^==(?:ERROR|WARNING)== .*$", text, re.M)
         if any("ERR_NVGPUCTRPERM" in line for line in lines):
             raise Refused("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)", advice=_PERMISSION)
-        about = " ".join(line.replace("\\", "") for line in lines if "metric" in line)  # names as regular expressions
+        about = " ".join(
+            line.replace("\\", "") for line in lines if re.search("metric|section", line)
+        )  # names as regular expressions
         unknown = {name for name in wanted if re.search(rf"(?<!\w){re.escape(name)}(?!\.?\w)", about)}
         if unknown and not to.exists() and len(unknown) < len(wanted):
             self.unknown |= unknown

@@ -104,3 +104,49 @@ def _launch(row: Mapping[str, tuple[str, str]], metrics: Sequence[str]) -> Launc
             raise AbprofError(what, advice="record again with LC_ALL=C and --print-units base")
     kernel, grid, block = (row[name][0] for name in ("Kernel Name", "Grid Size", "Block Size"))
     return Launch((" ".join(kernel.split()), grid, block), found)
+
+
+# ---------------------------------------------------------------- the source page: a table of instructions per launch
+
+_SAMPLES = ("Warp Stall Sampling (All Samples)", "# Samples", "Sampling Data (All)")  # ncu renamed the column
+_STALL = re.compile(r"stall_(\w+)")
+_WAITS = {
+    "dispatch": "dispatch_stall",
+    "imc": "imc_miss",
+    "lg": "lg_throttle",
+    "long_sb": "long_scoreboard",
+    "math": "math_pipe_throttle",
+    "mio": "mio_throttle",
+    "no_inst": "no_instruction",
+    "sleep": "sleeping",
+    "short_sb": "short_scoreboard",
+    "tex": "tex_throttle",
+}  # as metrics name them (records.ncu.STALLS)
+
+
+def sampled(path: Path, kernel: str) -> dict[int, dict[str, int]]:
+    """Return offset of an instruction -> stall reason -> samples, over all launches of `kernel` in ncu's source page.
+
+    Samples without a reason have the reason "". Raises AbprofError if the file cannot be read.
+    """
+    found: dict[int, dict[str, int]] = {}
+    own, header, start = False, list[str](), -1
+    for line in read_named(path, 1 << 30).decode("utf-8-sig", "replace").splitlines():
+        cells = _cells(line)
+        if cells[:1] == ["Kernel Name"]:
+            own, header = re.split(r"[<( ]", cells[1].strip())[0] == re.split(r"[<( ]", kernel)[0], []
+        elif "Source" in cells and "Address" in cells:
+            header, start = cells, -1
+        elif own and header and len(cells) == len(header):
+            row = dict(zip(header, cells, strict=True))
+            try:
+                at, whole = int(row["Address"], 0), int(next((row[n] for n in _SAMPLES if row.get(n)), "0"))
+            except ValueError:
+                continue
+            start = at if start < 0 else start
+            counts = {_WAITS.get(m[1], m[1]): int(v) for n, v in row.items()
+                      if (m := _STALL.fullmatch(n)) and v.isdigit() and v != "0"}  # fmt: skip
+            here = found.setdefault(at - start, {})
+            for reason, n in (counts | {"": max(0, whole - sum(counts.values()))}).items():
+                here[reason] = here.get(reason, 0) + n
+    return found

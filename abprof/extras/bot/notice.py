@@ -17,7 +17,7 @@ from msgspec import Meta
 
 from abprof.records import UNREADABLE, VERSION, Arm, Comparison, Record, Run, Side, Verdict
 from abprof.records.errors import AbprofError
-from abprof.report import Page
+from abprof.report import Page, sentences
 from abprof.report.sentences import VERDICTS, Lacking, lacking
 from abprof.report.text import clean
 from abprof.verdict import headline
@@ -218,7 +218,7 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
             if doubted:
                 none = dict.fromkeys(("pct", "low_pct", "high_pct", "certifiable_pct"))
                 judged = msgspec.structs.replace(judged, **none)
-            causes = [cause.text for cause in judged.causes] if judged.causes is not None else None
+            causes = [sentences.cause(cause, 600) for cause in judged.causes] if judged.causes is not None else None
             if failed and not causes:
                 causes = [failed[-1].reason] if failed[-1].reason else []
             yield Row(

@@ -18,20 +18,23 @@ from abprof.system.processes.children import LOG_LIMIT, WorkerDied, WorkerHung, 
 _READY_WITHIN = 20.0  # seconds that a tool may take to become ready, and to end
 
 
-def tried(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None) -> tuple[bool, str]:
+def tried(
+    argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None, cwd: str | None = None
+) -> tuple[bool, str]:
     """Run a short command. Return (True, standard output), or on failure (False, last line of standard error)."""
     try:
-        done = subprocess.run(
-            list(argv), capture_output=True, text=True, timeout=timeout, check=False, stdin=subprocess.DEVNULL, env=env
-        )
+        done = subprocess.run(list(argv), capture_output=True, text=True, timeout=timeout, check=False,
+                              stdin=subprocess.DEVNULL, env=env, cwd=cwd)  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as error:
         return False, str(error)
     return done.returncode == 0, (done.stderr.strip().splitlines() or [""])[-1] if done.returncode else done.stdout
 
 
-def output(argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None) -> str | None:
+def output(
+    argv: Sequence[str], *, timeout: float = 10.0, env: Mapping[str, str] | None = None, cwd: str | None = None
+) -> str | None:
     """Return the standard output of a short command, such as a compiler's --version; None if the command fails."""
-    answered, text = tried(argv, timeout=timeout, env=env)
+    answered, text = tried(argv, timeout=timeout, env=env, cwd=cwd)
     return text if answered else None
 
 

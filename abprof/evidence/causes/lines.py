@@ -1,0 +1,209 @@
+"""Find the line of source at which a cause acts: by both sides' instructions by line, a profiler's samples, and the diff.
+
+A line is named if most of the change is there; or if the diff has one hunk that can be meant. Otherwise no line is found:
+a wrong line is worse than none.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import msgspec
+
+from abprof.evidence import hunks
+from abprof.evidence.causes.sides import Sides
+from abprof.records import Arm, Cause, Function, Hunk, Kernel, Lines, Run
+
+_MOST = 0.5  # share of a change that a line must have
+_ACCESSES = ("global loads", "global stores", "asynchronous copies", "atomics")
+_ARITHMETIC = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic", "scalar arithmetic")
+_CLASSES = {  # kind of cause -> the classes of instructions that its rule counts; (): all
+    "spills": ("local stores", "local loads"), "tensor": ("tensor",), "overlap": ("asynchronous copies",),
+    "memory": _ACCESSES, "vectorisation": _ARITHMETIC, "pass": ("loads", "stores"), "kernel": (),
+    "atomics": ("atomics",), "shared": ("shared loads", "shared stores"), "barriers": ("barriers",), "calls": ("calls",),
+    "arithmetic": ("divisions", "double precision", "special functions"), "unrolling": (),
+}  # fmt: skip
+_HOT = ("coalescing", "dram_traffic", "kernel")  # kinds whose line samples may show
+_NO_LINE = ("same_code",)  # kinds that speak of no change of code
+_CALLED = {"warps": "num_warps", "stages": "num_stages", "CTAs": "num_ctas"}  # in sentences -> in code
+_SHOWN = {"tensor": "tensor-core instructions", "local loads": "spill loads", "local stores": "spill stores"}
+Unit = tuple[str, int] | int  # a line of the target, or the index of a hunk
+_Both = tuple[tuple[Lines, dict[str, int]], tuple[Lines, dict[str, int]]]
+
+
+def located(run: Run, sides: Sides, causes: Sequence[Cause]) -> list[Cause]:
+    """Return the causes with the lines at which they act; unchanged if the sides' code was not compared."""
+    ids = [Arm.of(arm).side for arm in (sides.row.from_, sides.row.to)]
+    if ids[0] != "base" or ids[1] not in run.hunks:
+        return list(causes)
+    alike = run.toolchains.get(ids[0]) == run.toolchains.get(ids[1])
+    search = _Search(run, sides, run.hunks[ids[1]], alike=alike)
+    found = [cause if cause.kind in _NO_LINE else search.located(cause) for cause in causes]
+    return found or search.hot_line()
+
+
+class _Search:
+    def __init__(self, run: Run, sides: Sides, differing: Sequence[Hunk], *, alike: bool) -> None:
+        self.sides, self.hunks = sides, differing
+        self.code = [hunk for hunk in differing if hunks.changes_code(hunk)]  # empty if only remarks changed
+        self.alike = alike  # whether both sides have the same toolchain: the diff alone makes the difference
+        row = sides.row
+        self.listed = [one for one in run.listed if (one.cell, one.from_, one.to) == (row.cell, row.from_, row.to)]
+
+    def located(self, cause: Cause) -> Cause:
+        classes, hot = _CLASSES.get(cause.kind), self._hot(cause.kernels)
+        unit, count = self._counted(cause, classes) if classes is not None else (None, "")
+        if unit is None and hot and cause.kind in _HOT:
+            unit = hot.unit
+        hunk = self.hunks[unit] if isinstance(unit, int) else self._meant(cause)
+        line = f"{unit[0]}:{unit[1]}" if isinstance(unit, tuple) else ""
+        notes = [f"{count} {f'at {line}' if line else 'in the hunk'}"] if count else []
+        if hunk is not None:
+            inside = self._line_in(hunk, cause, classes) if isinstance(unit, int) else ""
+            line = inside or hunks.first_line(hunk, _names(cause))
+            notes.append(f"changed by hunk {hunk.line}{'' if line else f' of {hunk.file}'}")
+        elif line:
+            notes = [count, "the diff does not touch this line"] if count else notes
+        if hot and (line == hot.at or not line):
+            notes.append(hot.text)
+        return msgspec.structs.replace(cause, at=line, note="; ".join(filter(None, notes)))
+
+    # ---- by the instructions of both sides
+
+    def _counted(self, cause: Cause, classes: Sequence[str]) -> tuple[Unit | None, str]:
+        """Return where most of the change in the numbers of instructions is, and how many are there, as text."""
+        for both in self._lines(cause):
+            moved, size, total = self._moved(both, classes)
+            whole = sum(map(abs, total.values()))
+            if most := [unit for unit in moved if moved[unit] > _MOST * whole > 0]:
+                # The innermost of lines with as many: those that it is inlined at have more code.
+                unit = max(most, key=lambda unit: (isinstance(unit, int), moved[unit], -size[unit]))
+                what = "instructions" if len(total) > 1 else _SHOWN.get(name := next(iter(total)), name)
+                way = "more" if sum(total.values()) > 0 else "fewer"
+                return unit, f"{min(moved[unit], whole)} of {whole} {way} {what}"
+        return None, ""
+
+    def _moved(self, both: _Both, classes: Sequence[str]) -> tuple[Counter[Unit], Counter[Unit], dict[str, int]]:
+        """Return by how many instructions each unit changed the way the whole changed, its size, and the whole's changes."""
+        total = {name: both[1][1].get(name, 0) - both[0][1].get(name, 0) for name in (*both[0][1], *both[1][1])
+                 if name in classes or (not classes and name not in ("other", "loops"))}  # fmt: skip
+        each, size, moved = Counter[tuple[Unit, str]](), Counter[Unit](), Counter[Unit]()
+        for side, (lines, _) in enumerate(both):
+            for where, counts in lines.items():
+                unit = self._unit(where, side)
+                size[unit] += sum(counts.values())
+                for name in counts.keys() & total.keys():
+                    each[unit, name] += counts[name] if side else -counts[name]
+        for (unit, name), count in each.items():
+            if count * total[name] > 0:
+                moved[unit] += abs(count)
+        return moved, size, {name: count for name, count in total.items() if count}
+
+    def _lines(self, cause: Cause) -> Iterator[_Both]:
+        """Yield both sides' instructions of each kernel or function that the cause names: by line, and all."""
+        for pair in self.sides.pairs:
+            if pair.after.name in cause.kernels and pair.before.kernel and pair.after.kernel:
+                yield _code(pair.before.kernel), _code(pair.after.kernel)
+        for one, two in self.sides.objects:
+            before, after = ({f.name: f for f in kernel.functions} for kernel in (one, two))
+            for name in cause.kernels:
+                if name in before or name in after:
+                    yield _code(before.get(name)), _code(after.get(name))
+
+    def _unit(self, where: str, side: int) -> Unit:
+        """Return the hunk that has this line of a side, or else the target's line that is the same."""
+        file, _, number = where.rpartition(":")
+        line, shift = int(number), 0
+        for place, hunk in enumerate(self.hunks):
+            if hunk.file == file:
+                if hunk.at[side] <= line < hunk.at[side] + hunk.count[side]:
+                    return place
+                if not side and hunk.at[0] + hunk.count[0] <= line:
+                    shift = hunk.at[1] + hunk.count[1] - hunk.at[0] - hunk.count[0]
+        return file, line + shift
+
+    def _line_in(self, hunk: Hunk, cause: Cause, classes: Sequence[str] | None) -> str:
+        """Return the hunk's line with more than half of its instructions on the target; "" if there is none."""
+        counts = Counter[str]()
+        for _, (after, _) in self._lines(cause):
+            for where, found in after.items():
+                file, _, line = where.rpartition(":")
+                if file == hunk.file and hunk.at[1] <= int(line) < hunk.at[1] + hunk.count[1]:
+                    counts[where] += sum(n for name, n in found.items() if not classes or name in classes)
+        return next((where for where, count in counts.items() if count > _MOST * counts.total()), "")
+
+    # ---- by the diff
+
+    def _meant(self, cause: Cause) -> Hunk | None:
+        """Return the hunk that makes the cause: the only one, or the only one that changes what the cause names."""
+        if not self.alike:
+            return None
+        found = [hunk for hunk in self.code if self._runs(hunk, cause)]
+        if len(found) > 1:
+            found = [hunk for hunk in found if hunks.mentions(hunk, _names(cause))]
+        if len(found) > 1:
+            found = [hunk for hunk in found if hunks.replaces(hunk, cause.text)]
+        return found[0] if len(found) == 1 else None
+
+    def _runs(self, hunk: Hunk, cause: Cause) -> bool:
+        """Whether the hunk may be part of the kernels that the cause names: not if it lies in another Triton function."""
+        known = [where.rpartition(":") for _, (after, _) in self._lines(cause) for where in after]
+        inside = any(file == hunk.file and hunk.inside[0] <= int(line) <= hunk.inside[1] for file, _, line in known)
+        return inside or not known or not any(hunk.inside)
+
+    # ---- by a profiler's samples
+
+    def hot_line(self) -> list[Cause]:
+        """Return a cause if no rule found one, and one line's samples explain the change."""
+        for one in self.listed:
+            if hot := self._hot((one.kernel,)):
+                note = f"changed by hunk {self.hunks[hot.unit].line}" if isinstance(hot.unit, int) else ""
+                text = f"most of the change is at one line of {one.kernel}, {hot.text}"
+                return [Cause(kind="line", text=text, kernels=(one.kernel,), evidence=(one.by,), at=hot.at, note=note)]
+        return []
+
+    def _hot(self, kernels: Sequence[str]) -> _Hot | None:
+        """Return where the time by samples grew (or shrank) by at least half of the row's change."""
+        for one in (one for one in self.listed if one.by and (one.kernel in kernels or not self.sides.on_gpu)):
+            shares = [Counter[Unit](), Counter[Unit]()]
+            for side, spent in enumerate(one.spent):
+                whole = sum(each.samples for each in spent.values())
+                for where, each in spent.items():
+                    if where:
+                        shares[side][self._unit(where, side)] += each.samples / whole  # type: ignore[assignment]
+            ratio = 1 + (self.sides.row.pct or 0.0) / 100
+            grown = {
+                unit: (shares[1][unit] * ratio - shares[0][unit]) / (ratio - 1) for unit in (*shares[0], *shares[1])
+            }
+            unit = max(grown, key=lambda unit: grown[unit], default=None)
+            if unit is not None and grown[unit] >= _MOST:
+                side = 1 if shares[1][unit] else 0
+                own = {w: each for w, each in one.spent[side].items() if w and self._unit(w, side) == unit}
+                where = max(own, key=lambda where: own[where].samples)
+                stall = f", stall: {own[where].stall.replace('_', ' ')}" if own[where].stall else ""
+                text = f"line {where.rpartition(':')[2]}{'' if side else ' of base'}: {100 * shares[0][unit]:.0f} % -> "
+                return _Hot(unit, where if side else "", f"{text}{100 * shares[1][unit]:.0f} % of samples{stall}")
+        return None
+
+
+class _Hot(NamedTuple):
+    """Where samples show the change; its line on the target, "" if only base has it; and both shares as text."""
+
+    unit: Unit
+    at: str
+    text: str
+
+
+def _code(of: Kernel | Function | None) -> tuple[Lines, dict[str, int]]:
+    return (of.lines, of.classes or {}) if of else ({}, {})
+
+
+def _names(cause: Cause) -> list[str]:
+    """Return patterns of what the cause gives as changed: launches of kernels, or constants and settings."""
+    if cause.kind in ("launches", "kernels_replaced"):
+        return [rf"\b{re.escape(name)}\s*(\[|<<<)" for name in cause.kernels]
+    words = re.findall(r"(\w+)(?::| \S+ ->) ", cause.text)
+    return [rf"\b{_CALLED.get(word, word)}\b" for word in words]

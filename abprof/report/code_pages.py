@@ -1,0 +1,216 @@
+"""Write a page for each kernel of a changed row: source, intermediate code and machine code of both sides, aligned.
+
+Names of registers and values are no differences. The page needs no network, and has a unified diff for readers without
+scripts.
+"""
+
+from __future__ import annotations
+
+import base64
+import difflib
+import gzip
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import msgspec
+from markupsafe import Markup
+
+from abprof.records import UNREADABLE, Comparison, Listed, Listing, Run
+from abprof.report import sentences
+from abprof.report.text import clean
+from abprof.system import doorway
+from abprof.system import files as disk
+
+LARGEST = 1_000_000  # bytes of a page
+_TEXT_PART = 250_000  # bytes of its unified diffs
+_CONTEXT = 3  # lines around a difference
+_HIGHLIGHTED = 300_000  # characters of a stage: more take Pygments seconds
+_EXACT = 3000  # lines: in longer stages difflib ignores lines that are frequent
+_LISTING = 64 << 20  # bytes
+_NAMES = {  # stage -> what is a name, and its replacement
+    "TTIR": [(r"%[\w$.-]+(?:#\d+)?|#\w+\d*\b|\^bb\d+", "%")],
+    "TTGIR": [(r"%[\w$.-]+(?:#\d+)?|\^bb\d+", "%")],
+    "LLVM IR": [(r"%[\w.$-]+|![\d]+|#\d+|^\d+:.*", "%")],
+    "PTX": [(r"%[a-z]+\d+|\$L_?_?\w+", "%")],
+    "SASS": [(r"\b(U?R|U?P|B|SB)\d+\b|\.L_x_\d+", r"\1"), (r"\.reuse\b", "")],
+    "assembly": [
+        (r"%(?:[re]?(?:[abcd]x|[sd]i|[sb]p)|[abcd][lh]|[sd]il|r\d+[dwb]?)\b", "%r"), (r"%([xyz]mm|k)\d+", r"%\1"),
+        (r"\b[0-9a-f]+ (<[^>]*?)(\+0x[0-9a-f]+)?>", r"\1>"), (r"-?0x[0-9a-f]+\(%r(ip)?\)", "(%r)"),
+    ],
+}  # fmt: skip
+_LEXERS = {"TTIR": "llvm", "TTGIR": "llvm", "LLVM IR": "llvm", "PTX": "ptx", "assembly": "gas"}
+_KINDS = (("Comment", "c"), ("String", "s"), ("Number", "m"), ("Keyword", "k"), ("Name.Variable", "n"),
+          ("Name.Function", "f"), ("Name.Builtin", "k"))  # fmt: skip
+_SASS = re.compile(r"(?P<k>^\s+(?:@!?U?P\w+\s+)?[A-Z][\w.]*)|(?P<n>\b(?:U?R|U?P)(?:\d+|Z|T)\b)|(?P<m>\b0x[0-9a-f]+\b)")
+
+
+@dataclass(frozen=True)
+class Code:
+    """A page beside the report: its path in the run folder, and what it shows."""
+
+    path: str
+    kernel: str
+    rows: list[tuple[Comparison, Listed]] = field(default_factory=list)
+
+
+def pages(run: Run) -> list[Code]:
+    """Return the pages of a run. Rows that compare the same compiled kernels share one."""
+    found: dict[tuple[str, str], Code] = {}
+    rows = {(row.cell, row.from_, row.to): row for row in run.comparisons}
+    for one in run.listed:
+        if row := rows.get((one.cell, one.from_, one.to)):
+            digest = hashlib.sha256("\0".join(one.files).encode()).hexdigest()[:8]
+            name = re.sub(r"\W+", "_", one.kernel)[:60]
+            page = found.setdefault(one.files, Code(f"code/{name}-{digest}.html", clean(one.kernel, 120)))
+            page.rows.append((row, one))
+    return list(found.values())
+
+
+def write(run: Run, folder: Path, render: Any) -> Iterator[Path]:
+    """Write the pages whose listings the run folder has. `render`: makes the page of its template from its values."""
+    for page in pages(run):
+        try:
+            before, after = (_listing(folder, name) for name in page.rows[0][1].files)
+        except (OSError, ValueError, EOFError, *UNREADABLE):
+            continue  # a run folder without them, or a damaged one: the report stands without this page
+        yield disk.put(folder / page.path, render(values(run, page, before, after)).encode(errors="replace"))
+
+
+def _listing(folder: Path, name: str) -> Listing:
+    with doorway.opened(folder / name, folder) as file, gzip.open(file) as plain:
+        data = plain.read(_LISTING + 1)
+    if len(data) > _LISTING:
+        raise ValueError("too large")
+    return msgspec.json.decode(data, type=Listing)
+
+
+# ---------------------------------------------------------------- both sides, aligned
+
+
+@dataclass
+class _Stage:
+    """`rows`, as code.js reads them: kind (0 alike, 1 changed, 2 gone, 3 new), left, right, places of both (-1: none)."""
+
+    name: str
+    rows: list[list[Any]]
+
+    def diff(self, room: int) -> tuple[str, Markup, str]:
+        """Return the name, the unified diff in at most `room` bytes of HTML, and what it leaves out."""
+        near = {at + by for at, row in enumerate(self.rows) if row[0] for by in range(-_CONTEXT, _CONTEXT + 1)}
+        lines, last = list[str](), -1
+        for at in sorted(near & set(range(len(self.rows)))):
+            kind, left, right, *_ = self.rows[at]
+            made = ["<b>…</b>"] if at > last + 1 else []
+            made += [f"<del>-{left}</del>"] if kind in (1, 2) else []
+            made += [f"<ins>+{right}</ins>"] if kind in (1, 3) else []
+            made += [f" {right or left}"] if not kind else []
+            last, room = at, room - sum(len(line.encode()) + 1 for line in made)
+            if room < 0:
+                break
+            lines += made
+        return self.name, Markup("\n".join(lines)), "the first differences" if room < 0 else ""  # noqa: S704 - escaped
+
+
+def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, Any]:
+    """Return what the template shows; forms of the kernel are left out, the largest first, until the page fits."""
+    both, left_out = (before, after), list[str]()
+    texts = {path: [one.files.get(path, "").splitlines() for one in both] for path in (*before.files, *after.files)}
+    sources = [_aligned(path, [(lines, range(1, len(lines) + 1)) for lines in of]) for path, of in texts.items()]
+    names = dict.fromkeys(stage.name for one in both for stage in one.stages)
+    forms = [{stage.name: (stage.lines, stage.at) for stage in one.stages} for one in both]
+    stages = [_aligned(name, [of.get(name, ((), ())) for of in forms]) for name in names]
+    diffs = [stage.diff(_TEXT_PART // len([*sources, *stages])) for stage in (*sources, *stages)]
+    spent, others = _spent(page), {one.kernel for one in run.listed} - {page.rows[0][1].kernel}
+    causes = [one for row, _ in page.rows for one in row.causes or () if not others & set(one.kernels)]
+    while True:
+        data = {
+            "places": [one.places for one in both], "stages": [[s.name, s.rows] for s in stages], "spent": spent,
+            "sources": [[s.name, s.rows] for s in sources], "at": next((one.at for one in causes if one.at), ""),
+        }  # fmt: skip
+        packed = Markup(base64.b64encode(gzip.compress(msgspec.json.encode(data), 9, mtime=0)).decode())  # noqa: S704
+        if len(packed) + _TEXT_PART <= LARGEST or not stages:
+            break
+        gone = max(stages, key=lambda stage: len(stage.rows))
+        stages.remove(gone)
+        left_out.append(f"{gone.name} has {len(gone.rows)} lines: no room for it side by side")
+    return {
+        "run": run, "page": page, "data": packed, "sides": [one.side for one in both], "sampled": any(spent),
+        "diffs": [diff for diff in diffs if diff[1]],
+        "notes": [f"{one.side}: {clean(note)}" for one in both for note in one.notes] + left_out,
+        "causes": dict.fromkeys(sentences.cause(one, 600) for one in causes),
+        "cells": dict.fromkeys(f"{r.cell}, {r.to}: {sentences.verdict_and_change(r)}" for r, _ in page.rows),
+    }  # fmt: skip
+
+
+def _spent(page: Code) -> list[dict[str, tuple[float, str]]]:
+    """Return the share of samples by line of both sides, in per cent, from the first row that has them."""
+    both = next((one.spent for _, one in page.rows if one.by), ({}, {}))
+    wholes = [sum(each.samples for each in spent.values()) for spent in both]
+    return [{where: (round(100 * one.samples / whole, 1), one.stall.replace("_", " ")) for where, one in spent.items() if where}
+            for spent, whole in zip(both, wholes, strict=True)]  # fmt: skip
+
+
+def _aligned(name: str, both: Sequence[tuple[Sequence[str], Sequence[int]]]) -> _Stage:
+    """Align (lines, places) of both sides by their lines, in which names are replaced."""
+    patterns, keys = [(re.compile(pattern), to) for pattern, to in _NAMES.get(name, ())], [list[str](), list[str]()]
+    for key, (lines, _) in zip(keys, both, strict=True):
+        for line in lines:
+            text = line
+            for pattern, to in patterns:
+                text = pattern.sub(to, text)
+            key.append(text.strip() if patterns else text)
+    matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=max(map(len, keys)) > _EXACT)
+    shown, made = [_highlighted(name, lines) for lines, _ in both], _Stage(name, [])
+    for tag, *ends in matcher.get_opcodes():
+        for offset in range(max(ends[1] - ends[0], ends[3] - ends[2])):
+            at = [begin + offset for begin in ends[::2]]
+            has = [place < stop for place, stop in zip(at, ends[1::2], strict=True)]
+            left, right = (lines[place] if one else "" for lines, place, one in zip(shown, at, has, strict=True))
+            places = [of[place] if one else -1 for (_, of), place, one in zip(both, at, has, strict=True)]
+            kind = 0 if tag == "equal" else 1 if all(has) else 2 if has[0] else 3
+            made.rows.append([kind, left, "" if not kind and left == right else right, *places])
+    return made
+
+
+# ---------------------------------------------------------------- highlighting
+
+
+def _highlighted(name: str, lines: Sequence[str]) -> list[str]:
+    """Return lines as HTML: `<i class=k>` and the like around what Pygments recognises."""
+    text = "\n".join(lines)
+    if name == "SASS":
+        return [_sass(line) for line in lines]
+    if not text or len(text) > _HIGHLIGHTED:
+        return [escape(line) for line in lines]
+    from pygments.lexers import get_lexer_by_name, get_lexer_for_filename
+    from pygments.util import ClassNotFound
+
+    keep: dict[str, Any] = {"stripnl": False, "ensurenl": False}
+    try:
+        known = _LEXERS.get(name)
+        lexer = get_lexer_by_name(known, **keep) if known else get_lexer_for_filename(PurePosixPath(name).name, **keep)
+    except ClassNotFound:
+        return [escape(line) for line in lines]
+    made, styles = [list[str]()], dict[Any, str]()
+    for kind, token in lexer.get_tokens(text):
+        if kind not in styles:
+            styles[kind] = next((css for known, css in _KINDS if known in str(kind)), "")
+        for place, part in enumerate(token.split("\n")):
+            if place:
+                made.append([])
+            css = styles[kind] if part.strip() else ""
+            made[-1].append(f"<i class={css}>{escape(part)}</i>" if css else escape(part))
+    return ["".join(parts) for parts in made] if len(made) == len(lines) else [escape(line) for line in lines]
+
+
+def _sass(line: str) -> str:
+    made, last = "", 0
+    for found in _SASS.finditer(line):
+        made += f"{escape(line[last : found.start()])}<i class={found.lastgroup}>{escape(found[0])}</i>"
+        last = found.end()
+    return made + escape(line[last:])

@@ -1,0 +1,117 @@
+"""The page of both sides' code in a real browser: the mouse, the keyboard alone, and without scripts."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from abprof.records import Cause, Hunk, Listed, Listing, Run, Spent, Stage
+from abprof.report import write_all
+from tests import runs
+from tests.browser.test_accessibility import broken_rules
+
+BEFORE = "import triton\n\n\ndef f(x):\n    a = load(x)\n    return a * 2\n"
+AFTER = BEFORE.replace("    a = load(x)\n", "    a = load(x)  # <b>&\n    a = exp(a)\n")
+STAGES = {
+    "base": ["    LDG.E R1, [R2]", "    FMUL R3, R1, 2", "    STG.E [R4], R3"],
+    "target": ["    LDG.E R7, [R2]", "    MUFU.EX2 R8, R7", "    FMUL R3, R8, 2", "    STG.E [R4], R3"],
+}
+AT = {"base": (0, 1, 1), "target": (0, 1, 2, 2)}
+
+
+def page_of(folder: Path) -> str:
+    """The page of a kernel that has a new line in its target."""
+    made = runs.run()
+    [row, *_] = [row for row in made.comparisons if row.verdict == "slower"]
+    files = []
+    for side, text in (("base", BEFORE), ("target", AFTER)):
+        places = [(f"f.py:{line}",) for line in ((5, 6) if side == "base" else (5, 6, 7))]
+        stages = (Stage(name="PTX", lines=("ld.global %r1;",), at=(0,)),
+                  Stage(name="SASS", lines=tuple(STAGES[side]), at=AT[side]))  # fmt: skip
+        listing = Listing(name="f", side=side, places=tuple(places), files={"f.py": text}, stages=stages)
+        files.append(f"code/f.{side}.json.gz")
+        (folder / "code").mkdir(exist_ok=True)
+        (folder / files[-1]).write_bytes(gzip.compress(msgspec.json.encode(listing)))
+    spent = {"f.py:5": Spent(samples=9)}, {"f.py:5": Spent(samples=6), "f.py:6": Spent(samples=4, stall="mio_throttle")}
+    listed = Listed(
+        cell=row.cell, from_=row.from_, to=row.to, kernel="f", files=(files[0], files[1]), spent=spent, by="ncu"
+    )
+    cause = Cause(kind="kernel", text="slower code in f", kernels=("f",), at="f.py:6", note="changed by hunk -5 +5,2")
+    changed = msgspec.structs.replace(row, causes=(cause,))
+    hunk = Hunk(file="f.py", at=(5, 5), count=(1, 2))
+    run: Run = msgspec.structs.replace(
+        made, listed=(listed,), hunks={row.to.partition(":")[0]: (hunk,)},
+        comparisons=tuple(changed if one is row else one for one in made.comparisons),
+    )  # fmt: skip
+    write_all(folder, run, [])
+    [page] = (folder / "code").glob("*.html")
+    return page.read_text()
+
+
+def lit(page) -> list[str]:
+    """The lit instructions, left and right."""
+    return [text.strip() for text in page.locator("#code .lit .l + span").all_text_contents()]
+
+
+def opened(visit, folder: Path, **is_):
+    page = visit(page_of(folder), **is_)
+    page.locator("html[data-ready]").wait_for()
+    return page
+
+
+def test_a_click_on_a_line_lights_up_its_instructions_on_both_sides(visit, tmp_path):
+    page = opened(visit, tmp_path)
+    assert lit(page) == ["MUFU.EX2 R8, R7"], "the line of the cause is chosen at first"
+    assert page.locator("#said").inner_text() == "line 6: 0 → 1 lines of SASS"
+    page.locator("#source .has", has_text="return a").click()
+    assert lit(page) == ["FMUL R3, R1, 2", "FMUL R3, R8, 2", "STG.E [R4], R3", "STG.E [R4], R3"]
+    assert page.locator("#code .k0").count() == 3, "names of registers are no difference"
+    page.locator("#code .r", has_text="LDG").click()
+    assert lit(page) == ["LDG.E R1, [R2]", "LDG.E R7, [R2]"]
+    assert page.locator("#source .has", has_text="exp").locator("span").last.inner_text() == "0 % → 40 % mio throttle"
+
+
+def test_the_keyboard_alone_reaches_everything(visit, tmp_path):
+    page = opened(visit, tmp_path)
+    press = page.keyboard.press
+    press("Tab")  # the link to the report
+    press("Tab")
+    assert page.evaluate("document.activeElement.id") == "source"
+    press("ArrowDown")
+    assert page.locator("#said").inner_text().startswith("line 7")
+    press("ArrowUp")
+    press("ArrowUp")
+    assert lit(page) == ["LDG.E R1, [R2]", "LDG.E R7, [R2]"]
+    press("Enter")
+    assert "LDG" in page.locator("#code [aria-selected=true]").text_content()
+    press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "SASS"
+    press("ArrowLeft")
+    assert page.evaluate("document.activeElement.textContent") == "PTX"
+    assert page.locator("#code .r").count() == 1
+    press("ArrowRight")
+    press("Tab")
+    press("Enter")  # the next difference
+    assert "MUFU" in page.locator("#code [aria-selected=true]").text_content()
+    press("Tab")
+    assert page.evaluate("document.activeElement.id") == "code"
+    press("Enter")
+    assert lit(page) == ["MUFU.EX2 R8, R7"]
+
+
+def test_without_scripts_it_is_a_unified_diff(visit, tmp_path):
+    page = visit(page_of(tmp_path), java_script_enabled=False)
+    assert not page.locator("#view").is_visible()
+    assert page.locator("pre").first.inner_text().splitlines()[-4:] == [
+        "-    a = load(x)", "+    a = load(x)  # <b>&", "+    a = exp(a)", "     return a * 2",
+    ]  # fmt: skip
+    assert page.locator("summary").all_inner_texts() == ["f.py", "SASS"], "PTX does not differ"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_accessible(visit, tmp_path, scheme):
+    assert broken_rules(opened(visit, tmp_path, color_scheme=scheme)) == []

@@ -1,0 +1,50 @@
+"""Rows of `tests/planted/lined.py`, compiled for sm_90a here, with the listings that a run keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from abprof.evidence import explained, keep_listings, machine_code
+from abprof.records import Artefact, Checkout, Kernel, Proof, Run
+from tests import blocks
+from tests.why import cases
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def compiled(folder: Path, *branches: str) -> dict[str, Any]:
+    """branch -> side -> grid and kernels, whose machine code is read."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.planted.lined", str(folder), *branches],
+        env=os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")},
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    for sides in made.values():
+        for side, part in sides.items():
+            raw = [msgspec.convert(one | {"side": side, "package": "ffa", "kind": "triton"}, Kernel)
+                   for one in part["kernels"]]  # fmt: skip
+            read = machine_code.read_kernels(blocks.head(), raw, folder / "read")
+            part["kernels"] = [msgspec.to_builtins(kernel) for kernel in read]
+    return made
+
+
+def run_of(folder: Path, branch: str, sides: dict[str, Any], pct: float = 30.0, **more: Any) -> tuple[Run, Path]:
+    """The judged run of a branch that is `pct` slower, with causes, and its folder."""
+    run, home = cases.run(sides["base"], sides["target"], pct), folder / f"run_{branch}"
+    home.mkdir(exist_ok=True)
+    proofs = tuple(
+        Proof(epoch=1, side=side, kernel="ffa", ok=True,
+              artefacts=tuple(Artefact("module", path.stem, str(path), "") for path in (folder / f"{branch}_{side}").rglob("*.py")))
+        for side in ("base", "target")
+    )  # fmt: skip
+    run = msgspec.structs.replace(run, proofs=proofs, **more)
+    checkouts = [Checkout(side=side, path=str(folder / f"{branch}_{side.id}")) for side in run.sides]
+    return explained(keep_listings(run, checkouts, home)), home
