@@ -13,6 +13,8 @@ import msgspec
 import pytest
 
 from abprof.evidence import hunks, stages
+from abprof.evidence.causes import changed
+from abprof.evidence.causes.lines import located
 from abprof.records import Cause, Listing, Run, Spent
 from abprof.report import sentences, write_all
 from tests.planted import lined
@@ -104,6 +106,11 @@ def test_samples_of_both_sides_name_the_line_and_what_it_waits_for(narrow: Any) 
     [listed] = run.listed
     run = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=spent, by="ncu"),))
     [cause] = cases.explained(run).comparisons[0].causes or ()
+    [sides] = changed(run)
+    assert [one.at for one in located(run, sides, [])] == [f"{at}50"], "samples alone can name a line of the diff"
+    waits = spent[0] | {f"{at}46": Spent(samples=0)}, spent[1] | {f"{at}48": Spent(samples=900)}
+    other = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=waits, by="ncu"),))
+    assert located(other, sides, []) == [], "another line may only wait for one that changed"
     assert cause.at == f"{at}50"
     assert cause.note.endswith("; line 50: 20 % -> 40 % of samples, stall: long scoreboard")
 

@@ -56,7 +56,7 @@ class _Search:
     def located(self, cause: Cause) -> Cause:
         classes, hot = _CLASSES.get(cause.kind), self._hot(cause.kernels)
         unit, count = self._counted(cause, classes) if classes is not None else (None, "")
-        if unit is None and hot and cause.kind in _HOT:
+        if unit is None and hot and isinstance(hot.unit, int) and cause.kind in _HOT:
             unit = hot.unit
         hunk = self.hunks[unit] if isinstance(unit, int) else self._meant(cause)
         line = f"{unit[0]}:{unit[1]}" if isinstance(unit, tuple) else ""
@@ -157,10 +157,14 @@ class _Search:
     # ---- by a profiler's samples
 
     def hot_line(self) -> list[Cause]:
-        """Return a cause if no rule found one, and one line's samples explain the change."""
+        """Return a cause if no rule found one, and the samples of a line that the diff touches explain the change.
+
+        Another line may only wait for one that changed.
+        """
         for one in self.listed:
-            if hot := self._hot((one.kernel,)):
-                note = f"changed by hunk {self.hunks[hot.unit].line}" if isinstance(hot.unit, int) else ""
+            hot = self._hot((one.kernel,))
+            if hot and isinstance(hot.unit, int):
+                note = f"changed by hunk {self.hunks[hot.unit].line}"
                 text = f"most of the change is at one line of {one.kernel}, {hot.text}"
                 return [Cause(kind="line", text=text, kernels=(one.kernel,), evidence=(one.by,), at=hot.at, note=note)]
         return []
