@@ -27,7 +27,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .gluon_bwd_load import load_tiles
+from .gluon_bwd_load import load_tiles, thread_barrier
 from .gluon_order import place
 
 
@@ -49,65 +49,85 @@ def _scores(it, more, buffers, barriers, W: gl.constexpr, BQ: gl.constexpr, NB: 
 
 
 @gluon.jit
-def _step(it, n_masked, n, score, dk, dv, ddq, buffers, barriers, key_lo, key_hi, s, W: gl.constexpr, BQ: gl.constexpr,
-          D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, LS: gl.constexpr):  # fmt: skip
-    k_s, v_s, q_s, o_s, ds_s, dq_s, ld_s, at_s = buffers
-    _kv_full, _q_full, o_full, qo_empty, ds_full, dq_done = barriers
-    LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
-    LQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
-    LA: gl.constexpr = gl.DotOperandLayout(0, LD, 2)
-    cols: gl.constexpr = gl.SliceLayout(0, LS)
-    dt: gl.constexpr = q_s.dtype
-    z = gl.zeros([64, BQ], gl.float32, LS)
-    zq = gl.zeros([BQ, D // 2], gl.float32, LQ)
+def _dprobabilities(it, more, buffers, barriers, W: gl.constexpr, BQ: gl.constexpr, NB: gl.constexpr, LS: gl.constexpr):
+    """Start dPᵀ of a tile, as _scores."""
     b = it % NB
-    mbarrier.wait(o_full.index(b), (it // NB) & 1)
-    dpt = warpgroup_mma(v_s.slice(64 * W, 64), o_s.index(b).permute((1, 0)), z, use_acc=False, is_async=True)
-    lse = ld_s.index(3 * b).load(cols)
-    pt = gl.exp2(score * s - lse[None, :])
-    if MASK:
-        if it < n_masked:
-            # Keys count from the tile's first row in memory; column i sees keys up to the producer's diagonal.
-            key = 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LS))
-            key = gl.where((key >= key_lo) & (key < key_hi), key.to(gl.float32), float("inf"))
-            last = ld_s.index(3 * b + 2).load(cols)
-            pt = gl.where(key[:, None] <= last[None, :], pt, 0.0)
-    dpt = warpgroup_mma_wait(0, deps=(dpt,))
-    delta = ld_s.index(3 * b + 1).load(cols)
-    dst = pt * (dpt - delta[None, :])
-    pb = gl.convert_layout(pt.to(dt), LA)
-    dv_t = warpgroup_mma(pb, o_s.index(b), dv, is_async=True)
-    dsb = dst.to(dt)
-    # dS may be overwritten once both warpgroups have their dQ of the tile before. This one has: it is here.
-    mbarrier.wait(dq_done.index(1 - W), (it & 1) ^ 1)
-    ds_s.slice(64 * W, 64).store(dsb)
-    fence_async_shared()
-    mbarrier.arrive(ds_full, count=1)
-    dk_t = warpgroup_mma(gl.convert_layout(dsb, LA), q_s.index(b), dk, is_async=True)
-    mbarrier.wait(ds_full, it & 1)
-    half = k_s.slice((D // 2) * W, D // 2, dim=1)
-    dqt = warpgroup_mma(ds_s.permute((1, 0)), half, zq, use_acc=False, is_async=True)
-    dv = warpgroup_mma_wait(2, deps=(dv_t,))
-    dk = warpgroup_mma_wait(1, deps=(dk_t,))
-    to_row = gl.max(at_s.index(b).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
-    mbarrier.arrive(qo_empty.index(b), count=1)
-    # The next tile's scores run under what is left of this one. They are waited for before the loop goes round: ptxas
-    # serialises every wgmma of a loop that carries one in flight over its end.
-    st = _scores(it + 1, it + 1 < n, buffers, barriers, W, BQ, NB, LS)
-    dq = warpgroup_mma_wait(1, deps=(dqt,))
-    tma.store_wait(0)
-    dq_s.index(W).store(dq)
-    fence_async_shared()
-    mbarrier.arrive(dq_done.index(W), count=1)
-    tma_reduce_add(ddq, [to_row, (D // 2) * W], dq_s.index(W))
-    score = warpgroup_mma_wait(0, deps=(st,))
-    return score, dk, dv
+    mbarrier.wait(barriers[2].index(b), (it // NB) & 1, pred=more)
+    z = gl.zeros([64, BQ], gl.float32, LS)
+    keys = buffers[1].slice(64 * W, 64)
+    return warpgroup_mma(keys, buffers[3].index(b).permute((1, 0)), z, use_acc=False, is_async=True)
 
 
 @gluon.jit
-def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, PARTS, slot, pieces,
+def _probabilities(score, it, buffers, s, NB: gl.constexpr, LS: gl.constexpr):
+    """Pᵀ of a tile, not masked, and whether it must be."""
+    b = it % NB
+    pt = gl.exp2(score * s - buffers[6].index(3 * b).load(gl.SliceLayout(0, LS))[None, :])
+    return pt, gl.max(buffers[7].index(2 * b + 1).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+
+
+@gluon.jit
+def _step(it, n, pt, masked, dpt, dk, dv, ddq, buffers, barriers, key_lo, key_hi, s, W: gl.constexpr, BQ: gl.constexpr,
+          D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, EARLY: gl.constexpr, LS: gl.constexpr):  # fmt: skip
+    k_s, _v_s, q_s, o_s, ds_s, dq_s, ld_s, at_s = buffers
+    _kv_full, _q_full, _o_full, qo_empty, ds_full = barriers
+    LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
+    LQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
+    LA: gl.constexpr = gl.DotOperandLayout(0, LD, 2)
+    dt: gl.constexpr = q_s.dtype
+    zq = gl.zeros([BQ, D // 2], gl.float32, LQ)
+    b = it % NB
+    if not EARLY:
+        dp_t = _dprobabilities(it, True, buffers, barriers, W, BQ, NB, LS)
+    if MASK:
+        if masked != 0:
+            # Keys count from the tile's first row in memory; column i sees keys up to the producer's diagonal.
+            key = 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LS))
+            key = gl.where((key >= key_lo) & (key < key_hi), key.to(gl.float32), float("inf"))
+            last = ld_s.index(3 * b + 2).load(gl.SliceLayout(0, LS))
+            pt = gl.where(key[:, None] <= last[None, :], pt, 0.0)
+    dv_t = warpgroup_mma(gl.convert_layout(pt.to(dt), LA), o_s.index(b), dv, is_async=True)
+    if not EARLY:
+        dpt = warpgroup_mma_wait(1, deps=(dp_t,))
+    delta = ld_s.index(3 * b + 1).load(gl.SliceLayout(0, LS))
+    dsb = (pt * (dpt - delta[None, :])).to(dt)
+    # The other warpgroup's dQ of two tiles ago is done: it came here for the tile before.
+    ds = ds_s.index(it & 1)
+    ds.slice(64 * W, 64).store(dsb)
+    fence_async_shared()
+    mbarrier.arrive(ds_full, count=1)
+    st = _scores(it + 1, it + 1 < n, buffers, barriers, W, BQ, NB, LS)
+    dk_t = warpgroup_mma(gl.convert_layout(dsb, LA), q_s.index(b), dk, is_async=True)
+    dv = warpgroup_mma_wait(2, deps=(dv_t,))  # frees P's registers
+    mbarrier.wait(ds_full, it & 1)
+    half = k_s.slice((D // 2) * W, D // 2, dim=1)
+    dqt = warpgroup_mma(ds.permute((1, 0)), half, zq, use_acc=False, is_async=True)
+    score = warpgroup_mma_wait(2, deps=(st,))
+    pt, masked = _probabilities(score, it + 1, buffers, s, NB, LS)
+    to_row = gl.max(at_s.index(2 * b).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    dk = warpgroup_mma_wait(1, deps=(dk_t,))
+    mbarrier.arrive(qo_empty.index(b), count=1)
+    # What is started here is waited for before the loop goes round: ptxas serialises every wgmma of a loop that carries
+    # one in flight over its end.
+    if EARLY:
+        dp_t = _dprobabilities(it + 1, it + 1 < n, buffers, barriers, W, BQ, NB, LS)
+        dq = warpgroup_mma_wait(1, deps=(dqt,))
+    else:
+        dq = warpgroup_mma_wait(0, deps=(dqt,))
+    tma.store_wait(0)
+    dq_s.index(W).store(dq)
+    fence_async_shared()
+    thread_barrier()
+    tma_reduce_add(ddq, [to_row, (D // 2) * W], dq_s.index(W))
+    if EARLY:
+        dpt = warpgroup_mma_wait(0, deps=(dp_t,))
+    return pt, masked, dpt, dk, dv
+
+
+@gluon.jit
+def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm_scale, PARTS, slot, pieces,
               W: gl.constexpr, BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr,
-              SPLIT: gl.constexpr):  # fmt: skip
+              SPLIT: gl.constexpr, EARLY: gl.constexpr):  # fmt: skip
     LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BQ, 16])
     LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     dt: gl.constexpr = buffers[0].dtype
@@ -115,9 +135,13 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col,
     dv = gl.zeros([64, D], gl.float32, LD)
     mbarrier.wait(barriers[0], 0)
     score = warpgroup_mma_wait(0, deps=(_scores(0, n > 0, buffers, barriers, W, BQ, NB, LS),))
+    pt, masked = _probabilities(score, 0, buffers, s, NB, LS)
+    dpt = score
+    if EARLY:
+        dpt = warpgroup_mma_wait(0, deps=(_dprobabilities(0, n > 0, buffers, barriers, W, BQ, NB, LS),))
     for it in range(n):
-        score, dk, dv = _step(it, n_masked, n, score, dk, dv, ddq, buffers, barriers, k0 - k_row, k1 - k_row, s, W, BQ,
-                              D, NB, MASK, LS)  # fmt: skip
+        pt, masked, dpt, dk, dv = _step(it, n, pt, masked, dpt, dk, dv, ddq, buffers, barriers, k0 - k_row, k1 - k_row,
+                                        s, W, BQ, D, NB, MASK, EARLY, LS)  # fmt: skip
     tma.store_wait(0)
     if SPLIT:
         if pieces > 1:
@@ -142,7 +166,7 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col,
 )
 def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, sm_scale, n_items, n_first, heads_per_group,
             Sq, Hk, group, list_len, n_whole, cuts, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
-            MASK: gl.constexpr, QB: gl.constexpr, KB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
+            MASK: gl.constexpr, QB: gl.constexpr, KB: gl.constexpr, SPLIT: gl.constexpr, EARLY: gl.constexpr, ROT: gl.constexpr):  # fmt: skip
     """Grid (n_items * Hk,). dkd, dvd: [Sk, Hk*D] in [128, D] boxes; dqd, ddo: [Sq, Hk*group*D] in [64, D] boxes; ddq:
     float32 [Hk*group*Sq, D], head by head, in [64, D/2] boxes, zeroed: dQ before scaling is added to it. LSE (base 2;
     +inf for a row that sees nothing) and DELTA = rowsum(O * dO): float32 [Hk*group, Sq]. DK, DV: as dkd, written whole.
@@ -169,12 +193,11 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
             pid = n_whole + slot // cuts
     item, kv_head = place(pid, n_first, heads_per_group, Hk)
     if QB == 0:
-        k0 = gl.load(WORK + item * 6)
-        k1 = gl.load(WORK + item * 6 + 1)
-        lo = gl.load(WORK + item * 6 + 2)
-        num = gl.load(WORK + item * 6 + 3) - lo
-        n_masked = gl.load(WORK + item * 6 + 4) * group
-        n = gl.load(WORK + item * 6 + 5)
+        k0 = gl.load(WORK + item * 5)
+        k1 = gl.load(WORK + item * 5 + 1)
+        lo = gl.load(WORK + item * 5 + 2)
+        num = gl.load(WORK + item * 5 + 3) - lo
+        n = gl.load(WORK + item * 5 + 4)
         if SPLIT:
             n = n * (piece + 1) // pieces - n * piece // pieces
         n = n * group
@@ -187,7 +210,6 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
         block = kv_head * (n_items // (KB // BK)) + item // (KB // BK)
         lo = 0
         num = gl.load(WORK + block)
-        n_masked = 0
         n = num * (QB // BQ) * group
         lists = ENTRIES + block.to(gl.int64) * list_len
     k_s = gl.allocate_shared_memory(dkd.dtype, dkd.block_type.shape, dkd.layout)
@@ -195,37 +217,34 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
     q_s = gl.allocate_shared_memory(dqd.dtype, [NB] + dqd.block_type.shape, dqd.layout)
     o_s = gl.allocate_shared_memory(ddo.dtype, [NB] + ddo.block_type.shape, ddo.layout)
     SL: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BK, BQ], dkd.dtype)
-    ds_s = gl.allocate_shared_memory(dkd.dtype, [BK, BQ], SL)
+    ds_s = gl.allocate_shared_memory(dkd.dtype, [2, BK, BQ], SL)
     ld_s = gl.allocate_shared_memory(gl.float32, [3 * NB, BQ], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     dq_s = gl.allocate_shared_memory(ddq.dtype, [2] + ddq.block_type.shape, ddq.layout)
-    at_s = gl.allocate_shared_memory(gl.int32, [NB, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    at_s = gl.allocate_shared_memory(gl.int32, [2 * NB, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     ML: gl.constexpr = mbarrier.MBarrierLayout()
     kv_full = gl.allocate_shared_memory(gl.int64, [1], ML)
     q_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     o_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     qo_empty = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     ds_full = gl.allocate_shared_memory(gl.int64, [1], ML)
-    dq_done = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
     mbarrier.init(kv_full, count=1)
     mbarrier.init(ds_full, count=2)
-    for i in gl.static_range(2):
-        mbarrier.init(dq_done.index(i), count=1)
     for i in gl.static_range(NB):
         mbarrier.init(q_full.index(i), count=2)  # the copy, and what the producer writes itself
         mbarrier.init(o_full.index(i), count=1)
         mbarrier.init(qo_empty.index(i), count=2)
     buffers = (k_s, v_s, q_s, o_s, ds_s, dq_s, ld_s, at_s)
-    barriers = (kv_full, q_full, o_full, qo_empty, ds_full, dq_done)
+    barriers = (kv_full, q_full, o_full, qo_empty, ds_full)
     s = sm_scale * 1.4426950408889634
     k_col = kv_head * D
     gl.warp_specialize(
         [
-            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale,
-                         PARTS, slot, pieces, 0, BQ, D, NB, MASK, SPLIT)),
-            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale,
-                         PARTS, slot, pieces, 1, BQ, D, NB, MASK, SPLIT)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm_scale,
+                         PARTS, slot, pieces, 0, BQ, D, NB, MASK, SPLIT, EARLY)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm_scale,
+                         PARTS, slot, pieces, 1, BQ, D, NB, MASK, SPLIT, EARLY)),
             (load_tiles, (LSE, DELTA, lists, dkd, dvd, (dqd, ddo), buffers, barriers, k_row, lo, num, kv_head, Sq,
-                     group, piece, pieces, BQ, D, NB, MASK, QB, SPLIT)),
+                     group, piece, pieces, item, BQ, D, NB, MASK, QB, SPLIT, ROT)),
         ],
         [4, 1],
         [240, 24],

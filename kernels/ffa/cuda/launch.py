@@ -31,6 +31,7 @@ Pair = tuple[Tensor, Tensor]
 # 12 warps (two consumer warpgroups, producers padded to one) enter with 168 registers; setmaxnreg deals out 240 and 24.
 SPECIALISED = {"num_warps": 4, "maxnreg": 168}
 
+VARIANT = {"EARLY": True, "ROT": False}
 JOIN_ROWS = 16  # a program adds up so many rows
 
 
@@ -132,7 +133,7 @@ def gluon_backward(
     whole, cuts = (split.whole, split.pieces) if split else (items.count * kv_heads, 1)
     slots = split.tail * split.pieces if split else 0
     parts = q.new_empty((slots, 2, keys, dim), dtype=torch.float32) if split else stats[0]
-    order = plan.order(items, kv_heads, sq * dim * 8 * heads // kv_heads, processors)
+    order = plan.order(items, kv_heads, sq * dim * 8, processors)
     boxes = (
         _box(k, keys),
         _box(v, keys),
@@ -145,7 +146,7 @@ def gluon_backward(
     args = (*tensors, work.scale, *places, sq, kv_heads, heads // kv_heads, list_len, whole, cuts)
     masked = items.masked and not q_block
     sizes = {"BQ": rows, "BK": keys, "D": dim, "NB": 2, "QB": q_block, "KB": k_block}
-    options = sizes | {"MASK": masked, "SPLIT": split is not None} | SPECIALISED
+    options = sizes | {"MASK": masked, "SPLIT": split is not None, **VARIANT} | SPECIALISED
     made = Launch(ffa_bwd, whole + slots, args, options)
     if split is None:
         return (made,)

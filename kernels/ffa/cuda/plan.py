@@ -120,6 +120,7 @@ def key_items(slices: Slices, keys: int, rows: int, device: torch.device, part: 
         table: list[tuple[int, ...]] = []
         entries: list[tuple[int, ...]] = []
         lengths: list[int] = []
+        masked = False
         long = long_slices(slices, part.direction)
         for (k_begin, k_end), holders in _pieces(slices):
             if part.which != "all" and any(long[i] for i in holders) != (part.which == "long"):
@@ -129,11 +130,10 @@ def key_items(slices: Slices, keys: int, rows: int, device: torch.device, part: 
                 seen_by = [_entry(slices, i, k0, k1, rows, k1 - k0 == keys) for i in holders]
                 mine = [entry for entry in seen_by if entry[3] < entry[5]]
                 n = sum(entry[5] - entry[3] for entry in mine)
-                n_masked = sum(entry[4] - entry[3] for entry in mine)
-                table.append((k0, k1, len(entries), len(entries) + len(mine), n_masked, n))
+                masked |= any(entry[4] > entry[3] for entry in mine)
+                table.append((k0, k1, len(entries), len(entries) + len(mine), n))
                 entries.extend(mine)
                 lengths.append(n)
-        masked = any(row[4] for row in table)
         items = _items(table, lengths, entries or [(0, 0, 0, 0, 0, 0)], masked, device)
         alike = items is not None and items.even and not masked and all(hi - lo == 1 for _, _, lo, hi, *_ in table)
         return replace(items, tiles=lengths[0]) if items is not None and alike else items

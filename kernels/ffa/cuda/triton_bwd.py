@@ -40,7 +40,7 @@ def ffa_bwd_dkdv(Q, K, V, DO, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale, n_ite
                  list_len, q_block, k_block, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BLOCKS: tl.constexpr,
                  UPCAST: tl.constexpr):  # fmt: skip
     """Grid (n_items * Hk,). Q, DO: [Sq, Hk*group, D]; K, V, DK, DV: [Sk, Hk, D]; LSE (base 2), DELTA: float32
-    [Hk*group, Sq]. BLOCKS = False: WORK int32 [n_items, 6] (k0, k1, lo, hi, n_masked, n) and ENTRIES int32 [., 6] (q0,
+    [Hk*group, Sq]. BLOCKS = False: WORK int32 [n_items, 5] (k0, k1, lo, hi, n) and ENTRIES int32 [., 6] (q0,
     q1, off, first, whole, end), made for BM and BN as gluon_bwd.py says. BLOCKS = True: WORK is q_num [Hk, nk], ENTRIES
     q_indices [Hk, nk, list_len], and each block of k_block keys makes cdiv(k_block, BN) items.
     """
@@ -57,10 +57,10 @@ def ffa_bwd_dkdv(Q, K, V, DO, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale, n_ite
         num = tl.load(WORK + entry)
         ENTRIES += entry * list_len
     else:
-        k0 = tl.load(WORK + item * 6)
-        k1 = tl.load(WORK + item * 6 + 1)
-        lo = tl.load(WORK + item * 6 + 2)
-        num = tl.load(WORK + item * 6 + 3) - lo
+        k0 = tl.load(WORK + item * 5)
+        k1 = tl.load(WORK + item * 5 + 1)
+        lo = tl.load(WORK + item * 5 + 2)
+        num = tl.load(WORK + item * 5 + 3) - lo
     keys = k0 + tl.arange(0, BN)
     at = keys.to(tl.int64)[:, None] * (Hk * D) + kv_head * D + tl.arange(0, D)[None, :]
     mine = (keys < k1)[:, None]
