@@ -2,7 +2,7 @@
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 
 # Later Triton has other names for these, and in the end no more those of 3.6.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
@@ -30,15 +30,28 @@ def _entry(ENTRIES, e, BQ: gl.constexpr, QB: gl.constexpr):
 
 
 @gluon.jit
-def _load_tile(it, taken, row, to_row, diagonal, masked, boxes, LSE, DELTA, buffers, barriers, q_col,
-               BQ: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr):  # fmt: skip
+def _store_parts(to, x, BQ: gl.constexpr):
+    """A row's number in three 16-bit parts, whose sum has all bits of a float32; of an infinite one, in the first."""
+    L: gl.constexpr = gl.BlockedLayout([2, 16], [32, 1], [1, 1], [1, 0])
+    col = gl.arange(0, 16, gl.SliceLayout(0, L))[None, :]
+    high = x.to(to.dtype)
+    rest = gl.where(gl.abs(x) == float("inf"), 0.0, x - high.to(gl.float32))
+    middle = rest.to(to.dtype)
+    low = (rest - middle.to(gl.float32)).to(to.dtype)
+    zero = gl.zeros([BQ, 16], to.dtype, L)
+    lower = gl.where(col == 1, middle[:, None], gl.where(col == 2, low[:, None], zero))
+    to.store(gl.where(col == 0, high[:, None], lower))
+
+
+@gluon.jit
+def _load_tile(it, taken, row, to_row, last, masked, boxes, LSE, DELTA, buffers, barriers, q_col, s, BQ: gl.constexpr,
+               NB: gl.constexpr):  # fmt: skip
     dq, ddo = boxes
-    _k_s, _v_s, q_s, o_s, _ds_s, _dq_s, ld_s, at_s = buffers
+    _k_s, _v_s, q_s, o_s, _ds_s, _dq_s, parts_s, _ones_s, last_s, notes_s = buffers
     _kv_full, q_full, o_full, qo_empty, _ds_full = barriers
     b = it % NB
-    LR: gl.constexpr = gl.BlockedLayout([2], [32], [1], [0])
     one = gl.arange(0, 1, gl.BlockedLayout([1], [32], [1], [0]))
-    i = gl.arange(0, BQ, LR)
+    i = gl.arange(0, BQ, gl.SliceLayout(1, gl.BlockedLayout([2, 16], [32, 1], [1, 1], [1, 0])))
     mbarrier.wait(qo_empty.index(b), ((it // NB) & 1) ^ 1)
     mbarrier.expect(q_full.index(b), dq.block_type.nbytes)
     async_load(dq, [row, q_col], q_full.index(b), q_s.index(b))
@@ -47,22 +60,21 @@ def _load_tile(it, taken, row, to_row, diagonal, masked, boxes, LSE, DELTA, buff
     # Rows that the tile before took: P = exp2(S - inf) = 0.
     lse = gl.load(LSE + row + i, mask=row + i >= taken, other=float("inf"))
     delta = gl.load(DELTA + row + i)
-    ld_s.index(3 * b).store(lse)
-    ld_s.index(3 * b + 1).store(delta)
-    at_s.index(2 * b).store(one + to_row)
-    if MASK:
-        at_s.index(2 * b + 1).store(one + masked.to(gl.int32))
-        ld_s.index(3 * b + 2).store((i + diagonal).to(gl.float32))
+    _store_parts(parts_s.index(2 * b), lse * (-1.0 / s), BQ)
+    _store_parts(parts_s.index(2 * b + 1), -delta, BQ)
+    last_s.index(b).store((i + last).to(gl.float32))
+    notes_s.index(2 * b).store(one + to_row)
+    notes_s.index(2 * b + 1).store(one + masked.to(gl.int32))
+    fence_async_shared()
     thread_barrier()
     mbarrier.arrive(q_full.index(b), count=1)
 
 
 @gluon.jit
-def load_tiles(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num, kv_head, Sq, group,
-          piece, pieces, item, BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, QB: gl.constexpr,
-          SPLIT: gl.constexpr, ROT: gl.constexpr):  # fmt: skip
-    """The producer warp. With each tile go three vectors in ld_s (LSE, delta, and the last key that a row sees, when
-    masked) and two numbers in at_s: the row of dQ's sum that the tile begins at, and whether it needs a mask.
+def load_tiles(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo, num, kv_head, Sq, group, s,
+          piece, pieces, BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, QB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
+    """The producer warp. With each tile go LSE / s and delta, negative and in parts; the last key that each row sees; and
+    two notes: the row of dQ's sum that the tile begins at, and whether it needs a mask.
 
     The group's query heads take turns at every tile of rows. CTAs that see more than half of a slice's rows go up from
     the end, the others down from their first: CTAs that start together, and the short ones that follow the long ones,
@@ -81,12 +93,9 @@ def load_tiles(LSE, DELTA, ENTRIES, dk, dv, boxes, buffers, barriers, k_row, lo,
             first = first + span * piece // pieces
         for th in range((end - first) * group):
             t = gl.where(up, end - 1 - th // group, first + th // group)
-            if ROT:
-                head = kv_head * group + (th + item) % group
-            else:
-                head = kv_head * group + th % group
+            head = kv_head * group + th % group
             stat = head.to(gl.int64) * Sq
             row = gl.minimum(q0 + t * BQ, q1 - BQ)
             _load_tile(it, q0 + t * BQ, row, row + head * Sq, row + off - k_row, t < whole, boxes, LSE + stat,
-                       DELTA + stat, buffers, barriers, head * D, BQ, NB, MASK)  # fmt: skip
+                       DELTA + stat, buffers, barriers, head * D, s, BQ, NB)  # fmt: skip
             it += 1
