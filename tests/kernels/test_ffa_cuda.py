@@ -20,6 +20,7 @@ SMALL = [*cases.slice_cases(128), *cases.block_cases()]
 WIDE = [
     cases.Case("full_2k", 2048, 2048, 8, 2, lambda _: cases.documents([2048], FULL)),
     cases.Case("causal_2k", 2048, 2048, 8, 8, lambda _: cases.documents([2048], CAUSAL)),
+    cases.Case("causal_2k_of_8", 2048, 2048, 16, 2, lambda _: cases.documents([2048], CAUSAL)),
     cases.Case("varlen_2k", 2048, 2048, 8, 4, lambda _: cases.documents([900, 300, 130, 40, 1, 2, 5, 670], CAUSAL)),
     cases.Case("varlen_full_2k", 2048, 2048, 8, 8, lambda _: cases.documents([1025, 64, 511, 1, 447], FULL)),
     cases.Case("blocks128_2k", 2048, 2048, 8, 4, cases.blocks(4, 2048, 2048, 128, 128, 0.3)),

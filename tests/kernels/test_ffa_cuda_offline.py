@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +17,7 @@ from kernels.ffa.schedule import Blocks, Options, UnsupportedOption
 from tests.kernels import ffa_cases as cases
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="needs Triton")
+ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 
 
@@ -22,6 +28,24 @@ QUICK = ("causal_more_keys", "varlen_causal", "gaps", "blocks_64_dense_tails", "
 
 def test_triton_kernels_in_the_interpreter(interpreted: Callable[..., None]) -> None:
     interpreted("ffa_cases", *QUICK)
+
+
+# ---------------------------------------------------------------- machine code for Hopper
+
+
+def test_backward_keeps_its_products_in_flight(tmp_path: Path) -> None:
+    """Short of registers, ptxas waits after every wgmma, or moves accumulators to memory and back."""
+    labels = ("gluon bwd causal 128", "gluon bwd full in pieces 128")
+    command = [sys.executable, "-m", "tests.kernels.machine_code", *labels]
+    env = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for label, found in json.loads(done.stdout).items():
+        # Two warpgroups: S and dP before the loop (9 each); S, dP (9 each), dQ (8), dV and dK (4 each) in it.
+        assert found["HGMMA"] == 2 * (18 + 34), label
+        assert found["WARPGROUP.DEPBAR.LE"] <= 2 * 8, label
+        assert found.get("LDL", 0) + found.get("STL", 0) < 200, label
+        assert found["UTMAREDG"] == 2, label
 
 
 # ---------------------------------------------------------------- work lists and the rule

@@ -76,6 +76,8 @@ def _unmet(direction: str, q: torch.Tensor, schedule: Schedule, scale: float) ->
         return "the scale is not positive"
     if direction == "bwd" and q.shape[-1] != 128:
         return "the head dimension is not 128"
+    if direction == "bwd" and q.dtype != torch.bfloat16:
+        return "LSE and delta may be out of float16's range"
     return _unmet_by_blocks(direction, schedule) if isinstance(schedule, Blocks) else ""
 
 

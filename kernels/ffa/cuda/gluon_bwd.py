@@ -1,11 +1,18 @@
 """Attention backward for Hopper in Gluon: five matrix products per tile, dQ reduced in memory by the copy engine.
 
 One CTA owns 128 keys of one key head, held in shared memory for its whole life: two consumer warpgroups take 64 keys
-each, a producer warp streams 64-row tiles of Q and dO (and their LSE and delta) through a ring of NB buffers. Scores
+each, a producer warp streams 64-row tiles of Q and dO of all the head's query heads through a ring of NB buffers. Scores
 are computed transposed, Sᵀ = K·Qᵀ and dPᵀ = V·dOᵀ, so that P and dS feed dV and dK from registers; dS also goes
-through shared memory for dQ, of which each warpgroup computes one half of the columns and adds it to a float32 array in
-memory by TMA reduce. The order of those additions is not fixed, so dQ may differ in its last bits between runs; dK and
-dV are exact repeats. The formulas are those of FlashAttention-2 (arXiv 2307.08691, algorithm 2).
+through shared memory, in two buffers, for dQ, of which each warpgroup computes one half of the columns and adds it to a
+float32 array in memory by TMA reduce. The order of those additions is not fixed, so dQ may differ in its last bits
+between runs; dK and dV are exact repeats. The formulas are those of FlashAttention-2 (arXiv 2307.08691, algorithm 2).
+
+What limits a tile is shared memory's 128 bytes a cycle. So LSE and delta are not loaded for each column by each thread,
+but subtracted by the tensor cores: a product of ones with each row's three 16-bit parts (gluon_bwd_load.py) begins the
+sums of Sᵀ and dPᵀ. And dQ's columns are stored in an order without bank conflicts.
+
+Each exponential and product of registers runs under a wgmma: dS under dV, the next tile's P under dQ, the store of dQ
+under the next tile's dPᵀ.
 
 With SPLIT the last items, too few to keep all multiprocessors busy, are cut into pieces of their rows, one a CTA; a
 piece's dK and dV go to memory in float32, and join.py adds them up in order.
@@ -27,7 +34,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .gluon_bwd_load import load_tiles
+from .gluon_bwd_load import load_tiles, thread_barrier
 from .gluon_order import place
 
 
@@ -39,85 +46,91 @@ def tma_reduce_add(desc, coord, src, _semantic=None):
 
 
 @gluon.jit
-def _scores(it, more, buffers, barriers, W: gl.constexpr, BQ: gl.constexpr, NB: gl.constexpr, LS: gl.constexpr):
-    """Start Sᵀ of a tile. Without `more` there is no such tile, and what is started is never looked at."""
+def _start(it, more, buffers, barriers, of: gl.constexpr, W: gl.constexpr, BQ: gl.constexpr, NB: gl.constexpr,
+           LS: gl.constexpr):  # fmt: skip
+    """Start a tile's Sᵀ - LSE / s (of = 0) or dPᵀ - delta (of = 1). Without `more` there is no such tile, and what is
+    started is never looked at."""
     b = it % NB
-    mbarrier.wait(barriers[1].index(b), (it // NB) & 1, pred=more)
+    mbarrier.wait(barriers[1 + of].index(b), (it // NB) & 1, pred=more)
+    parts = buffers[6].index(2 * b + of).permute((1, 0))
     z = gl.zeros([64, BQ], gl.float32, LS)
-    keys = buffers[0].slice(64 * W, 64)
-    return warpgroup_mma(keys, buffers[2].index(b).permute((1, 0)), z, use_acc=False, is_async=True)
+    stats = warpgroup_mma(buffers[7], parts, z, use_acc=False, is_async=True)
+    keys = buffers[of].slice(64 * W, 64)
+    return warpgroup_mma(keys, buffers[2 + of].index(b).permute((1, 0)), stats, is_async=True)
 
 
 @gluon.jit
-def _step(it, n_masked, n, score, dk, dv, ddq, buffers, barriers, key_lo, key_hi, s, W: gl.constexpr, BQ: gl.constexpr,
-          D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, LS: gl.constexpr):  # fmt: skip
-    k_s, v_s, q_s, o_s, ds_s, dq_s, ld_s, at_s = buffers
-    _kv_full, _q_full, o_full, qo_empty, ds_full, dq_done = barriers
+def _note(it, buffers, which: gl.constexpr, NB: gl.constexpr):
+    """A number that the producer sent with a tile."""
+    return gl.max(buffers[9].index(2 * (it % NB) + which).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+
+
+@gluon.jit
+def _step(it, n, pt, dpt, masked, dk, dv, ddq, buffers, barriers, key_lo, key_hi, s, W: gl.constexpr, BQ: gl.constexpr,
+          D: gl.constexpr, NB: gl.constexpr, LS: gl.constexpr):  # fmt: skip
+    """A tile from its Pᵀ, not masked yet, and dPᵀ on; and the next tile's."""
+    k_s, _v_s, q_s, o_s, ds_s, dq_s, _parts_s, _ones_s, last_s, _notes_s = buffers
+    _kv_full, _q_full, _o_full, qo_empty, ds_full = barriers
     LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     LQ: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D // 2, 16])
     LA: gl.constexpr = gl.DotOperandLayout(0, LD, 2)
-    cols: gl.constexpr = gl.SliceLayout(0, LS)
     dt: gl.constexpr = q_s.dtype
-    z = gl.zeros([64, BQ], gl.float32, LS)
-    zq = gl.zeros([BQ, D // 2], gl.float32, LQ)
     b = it % NB
-    mbarrier.wait(o_full.index(b), (it // NB) & 1)
-    dpt = warpgroup_mma(v_s.slice(64 * W, 64), o_s.index(b).permute((1, 0)), z, use_acc=False, is_async=True)
-    lse = ld_s.index(3 * b).load(cols)
-    pt = gl.exp2(score * s - lse[None, :])
-    if MASK:
-        if it < n_masked:
-            # Keys count from the tile's first row in memory; column i sees keys up to the producer's diagonal.
-            key = 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LS))
-            key = gl.where((key >= key_lo) & (key < key_hi), key.to(gl.float32), float("inf"))
-            last = ld_s.index(3 * b + 2).load(cols)
-            pt = gl.where(key[:, None] <= last[None, :], pt, 0.0)
-    dpt = warpgroup_mma_wait(0, deps=(dpt,))
-    delta = ld_s.index(3 * b + 1).load(cols)
-    dst = pt * (dpt - delta[None, :])
-    pb = gl.convert_layout(pt.to(dt), LA)
-    dv_t = warpgroup_mma(pb, o_s.index(b), dv, is_async=True)
-    dsb = dst.to(dt)
-    # dS may be overwritten once both warpgroups have their dQ of the tile before. This one has: it is here.
-    mbarrier.wait(dq_done.index(1 - W), (it & 1) ^ 1)
-    ds_s.slice(64 * W, 64).store(dsb)
+    if masked != 0:
+        # Keys count from the tile's first row in memory; column i sees keys up to the producer's diagonal.
+        key = 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LS))
+        key = gl.where((key >= key_lo) & (key < key_hi), key.to(gl.float32), float("inf"))
+        last = last_s.index(b).load(gl.SliceLayout(0, LS))
+        pt = gl.where(key[:, None] <= last[None, :], pt, 0.0)
+    dv_t = warpgroup_mma(gl.convert_layout(pt.to(dt), LA), o_s.index(b), dv, is_async=True)
+    dst = (pt * dpt).to(dt)
+    # The other warpgroup has its dQ of two tiles ago: it came here for the tile before.
+    ds = ds_s.index(it & 1)
+    ds.slice(64 * W, 64).store(dst)
     fence_async_shared()
     mbarrier.arrive(ds_full, count=1)
-    dk_t = warpgroup_mma(gl.convert_layout(dsb, LA), q_s.index(b), dk, is_async=True)
+    st = _start(it + 1, it + 1 < n, buffers, barriers, 0, W, BQ, NB, LS)
+    dk_t = warpgroup_mma(gl.convert_layout(dst, LA), q_s.index(b), dk, is_async=True)
+    dv = warpgroup_mma_wait(3, deps=(dv_t,))
     mbarrier.wait(ds_full, it & 1)
     half = k_s.slice((D // 2) * W, D // 2, dim=1)
-    dqt = warpgroup_mma(ds_s.permute((1, 0)), half, zq, use_acc=False, is_async=True)
-    dv = warpgroup_mma_wait(2, deps=(dv_t,))
+    zq = gl.zeros([BQ, D // 2], gl.float32, LQ)
+    dq_t = warpgroup_mma(ds.permute((1, 0)), half, zq, use_acc=False, is_async=True)
+    score = warpgroup_mma_wait(2, deps=(st,))
+    # dK too is waited for before the exponentials, which then run under dQ alone: there are no registers left for dS.
     dk = warpgroup_mma_wait(1, deps=(dk_t,))
-    to_row = gl.max(at_s.index(b).load(gl.BlockedLayout([1], [32], [4], [0])), 0)
+    to_row = _note(it, buffers, 0, NB)
     mbarrier.arrive(qo_empty.index(b), count=1)
-    # The next tile's scores run under what is left of this one. They are waited for before the loop goes round: ptxas
-    # serialises every wgmma of a loop that carries one in flight over its end.
-    st = _scores(it + 1, it + 1 < n, buffers, barriers, W, BQ, NB, LS)
-    dq = warpgroup_mma_wait(1, deps=(dqt,))
+    pt = gl.exp2(score * s)
+    masked = _note(it + 1, buffers, 1, NB)
+    dp_t = _start(it + 1, it + 1 < n, buffers, barriers, 1, W, BQ, NB, LS)
+    dq = warpgroup_mma_wait(2, deps=(dq_t,))
     tma.store_wait(0)
-    dq_s.index(W).store(dq)
+    # A thread's eight columns of 32 side by side, as triton_bwd.summed_at says.
+    dq_s.index(W).store(dq.reshape([BQ, D // 64, 4, 4, 2]).permute((0, 1, 3, 2, 4)).reshape([BQ, D // 2]))
     fence_async_shared()
-    mbarrier.arrive(dq_done.index(W), count=1)
+    thread_barrier()
     tma_reduce_add(ddq, [to_row, (D // 2) * W], dq_s.index(W))
-    score = warpgroup_mma_wait(0, deps=(st,))
-    return score, dk, dv
+    # Before the loop goes round: ptxas serialises every wgmma of a loop that carries one in flight over its end.
+    dpt = warpgroup_mma_wait(0, deps=(dp_t,))
+    return pt, dpt, masked, dk, dv
 
 
 @gluon.jit
-def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale, PARTS, slot, pieces,
-              W: gl.constexpr, BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr,
-              SPLIT: gl.constexpr):  # fmt: skip
+def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm_scale, PARTS, slot, pieces,
+              W: gl.constexpr, BQ: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
     LS: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BQ, 16])
     LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
     dt: gl.constexpr = buffers[0].dtype
     dk = gl.zeros([64, D], gl.float32, LD)
     dv = gl.zeros([64, D], gl.float32, LD)
     mbarrier.wait(barriers[0], 0)
-    score = warpgroup_mma_wait(0, deps=(_scores(0, n > 0, buffers, barriers, W, BQ, NB, LS),))
+    pt = gl.exp2(warpgroup_mma_wait(0, deps=(_start(0, n > 0, buffers, barriers, 0, W, BQ, NB, LS),)) * s)
+    dpt = warpgroup_mma_wait(0, deps=(_start(0, n > 0, buffers, barriers, 1, W, BQ, NB, LS),))
+    masked = _note(0, buffers, 1, NB)
     for it in range(n):
-        score, dk, dv = _step(it, n_masked, n, score, dk, dv, ddq, buffers, barriers, k0 - k_row, k1 - k_row, s, W, BQ,
-                              D, NB, MASK, LS)  # fmt: skip
+        pt, dpt, masked, dk, dv = _step(it, n, pt, dpt, masked, dk, dv, ddq, buffers, barriers, k0 - k_row, k1 - k_row,
+                                        s, W, BQ, D, NB, LS)  # fmt: skip
     tma.store_wait(0)
     if SPLIT:
         if pieces > 1:
@@ -142,20 +155,20 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col,
 )
 def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, sm_scale, n_items, n_first, heads_per_group,
             Sq, Hk, group, list_len, n_whole, cuts, BQ: gl.constexpr, BK: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
-            MASK: gl.constexpr, QB: gl.constexpr, KB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
+            QB: gl.constexpr, KB: gl.constexpr, SPLIT: gl.constexpr):  # fmt: skip
     """Grid (n_items * Hk,). dkd, dvd: [Sk, Hk*D] in [128, D] boxes; dqd, ddo: [Sq, Hk*group*D] in [64, D] boxes; ddq:
     float32 [Hk*group*Sq, D], head by head, in [64, D/2] boxes, zeroed: dQ before scaling is added to it. LSE (base 2;
     +inf for a row that sees nothing) and DELTA = rowsum(O * dO): float32 [Hk*group, Sq]. DK, DV: as dkd, written whole.
 
-    QB = 0: WORK is int32 [n_items, 6] (k0, k1, lo, hi, n_masked, n): keys k0..k1 (BK at most), the entries of its
-    slices ENTRIES[lo:hi], and how many tiles of them need a mask and there are at all. ENTRIES: int32 [., 6] (q0, q1,
-    off, first, whole, end): row i of q0..q1 sees key j when j <= i + off; tiles first..whole of BQ rows need a mask,
-    whole..end don't. MASK = False promises that no tile needs one. QB > 0: items are BK-key tiles; WORK is q_num [Hk,
-    n_blocks], ENTRIES q_indices [Hk, n_blocks, list_len] of blocks of QB rows, n_blocks = n_items * BK / KB.
+    QB = 0: WORK is int32 [n_items, 5] (k0, k1, lo, hi, n): keys k0..k1 (BK at most), the entries of its slices
+    ENTRIES[lo:hi], and how many tiles there are in them. ENTRIES: int32 [., 6] (q0, q1, off, first, whole, end): row i of
+    q0..q1 sees key j when j <= i + off; tiles first..whole of BQ rows need a mask, whole..end don't. QB > 0: items are
+    BK-key tiles; WORK is q_num [Hk, n_blocks], ENTRIES q_indices [Hk, n_blocks, list_len] of blocks of QB rows, n_blocks =
+    n_items * BK / KB.
 
     SPLIT: the grid is n_whole + tail * cuts programs; those from n_whole on are the pieces, `cuts` of each of the last
-    `tail` items, whose sums go to PARTS, float32 [tail * cuts, 2, BK, D] (dK unscaled, dV). QB = 0, MASK = False, and
-    every item has one entry.
+    `tail` items, whose sums go to PARTS, float32 [tail * cuts, 2, BK, D] (dK unscaled, dV). QB = 0, no tile needs a
+    mask, and every item has one entry.
     """
     pid = gl.program_id(0)
     slot = pid
@@ -169,12 +182,11 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
             pid = n_whole + slot // cuts
     item, kv_head = place(pid, n_first, heads_per_group, Hk)
     if QB == 0:
-        k0 = gl.load(WORK + item * 6)
-        k1 = gl.load(WORK + item * 6 + 1)
-        lo = gl.load(WORK + item * 6 + 2)
-        num = gl.load(WORK + item * 6 + 3) - lo
-        n_masked = gl.load(WORK + item * 6 + 4) * group
-        n = gl.load(WORK + item * 6 + 5)
+        k0 = gl.load(WORK + item * 5)
+        k1 = gl.load(WORK + item * 5 + 1)
+        lo = gl.load(WORK + item * 5 + 2)
+        num = gl.load(WORK + item * 5 + 3) - lo
+        n = gl.load(WORK + item * 5 + 4)
         if SPLIT:
             n = n * (piece + 1) // pieces - n * piece // pieces
         n = n * group
@@ -187,7 +199,6 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
         block = kv_head * (n_items // (KB // BK)) + item // (KB // BK)
         lo = 0
         num = gl.load(WORK + block)
-        n_masked = 0
         n = num * (QB // BQ) * group
         lists = ENTRIES + block.to(gl.int64) * list_len
     k_s = gl.allocate_shared_memory(dkd.dtype, dkd.block_type.shape, dkd.layout)
@@ -195,37 +206,40 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
     q_s = gl.allocate_shared_memory(dqd.dtype, [NB] + dqd.block_type.shape, dqd.layout)
     o_s = gl.allocate_shared_memory(ddo.dtype, [NB] + ddo.block_type.shape, ddo.layout)
     SL: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BK, BQ], dkd.dtype)
-    ds_s = gl.allocate_shared_memory(dkd.dtype, [BK, BQ], SL)
-    ld_s = gl.allocate_shared_memory(gl.float32, [3 * NB, BQ], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    ds_s = gl.allocate_shared_memory(dkd.dtype, [2, BK, BQ], SL)
     dq_s = gl.allocate_shared_memory(ddq.dtype, [2] + ddq.block_type.shape, ddq.layout)
-    at_s = gl.allocate_shared_memory(gl.int32, [NB, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    PL: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BQ, 16], dkd.dtype)
+    parts_s = gl.allocate_shared_memory(dkd.dtype, [2 * NB, BQ, 16], PL)
+    L: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
+    first = (gl.arange(0, 16, gl.SliceLayout(0, L)) < 3)[None, :] & (gl.arange(0, 64, gl.SliceLayout(1, L)) >= 0)[:, None]
+    ones_s = gl.allocate_shared_memory(dkd.dtype, [64, 16], PL, first.to(gl.float32).to(dkd.dtype))
+    last_s = gl.allocate_shared_memory(gl.float32, [NB, BQ], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    notes_s = gl.allocate_shared_memory(gl.int32, [2 * NB, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     ML: gl.constexpr = mbarrier.MBarrierLayout()
     kv_full = gl.allocate_shared_memory(gl.int64, [1], ML)
     q_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     o_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     qo_empty = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     ds_full = gl.allocate_shared_memory(gl.int64, [1], ML)
-    dq_done = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
     mbarrier.init(kv_full, count=1)
     mbarrier.init(ds_full, count=2)
-    for i in gl.static_range(2):
-        mbarrier.init(dq_done.index(i), count=1)
     for i in gl.static_range(NB):
         mbarrier.init(q_full.index(i), count=2)  # the copy, and what the producer writes itself
         mbarrier.init(o_full.index(i), count=1)
         mbarrier.init(qo_empty.index(i), count=2)
-    buffers = (k_s, v_s, q_s, o_s, ds_s, dq_s, ld_s, at_s)
-    barriers = (kv_full, q_full, o_full, qo_empty, ds_full, dq_done)
+    fence_async_shared()
+    buffers = (k_s, v_s, q_s, o_s, ds_s, dq_s, parts_s, ones_s, last_s, notes_s)
+    barriers = (kv_full, q_full, o_full, qo_empty, ds_full)
     s = sm_scale * 1.4426950408889634
     k_col = kv_head * D
     gl.warp_specialize(
         [
-            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale,
-                         PARTS, slot, pieces, 0, BQ, D, NB, MASK, SPLIT)),
-            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n_masked, n, k_col, Hk, s, sm_scale,
-                         PARTS, slot, pieces, 1, BQ, D, NB, MASK, SPLIT)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm_scale,
+                         PARTS, slot, pieces, 0, BQ, D, NB, SPLIT)),
+            (_consumer, (DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm_scale,
+                         PARTS, slot, pieces, 1, BQ, D, NB, SPLIT)),
             (load_tiles, (LSE, DELTA, lists, dkd, dvd, (dqd, ddo), buffers, barriers, k_row, lo, num, kv_head, Sq,
-                     group, piece, pieces, BQ, D, NB, MASK, QB, SPLIT)),
+                          group, s, piece, pieces, BQ, D, NB, QB, SPLIT)),
         ],
         [4, 1],
         [240, 24],

@@ -8,12 +8,12 @@ import triton.language as tl
 def ffa_bwd_join(PARTS, DK, DV, WORK, sm_scale, n_items, Hk, n_whole, cuts, BK: tl.constexpr, D: tl.constexpr,
                  ROWS: tl.constexpr):  # fmt: skip
     """Grid (tail * BK / ROWS,). PARTS: float32 [tail * cuts, 2, BK, D] (dK unscaled, dV) of the items n_whole.. of the
-    launch, which counts them head by head. DK, DV: [Sk, Hk, D]. WORK: int32 [n_items, 6], k0 and k1 first."""
+    launch, which counts them head by head. DK, DV: [Sk, Hk, D]. WORK: int32 [n_items, 5], k0 and k1 first."""
     nth = tl.program_id(0) // (BK // ROWS)
     item = (n_whole + nth) % n_items
     kv_head = (n_whole + nth) // n_items
-    k0 = tl.load(WORK + item * 6)
-    k1 = tl.load(WORK + item * 6 + 1)
+    k0 = tl.load(WORK + item * 5)
+    k1 = tl.load(WORK + item * 5 + 1)
     rows = tl.program_id(0) % (BK // ROWS) * ROWS + tl.arange(0, ROWS)
     dims = tl.arange(0, D)
     dk = tl.zeros([ROWS, D], tl.float32)

@@ -98,7 +98,8 @@ def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wor
     items, list_len, _, k_block = _query_work(work, rows, keys, q.device)
     if items is None:
         return None
-    order = plan.order(items, heads, sk * dim * 4 * kv_heads // heads, plan.processors(q.device))
+    group = plan.heads_per_group(heads, items, sk * dim * 4 * kv_heads // heads)
+    order = plan.order(items, heads, group, plan.processors(q.device))
     boxes = (_box(q, 64), _box(k, keys), _box(v, keys), _box(out, 64))
     tensors = (*boxes, out, lse, items.table, items.entries)
     places = (items.count, order.grouped, order.heads_per_group)
@@ -132,7 +133,7 @@ def gluon_backward(
     whole, cuts = (split.whole, split.pieces) if split else (items.count * kv_heads, 1)
     slots = split.tail * split.pieces if split else 0
     parts = q.new_empty((slots, 2, keys, dim), dtype=torch.float32) if split else stats[0]
-    order = plan.order(items, kv_heads, sq * dim * 8 * heads // kv_heads, processors)
+    order = plan.order(items, kv_heads, plan.heads_in_step(kv_heads, items, processors), processors)
     boxes = (
         _box(k, keys),
         _box(v, keys),
@@ -143,9 +144,8 @@ def gluon_backward(
     tensors = (*boxes, *stats, dk, dv, items.table, items.entries, parts)
     places = (items.count, order.grouped, order.heads_per_group)
     args = (*tensors, work.scale, *places, sq, kv_heads, heads // kv_heads, list_len, whole, cuts)
-    masked = items.masked and not q_block
     sizes = {"BQ": rows, "BK": keys, "D": dim, "NB": 2, "QB": q_block, "KB": k_block}
-    options = sizes | {"MASK": masked, "SPLIT": split is not None} | SPECIALISED
+    options = sizes | {"SPLIT": split is not None} | SPECIALISED
     made = Launch(ffa_bwd, whole + slots, args, options)
     if split is None:
         return (made,)

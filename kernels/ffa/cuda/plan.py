@@ -6,6 +6,7 @@ launch (causal and variable-length schedules); tables of equal rows keep their o
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -120,6 +121,7 @@ def key_items(slices: Slices, keys: int, rows: int, device: torch.device, part: 
         table: list[tuple[int, ...]] = []
         entries: list[tuple[int, ...]] = []
         lengths: list[int] = []
+        masked = False
         long = long_slices(slices, part.direction)
         for (k_begin, k_end), holders in _pieces(slices):
             if part.which != "all" and any(long[i] for i in holders) != (part.which == "long"):
@@ -129,11 +131,10 @@ def key_items(slices: Slices, keys: int, rows: int, device: torch.device, part: 
                 seen_by = [_entry(slices, i, k0, k1, rows, k1 - k0 == keys) for i in holders]
                 mine = [entry for entry in seen_by if entry[3] < entry[5]]
                 n = sum(entry[5] - entry[3] for entry in mine)
-                n_masked = sum(entry[4] - entry[3] for entry in mine)
-                table.append((k0, k1, len(entries), len(entries) + len(mine), n_masked, n))
+                masked |= any(entry[4] > entry[3] for entry in mine)
+                table.append((k0, k1, len(entries), len(entries) + len(mine), n))
                 entries.extend(mine)
                 lengths.append(n)
-        masked = any(row[4] for row in table)
         items = _items(table, lengths, entries or [(0, 0, 0, 0, 0, 0)], masked, device)
         alike = items is not None and items.even and not masked and all(hi - lo == 1 for _, _, lo, hi, *_ in table)
         return replace(items, tiles=lengths[0]) if items is not None and alike else items
@@ -170,12 +171,26 @@ def heads_per_group(heads: int, items: Items, bytes_per_head: int) -> int:
     return max(n for n in range(1, heads + 1) if heads % n == 0 and n <= fitting)
 
 
-def order(items: Items, heads: int, bytes_per_head: int, processors: int) -> Order:
-    """Heads go in groups, and the long items of a group first. Where a group is little work for all processors, as with few
-    key heads of many query heads, the last group's long items would be left to a few of them: then the shortest items
-    of all heads are kept for the end, as much of them as the longest item may leave uneven.
+def heads_in_step(heads: int, items: Items, processors: int) -> int:
+    """How many key heads run side by side in the backward: those of which half the items fill all processors, as nearly as
+    a divisor of `heads` allows; 1 for even work.
+
+    Then the longer half of a group starts together, and each shorter item follows the longer one that leaves it as much
+    time: with the directions of gluon_bwd_load.py all are at the same two rows, and read them out of the L2 cache.
     """
-    group = heads_per_group(heads, items, bytes_per_head)
+    if items.even or not processors:
+        return 1
+    return min(
+        (n for n in range(1, heads + 1) if heads % n == 0),
+        key=lambda n: abs(math.log(n * items.count / (2 * processors))),
+    )
+
+
+def order(items: Items, heads: int, group: int, processors: int) -> Order:
+    """Heads go in groups of `group`, and the long items of a group first. Where a group is little work for all processors,
+    the last group's long items would be left to a few of them: then the shortest items of all heads are kept for the
+    end, as much of them as the longest item may leave uneven.
+    """
     longest, work = items.lengths[:1], sum(items.lengths)
     if items.even or not longest or longest[0] * processors <= 2 * group * work:
         return Order(group, items.count)

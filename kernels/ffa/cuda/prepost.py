@@ -13,6 +13,7 @@ import triton.language as tl
 
 from . import native
 from .launch import Launch, run
+from .triton_bwd import summed_at
 
 ROWS = 64  # rows of one program of the Triton kernels
 
@@ -34,12 +35,12 @@ def ffa_preprocess(OUT, DO, LSE, DELTA, LSE2, Sq, H, D: tl.constexpr, ROWS: tl.c
 
 @triton.jit(do_not_specialize=["Sq", "H"])
 def ffa_postprocess(SUM, DQ, scale, Sq, H, D: tl.constexpr, ROWS: tl.constexpr):
-    """Grid (cdiv(Sq, ROWS) * H,). DQ [Sq, H, D] = scale * SUM [H, Sq, D]."""
+    """Grid (cdiv(Sq, ROWS) * H,). DQ [Sq, H, D] = scale * SUM [H, Sq, D], whose columns are in the order of summed_at."""
     head = tl.program_id(0) % H
     rows = tl.program_id(0) // H * ROWS + tl.arange(0, ROWS)
     here = (rows < Sq)[:, None]
     dims = tl.arange(0, D)[None, :]
-    total = tl.load(SUM + (head.to(tl.int64) * Sq + rows)[:, None] * D + dims, mask=here)
+    total = tl.load(SUM + (head.to(tl.int64) * Sq + rows)[:, None] * D + summed_at(dims), mask=here)
     at = rows.to(tl.int64)[:, None] * (H * D) + head * D + dims
     tl.store(DQ + at, (total * scale).to(DQ.dtype.element_ty), mask=here)
 
@@ -76,7 +77,7 @@ def preprocess(out: torch.Tensor, dout: torch.Tensor, lse: torch.Tensor) -> tupl
 
 
 def postprocess(total: torch.Tensor, scale: float, dtype: torch.dtype) -> torch.Tensor:
-    """dq [Sq, Hq, D] = scale * total in `dtype`; total: contiguous float32 [Hq, Sq, D]."""
+    """dq [Sq, Hq, D] = scale * total in `dtype`; total: contiguous float32 [Hq, Sq, D], columns as in summed_at."""
     heads, tokens, dim = total.shape
     dq = torch.empty(tokens, heads, dim, dtype=dtype, device=total.device)
     library = _library(total)

@@ -40,7 +40,7 @@ def ffa_bwd_dkdv(Q, K, V, DO, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale, n_ite
                  list_len, q_block, k_block, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BLOCKS: tl.constexpr,
                  UPCAST: tl.constexpr):  # fmt: skip
     """Grid (n_items * Hk,). Q, DO: [Sq, Hk*group, D]; K, V, DK, DV: [Sk, Hk, D]; LSE (base 2), DELTA: float32
-    [Hk*group, Sq]. BLOCKS = False: WORK int32 [n_items, 6] (k0, k1, lo, hi, n_masked, n) and ENTRIES int32 [., 6] (q0,
+    [Hk*group, Sq]. BLOCKS = False: WORK int32 [n_items, 5] (k0, k1, lo, hi, n) and ENTRIES int32 [., 6] (q0,
     q1, off, first, whole, end), made for BM and BN as gluon_bwd.py says. BLOCKS = True: WORK is q_num [Hk, nk], ENTRIES
     q_indices [Hk, nk, list_len], and each block of k_block keys makes cdiv(k_block, BN) items.
     """
@@ -57,10 +57,10 @@ def ffa_bwd_dkdv(Q, K, V, DO, LSE, DELTA, DK, DV, WORK, ENTRIES, sm_scale, n_ite
         num = tl.load(WORK + entry)
         ENTRIES += entry * list_len
     else:
-        k0 = tl.load(WORK + item * 6)
-        k1 = tl.load(WORK + item * 6 + 1)
-        lo = tl.load(WORK + item * 6 + 2)
-        num = tl.load(WORK + item * 6 + 3) - lo
+        k0 = tl.load(WORK + item * 5)
+        k1 = tl.load(WORK + item * 5 + 1)
+        lo = tl.load(WORK + item * 5 + 2)
+        num = tl.load(WORK + item * 5 + 3) - lo
     keys = k0 + tl.arange(0, BN)
     at = keys.to(tl.int64)[:, None] * (Hk * D) + kv_head * D + tl.arange(0, D)[None, :]
     mine = (keys < k1)[:, None]
@@ -120,11 +120,19 @@ def _dq_tile(q, do, dq, lse, delta, K, V, start, k_hi, limit, s, stride, BN: tl.
     return dot(ds.to(q.dtype), k, dq, UPCAST)
 
 
+@triton.jit
+def summed_at(dims):
+    """Where dQ's float32 sum has a row's columns: of 32, the eight that a thread of a wgmma holds, two in each eight,
+    lie side by side, so that it stores 16 bytes at a time and without bank conflicts. Swapping twice gives dims."""
+    return (dims & ~30) | ((dims & 6) << 2) | ((dims & 24) >> 2)
+
+
 @triton.jit(do_not_specialize=SIZES)
 def ffa_bwd_dq(Q, K, V, DO, LSE, DELTA, DQ, WORK, IDX, sm_scale, dq_scale, n_items, heads_per_group, Sq, Sk, H, group,
                list_len, q_block, k_block, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BLOCKS: tl.constexpr,
                WHOLE: tl.constexpr, UPCAST: tl.constexpr, BY_HEAD: tl.constexpr):  # fmt: skip
-    """Grid (n_items * H,); DQ: [Sq, H, D] or with BY_HEAD [H, Sq, D], times dq_scale. The rest as in ffa_fwd_general."""
+    """Grid (n_items * H,); DQ: [Sq, H, D], or with BY_HEAD [H, Sq, D] in the order of summed_at, times dq_scale. The rest
+    as in ffa_fwd_general."""
     item, head = head_and_item(tl.program_id(0), n_items, heads_per_group)
     kv_head = head // group
     stride = H // group * D
@@ -169,5 +177,5 @@ def ffa_bwd_dq(Q, K, V, DO, LSE, DELTA, DQ, WORK, IDX, sm_scale, dq_scale, n_ite
         for start in tl.range(whole, k_end, BN):
             dq = _dq_tile(q, do, dq, lse, delta, K, V, start, k1, limit, s, stride, BN, D, True, UPCAST)
     if BY_HEAD:
-        at = (head.to(tl.int64) * Sq + rows)[:, None] * D + tl.arange(0, D)[None, :]
+        at = (head.to(tl.int64) * Sq + rows)[:, None] * D + summed_at(tl.arange(0, D))[None, :]
     tl.store(DQ + at, (dq * dq_scale).to(DQ.dtype.element_ty), mask=mine[:, None])

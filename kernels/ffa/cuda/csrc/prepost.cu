@@ -48,21 +48,22 @@ static __global__ void preprocess(const uint4* out, const uint4* dout, const flo
     }
 }
 
-// dq[i, h, d] = scale * sum[h, i, d], in the inputs' 16-bit type; 8 elements per thread.
+// dq[i, h, d] = scale * sum[h, i, d], in the inputs' 16-bit type; 8 elements per thread. The sum's columns are in the
+// order of triton_bwd.py's summed_at: of each 32, this thread's pairs are eight columns apart.
 template <typename Pair, int D>
-static __global__ void postprocess(const float4* sum, uint4* dq, float scale, int tokens, int heads) {
+static __global__ void postprocess(const float2* sum, uint4* dq, float scale, int tokens, int heads) {
     constexpr int kLanes = D / 8, kRows = kThreads / kLanes;
     const int lane = threadIdx.x % kLanes, head = blockIdx.y;
     const int token = blockIdx.x * kRows + threadIdx.x / kLanes;
     if (token >= tokens) return;
-    const int64_t from = (static_cast<int64_t>(head) * tokens + token) * kLanes + lane;
-    const float4 a = sum[2 * from], b = sum[2 * from + 1];
+    const float2* from = sum + (static_cast<int64_t>(head) * tokens + token) * (D / 2) + lane / 4 * 16 + lane % 4;
     uint4 packed;
     Pair* p = reinterpret_cast<Pair*>(&packed);
-    p[0] = narrow(a.x * scale, a.y * scale, Pair());
-    p[1] = narrow(a.z * scale, a.w * scale, Pair());
-    p[2] = narrow(b.x * scale, b.y * scale, Pair());
-    p[3] = narrow(b.z * scale, b.w * scale, Pair());
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+        const float2 a = from[4 * i];
+        p[i] = narrow(a.x * scale, a.y * scale, Pair());
+    }
     dq[(static_cast<int64_t>(token) * heads + head) * kLanes + lane] = packed;
 }
 
@@ -79,7 +80,7 @@ template <typename Pair, int D>
 static void launch_postprocess(cudaStream_t stream, const float* sum, void* dq, float scale, int tokens, int heads) {
     constexpr int kRows = kThreads / (D / 8);
     const dim3 grid((tokens + kRows - 1) / kRows, heads);
-    postprocess<Pair, D><<<grid, kThreads, 0, stream>>>(reinterpret_cast<const float4*>(sum), static_cast<uint4*>(dq),
+    postprocess<Pair, D><<<grid, kThreads, 0, stream>>>(reinterpret_cast<const float2*>(sum), static_cast<uint4*>(dq),
                                                         scale, tokens, heads);
 }
 
