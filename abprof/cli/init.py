@@ -245,4 +245,7 @@ def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> N
     print(f"then: {interpreted}abprof run {sides or '.'}{where} --quick{' --preset smoke' if on_cpu else ''}")
     if interpreted:
         print("      (no GPU here: the kernels run in Triton's interpreter, and their times mean nothing)")
-    print(f"then: {interpreted}abprof {sides or 'BASE TARGET with two branches'} (more in docs/ADOPT.md)")
+    more = " --preset smoke" if interpreted else ""
+    print(
+        f"then: {interpreted}abprof {sides or 'BASE TARGET'}{more}{'' if sides else ' with two branches'} (more in docs/ADOPT.md)"
+    )

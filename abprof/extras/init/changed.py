@@ -57,7 +57,8 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
             files = {part for part in differ if part.endswith(_NATIVE)}
             kernels = frozenset(files | (differ & found.kernels))
             entries = frozenset(part for part, _ in new if files and after.patterns(part))  # functions of extensions
-            named = {PurePosixPath(file).stem for file in files} & {part.rpartition(".")[2] for part in entries}
+            own = [_words(each.rpartition(".")[2]) for each in (*entries, name)]
+            named = any(_words(PurePosixPath(file).stem) <= words for file in files for words in own)
             launched = sum(part in found.kernels and not BACKWARD.search(part) for part, _ in new)
             causes = entries.union(digest for part, digest in old ^ new if part in (kernels or differ))
             change = Change(one, (*sorted(kernels), *sorted(differ - kernels)), kernels, causes, not old)
@@ -70,6 +71,11 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
         return one.new, not one.kernels, other, min(spread[part] for part in one.kernels or one.parts), launched
 
     return found, [change for change, *_ in sorted(made, key=rank)]
+
+
+def _words(name: str) -> set[str]:
+    """Return the words of a name that say what is computed: `segment`, `csr` of segment_csr_cpu."""
+    return {*name.lower().split("_")} - {"", "cpu", "cuda", "gpu", "hip", "kernel", "kernels"}
 
 
 def best(some: Sequence[Change]) -> list[Change]:
