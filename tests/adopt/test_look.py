@@ -248,6 +248,13 @@ def test_pointers_to_segments_and_batches_of_rows() -> None:
     assert '"default": {"batch_dim": [8], "T": [1024, 2048]' in signature("x: torch.Tensor", "x: (batch_dim, T, D)")
 
 
+def test_shapes_that_the_code_compares_are_the_same() -> None:
+    body = "    seqlen, rotary_dim = cos.shape\n    assert sin.shape == cos.shape\n    return torch.frob(x)\n"
+    workload = made({"frob.py": "import torch\n\n\ndef frob(x, cos, sin):\n" + body})[1]
+    assert '"sin": draw("seqlen", "rotary_dim"),\n' in workload
+    assert '"rotary_dim": [64]' in workload, "half of a head"
+
+
 def test_a_build_is_proposed_only_if_the_file_imports_what_it_makes() -> None:
     apart = {**EXTENSION, "scaled/__init__.py": "", "scaled/rows.py": ROWS}
     entry = made(apart, "softmax")[0]

@@ -452,6 +452,7 @@ _SIZES = (  # pattern of an axis -> sizes in smoke and default; the first match 
     (r"b|bs|bsz|n?_?batch\w*|z", 2, 8),
     (r"v|vocab\w*", 512, 32768),
     (r"t|l|s|bt|seq\w*|n_?ctx|\w*seqlen\w*|\w*tokens|total\w*", 128, 2048),
+    (r"rot\w*_dim", 32, 64),
     (r"head_?dim\w*|d_?head|hd|d[hkv]", 64, 128),
     (r"h[qkv]?|\w*heads?(_\w+)?", 2, 16),
     (r"rows|n_?rows?", 128, 4096),

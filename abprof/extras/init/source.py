@@ -212,6 +212,7 @@ def _function(path: str, name: str, node: ast.FunctionDef, drop: int = 0) -> Fun
     nodes = list(ast.walk(node))
     text = ast.get_docstring(node) or ""
     shapes = dict(reversed([*_unpacked(nodes, mine)])) | _documented(text, mine)
+    shapes |= {one: shapes[other] for one, other in _alike(nodes, mine) if other in shapes and one not in shapes}
     tensors = {*shapes, *_tensors(nodes, mine)}
     read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - mine
     whole = {p.name for p in parameters if _INTEGERS.search(p.annotation + _text_of(p.name, text)[:200])}
@@ -303,6 +304,15 @@ def _unpacked(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, 
             parts = node.targets[0].elts
             if owner in names and attribute in {"shape", "size"} and all(isinstance(part, ast.Name) for part in parts):
                 yield owner, tuple(part.id for part in parts if isinstance(part, ast.Name))
+
+
+def _alike(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield both orders of two parameters in `sin.shape == cos.shape`."""
+    for node in nodes:
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            pair = [_dotted(one).partition(".") for one in (node.left, node.comparators[0])]
+            if all(owner in names and attribute == "shape" for owner, _, attribute in pair):
+                yield from ((pair[0][0], pair[1][0]), (pair[1][0], pair[0][0]))
 
 
 def _tensors(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[str]:
