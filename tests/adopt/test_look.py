@@ -261,6 +261,14 @@ def test_a_build_is_proposed_only_if_the_file_imports_what_it_makes() -> None:
     assert (entry["path"], entry["build"], entry["inputs"]) == ("scaled", (), ("scaled/**",))
     entry = made({**apart, "scaled/rows.py": "from .ops import add\n" + ROWS}, "softmax")[0]
     assert entry["build"], "through another file"
+    torchs = "extension = CppExtension\nextension(\n    f'{name}._C', ['csrc/scaled.cpp'])\n"
+    inner = {
+        "setup.py": torchs,
+        "csrc/scaled.cpp": "",
+        "scaled/__init__.py": "from . import _C",
+        "scaled/rows.py": ROWS,
+    }
+    assert made(inner)[0]["build"], "a name that setup.py composes"
     computed = EXTENSION["setup.py"].replace('"scaled_ext"', 'f"scaled._{name}"')
     loaded = {**apart, "setup.py": computed, "scaled/__init__.py": "import torch\ntorch.ops.load_library('_ops.so')\n"}
     assert made(loaded, "softmax")[0]["build"], "a library of operators"

@@ -424,9 +424,11 @@ def _needed(found: Found, paths: Sequence[str], root: PurePosixPath) -> tuple[se
 
 def _uses_extension(setup: str, imported: set[str]) -> bool:
     """Return whether `imported` has an extension that setup.py, whose text is `setup`, builds."""
-    names = re.findall(r"Extension\(\s*(?:name\s*=\s*)?f?[\"'](?:\w+\.)*(\w+)[\"']", setup)
+    names = re.findall(r"[Ee]xtension\(\s*(?:name\s*=\s*)?f?[\"'](?:[\w{}]+\.)*(\w+)[\"']", setup)
     usual = "|".join(names) or r"_C|\w+_(cuda|C|ext|cpp)"
-    return "Extension(" in setup and any(re.search(rf"(^|\.)({usual})$|^{LIBRARY}$", name) for name in imported)
+    return bool(re.search(r"Extension\b", setup)) and any(
+        re.search(rf"(^|\.)({usual})$|^{LIBRARY}$", name) for name in imported
+    )
 
 
 def _table(name: str, entry: PackageTable, under: Sequence[str]) -> list[str]:
