@@ -269,10 +269,12 @@ def test_what_does_not_fit_together_is_refused(hub, post):
         assert says in post.capsys.readouterr().err
 
 
-def test_a_run_is_posted_and_added_to_the_job_summary(hub, tmp_path, monkeypatch, capsys):
-    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "summary"))
+def test_a_run_is_posted_and_its_comment_is_added_to_the_named_file_alone(hub, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job"))  # the run has written its summary there
     folder = runs.write(tmp_path, notices.slower())
-    assert run_command_line(["comment", str(folder), "--repo", REPO, "--pr", "7", "--url", "https://ci.example/7"]) == 0
+    where = ["--repo", REPO, "--pr", "7", "--url", "https://ci.example/7", "--summary", str(tmp_path / "summary")]
+    assert run_command_line(["comment", str(folder), *where]) == 0
+    assert not (tmp_path / "job").exists()
     assert "[full report](https://ci.example/7)" in hub.live()[0]["body"]
     assert (tmp_path / "summary").read_text().startswith("## abprof: Act: ")
     hub.requests.clear()

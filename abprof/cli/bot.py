@@ -22,7 +22,7 @@ from abprof.records.errors import AbprofError, Exit
     text("--event", "FILE", "GitHub's event file, which names the repository and the pull request."),
     text("--key", "TEXT", "Keep a separate comment for each key, e.g. a device; default: no key.", default=""),
     text("--url", "URL", "Link to the full report.", default=""),
-    text("--summary", "FILE", "Also append the comment to this file [$GITHUB_STEP_SUMMARY]."),
+    text("--summary", "FILE", "Also append the comment to this file."),
     "dry_run",
 )
 def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run folder.")] = "", **values: Any) -> int:
@@ -46,7 +46,7 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
         sys.stdout.write(text)
         return Exit.OK
     # The summary first, so that a result remains if posting the comment fails.
-    _append(values["summary"] or os.environ.get("GITHUB_STEP_SUMMARY"), text + "\n", "--summary")
+    _append(values["summary"], text + "\n", "--summary")
     where = values["repo"], values["pr"], Path(event) if event else None
     done = post_notice(notice, *where, untrusted=bool(artifact), key=values["key"], link=link)
     print(f"comment: {done}")

@@ -241,8 +241,11 @@ def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> N
     if not begun:
         print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
     interpreted, sides = "TRITON_INTERPRET=1 " if on_cpu and made.triton else "", shlex.join(refs)
+    more = " --preset smoke" if on_cpu else ""  # the default sizes are for GPUs
     print(f"Next: {interpreted}abprof {sides or '.'}{where} --dry-run")
-    print(f"then: {interpreted}abprof run {sides or '.'}{where} --quick{' --preset smoke' if on_cpu else ''}")
+    print(f"then: {interpreted}abprof run {sides or '.'}{where} --quick{more}")
     if interpreted:
         print("      (no GPU here: the kernels run in Triton's interpreter, and their times mean nothing)")
-    print(f"then: {interpreted}abprof {sides or 'BASE TARGET with two branches'} (more in docs/ADOPT.md)")
+    print(
+        f"then: {interpreted}abprof {sides or 'BASE TARGET'}{more}{'' if sides else ' with two branches'} (more in docs/ADOPT.md)"
+    )

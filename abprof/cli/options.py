@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import variable_of
-from abprof.records import quantities
+from abprof.records import join_spec, quantities
 from abprof.records.errors import AbprofError
 from abprof.records.filters import nearest
 from abprof.records.options import (
@@ -374,7 +374,7 @@ def _sides(refs: tuple[str, ...], tools: tuple[str, ...]) -> tuple[str, ...]:
         raise AbprofError(f"given {len(tools)} times for {len(refs)} refs", where="--with", advice=advice)
     count = max(len(refs), len(tools))
     pairs = zip(refs * (count // len(refs)), tools * (count // len(tools)), strict=True)
-    return tuple(f"{ref} with {tool}" for ref, tool in pairs)
+    return tuple(join_spec(ref, (tool,)) for ref, tool in pairs)
 
 
 def past_of(values: Mapping[str, Any]) -> Past:

@@ -200,7 +200,7 @@ class RunContext:
 
     def _reserve(self, held: contextlib.ExitStack, device: Device, view: View, *, wait: bool) -> None:
         with contextlib.ExitStack() as kept:
-            kept.enter_context(lease(self.state, device.lease, wait=wait, label=self.label, say=view.say))
+            kept.enter_context(lease(self.state, device.lease, wait=wait, label=self.label, say=view.warn))
             not_busy(device)
             if self.options.lock_clocks:
                 kept.enter_context(device.locked(self.options.lock_clocks))

@@ -2,11 +2,28 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from functools import cache
 from typing import Literal
 
 from abprof.records.base import Record
 from abprof.records.messages import Value
+
+# No git ref contains a space. The exceptions are git's searches in messages: `:/words`, `REF^{/words}`.
+_WITH = re.compile(r"(?!:/|\S*\{/)(\S+) with (\S.*)")
+
+
+def split_spec(spec: str) -> tuple[str, str]:
+    """Split a side's spec into its ref or release, and the packages of its environment: `. with torch==2.12` into `.`
+    and `torch==2.12`. Without packages the second part is empty."""
+    match = _WITH.fullmatch(spec)
+    return (match[1], match[2]) if match else (spec, "")
+
+
+def join_spec(ref: str, requirements: Sequence[str]) -> str:
+    """Return the spec of a ref or release with the packages of its environment."""
+    return f"{ref} with {', '.join(requirements)}" if requirements else ref
 
 
 class Side(Record, frozen=True, kw_only=True):
@@ -25,12 +42,12 @@ class Side(Record, frozen=True, kw_only=True):
     @property
     def ref(self) -> str:
         """Return the command-line argument that names this side's files when the run is repeated."""
-        return {"commit": self.commit, "worktree": ".", "dist": self.spec.partition(" with ")[0]}[self.kind]
+        return {"commit": self.commit, "worktree": ".", "dist": split_spec(self.spec)[0]}[self.kind]
 
     @property
     def anew(self) -> str:
         """Return the command-line argument that names this side when the run is repeated."""
-        return f"{self.ref} with {', '.join(self.requirements)}" if self.requirements else self.ref
+        return join_spec(self.ref, self.requirements)
 
 
 class Checkout(Record, frozen=True, kw_only=True):

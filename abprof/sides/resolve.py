@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 import msgspec
 
-from abprof.records import Side
+from abprof.records import Side, join_spec
 from abprof.records.errors import AbprofError
 from abprof.sides.git import Git, GitError
 from abprof.sides.repository import Folder, Repository, unicode
@@ -78,8 +78,7 @@ def resolve(
 
 def _placed(side: Side, place: int, requirements: Sequence[str]) -> Side:
     """Return `side` at index `place` of the sides, with `requirements` in its environment."""
-    more = f" with {', '.join(requirements)}" if requirements else ""
-    spec, label = side.spec + more, side.label + more
+    spec, label = join_spec(side.spec, requirements), join_spec(side.label, requirements)
     return msgspec.structs.replace(side, id=side_id(place), spec=spec, label=label, requirements=tuple(requirements))
 
 

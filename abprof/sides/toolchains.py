@@ -21,15 +21,13 @@ from pathlib import Path
 import msgspec
 from packaging.requirements import InvalidRequirement, Requirement
 
-from abprof.records import Side
+from abprof.records import Side, split_spec
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import plural
 from abprof.system import locks
 from abprof.system import processes as proc
 from abprof.system.trees import remove_tree
 
-# No git ref contains a space. The exceptions are git's searches in messages: `:/words`, `REF^{/words}`.
-_WITH = re.compile(r"(?!:/|\S*\{/)(\S+) with (\S.*)")
 _COMMA = re.compile(r",\s*(?=[A-Za-z0-9])(?![^\[]*\])")  # between requirements: not in `>=1,<2`, nor in `[a,b]`
 _MADE = "requirements.txt"  # file of a complete environment: its packages, with hashes
 _CAUSE = re.compile(r"(?:cause:|Caused by:|╰─▶) (.*)")
@@ -41,11 +39,9 @@ def split(spec: str) -> tuple[str, tuple[str, ...]]:
 
     Raises AbprofError if a requirement is not one by PEP 508.
     """
-    match = _WITH.fullmatch(spec)
-    if not match:
-        return spec, ()
+    ref, packages = split_spec(spec)
     try:
-        return match[1], tuple(str(Requirement(text)) for text in _COMMA.split(match[2].strip()))
+        return ref, tuple(str(Requirement(text)) for text in _COMMA.split(packages.strip()) if packages)
     except InvalidRequirement as error:
         what = " ".join(str(error).split("\n")[0].split())
         raise AbprofError(f"not requirements: {what}", where=spec, advice="write --with NAME==VERSION") from None

@@ -63,7 +63,7 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
         shown = error
         while type(shown).__name__ == "InterpreterError" and shown.__cause__:  # Triton's, around each nested call
             shown = shown.__cause__
-        text = _one_line(_text(str, shown))
+        text = _one_line(_text(str, shown)) or _raised_at(error)
         name = "" if isinstance(error, Unsupported) else type(shown).__name__
         line = ": ".join(filter(None, (name, text))) or "unsupported"
     if isinstance(error, ModuleNotFoundError) and status == "crash":
@@ -78,6 +78,12 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
     return wire.Fault(status, _one_line(line) + (f" ({at})" if at else ""), at)
 
 
+def _raised_at(error: BaseException) -> str:
+    """Return the line that raised an exception without a text: `FILE, line N: assert x == y`."""
+    frames = traceback.extract_tb(error.__traceback__)[-1:]
+    return "".join(_one_line(f"{Path(one.filename).name}, line {one.lineno}: {one.line}") for one in frames)
+
+
 def _way_out(text: str) -> str:
     """Return what the exception `text` means if it comes from a missing GPU, with the way out; else ""."""
     out = "run it on a GPU"
@@ -85,7 +91,7 @@ def _way_out(text: str) -> str:
         out = "set TRITON_INTERPRET=1 to run Triton's kernels without one, in its interpreter"
     found = ((re.search(pattern, text, re.DOTALL), reason) for pattern, reason in _NO_GPU.items())
     means = next((reason.format(it[it.lastindex or 0]) for it, reason in found if it), "")
-    return f"{means}: {out}" if means and not torch.cuda.is_available() else ""
+    return f"{means}: {out}" if means and not torch.cuda.device_count() else ""
 
 
 def _status(error: BaseException, package: types.ModuleType | None) -> wire.Failed:

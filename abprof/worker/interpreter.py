@@ -34,6 +34,7 @@ def install(device: str) -> None:
     _patch(Autotuner, "_bench", _untimed)
     _patch(interpreter.InterpretedFunction, "warmup", _compiled)
     _patch(interpreter, "_implicit_cvt", _converted)
+    _patch(interpreter.GridExecutor, "__call__", _launched)
     if triton.__version__.startswith("3.6."):
         _patch(interpreter, "_patch_lang_tensor", _indexed)
     _patch_builtins()
@@ -70,6 +71,13 @@ def _converted(original: Any, arg: Any) -> Any:
     if type(arg) is not float:
         return original(arg)
     return tl.tensor(interpreter.TensorHandle(np.array([arg], np.float32), tl.float32), tl.float32)
+
+
+def _launched(original: Any, executor: Any, *args: Any, **kwargs: Any) -> Any:
+    """A grid that is a list, as in Triton's tutorial on layer_norm, is refused. May go when it is not (3.9: is)."""
+    grid = executor.grid
+    executor.grid = (lambda known: tuple(grid(known))) if callable(grid) else tuple(grid)
+    return original(executor, *args, **kwargs)
 
 
 def _indexed(original: Any, tensor: Any, scope: Any) -> None:
@@ -183,9 +191,23 @@ def _patch_torch() -> None:
     facts = {"name": _NAME, "multi_processor_count": _PROCESSORS, "warp_size": 32, "total_memory": 1 << 34}
     properties = types.SimpleNamespace(**facts, major=_CAPABILITY[0], minor=_CAPABILITY[1])
     answers = {"get_device_properties": properties, "get_device_capability": _CAPABILITY, "get_device_name": _NAME}
-    vars(torch.cuda).update(vars(_answering(**answers, current_device=0, set_device=None, synchronize=None)))
+    vars(torch.cuda).update(
+        vars(_answering(**answers, current_device=0, is_available=True, set_device=None, synchronize=None))
+    )
     _patch(torch.cuda.device, "__init__", lambda original, self, _device: original(self, -1))  # does nothing
+    vars(torch)["Generator"] = _Generator
+    _patch(torch.autograd.function.BackwardCFunction, "apply", _backward)
     _OnCpu().__enter__()
+
+
+class _Generator(torch.Generator):
+    def __new__(cls, device: Any = "cpu") -> _Generator:
+        return super().__new__(cls, _on_cpu(device))
+
+
+def _backward(original: Any, *args: Any) -> Any:
+    with _OnCpu():  # torch.autograd.grad leaves the mode
+        return original(*args)
 
 
 def _answering(**answers: Any) -> types.SimpleNamespace:
@@ -197,6 +219,8 @@ class _OnCpu(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func == torch.Tensor.is_cuda.__get__:
             return True
+        if func == torch.Tensor.device.__get__:
+            return torch.device("cuda", 0)  # code branches on its type; `_on_cpu` undoes it
         if func is torch.Tensor.cuda:
             return args[0]
         return func(*map(_on_cpu, args), **{name: _on_cpu(value) for name, value in (kwargs or {}).items()})

@@ -96,6 +96,14 @@ def test_sources_of_an_extension_count(sources: str, file: str) -> None:
     assert (one.function.name, one.parts) == ("add", (file,))
 
 
+def test_a_function_named_like_the_changed_source_comes_first() -> None:
+    setup = 'setup(ext_modules=[CppExtension(f"ops._{name}", sources) for name in ("add", "sum_rows")])\n'
+    ops = "import torch\n\n\n" + "".join(function(f, f"torch.ops.mine.{f}") for f in ("add", "sum_all", "sum_rows"))
+    files = {"setup.py": setup, "ops.py": ops, "csrc/sum_rows_cpu.cpp": "1", "csrc/add.cpp": "1"}
+    found = changed(files, {"csrc/sum_rows_cpu.cpp": "2"})
+    assert (names(found), names(best(found))) == (["sum_rows", "add", "sum_all"], ["sum_rows"])
+
+
 def test_sources_that_are_compiled_at_import_count() -> None:
     ops = 'import torch\nfrom torch.utils.cpp_extension import load\n\next = load("e", sources=["src/one.cu"])\n\n\n'
     files = {"ops.py": ops + function("f", "ext.run") + function("g"), "src/one.cu": "1", "other/two.cu": "2"}

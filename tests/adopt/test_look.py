@@ -66,10 +66,17 @@ def test_an_extension_that_setup_builds() -> None:
             "acme.ops",
             'import_module(".rows"',
         ),
+        (
+            {"acme/ops/rows.py": "from acme.base.sizes import N\n" + ROWS, "acme/base/sizes.py": "N = 1\n"},
+            "acme",
+            "acme",
+            'import_module(".ops.rows"',
+        ),
+        ({"torch/rows.py": "import torch.nn\n" + ROWS}, "torch/rows.py", "", "kernel.softmax("),
         ({"p/__init__.py": "", "p/class.py": ROWS}, "p", "p", 'import_module(".class", kernel.__name__).softmax'),
         ({'print("a")""".py': ROWS}, 'print("a")""".py', "", "kernel.softmax("),
     ],
-    ids=["single", "conventional", "namespace", "keyword", "odd"],
+    ids=["single", "conventional", "namespace", "absolute", "alike", "keyword", "odd"],
 )
 def test_where_a_function_is_imported_from(
     files: dict[str, str], path: str | None, imported: str | None, call: str
@@ -234,12 +241,37 @@ def test_tensors_of_integers_sequences_and_optional_arguments() -> None:
     assert 'kernel.frob(inputs["q"], inputs["cu_seqlens"], case["T"])' in packed
 
 
+def test_pointers_to_segments_and_batches_of_rows() -> None:
+    segments = signature("src: torch.Tensor, indptr: torch.Tensor", "src: (T, D)")
+    assert '"indptr": torch.tensor([0, case["T"] // 2, case["T"]], dtype=torch.int64' in segments
+    assert '"default": {"batch_dim": [2048, 4096]' in signature("x: torch.Tensor", "x: (batch_dim, D)")
+    assert '"default": {"batch_dim": [8], "T": [1024, 2048]' in signature("x: torch.Tensor", "x: (batch_dim, T, D)")
+
+
+def test_shapes_that_the_code_compares_are_the_same() -> None:
+    body = "    seqlen, rotary_dim = cos.shape\n    assert sin.shape == cos.shape\n    return torch.frob(x)\n"
+    workload = made({"frob.py": "import torch\n\n\ndef frob(x, cos, sin):\n" + body})[1]
+    assert '"sin": draw("seqlen", "rotary_dim"),\n' in workload
+    assert '"rotary_dim": [64]' in workload, "half of a head"
+
+
 def test_a_build_is_proposed_only_if_the_file_imports_what_it_makes() -> None:
     apart = {**EXTENSION, "scaled/__init__.py": "", "scaled/rows.py": ROWS}
     entry = made(apart, "softmax")[0]
     assert (entry["path"], entry["build"], entry["inputs"]) == ("scaled", (), ("scaled/**",))
     entry = made({**apart, "scaled/rows.py": "from .ops import add\n" + ROWS}, "softmax")[0]
     assert entry["build"], "through another file"
+    torchs = "extension = CppExtension\nextension(\n    f'{name}._C', ['csrc/scaled.cpp'])\n"
+    inner = {
+        "setup.py": torchs,
+        "csrc/scaled.cpp": "",
+        "scaled/__init__.py": "from . import _C",
+        "scaled/rows.py": ROWS,
+    }
+    assert made(inner)[0]["build"], "a name that setup.py composes"
+    computed = EXTENSION["setup.py"].replace('"scaled_ext"', 'f"scaled._{name}"')
+    loaded = {**apart, "setup.py": computed, "scaled/__init__.py": "import torch\ntorch.ops.load_library('_ops.so')\n"}
+    assert made(loaded, "softmax")[0]["build"], "a library of operators"
 
 
 def test_a_file_that_needs_less_than_its_package_is_mounted_alone() -> None:

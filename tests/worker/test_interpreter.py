@@ -60,6 +60,23 @@ def _dot(x, o, N: tl.constexpr):
     v = tl.load(x + at).to(tl.bfloat16)
     tl.store(o + at, tl.dot(v, v))
 
+class _Backward(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        assert x.device.type == "cuda" and torch.cuda.is_available()
+        return run("list", x)
+
+    @staticmethod
+    def backward(ctx, dy):
+        assert dy.is_cuda and dy.device.type == "cuda"
+        return run("list", dy)
+
+@triton.testing.perf_report(triton.testing.Benchmark(["n"], [1], "by", ["a"], ["a"], "plot", {}))
+def benchmark(n, by):
+    raise AssertionError("runs at import")
+
+benchmark.run(print_data=True)
+
 def run(what, x):
     o = torch.empty(x.shape, device="cuda" if what == "named" else x.device)
     if what in ("plain", "tuned"):
@@ -75,8 +92,14 @@ def run(what, x):
         assert x.is_cuda and torch.cuda.get_device_properties(x.device).multi_processor_count
         with torch.cuda.device(x.device), torch.cuda.device(x.device.index):
             _copies[(1,)](x, o, 0.5, WHAT=what, N=64)
+    elif what == "backward":
+        return _Backward.apply(x)
     elif what == "torch":  # no kernel: whether the changes are there
         return torch.full_like(x, "abprof.worker.interpreter" in sys.modules)
+    elif what == "list":
+        _copies[lambda known: [1]](x, o, 0.5, WHAT=what, N=64)
+    elif what == "empty":
+        assert False
     elif what == "stream":
         torch.cuda.Stream()
     else:
@@ -89,9 +112,9 @@ import os
 
 import torch
 
-from abprof.kit import Op, compare
+from abprof.kit import Op, compare, directed
 API, KERNEL = 1, "gaps"
-WHAT = "libdevice alias float loop bfloat16 rounded dot plain tuned compiled device named torch asm popc stream".split()
+WHAT = "libdevice alias float loop bfloat16 rounded dot plain tuned compiled device named list empty backward torch asm popc stream".split()
 PRESETS = {"smoke": {"what": WHAT}, "default": {"what": WHAT}, "full": {"what": WHAT}}
 
 def inputs(case, device, seed):
@@ -99,7 +122,12 @@ def inputs(case, device, seed):
     shape = (16, 16) if case["what"] == "dot" else (64,)
     return torch.rand(shape, generator=generator, device=device).bfloat16().float()
 
+def gradients(x, function):
+    return directed({"direction": "bwd"}, {"x": x, "dout": x}, function)
+
 def prepare(kernel, variant, case, x):
+    if case["what"] == "backward":
+        return gradients(x, lambda inputs: kernel.run("backward", inputs["x"]))
     return Op(lambda: kernel.run(case["what"], x))
 
 def reference(case, x):
@@ -110,7 +138,8 @@ def reference(case, x):
         "loop": x + 3,
         "bfloat16": x * x + x.sum() + x.max() + x.cumsum(0) + torch.where(x > 0, x, 0.5),
         "rounded": (x * 1.01).bfloat16().float(),
-        "dot": x @ x,
+        "dot": x @ x if case["what"] == "dot" else x,
+        "backward": gradients(x, lambda inputs: inputs["x"] * 1).call(),
         "torch": torch.full_like(x, "TRITON_INTERPRET" in os.environ),
     }.get(case["what"], x)
 
@@ -133,7 +162,10 @@ def test_the_interpreters_gaps_are_closed_or_named(tmp_path: Path) -> None:
         reason = f"Triton's interpreter cannot run this ({lacks} not supported): run it on a GPU"
         assert found.pop(what) == ("unsupported", reason)
     assert found.pop("stream") == ("unsupported", "torch finds no GPU: run it on a GPU")
-    assert len(found) == 13
+    where = "__init__.py, line "
+    status, reason = found.pop("empty")
+    assert (status, where in reason, reason.endswith(": assert False")) == ("crash", True, True), reason
+    assert len(found) == 15
     assert found == dict.fromkeys(found, ("ok", ""))
 
 

@@ -20,7 +20,7 @@ from markupsafe import Markup, escape
 from abprof import session, store
 from abprof.extras.bisect.search import Answer, Ask, Finding, History, Question, halvings, search, side
 from abprof.measure import Bench, Estimate, Plan, RunContext, look_around
-from abprof.records import COMMAND, LOOKS, UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names
+from abprof.records import COMMAND, LOOKS, UNREADABLE, Arm, Block, Proof, Record, Run, Side, arm_id, names, split_spec
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options, upgraded
 from abprof.records.quantities import plural, span
@@ -36,7 +36,6 @@ from abprof.verdict import CellData, aggregate, headline, stats
 
 FILE = "bisect.json"
 SCHEMA = 3
-_WITH = " with "  # in a side's spec, before the packages of its environment
 _WORKLOADS = "workloads"  # folder in the bisection's folder: every step uses this copy of the workloads
 
 
@@ -132,7 +131,7 @@ class Bisection(Record, frozen=True, kw_only=True):
     @property
     def noun(self) -> str:
         """Return what is searched: commits, or versions of the packages in a list of sides."""
-        return "version" if _WITH in self.bad else "commit"
+        return "version" if split_spec(self.bad)[1] else "commit"
 
     @property
     def decided(self) -> bool:
@@ -375,7 +374,7 @@ def _sentence(of: Bisection, finding: Finding) -> str:
 
 
 def _short(commit: str) -> str:
-    return commit if _WITH in commit else commit[:10]
+    return commit if split_spec(commit)[1] else commit[:10]
 
 
 # ---------------------------------------------------------------- the start
@@ -387,7 +386,7 @@ def begin(config: Options, view: View) -> tuple[Bisection, Path | None]:
     `config.specs` are GOOD and BAD, or a list of sides with environments. Raises AbprofError if GOOD is not an ancestor
     of BAD or if no run can start.
     """
-    listed = config.specs if _WITH in config.specs[-1] else ()
+    listed = config.specs if split_spec(config.specs[-1])[1] else ()
     place = look_around(msgspec.structs.replace(config, specs=(config.specs[0], config.specs[-1])), view)
     good, bad = place.sides if listed else _ends(place)
     with (

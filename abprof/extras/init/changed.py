@@ -36,6 +36,7 @@ class Change:
     kernels: frozenset[str]  # those of `parts` that are Triton kernels, or C or CUDA files
     causes: frozenset[str]  # what to measure it for: digests of changed kernels, or else of all `parts`; entries
     new: bool  # whether the base lacks the function
+    apart: bool  # whether it reaches changed C or CUDA files, none of them named like it or what it calls
 
 
 def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
@@ -49,7 +50,7 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
     texts = {hashes[path]: text for hashes, own in (base, target) for path, text in own.items()}
     parsed = {key: _parsed(text, key if key in same else "") for key, text in texts.items()}
     before, after = _Code(base, parsed), _Code(target, parsed)
-    made: list[tuple[Change, bool, int]] = []
+    made: list[tuple[Change, int]] = []
     for one in candidates(found):
         name = one.name.removesuffix(".apply")
         old, new = before.reached(one.path, name), after.reached(one.path, name)
@@ -57,25 +58,32 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
             files = {part for part in differ if part.endswith(_NATIVE)}
             kernels = frozenset(files | (differ & found.kernels))
             entries = frozenset(part for part, _ in new if files and after.patterns(part))  # functions of extensions
-            named = {PurePosixPath(file).stem for file in files} & {part.rpartition(".")[2] for part in entries}
+            own = [_words(each.rpartition(".")[2]) for each in (*entries, name)]
+            named = any(_words(PurePosixPath(file).stem) <= words for file in files for words in own)
             launched = sum(part in found.kernels and not BACKWARD.search(part) for part, _ in new)
             causes = entries.union(digest for part, digest in old ^ new if part in (kernels or differ))
-            change = Change(one, (*sorted(kernels), *sorted(differ - kernels)), kernels, causes, not old)
-            made.append((change, bool(files) and not named, max(1, launched)))
+            parts = (*sorted(kernels), *sorted(differ - kernels))
+            change = Change(one, parts, kernels, causes, not old, bool(files) and not named)
+            made.append((change, max(1, launched)))
     made = [row for row in made if not _ASIDE.fullmatch(row[0].function.path)] or made
     spread = Counter(part for change, *_ in made for part in change.parts)
 
-    def rank(row: tuple[Change, bool, int]) -> tuple[bool, bool, bool, int, int]:  # equals stay in `candidates`' order
-        one, other, launched = row
-        return one.new, not one.kernels, other, min(spread[part] for part in one.kernels or one.parts), launched
+    def rank(row: tuple[Change, int]) -> tuple[bool, bool, bool, int, int]:  # equals stay in `candidates`' order
+        one, launched = row
+        return one.new, not one.kernels, one.apart, min(spread[part] for part in one.kernels or one.parts), launched
 
     return found, [change for change, *_ in sorted(made, key=rank)]
 
 
+def _words(name: str) -> set[str]:
+    """Return the words of a name that say what is computed: `segment`, `csr` of segment_csr_cpu."""
+    return {*name.lower().split("_")} - {"", "cpu", "cuda", "gpu", "hip", "kernel", "kernels"}
+
+
 def best(some: Sequence[Change]) -> list[Change]:
     """Return the first few changes, without those that reach only what others before them reach; only functions that the
-    base has and that launch kernels, if there are any."""
-    kinds = [(one.new, not (one.kernels or one.function.kernels)) for one in some]
+    base has, that launch kernels, and that are named like a changed source, if there are any."""
+    kinds = [(one.new, not (one.kernels or one.function.kernels), one.apart) for one in some]
     chosen: list[Change] = []
     for change in (one for one, kind in zip(some, kinds, strict=True) if kind == min(kinds)):
         if len(chosen) < _MOST and not change.causes <= {part for one in chosen for part in one.causes}:

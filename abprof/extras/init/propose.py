@@ -9,7 +9,7 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
@@ -17,7 +17,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 from abprof import devices, session
-from abprof.extras.init.source import BACKWARD, Found, Function, Parameter, candidates, look
+from abprof.extras.init.source import BACKWARD, LIBRARY, Found, Function, Parameter, candidates, look
 from abprof.records import Observation, PackageTable
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
@@ -157,7 +157,8 @@ _BY_ANNOTATION = {"bool": "False", "int": "1", "float": "1.0", "str": '""'}
 _TENSOR_NAME = re.compile(
     r"[a-zA-Z]\d?|inp(ut)?s?|out(put)?|query|key|value|weights?|bias|residual|gate|up|logits|hidden\w*|mask|gamma|beta"
 )
-_INDEX = re.compile(r"targets?|labels?|ind(ex|ices)|idx|\w+_(ids?|idx)|positions?|offsets?|cu_seqlens\w*")
+_INDEX = re.compile(r"targets?|labels?|ind(ex|ices)|idx|\w+_(ids?|idx)|positions?|offsets?|cu_seqlens\w*|\w*ptr")
+_POINTERS = re.compile(r"cu_seq\w*|(ind|row_?|col_?|seg\w*_)?(ptr|splits|offsets)|crow_indices")  # where segments begin
 _PER_WIDTH = re.compile(r"weights?|w|gamma|beta|bias")
 _GENERIC = ("batch", "heads", "rows", "width")
 
@@ -283,7 +284,7 @@ def _call_of(one: Function) -> _Call:
 def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
     if p.annotation:
         return p.tensor
-    if p.name in one.tensors:
+    if p.name in one.tensors or p.name in one.gradients:
         return True
     scalar = any(re.fullmatch(pattern, p.name) for pattern, _ in _SCALARS)
     return not scalar and (first or bool(_TENSOR_NAME.fullmatch(p.name) or _INDEX.fullmatch(p.name)))
@@ -320,6 +321,8 @@ def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None)
         elif axes:
             generic = _GENERIC[-len(axes) :] if len(axes) <= len(_GENERIC) else [f"d{n}" for n in range(len(axes))]
             made[p.name] = tuple(_axis(g if mine == "_" else mine) for mine, g in zip(axes, generic, strict=True))
+        elif any(re.fullmatch(pattern, p.name) for pattern, _ in _SCALARS):  # with a gradient
+            made[p.name] = ("1",)
         elif first and _PER_WIDTH.fullmatch(p.name):
             made[p.name] = first[-1:]
         elif first and _INDEX.fullmatch(p.name):
@@ -355,6 +358,8 @@ def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | N
         if f"{folder}/__init__.py" not in found.files:
             break
         home = folder
+    if home.parts[:1] != ("kernels",):
+        home = min((home, *_namespaces(found, path)), key=lambda folder: len(folder.parts))
     inner = path.relative_to(home).with_suffix("").parts if home != path else ()
     access = "".join(f".{part}" for part in inner).removesuffix(".__init__")
     if one.name.partition(".")[0] in found.fronts.get(f"{home}/__init__.py", ()):
@@ -389,6 +394,17 @@ def _package_of(found: Found, one: Function) -> tuple[str, str, PackageTable | N
     return re.sub(r"[^\w-]", "_", kernel), access, entry
 
 
+def _namespaces(found: Found, path: PurePosixPath) -> Iterator[PurePosixPath]:
+    """Yield the folders above `path` that imports name as a package (`import acme.rows`, of acme/rows.py), also without
+    an __init__.py."""
+    known = {name.removesuffix(".py") for name in found.imports}
+    for folder in path.parents:
+        for dotted in found.absolute:
+            whole = folder.parent / dotted.replace(".", "/")
+            if dotted.startswith(f"{folder.name}.") and not known.isdisjoint(map(str, (whole, whole.parent))):
+                yield folder
+
+
 def _needed(found: Found, paths: Sequence[str], root: PurePosixPath) -> tuple[set[str], list[str]]:
     """Return what an import of the files `paths` also imports, directly or not: dotted names from outside the repository
     (after a dot: names in modules of the repository), and the repository's files."""
@@ -408,9 +424,11 @@ def _needed(found: Found, paths: Sequence[str], root: PurePosixPath) -> tuple[se
 
 def _uses_extension(setup: str, imported: set[str]) -> bool:
     """Return whether `imported` has an extension that setup.py, whose text is `setup`, builds."""
-    names = re.findall(r"Extension\(\s*(?:name\s*=\s*)?f?[\"'](?:\w+\.)*(\w+)[\"']", setup)
+    names = re.findall(r"[Ee]xtension\(\s*(?:name\s*=\s*)?f?[\"'](?:[\w{}]+\.)*(\w+)[\"']", setup)
     usual = "|".join(names) or r"_C|\w+_(cuda|C|ext|cpp)"
-    return "Extension(" in setup and any(re.search(rf"(^|\.)({usual})$", name) for name in imported)
+    return bool(re.search(r"Extension\b", setup)) and any(
+        re.search(rf"(^|\.)({usual})$|^{LIBRARY}$", name) for name in imported
+    )
 
 
 def _table(name: str, entry: PackageTable, under: Sequence[str]) -> list[str]:
@@ -436,6 +454,7 @@ _SIZES = (  # pattern of an axis -> sizes in smoke and default; the first match 
     (r"b|bs|bsz|n?_?batch\w*|z", 2, 8),
     (r"v|vocab\w*", 512, 32768),
     (r"t|l|s|bt|seq\w*|n_?ctx|\w*seqlen\w*|\w*tokens|total\w*", 128, 2048),
+    (r"rot\w*_dim", 32, 64),
     (r"head_?dim\w*|d_?head|hd|d[hkv]", 64, 128),
     (r"h[qkv]?|\w*heads?(_\w+)?", 2, 16),
     (r"rows|n_?rows?", 128, 4096),
@@ -517,6 +536,8 @@ def _size(axis: str, shapes: Sequence[Sequence[str]]) -> tuple[int, int]:
     lower, last = axis.lower(), {shape.index(axis) == len(shape) - 1 for shape in shapes if axis in shape}
     if lower == "h" and last == {True}:  # (B, T, H): no axis follows, so these are not heads
         lower = "hidden"
+    if re.fullmatch(_SIZES[0][0], lower) and max(map(len, shapes)) == 2 and last == {False}:
+        lower = "rows"  # (batch, width): no other axis counts
     if last == {True} and len(lower) == 1 and any(shape[-1] == axis and len(shape) == 4 for shape in shapes):
         lower = "head_dim"
     return next((small, large) for pattern, small, large in _SIZES if re.fullmatch(pattern, lower))
@@ -534,9 +555,9 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
             last = next((axis for b in tensors for axis in b.shape if re.fullmatch("v|vocab.*", axis.lower())), last)
             most = last if last.isdigit() else f'case["{last}"]'
             made = f"torch.randint({most}, {made}.shape, generator=generator, device=device)"
-            if a.name.startswith("cu_seq"):
-                total = f'case["{first.shape[0]}"]'
-                made = f"torch.tensor([0, {total} // 2, {total}], dtype=torch.int32, device=device)"
+            if _POINTERS.fullmatch(a.name):
+                total, dtype = f'case["{first.shape[0]}"]', "int32" if a.name.startswith("cu_seq") else "int64"
+                made = f"torch.tensor([0, {total} // 2, {total}], dtype=torch.{dtype}, device=device)"
         elif a.name.endswith("mask"):
             made += " > 0"
         made = f"[{made}, {made}]" if a.several else made

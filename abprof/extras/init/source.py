@@ -18,6 +18,7 @@ _ASIDE = re.compile(
     r"(.*/)?((tests?|bench\w*|docs?|examples?|scripts|tools|third_party|vendor|ci|utils|tutorials|workloads|runs|dev|demo)/.*"
     r"|(test_|bench|conftest|setup\.)[^/]*)"
 )
+LIBRARY = "torch.ops.load_library"
 BACKWARD = re.compile(r"backward|bwd|_grad|grad_|dgrad|wgrad")
 _INTERNAL = re.compile(r"_(forward|fwd|impl|inner|kernel|launch|config)|autotune|_$")
 _OF_TENSORS = re.compile(r"shape|size|stride|device|dtype|numel|n?dim|(is_)?contiguous|is_cuda|data_ptr|view|reshape")
@@ -80,6 +81,7 @@ class Found:
     unread: list[str] = field(default_factory=list)  # Python files that cannot be parsed
     setup: str = ""  # text of setup.py
     imports: dict[str, set[str]] = field(default_factory=dict)  # path -> dotted names that the file imports
+    absolute: set[str] = field(default_factory=set)  # dotted names that any file imports, without relative imports
 
     def callees(self, function: Function) -> Iterator[tuple[Function, list[tuple[str, str]]]]:
         """For each call in `function`, yield the called function and (what is passed, the called function's parameter)."""
@@ -161,6 +163,7 @@ def _read(found: Found, path: str, text: str) -> None:
         warnings.simplefilter("ignore")
         tree = ast.parse(text)
     found.imports[path] = set(_imported(tree, PurePosixPath(path).parent.parts))
+    found.absolute |= set(_imported(tree, None))
     if path.endswith("__init__.py"):
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         found.fronts[path] = {alias.asname or alias.name for node in imports for alias in node.names}
@@ -209,6 +212,7 @@ def _function(path: str, name: str, node: ast.FunctionDef, drop: int = 0) -> Fun
     nodes = list(ast.walk(node))
     text = ast.get_docstring(node) or ""
     shapes = dict(reversed([*_unpacked(nodes, mine)])) | _documented(text, mine)
+    shapes |= {one: shapes[other] for one, other in _alike(nodes, mine) if other in shapes and one not in shapes}
     tensors = {*shapes, *_tensors(nodes, mine)}
     read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - mine
     whole = {p.name for p in parameters if _INTEGERS.search(p.annotation + _text_of(p.name, text)[:200])}
@@ -229,11 +233,17 @@ def _differentiate(applied: Function, backward: ast.FunctionDef | None) -> None:
                 applied.gradients |= {p.name for p, one in some if _constant(one) != "None"}
 
 
-def _imported(tree: ast.Module, folder: tuple[str, ...]) -> Iterator[str]:
-    """Yield the dotted name of everything imported; relative imports are counted from the top of the repository."""
+def _imported(tree: ast.Module, folder: tuple[str, ...] | None) -> Iterator[str]:
+    """Yield the dotted name of everything imported, libraries of operators too; relative imports (left out if `folder` is
+    None) are counted from the top of the repository."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Attribute) and node.attr == "load_library":
+            yield LIBRARY
+        elif isinstance(node, ast.Import | ast.ImportFrom):
             level, module = getattr(node, "level", 0), getattr(node, "module", None)
+            if folder is None and level:
+                continue
+            folder = folder or ()
             above = [*folder[: len(folder) + 1 - level if level else 0], *([module] if module else [])]
             yield from (".".join([*above, alias.name]) for alias in node.names)
 
@@ -294,6 +304,15 @@ def _unpacked(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, 
             parts = node.targets[0].elts
             if owner in names and attribute in {"shape", "size"} and all(isinstance(part, ast.Name) for part in parts):
                 yield owner, tuple(part.id for part in parts if isinstance(part, ast.Name))
+
+
+def _alike(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield both orders of two parameters in `sin.shape == cos.shape`."""
+    for node in nodes:
+        if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.Eq | ast.NotEq):
+            pair = [_dotted(one).partition(".") for one in (node.left, node.comparators[0])]
+            if all(owner in names and attribute == "shape" for owner, _, attribute in pair):
+                yield from ((pair[0][0], pair[1][0]), (pair[1][0], pair[0][0]))
 
 
 def _tensors(nodes: Sequence[ast.AST], names: set[str]) -> Iterator[str]:
