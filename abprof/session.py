@@ -163,7 +163,6 @@ def held(
 def _measured(
     place: RunContext, trees: Sequence[Checkout], logs: Path, record_of: Callable[[Run], Record], view: View
 ) -> Record:
-    """Measure the workloads, or a command that times itself. Return the record of the results."""
     began = time.monotonic()
     if place.options.command:
         bench = Bench.of(place, trees, logs, view)

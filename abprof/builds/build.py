@@ -166,7 +166,6 @@ def missing(tree: Path, package: Package) -> str:
 
 
 def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
-    """Return the build of `job`, taken from the cache or made now."""
     side, tree = job.checkout.side.id, Path(job.checkout.path)
     fresh = Build(side=job.id, kernel=job.package.name, key="")
     if why := missing(tree, job.package):
@@ -275,12 +274,10 @@ def _printed(log: Path) -> bytes:
 
 
 def _compiled(folder: Path) -> list[str]:
-    """Return the .pyc files in `__pycache__` folders below `folder`."""
     return [name for name in keys.importable(folder, keys.COMPILED) if "__pycache__" in Path(name).parts]
 
 
 def _new_generation(home: Path) -> Path:
-    """Make an empty, numbered build folder in `home`, and return its path."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
     remove_tree(place)
@@ -352,7 +349,6 @@ class _Builder:
         return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)
 
     def _built(self, worker: Worker) -> wire.Built:
-        """Run the build command and the package's build() in `worker`, and return the worker's reply."""
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
         mount = factory.mount(self.job.checkout, self.job.package, place)
         worker.call(factory.start(id, mount), factory.timeout)
@@ -455,7 +451,6 @@ def _unreached(tree: Path, package: str, names: Sequence[str]) -> tuple[str, ...
 
 
 def _text(tree: Path, name: str) -> bytes:
-    """Return a file's content, or a link's target."""
     link = link_of(tree, name)
     return doorway.read(tree / name, doorway.LARGEST, tree) if link is None else link
 

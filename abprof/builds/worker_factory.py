@@ -290,7 +290,6 @@ class WorkerFactory:
         )
 
     def _shared(self) -> list[Path]:
-        """Return the folders that all workers read: the workers' code and the workloads."""
         files = (*(argv[-1] for argv in self.workers.values()), *self.workloads.values())
         return list(dict.fromkeys(Path(file).parent for file in files))
 

@@ -57,7 +57,6 @@ def nightly(**values: Any) -> int:
 
 
 def _publish(report: NightReport, path: str | None) -> None:
-    """Print the night's report as JSON and, if `path` is given, write its summary there; print a note if that fails."""
     from abprof.extras.nightly import summary
     from abprof.system.files import put
 

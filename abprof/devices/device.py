@@ -89,7 +89,6 @@ class SimulatedDevice(Device):
     kind = "simulated"
 
     def __init__(self, name: str = "simulated") -> None:
-        """Make a device. `name`: simulated, simulated:N or simulated:N:MODEL."""
         self.lease = self.worker = name
         self._model = name.partition(":")[2].partition(":")[2]
 

@@ -74,7 +74,6 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
 
 
 def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
-    """Measure and judge one epoch, and return it as a run. `number`: the epoch's; `folder`: for temporary files."""
     quiet = View(quiet=True)
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = plan.build_kernels(place, view if view.verbose else quiet)
@@ -131,7 +130,6 @@ def _saves(root: Path, ignored: Sequence[Path]) -> Iterator[float]:
 
 
 def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
-    """Return the lines to print: each cell's change in `run` and in the run `before`, and the `seconds` this took."""
     labels, was = names.short_labels(run.cells), _changes(before) if before else {}
     found = []
     for (cell, arm), change in _changes(run).items():

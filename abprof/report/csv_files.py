@@ -107,7 +107,6 @@ def _cells(run: Run) -> tuple[list[str], list[Line]]:
 
 
 def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Comparison | None) -> Line:
-    """Return the row of one arm. `seen`: the arm's results; `judged`: its comparison with base. Both can be None."""
     place = rows.arm(run, seen.arm) if seen else None
     side = next((side for side in run.sides if place and side.id == place.side), None)
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)

@@ -58,7 +58,6 @@ def _text(content: Any) -> str:
 
 
 def _row(run: Run, group: Group, row: Row, length: int) -> dict[str, Any]:
-    """Return a row's verdict, change of time in per cent (negative is faster), its 95 % interval, and why."""
     judged = row.comparison
     made: dict[str, Any] = {"variant": clean(row.variant)} if row.variant else {}
     if len(run.sides) > 2 and group.target:

@@ -89,7 +89,6 @@ def _notebook(page: Page) -> str:
 
 
 def _junit(page: Page) -> bytes:
-    """Return the report as JUnit XML: a test suite for each workload and target, a test for each cell and variant."""
     root = ElementTree.Element("testsuites", name=text.clean(page.headline))
     for workload in page.workloads:
         target = workload.group.target

@@ -72,7 +72,6 @@ def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def _call(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
-    """Return the values that a template needs to call one arm of a cell."""
     options, source = ["--seed", str(run.options.seed)], run.options.workloads_from
     options += ["--variant", arm.variant] if arm.variant else []
     options += ["--python", run.options.python[arm.side]] if arm.side in run.options.python else []
@@ -84,7 +83,6 @@ def _call(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
 
 
 def _options(run: Run) -> list[str]:
-    """Return the options with which `abprof run` judges as this run did, such as --threshold and --peer."""
     of = run.options
     words = [f"--threshold={of.threshold:g}", f"--margin={of.margin:g}", f"--seed={of.seed}"]
     words += [f"--python={side}={path}" for side, path in of.python.items()]

@@ -97,7 +97,6 @@ def reach(row: Comparison) -> str:
 
 
 def _places(row: Comparison) -> int:
-    """Number of decimals to show: two if the interval is narrower than 0.5 %, else one."""
     return 2 if row.low_pct is not None and row.high_pct is not None and row.high_pct - row.low_pct < 0.5 else 1
 
 

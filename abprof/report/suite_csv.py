@@ -225,7 +225,6 @@ def _code(run: Run, side: Side, cell: Cell) -> Line:
 
 
 def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
-    """Return a line for each case: both sides' values, the changes in per cent, and abprof's verdict."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     keys = compare_keys(suite.columns)
     lines = []
@@ -247,13 +246,11 @@ def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Li
 
 
 def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
-    """Return the groups of rows of the suite's workloads against `target`, or against every target if None."""
     found = [group for group in groups(run) if group.workload.name in suite.workloads]
     return [group for group in found if target is None or (group.target and group.target.id == target.id)]
 
 
 def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
-    """Yield each row with the columns that abprof adds for a side, such as speed-ups and scaling efficiency."""
     arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
     scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
     ladder = group.workload.ladder
@@ -380,7 +377,6 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
 
 
 def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
-    """Return the columns of values to compare. Raises AbprofError if one of the files lacks a necessary column."""
     found = []
     for name in compared_columns(keys):
         lacking = [of for of in (base, target) if name not in of.columns]
@@ -474,7 +470,6 @@ def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[st
 
 
 def _case(group: Group, row: Row) -> dict[str, object]:
-    """Return the columns that identify the row in output.txt: axis -> value, and the variant."""
     columns = group.workload.seed_columns
     names = compare_keys(columns) if columns else tuple(row.cell.params)
     shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}
@@ -490,7 +485,6 @@ def _findings(page: Page) -> Iterator[str]:
 
 
 def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
-    """Yield the last lines of output.txt: the slower and faster cases of each target."""
     for side in run.sides[1:]:
         found = [(group, row) for group in of if group.target == side for row in group.rows]
         changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
@@ -508,7 +502,6 @@ def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
 
 
 def _alert(group: Group, row: Row) -> list[str]:
-    """Return the warning lines of a slower or faster case: TFLOP/s (or ms, without a FLOP count) and the verdict."""
     last = f"    Verdict: {sentences.verdict_and_change(row.comparison) if row.comparison else 'not judged'}"
     times = [row.ns(seen) for seen in (row.base, row.target)]
     columns = {"tflops_per_sec": [tflops(row.cell, ns) for ns in times],

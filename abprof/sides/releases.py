@@ -148,7 +148,6 @@ def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[
 
 
 def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> tuple[int, str]:
-    """Run `pip install` with the interpreter `python`. Return code and log. Raises AbprofError if pip is missing."""
     log = scratch / "log"
     # Override settings of the user that conflict with --target.
     env = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", "PIP_USER": "0", "LC_ALL": "C.UTF-8"}
@@ -167,7 +166,6 @@ def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> 
 
 
 def _refusal(release: str, log: str) -> AbprofError:
-    """Return the error for a failed installation, from pip's `log`."""
     listed = re.search(r"\(from versions: (.*)\)", log)
     if listed is None:
         line = re.search(r"^ERROR: (.*)$", log, re.MULTILINE)

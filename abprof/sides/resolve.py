@@ -77,7 +77,6 @@ def resolve(
 
 
 def _placed(side: Side, place: int, requirements: Sequence[str]) -> Side:
-    """Return `side` at index `place` of the sides, with `requirements` in its environment."""
     more = f" with {', '.join(requirements)}" if requirements else ""
     spec, label = side.spec + more, side.label + more
     return msgspec.structs.replace(side, id=side_id(place), spec=spec, label=label, requirements=tuple(requirements))
@@ -244,7 +243,6 @@ def _verify(repository: Repository, spec: str) -> str | None:
 
 
 def _label(repository: Repository, spec: str, commit: str) -> str:
-    """Return the short name of the branch or tag `spec`; for other specs the first 10 digits of `commit`."""
     name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
     match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
     return match[1] if match else commit[:10]

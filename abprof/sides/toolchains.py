@@ -82,8 +82,6 @@ def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
 
 
 class _Uv:
-    """Runs uv for one side. `python`: the interpreter under the environment; `spec`: for messages; `timeout`: seconds."""
-
     def __init__(self, python: str, spec: str, timeout: float) -> None:
         self._python, self._spec, self._timeout = python, spec, timeout
         try:
@@ -118,7 +116,6 @@ class _Uv:
         return pins, str(interpreter)
 
     def _resolved(self, requirements: Sequence[str], scratch: Path) -> str:
-        """Return the packages that satisfy `requirements`, a line each, with the hashes of their files."""
         wanted, found = scratch / "wanted.in", scratch / "resolved.txt"
         wanted.write_text("\n".join(requirements))
         # uv prefers the versions in an existing output file.
@@ -128,7 +125,6 @@ class _Uv:
         return found.read_text()
 
     def _make(self, folder: Path, interpreter: Path, locked: str, below: str, scratch: Path) -> None:
-        """Install the packages `locked`, with the import path of the interpreter behind them: `below`, a .pth file."""
         remove_tree(folder)  # left by a killed process
         try:
             self._run("venv", "--no-project", "--python", self._python, str(folder), cwd=scratch)

@@ -53,7 +53,6 @@ def checkouts(
 
 
 def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bool) -> None:
-    """Check out a side to the folder `checkout.path`, and check that the result has the side's git tree."""
     side, path = checkout.side, Path(checkout.path)
     if side.kind == "dist":
         releases.put(place.cache, side, path)
@@ -137,7 +136,6 @@ def sweep(cache: Path, *, everything: bool = False) -> list[str]:
 
 
 def _abandoned(parent: Path) -> Iterator[str]:
-    """Remove the folders in `parent` that no process uses, and yield a message for each."""
     for name in {path.stem for path in parent.glob("[!.]*")}:
         folder = parent / name
         with locks.abandoned(folder.with_name(f"{name}.lock")) as free:

@@ -269,7 +269,6 @@ def _read_run(data: bytes, file: Path) -> Run:
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:
-    """Return the run, with those findings of evidence.jsonl added that run.json lacks."""
     if not findings:
         return run
 

@@ -45,7 +45,6 @@ def home() -> Path | None:
 
 
 def _homeless(variable: str) -> Path:
-    """Return a temporary folder for a user without a home. Raises AbprofError if another user owns the folder."""
     path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     if path.is_symlink() or path.stat().st_uid != os.getuid():

@@ -116,7 +116,6 @@ def _remove(top: Path) -> None:
 
 
 def _emptied(folder: Path) -> list[Path]:
-    """Remove the files in `folder`, and return the folders in it, made writable. Raises OSError."""
     folders = []
     with os.scandir(folder) as entries:
         for entry in entries:

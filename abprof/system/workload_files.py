@@ -90,7 +90,6 @@ def content(folder: Path) -> str:
 
 
 def _workload_files(source: Path) -> list[tuple[str, Path]]:
-    """Return (relative path, path) of all files in a workloads folder, or of one workload's file and its helpers."""
     home = source if source.is_dir() else source.parent
     starts = [source] if source.is_dir() else [source, *source.parent.glob("_*")]
     files = {file for start in starts for file in (start.rglob("*") if start.is_dir() else [start]) if file.is_file()}

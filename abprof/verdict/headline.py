@@ -158,7 +158,6 @@ def answer(counts: Counts, *, measured: bool) -> Answer:
 
 
 def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
-    """Return the geometric mean, in per cent, of the first target's changes in rows that have an interval."""
     first = next((side.id for side in run.sides if side.id != "base"), None)
     thetas = [
         math.log1p(max(row.pct, _FASTEST) / 100)
@@ -172,7 +171,6 @@ def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
 
 
 def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
-    """Return the exit code (docs/DESIGN.md, "Exit codes, everywhere")."""
     fail_on = run.options.fail_on
     if not measured:
         return Exit.CANNOT_RUN
@@ -219,7 +217,6 @@ def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, a
 
 
 def _lead(counts: Counts, margin: float) -> str:
-    """Return the first words of the summary: what the user should do, and if the run cannot be trusted, why."""
     if counts.get("tampered"):
         return f"Do not act on this run, {plural(counts['tampered'], 'file')} that it rests on changed while it ran"
     if counts.get("controls_outside"):
@@ -349,7 +346,6 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
 
 
 def _doubts(cells: Cells, rows: Rows) -> Iterator[Advice]:
-    """Yield warnings about verdicts to doubt, such as changes that may be chance."""
     because = {
         code: [row for row in rows if code in row.reasons] for code in ("clock", "power", "timer", "impossible", "tail")
     }
@@ -371,7 +367,6 @@ def _doubts(cells: Cells, rows: Rows) -> Iterator[Advice]:
 
 
 def _conditions(run: Run, blocks: Sequence[Block]) -> Iterator[Advice]:
-    """Yield warnings about the machine: too busy, too little memory, or other processes on the device."""
     lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
     yield from _rows("rejected", lost, why=", ".join({block.rejected_why: 0 for block in lost}))
     capped = [block for block in blocks if run.options.lock_clocks and POWER_CAP in block.state.throttle]

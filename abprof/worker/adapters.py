@@ -114,7 +114,6 @@ def _seed(number: int) -> None:
 
 
 def _plain(value: object) -> Any:
-    """Return `value` if it is a str, int, float or bool, else its name, like "float16"."""
     if isinstance(value, _StandIn):
         value.no_value()
     if isinstance(value, str | int | float | bool):
@@ -136,7 +135,6 @@ def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
 
 
 def _load(file: Path) -> types.ModuleType:
-    """Import `file` like a script, with the file's folder first on sys.path."""
     folder = str(file.parent)
     package = f"{_NAMESPACE}.{re.sub(r'[^a-zA-Z0-9]', '_', folder)}"
     for name in (_NAMESPACE, package):  # relative imports find siblings, too
@@ -223,7 +221,6 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         raise ValueError(f"{self.name} did not call triton.testing.do_bench")
 
     def _marked(self, module: Any) -> tuple[Callable[..., Any], Any]:
-        """Return the decorated function and its Benchmark. Raises ValueError unless there is exactly one Benchmark."""
         mark = getattr(module, self.name, None) if self.name else None
         marks = getattr(mark, "benchmarks", ())
         marks = marks if isinstance(marks, list | tuple) else [marks]
@@ -234,7 +231,6 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
 
 
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
-    """Return the x values as tuples with a value for each x name; a single value is repeated for every name."""
     count = len(list(benchmark.x_names))
     return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
@@ -404,7 +400,6 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
     def _axes(self, kind: str, *, first: bool = False) -> dict[Any, Any]:
-        """Return the operator's inputs and registered methods as axes. Raises ValueError if either is missing."""
         made = self._made(self.described(), kind)
         # Methods in source order, those of base classes first.
         methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}

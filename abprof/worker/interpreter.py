@@ -42,7 +42,6 @@ def install(device: str) -> None:
 
 
 def _patch(where: Any, name: str, new: Callable[..., Any]) -> None:
-    """Replace a function by `new`, which gets the original before the arguments."""
     original = getattr(where, name)
     setattr(where, name, functools.wraps(original)(lambda *args, **kwargs: new(original, *args, **kwargs)))
 
@@ -189,7 +188,6 @@ def _patch_torch() -> None:
 
 
 def _answering(**answers: Any) -> types.SimpleNamespace:
-    """Return an object with a function for each of `answers`, which returns it."""
     return types.SimpleNamespace(**{name: lambda *_, one=one, **__: one for name, one in answers.items()})
 
 

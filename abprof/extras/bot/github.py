@@ -255,7 +255,6 @@ def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untru
 
 
 def _from_the_future(began: str) -> bool:
-    """Whether the start of a run (in UTC) is later than any clock says."""
     return began[:19] > f"{datetime.now(UTC) + _CLOCKS:%Y-%m-%dT%H:%M:%S}"
 
 
@@ -275,8 +274,6 @@ def _pull_of(repo: Repository, event: Event, pr: int) -> int:
 
 
 def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
-    """Post a notice on pull request `number`, and return what was done. If the last comment has the same answer, edit
-    it; else post a new one and minimise the old one. An older result never replaces a newer one."""
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
     mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}

@@ -231,7 +231,6 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
 
 
 def _troubles(shown: Page) -> Iterator[Trouble]:
-    """Yield the failures, failed builds first."""
     for one in sorted(shown.failed, key=lambda one: one.seen[0].status != "build_failed"):
         seen = one.seen[0]
         yield Trouble(

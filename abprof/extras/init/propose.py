@@ -290,7 +290,6 @@ def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
 
 
 def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_Argument]) -> str:
-    """Return an expression in plain torch that should have the same result as the call with `arguments`."""
     passed = {a.name: a.value for a in arguments if not a.shape}
     passed = {p.name: passed.get(p.name) or p.default or "" for p in one.parameters}
     scalars = {}
@@ -407,7 +406,6 @@ def _needed(found: Found, paths: Sequence[str], root: PurePosixPath) -> tuple[se
 
 
 def _uses_extension(setup: str, imported: set[str]) -> bool:
-    """Return whether `imported` has an extension that setup.py, whose text is `setup`, builds."""
     names = re.findall(r"Extension\(\s*(?:name\s*=\s*)?f?[\"'](?:\w+\.)*(\w+)[\"']", setup)
     usual = "|".join(names) or r"_C|\w+_(cuda|C|ext|cpp)"
     return "Extension(" in setup and any(re.search(rf"(^|\.)({usual})$", name) for name in imported)
@@ -493,7 +491,6 @@ def _workload(one: Function, kernel: str, access: str, choices: Choices, alone: 
 
 
 def _presets(call: _Call, one: Function, refused: Collection[str], directions: Sequence[str]) -> list[str]:
-    """Return the source lines of the presets: sizes for each axis, and a dtype that the kernel probably accepts."""
     shapes = [a.shape for a in call.arguments if a.shape]
     heads = any(len(shape) == 4 for shape in shapes)
     usual = ("float32", "float32") if not one.kernels else ("float16",) * 2 if heads else ("float32", "bfloat16")
@@ -513,7 +510,6 @@ def _presets(call: _Call, one: Function, refused: Collection[str], directions: S
 
 
 def _size(axis: str, shapes: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Guess the sizes of an axis in smoke and default by its name, and by where it stands in the shapes."""
     lower, last = axis.lower(), {shape.index(axis) == len(shape) - 1 for shape in shapes if axis in shape}
     if lower == "h" and last == {True}:  # (B, T, H): no axis follows, so these are not heads
         lower = "hidden"
@@ -598,7 +594,6 @@ def checked(made: Made, root: Path) -> tuple[Made, list[str], bool]:
 
 
 def _run(root: Path, name: str) -> Sequence[Observation]:
-    """Run the workload `name` on the working tree for one epoch. Return what was observed in each cell."""
     with tempfile.TemporaryDirectory() as folder:
         once = Options(specs=(".",), repo=str(root), workloads=(name,), preset="smoke", quick=True, runs_dir=folder)
         run, _ = session.run(once, View(quiet=True))

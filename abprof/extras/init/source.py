@@ -216,7 +216,6 @@ def _function(path: str, name: str, node: ast.FunctionDef, drop: int = 0) -> Fun
 
 
 def _differentiate(applied: Function, backward: ast.FunctionDef | None) -> None:
-    """Learn from the method `backward` which arguments of an autograd function have gradients."""
     applied.applied = True
     if backward is None or any(isinstance(node, ast.Raise) for node in backward.body):
         return
@@ -271,7 +270,6 @@ def _handed(value: ast.expr) -> str:
 
 
 def _text_of(name: str, text: str) -> str:
-    """Return what the docstring `text` says about a parameter."""
     match = name in text and re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
     return match[2] if match else ""
 

@@ -137,8 +137,6 @@ class _Observation(msgspec.Struct):
 
 
 class _Row(msgspec.Struct, rename={"from_": "from"}):
-    """The fields of a comparison that trends need."""
-
     cell: str
     from_: str
     to: str
@@ -200,7 +198,6 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
 
 
 def _values(run: _Run) -> Iterator[Value]:
-    """Yield the values of each row of a run: of the metric that the verdict is about, and of other recorded metrics."""
     seen = {(item.cell, item.arm): item for item in run.observations}
     if len(run.sides) == 1:
         for (cell, arm), item in seen.items():

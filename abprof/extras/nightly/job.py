@@ -144,7 +144,6 @@ def commits_of(
 
 
 def _matrix_hash(place: RunContext) -> str:
-    """Return a hash of the options that select cells, and of the workload files unless a measured commit has them."""
     options = place.options
     parts = [msgspec.json.encode({name: getattr(options, name) for name in _MATRIX}, order="sorted")]
     source = options.workloads_from
@@ -160,7 +159,6 @@ def _matrix_hash(place: RunContext) -> str:
 
 
 def _machine(place: RunContext) -> dict[str, str]:
-    """Return what identifies the machine, name -> value: device, its settings, driver, system, Python packages."""
     found = place.device.machine()
     facts = {"host": "" if found.uuid else found.host, "device": found.device, "uuid": found.uuid, **found.facts}
     python = interpreter(place.options, "base")

@@ -287,7 +287,6 @@ def examine(run: Run, blocks: Sequence[Block], recordings: tuple[Recording, ...]
 
 
 def _fault(tallies: Sequence[Tally], threshold: float) -> str:
-    """Return why the selfcheck failed at `threshold` per cent: a false alarm, or the largest change not found; "": it passed."""
     here = [row for row in tallies if row.threshold == threshold]
     alarms, most = (
         sum(row.slower + row.faster for row in here if not row.inject),
@@ -301,7 +300,6 @@ def _fault(tallies: Sequence[Tally], threshold: float) -> str:
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
-    """Yield each measured pair of sides."""
     seconds = tuple(block.seconds for block in item.blocks)
     for before, after in _PAIRS if item.epoch_medians("base") else ():
         if values := item.epoch_values(before, after):
@@ -319,7 +317,6 @@ def _recorded(of: Recording, cells: Mapping[str, CellData]) -> list[_Pair]:
 
 
 def _kind(item: CellData, after: str) -> tuple[float, str]:
-    """Return the extra work of a pair of a measured cell, in per cent, and the cell's duration class."""
     median = statistics.median(item.epoch_medians("base"))
     inject = float(item.cell.params["inject"])  # a workload that was not described has no params, and no times
     return inject if after == "target" else 0.0, next(name for name, below in CLASSES if median < below)

@@ -118,7 +118,6 @@ class Program:
     """A background program, whose output is appended to `log`. `end` kills the program and its processes."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        """Start the program. Raises WorkerDied if the program cannot be started."""
         self._child, self._mark = start(argv, env, log=log)
 
     @property
