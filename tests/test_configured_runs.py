@@ -249,10 +249,7 @@ def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            "[kernels.k]\npath = '../k'\n",
-            ":2, kernels.k.path: '../k' is not below the repository's root",
-        ),
+        ("[kernels.k]\npath = '../k'\n", ":2, kernels.k.path: '../k' is not below the repository's root"),
         (
             "[kernels.k]\npath = 'src/k'\n",
             ":2, kernels.k.path: no side has a kernel package k: src/k does not exist on this",

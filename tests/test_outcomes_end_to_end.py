@@ -4,14 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tests.simulated.planted import (
-    SLOWER,
-    NewLab,
-    broken,
-    load,
-    new_lab,
-    times,
-)
+from tests.simulated.planted import SLOWER, NewLab, broken, load, new_lab, times
 from tests.simulated.scenario import Scenario, Time
 
 __all__ = ["new_lab"]

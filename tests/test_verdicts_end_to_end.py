@@ -9,18 +9,7 @@ import msgspec
 import pytest
 
 from tests.simulated.lab import Lab
-from tests.simulated.planted import (
-    EXPECTED,
-    FASTER,
-    NOISE,
-    SLIGHT,
-    SLOWER,
-    SPEEDS,
-    NewLab,
-    load,
-    new_lab,
-    times,
-)
+from tests.simulated.planted import EXPECTED, FASTER, NOISE, SLIGHT, SLOWER, SPEEDS, NewLab, load, new_lab, times
 from tests.simulated.scenario import Scenario, Time
 
 __all__ = ["new_lab"]

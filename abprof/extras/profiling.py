@@ -140,10 +140,7 @@ def call(
     options = msgspec.structs.replace(options, workloads=(workload,), set=values, peer=(peer,) if peer else ())
     place = look_around(options, view)
     side = place.sides[0]
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        held(place, place.id, view, wait=not options.no_wait) as (place, trees),
-    ):
+    with tempfile.TemporaryDirectory() as logs, held(place, place.id, view, wait=not options.no_wait) as (place, trees):
         try:
             plan = Plan.of(place, trees, Path(logs), view, dry=True)
         except AbprofError as error:

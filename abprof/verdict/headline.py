@@ -264,10 +264,7 @@ _WARNINGS = {
         "a worker loaded code from outside its own side",
         "times of this code are not shown; look for an editable install or a path that points elsewhere",
     ),
-    "wrong_shown": (
-        "outputs are wrong; times are shown because of --allow-wrong",
-        "do not use these times",
-    ),
+    "wrong_shown": ("outputs are wrong; times are shown because of --allow-wrong", "do not use these times"),
     "suspect": (
         "{n} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
         "the intervals are valid; `abprof rerun RUN` measures these rows again",
@@ -300,10 +297,7 @@ _WARNINGS = {
         "successive epochs depend on each other (autocorrelation {lag:+.2f}): intervals are too narrow",
         "load or temperature may change over minutes; run again when the machine is quiet",
     ),
-    "flaky": (
-        "failed in one epoch and not in the others",
-        "the arm counts as ok; a failure that comes back is a bug",
-    ),
+    "flaky": ("failed in one epoch and not in the others", "the arm counts as ok; a failure that comes back is a bug"),
     "rejected": (
         "{n} epoch blocks lost every round ({why})",
         "the machine was too busy to measure on; run again when the machine is quiet",

@@ -16,10 +16,9 @@ def test_the_sides_outputs_are_compared_with_each_other(tmp_path: Path) -> None:
     repo = wrapped(tmp_path / "repo", "report")
     repo.write({"src/mylib/__init__.py": package(more=" + 1"), "benchmarks/shapes.py": "WIDTHS = [64]\n"})
     done = abprof("main", ".", "--device", "cpu", "--quick", "--json", cwd=repo.path, home=tmp_path)
-    assert done.verdicts() == {
-        "report/N=64,provider=mylib": "broken",
-        "report/N=64,provider=torch": "unclear",
-    }, done.err
+    assert done.verdicts() == {"report/N=64,provider=mylib": "broken", "report/N=64,provider=torch": "unclear"}, (
+        done.err
+    )
     rows = {(row["cell"], row["arm"]): row for row in done.run["observations"]}
     wrong = rows["report/N=64,provider=mylib", "target"]
     assert wrong["status"] == "wrong"

@@ -106,10 +106,7 @@ def test_a_file_of_other_questions_is_refused(tmp_path: Path, monkeypatch: pytes
     world, bad = line(slips(16, {9: 3.0}))
     done = finished(monkeypatch, tmp_path, world, bad)
     for other, said in (
-        (
-            msgspec.structs.replace(done, steps=(done.steps[1], *done.steps[1:])),
-            "does not answer the question about",
-        ),
+        (msgspec.structs.replace(done, steps=(done.steps[1], *done.steps[1:])), "does not answer the question about"),
         (msgspec.structs.replace(done, schema=2), "schema = 2, this abprof reads schema = 3"),
     ):
         (tmp_path / job.FILE).write_bytes(msgspec.json.encode(other))

@@ -82,12 +82,7 @@ def shard_news(shard: Shard, slot: str, epochs: int = 4) -> Iterator[bytes | Los
 class Stage:
     """A run about to be measured."""
 
-    def __init__(
-        self,
-        folder: Path,
-        wanted: Callable[[Sequence[Block]], set[str]],
-        budget: float = 1000.0,
-    ) -> None:
+    def __init__(self, folder: Path, wanted: Callable[[Sequence[Block]], set[str]], budget: float = 1000.0) -> None:
         self.head = head()
         self.ids = [cell.id for cell in self.head.cells]
         made = runfolder.create(folder / "runs", self.head.id)

@@ -13,10 +13,7 @@ from tests import runs
 from tests.fuzz.commands import Asker, asker
 
 __all__ = ["asker"]
-KINDS: dict[str, Callable[[Path], object]] = {
-    "folder": Path.mkdir,
-    "loop": lambda path: path.symlink_to(path.name),
-}
+KINDS: dict[str, Callable[[Path], object]] = {"folder": Path.mkdir, "loop": lambda path: path.symlink_to(path.name)}
 each = pytest.mark.parametrize("kind", KINDS)
 
 

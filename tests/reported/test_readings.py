@@ -30,13 +30,7 @@ def test_formats(text: str, times: dict[str, list[float]]) -> None:
 
 @pytest.mark.parametrize(
     ("text", "ns"),
-    [
-        ("a,12\n", 1e6),
-        ("a,12\nb,1.50\n", 1e4),
-        ("a,1.5e1\n", 1e6),
-        ("a,1.5e-3\n", 100.0),
-        ("a,nan\n", 0.0),
-    ],
+    [("a,12\n", 1e6), ("a,12\nb,1.50\n", 1e4), ("a,1.5e1\n", 1e6), ("a,1.5e-3\n", 100.0), ("a,nan\n", 0.0)],
 )
 def test_the_last_digit_is_the_most_precise_lines(text: str, ns: float) -> None:
     assert read(text)[1] == pytest.approx(ns)

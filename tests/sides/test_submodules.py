@@ -62,8 +62,5 @@ def test_a_name_that_climbs_out(repo: GitRepo, opened: Opened) -> None:
     repo.git("commit", "--quiet", "-m", "evil")
     repository = opened(repo)
     sides, _ = resolve(repository, ["main"])
-    with (
-        pytest.raises(AbprofError, match="no safe name"),
-        checkouts(repository, sides, run="r", submodules=True),
-    ):
+    with pytest.raises(AbprofError, match="no safe name"), checkouts(repository, sides, run="r", submodules=True):
         pass

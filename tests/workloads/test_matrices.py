@@ -49,11 +49,7 @@ def test_nominal_flops_overstate_the_real_ones(
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"nhq": 6, "nhk": 4}, "no multiple"),
-        ({"direction": "sideways"}, "sideways"),
-        ({"dtype": "fp4"}, "fp4"),
-    ],
+    [({"nhq": 6, "nhk": 4}, "no multiple"), ({"direction": "sideways"}, "sideways"), ({"dtype": "fp4"}, "fp4")],
 )
 def test_impossible_cases_are_skipped_with_a_reason(
     either: ModuleType, changes: dict[str, object], message: str
