@@ -25,13 +25,9 @@ def cells(number: int, **fields: Any) -> tuple[Cell, ...]:
 
 
 _OPTIONS = {
-    "threshold": 1.5,
-    "margin": 0.5,
-    "budget": 600.0,
-    "all": True,
-    "timer": "auto",
+    "threshold": 1.5, "margin": 0.5, "budget": 600.0, "all": True, "timer": "auto",
     "arguments": ("main", "optimize_ffa"),
-}
+}  # fmt: skip
 
 
 def head(

@@ -49,16 +49,12 @@ def harmless(text: str) -> None:
 @pytest.mark.parametrize(
     ("kind", "answer", "says"),
     [
-        ("act", "act", "Act: 7 broken, 1 slower"),
-        ("slower", "act", "Act: 1 slower"),
-        ("faster", "fine", "Nothing to act on: 1 faster"),
-        ("unchanged", "fine", "Nothing to act on"),
-        ("untrusted", "unjudged", "Do not act on this run"),
-        ("undecided", "unjudged", "No answer yet"),
-        ("nothing_measured", "unjudged", "Nothing was measured"),
-        ("running", "running", "Measuring, no answer yet"),
+        ("act", "act", "Act: 7 broken, 1 slower"), ("slower", "act", "Act: 1 slower"),
+        ("faster", "fine", "Nothing to act on: 1 faster"), ("unchanged", "fine", "Nothing to act on"),
+        ("untrusted", "unjudged", "Do not act on this run"), ("undecided", "unjudged", "No answer yet"),
+        ("nothing_measured", "unjudged", "Nothing was measured"), ("running", "running", "Measuring, no answer yet"),
     ],
-)
+)  # fmt: skip
 def test_every_kind_of_run_has_its_answer(kind, answer, says):
     made = notices.made(kind)
     assert made.answer == answer

@@ -249,13 +249,8 @@ def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
     assert first.key != other.key
     assert "unrolled 8" in (shop.folder / "logs" / other.log).read_text()
     noise = {
-        "PWD": "/x",
-        "SHLVL": "7",
-        "_": "/bin/x",
-        "TERM": "vt100",
-        "SSH_TTY": "/dev/pts/9",
-        "ABPROF_THRESHOLD": "3",
-    }
+        "PWD": "/x", "SHLVL": "7", "_": "/bin/x", "TERM": "vt100", "SSH_TTY": "/dev/pts/9", "ABPROF_THRESHOLD": "3",
+    }  # fmt: skip
     again = made(RMS_UNROLL="4", PATH=f"{plain['PATH']}:{plain['PATH'].split(':')[0]}", **noise)
     assert (again.cached, again.key) == (True, first.key), "another terminal"
     shop.shop = dataclasses.replace(shop.shop, named=frozenset({"TERM"}))
@@ -327,17 +322,12 @@ def test_identical_code_is_all_that_the_package_can_reach(shop: Shop, path: str,
 
 
 TAMPERED = {
-    "an object": "out/tiny.so",
-    "an object and its hash": "out/tiny.so",
-    "an object's mode": "out/tiny.so",
-    "a source": "src/kernels/tiny/tiny.c",
-    "a link in a source's place": "src/kernels/tiny/tiny.c",
+    "an object": "out/tiny.so", "an object and its hash": "out/tiny.so", "an object's mode": "out/tiny.so",
+    "a source": "src/kernels/tiny/tiny.c", "a link in a source's place": "src/kernels/tiny/tiny.c",
     "compiled": "src/kernels/tiny/__pycache__/__init__.cpython-312.pyc",
-    "compiled in out/": "out/__pycache__/x.cpython-312.pyc",
-    "a module": "src/kernels/torch.py",
-    "what an autotuner chose": "out/tuned.json",
-    "a compiled kernel": "caches/triton/k.cubin",
-}
+    "compiled in out/": "out/__pycache__/x.cpython-312.pyc", "a module": "src/kernels/torch.py",
+    "what an autotuner chose": "out/tuned.json", "a compiled kernel": "caches/triton/k.cubin",
+}  # fmt: skip
 TUNED = LOADED.replace(
     'print("$"', 'cubin = out.parent / "caches/triton/k.cubin"; cubin.parent.mkdir(); cubin.touch(); print("$"'
 )

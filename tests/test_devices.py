@@ -70,16 +70,11 @@ def test_a_gpu_by_index_or_uuid(nvml: Nvml, requested: str, lease: str) -> None:
 @pytest.mark.parametrize(
     ("visible", "first", "second"),
     [
-        ("2,0", "GPU-cccc", "GPU-aaaa"),
-        ("GPU-c,GPU-aaaa", "GPU-cccc", "GPU-aaaa"),
-        (" 1 , 0 ", "GPU-abbb", "GPU-aaaa"),
-        ("1,-1,0", "GPU-abbb", None),
-        ("1,7,0", "GPU-abbb", None),
-        ("", None, None),
-        ("-1", None, None),
-        ("NoDevFiles", None, None),
+        ("2,0", "GPU-cccc", "GPU-aaaa"), ("GPU-c,GPU-aaaa", "GPU-cccc", "GPU-aaaa"),
+        (" 1 , 0 ", "GPU-abbb", "GPU-aaaa"), ("1,-1,0", "GPU-abbb", None), ("1,7,0", "GPU-abbb", None),
+        ("", None, None), ("-1", None, None), ("NoDevFiles", None, None),
     ],
-)
+)  # fmt: skip
 def test_cuda_visible_devices_is_respected(
     nvml: Nvml, monkeypatch: pytest.MonkeyPatch, visible: str, first: str | None, second: str | None
 ) -> None:
@@ -184,15 +179,10 @@ def test_state_is_the_mean_since_the_last_reading(nvml: Nvml) -> None:
 @pytest.mark.parametrize(
     ("reasons", "void"),
     [
-        (0x0, ""),
-        (0x1, ""),
-        (0x4, ""),
-        (0x20, ""),
-        (0x8, "hardware slowdown"),
-        (0x40, "hardware thermal slowdown"),
+        (0x0, ""), (0x1, ""), (0x4, ""), (0x20, ""), (0x8, "hardware slowdown"), (0x40, "hardware thermal slowdown"),
         (0x84, "hardware power brake"),
     ],
-)
+)  # fmt: skip
 def test_hardware_slowdowns_void_rounds_and_the_power_cap_does_not(nvml: Nvml, reasons: int, void: str) -> None:
     gpu = device()
     nvml.reasons = reasons

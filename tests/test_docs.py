@@ -226,13 +226,9 @@ def test_installing_replaces_nothing() -> None:
 
 CONFIG = (ROOT / "docs" / "CONFIG.md").read_text()
 SECTIONS = {
-    Tables: "Top level",
-    PackageTable: "`[kernels.NAME]`",
-    Defaults: "`[defaults]`",
-    Environment: "`[environment]`",
-    CommandEntry: "`[command]`",
-    Threshold: "`[[threshold]]`",
-}
+    Tables: "Top level", PackageTable: "`[kernels.NAME]`", Defaults: "`[defaults]`", Environment: "`[environment]`",
+    CommandEntry: "`[command]`", Threshold: "`[[threshold]]`",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("record", SECTIONS, ids=lambda record: record.__name__)

@@ -9,17 +9,10 @@ from abprof.records.errors import AbprofError
 from abprof.system.config_file import fill
 
 MINE = {
-    "PATH": "/bin",
-    "HOME": "/home/me",
-    "EDITOR": "vi",
-    "GITHUB_TOKEN": "x",
-    "MY_API_KEY": "x",
-    "DB_URL": "postgres://me:secret@host/db",
-    "SOME": "ghp_0123456789",
-    "PYTHONPATH": "/other/tree",
-    "GIT_DIR": "/repo/.git",
-    "CUDA_HOME": "/usr/local/cuda",
-}
+    "PATH": "/bin", "HOME": "/home/me", "EDITOR": "vi", "GITHUB_TOKEN": "x", "MY_API_KEY": "x",
+    "DB_URL": "postgres://me:secret@host/db", "SOME": "ghp_0123456789", "PYTHONPATH": "/other/tree",
+    "GIT_DIR": "/repo/.git", "CUDA_HOME": "/usr/local/cuda",
+}  # fmt: skip
 
 
 def test_by_hand_everything_but_secrets() -> None:

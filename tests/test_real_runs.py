@@ -231,21 +231,12 @@ def act(deed, x):
 """
 # deed -> the arm's status, and words of its reason
 OUTCOMES = {
-    "ok": ("ok", ""),
-    "nan": ("wrong", ""),
-    "shape": ("wrong", "shape"),
-    "zeros": ("wrong", ""),
-    "nothing": ("wrong", "0 outputs, 1 expected"),
-    "exit": ("crash", "called exit(3)"),
-    "os_exit": ("crash", "exit code 5"),
-    "segfault": ("crash", "SIGSEGV"),
-    "raise": ("crash", "ValueError: as planted, on two lines"),
-    "memory": ("oom", "MemoryError"),
-    "tensors": ("oom", "allocate"),
-    "print": ("ok", ""),
-    "fork": ("ok", ""),
-    "last": ("ok", ""),
-}
+    "ok": ("ok", ""), "nan": ("wrong", ""), "shape": ("wrong", "shape"), "zeros": ("wrong", ""),
+    "nothing": ("wrong", "0 outputs, 1 expected"), "exit": ("crash", "called exit(3)"),
+    "os_exit": ("crash", "exit code 5"), "segfault": ("crash", "SIGSEGV"),
+    "raise": ("crash", "ValueError: as planted, on two lines"), "memory": ("oom", "MemoryError"),
+    "tensors": ("oom", "allocate"), "print": ("ok", ""), "fork": ("ok", ""), "last": ("ok", ""),
+}  # fmt: skip
 BAD_WORKLOADS = {
     "raises": ("raise RuntimeError('as planted')\n", "RuntimeError: as planted"),
     "exits": ("import sys\nsys.exit(0)\n", "called exit(0)"),

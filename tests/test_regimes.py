@@ -211,20 +211,11 @@ def judged(
 @pytest.mark.parametrize(
     ("turns", "sustained", "verdict"),
     [
-        (1.0, 1.0, "same"),
-        (1.0, 1.03, "unclear"),
-        (1.0, 0.97, "unclear"),
-        (1.01, 1.01, "slight"),
-        (1.01, 0.98, "unclear"),
-        (1.01, 1.05, "unclear"),
-        (0.99, 0.99, "slight"),
-        (0.99, 1.01, "unclear"),
-        (1.1, 1.03, "slower"),
-        (1.1, 1.0, "unclear"),
-        (0.9, 0.95, "faster"),
-        (0.9, 1.0, "unclear"),
+        (1.0, 1.0, "same"), (1.0, 1.03, "unclear"), (1.0, 0.97, "unclear"), (1.01, 1.01, "slight"),
+        (1.01, 0.98, "unclear"), (1.01, 1.05, "unclear"), (0.99, 0.99, "slight"), (0.99, 1.01, "unclear"),
+        (1.1, 1.03, "slower"), (1.1, 1.0, "unclear"), (0.9, 0.95, "faster"), (0.9, 1.0, "unclear"),
     ],
-)
+)  # fmt: skip
 def test_slices_outside_what_the_verdict_states_withhold_it(turns: float, sustained: float, verdict: str) -> None:
     row = judged(turns, sustained)
     assert row.verdict == verdict, row

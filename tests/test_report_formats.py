@@ -179,13 +179,8 @@ def test_two_runs_show_the_verdicts_that_differ(abprof, tmp_path):
     assert notes == ["host: node7 → node8"]
     changed, alone = table.rows
     assert changed[1:] == (
-        "slower",
-        "2.1 % slower",
-        "1.8 to 2.4 % slower",
-        "faster",
-        "3.0 % faster",
-        "2.6 to 3.4 % faster",
-    )
+        "slower", "2.1 % slower", "1.8 to 2.4 % slower", "faster", "3.0 % faster", "2.6 to 3.4 % faster",
+    )  # fmt: skip
     assert alone[4:] == ("not in this run", "", "")
     assert compare(first, first)[2] == "0 of 17 rows have another verdict."
 

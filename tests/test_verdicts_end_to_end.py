@@ -29,13 +29,8 @@ def test_planted_speeds_without_noise_are_exact(new_lab: NewLab) -> None:
     assert header.exit_code == 1
     assert header.trusted
     assert {key: header.counts[key] for key in ("slower", "faster", "slight", "same", "broken", "unclear")} == {
-        "slower": 1,
-        "faster": 1,
-        "slight": 2,
-        "same": 1,
-        "broken": 0,
-        "unclear": 0,
-    }
+        "slower": 1, "faster": 1, "slight": 2, "same": 1, "broken": 0, "unclear": 0,
+    }  # fmt: skip
 
 
 @pytest.mark.slow

@@ -201,13 +201,8 @@ def junit(run: Run) -> list[str]:
 
 
 SHAPES: dict[str, Shape] = {
-    "tables": tables,
-    "lines": lines,
-    "page": page,
-    "report": report,
-    "comment": posted,
-    "junit": junit,
-}
+    "tables": tables, "lines": lines, "page": page, "report": report, "comment": posted, "junit": junit,
+}  # fmt: skip
 
 
 @cache
