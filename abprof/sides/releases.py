@@ -35,15 +35,9 @@ _MOST_NAMED = 6  # versions that a message names
 _DIGITS = 20  # number of the content hash's digits in a folder's name
 _SCRATCH = "tmp"  # prefix of the temporary folder of one installation
 _PIP = (
-    "install",
-    "--no-deps",
-    "--only-binary",
-    ":all:",
-    "--ignore-installed",
-    "--no-compile",
-    "--no-input",
+    "install", "--no-deps", "--only-binary", ":all:", "--ignore-installed", "--no-compile", "--no-input",
     "--no-color",
-)
+)  # fmt: skip
 
 
 def is_release(spec: str) -> bool:

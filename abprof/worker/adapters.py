@@ -264,14 +264,9 @@ def _intercepted() -> Iterator[None]:
 _AXIS = "test"
 # Ignore pytest.ini, the cache and plug-ins that would write files or define the fixture `benchmark`.
 _QUIET = [
-    "-q",
-    "-c/dev/null",
-    "-pno:cacheprovider",
-    "-pno:benchmark",
-    "-pno:xdist",
-    "-pno:abprof",
+    "-q", "-c/dev/null", "-pno:cacheprovider", "-pno:benchmark", "-pno:xdist", "-pno:abprof",
     "--import-mode=importlib",
-]
+]  # fmt: skip
 
 
 class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
