@@ -17,7 +17,7 @@ from abprof.cli import run_command_line
 from abprof.extras.bot import encode
 from abprof.extras.bot.github import parse
 from abprof.records.errors import AbprofError
-from abprof.system.bundled import bundled
+from abprof.system.paths import bundled
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Workload
 

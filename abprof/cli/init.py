@@ -63,8 +63,8 @@ def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B0
 
 
 def _write_bot(root: Path, *, overwrite: bool) -> None:
-    from abprof.system.bundled import bundled
     from abprof.system.config_file import read_file
+    from abprof.system.paths import bundled
 
     if not (root / ".git").exists():
         raise AbprofError("not the top folder of a git repository", where=f"--repo {root}")

@@ -22,7 +22,7 @@ from abprof.report.model import Page, Workload, folded_title
 from abprof.report.rows import Row
 from abprof.system import checksummed
 from abprof.system import files as disk
-from abprof.system.bundled import bundled
+from abprof.system.paths import bundled
 
 
 def environment(escaped: Callable[[str], Markup]) -> Environment:

@@ -22,9 +22,9 @@ from abprof.records import Observation, PackageTable
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
 from abprof.system import files as disk
-from abprof.system.bundled import bundled
 from abprof.system.config_file import parse_file
 from abprof.system.console import View
+from abprof.system.paths import bundled
 
 _CONFIG = "abprof.toml"
 
