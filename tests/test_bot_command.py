@@ -34,9 +34,6 @@ HEAD = runs.TARGET.commit
 TEXT = (bundled("templates") / "github" / "abprof.yml").read_text()
 
 
-# ---------------------------------------------------------------- the grammar
-
-
 def test_a_command_is_a_commit_and_known_keys():
     commit, options = parse(
         f"/abprof {HEAD} preset=smoke only=direction=bwd kernels=ffa,wsattn workloads=dense budget=20m\r\n"
@@ -68,9 +65,6 @@ def test_anything_else_is_refused(text):
     with pytest.raises(AbprofError, match="not a valid command") as found:
         parse(text)
     assert "\n" not in found.value.line
-
-
-# ---------------------------------------------------------------- the gate
 
 
 def event(body: str = f"/abprof {HEAD}", **comment: Any) -> dict[str, Any]:
@@ -139,9 +133,6 @@ def test_the_answer_goes_to_the_pull_request_of_the_command_and_only_for_its_com
         assert run_command_line(args) == code
     assert [c["pr"] for c in hub.live()] == [7]
     assert "the artifact is of commit 9f2c4e7a9f" in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------- the workflow
 
 
 def jobs() -> dict[str, str]:

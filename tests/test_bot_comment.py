@@ -43,9 +43,6 @@ def harmless(text: str) -> None:
                 assert not re.search(r"[@#](?=\w)|://|www\.|(mailto|xmpp):|GH-\d", part.content, re.I), part.content
 
 
-# ---------------------------------------------------------------- what it says (tests/data/golden/comment has all of it)
-
-
 @pytest.mark.parametrize(
     ("kind", "answer", "says"),
     [
@@ -121,9 +118,6 @@ def test_it_shrinks_in_steps_and_says_what_it_left_out():
         assert ("Left out for length" in text) == (most < 9_000)
 
 
-# ---------------------------------------------------------------- the file between two jobs
-
-
 def plain(kind: str = "act") -> dict[str, Any]:
     return json.loads(encode(notices.made(kind)))
 
@@ -191,8 +185,6 @@ def test_wrong_types_sizes_and_unknown_keys_are_refused(tmp_path):
     for raw in (b"", b"null", b"[]", b"{", b"\xff\xfe", b'{"schema": 2}', b"PK\x03\x04", b"\x80\x04K\x01."):
         refused(put(tmp_path, raw))
 
-
-# ---------------------------------------------------------------- any text, anywhere
 
 ATTACKS = (
     "@torvalds", "#1", "https://evil.example", "www.evil.example", "<script>alert(1)</script>", "<!-- x -->", "-->",

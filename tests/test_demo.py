@@ -92,8 +92,6 @@ demo.make(Path("made"))
     assert (tmp_path / "made" / "workloads" / "dense.py").exists()
 
 
-# ---------------------------------------------------------------- the demo itself
-
 PATIENT = """
 import sys
 from pathlib import Path

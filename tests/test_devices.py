@@ -37,9 +37,6 @@ def chosen(*requested: str) -> str:
     return devices.choose(requested).lease
 
 
-# ---------------------------------------------------------------- which device
-
-
 def test_a_gpu_where_there_is_one_and_the_cpu_else(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen() == "GPU-aaaa"
     assert chosen("cpu") == "cpu"
@@ -103,9 +100,6 @@ def test_a_mig_slice_is_refused_and_not_taken_for_no_gpu(
         devices.choose(requested)
 
 
-# ---------------------------------------------------------------- what is refused
-
-
 def device() -> CudaDevice:
     found = cuda.every()[0]
     return found
@@ -146,9 +140,6 @@ def test_a_gpu_that_somebody_is_using(nvml: Nvml, stranger: int) -> None:
     assert device().busy() is None, "a process that only holds memory does not disturb"
     nvml.pids, nvml.use = [], 97
     assert device().busy() is None, "use that has just ended"
-
-
-# ---------------------------------------------------------------- what is seen while measuring
 
 
 @pytest.mark.parametrize(("failure", "says"), [(None, None), (3, None), (15, "the GPU is lost"), (16, "must be reset")])
@@ -216,9 +207,6 @@ def test_the_thread_that_samples_a_gpu_ends_with_its_device(nvml: Nvml) -> None:
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
-
-
-# ---------------------------------------------------------------- the CPU
 
 
 def test_a_cpu_is_never_refused_and_tells_its_load() -> None:

@@ -162,9 +162,6 @@ def test_exit_codes_are_those_of_the_code() -> None:
     assert numbers == [code.value for code in Exit]
 
 
-# ---------------------------------------------------------------- links, and names of files
-
-
 def links(page: Path) -> list[str]:
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
 
@@ -202,9 +199,6 @@ def test_no_page_holds_a_path_of_one_machine(page: Path) -> None:
     assert found == []
 
 
-# ---------------------------------------------------------------- what installing does
-
-
 def test_installing_replaces_nothing() -> None:
     """Only lower bounds: an installed older or newer torch stays."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -219,9 +213,6 @@ def test_installing_replaces_nothing() -> None:
     assert bounds["torch"] == f"torch>={min(versions, key=lambda version: int(version.partition('.')[2]))}", (
         "the oldest that is said to be tested"
     )
-
-
-# ---------------------------------------------------------------- docs/CONFIG.md
 
 
 CONFIG = (ROOT / "docs" / "CONFIG.md").read_text()

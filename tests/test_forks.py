@@ -146,8 +146,6 @@ def test_a_server_that_cannot_start_or_is_one_too_many_is_no_error(tmp_path: Pat
     servers.close()
 
 
-# ---------------------------------------------------------------- in a sandbox
-
 # Code under test: try to reach the server, its parent, in each way that would change workers forked later. `stay` leaves
 # a process behind.
 ATTACKS = """

@@ -27,9 +27,6 @@ def statuses(judged: Run) -> dict[str, str]:
     return {observation.arm: observation.status for observation in judged.observations}
 
 
-# ---------------------------------------------------------------- the table
-
-
 @pytest.mark.parametrize("status", FAILED)
 def test_base_ok_and_target_not_is_broken(status: Status) -> None:
     judged = one("ok", status)
@@ -73,9 +70,6 @@ def test_a_lasting_failure_gets_no_more_epochs(base: Status, target: Status) -> 
     assert undecided(head(), blocks) == set()
 
 
-# ---------------------------------------------------------------- epochs that disagree
-
-
 @pytest.mark.parametrize("status", ["crash", "timeout", "oom"])
 def test_one_failure_that_does_not_come_back_leaves_the_arm_ok(status: Status) -> None:
     blocks = [block(1, {"base": 1.0}, status={"target": status})]
@@ -111,9 +105,6 @@ def test_the_worst_status_wins_whatever_the_order() -> None:
             blocks = [block(1, {"base": 1.0}, status={"target": first})]
             blocks.append(block(2, {"base": 1.0}, status={"target": second}))
             assert statuses(judge(head(), blocks))["target"] == worse
-
-
-# ---------------------------------------------------------------- proofs, builds, skipped cells
 
 
 def proof(side: str, *, ok: bool, epoch: int = 3, kernel: str = "ffa") -> Proof:
@@ -159,9 +150,6 @@ def test_variants_come_from_the_builds_when_the_workload_names_none() -> None:
     workload = dataclasses.replace(named.workloads[0], variants=())
     run = msgspec.structs.replace(named, workloads=(workload,), builds=built)
     assert [(row.from_, row.to) for row in judge(run, []).comparisons] == [("base:triton", "target:triton")]
-
-
-# ---------------------------------------------------------------- controls
 
 
 def controlled(shift: float, number: int = 4, cell: str = "dense/n=0", target: float = 1.0) -> list:

@@ -10,8 +10,6 @@ from tests.simulated.scenario import Scenario, Time
 __all__ = ["new_lab"]
 
 
-# ---------------------------------------------------------------- outcomes that are not ok
-
 FAILURES = {
     "wrong": ("wrong", "check"),
     "unsupported": ("unsupported", "open"),

@@ -128,9 +128,6 @@ def test_open_starts_the_browser_on_the_page(abprof, folder, tmp_path, monkeypat
     assert seen.read_text() == (folder / "report.html").as_uri()
 
 
-# ---------------------------------------------------------------- older scripts' files
-
-
 def test_legacy_files_are_written_and_named(abprof, tmp_path):
     folder = runs.write(tmp_path / "runs", declared.scripts())
     code, out, _ = abprof("report", folder, "--format", "legacy")
@@ -164,9 +161,6 @@ def test_the_ladders_legacy_baseline_is_torchs_attention_where_it_was_measured()
     assert steps[2]["basic"] == 1.0
 
 
-# ---------------------------------------------------------------- two runs
-
-
 def test_two_runs_show_the_verdicts_that_differ(abprof, tmp_path):
     first = runs.run()
     moved = tuple(
@@ -195,9 +189,6 @@ def test_two_runs_on_the_command_line(abprof, tmp_path):
     assert code == 2
     assert "--format html shows one run, but two are given (leave it out for a table, or give --json)" in err
     assert abprof("report", *paths, paths[0])[0] == 2
-
-
-# ---------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -286,9 +286,6 @@ def _new_generation(home: Path) -> Path:
     return place
 
 
-# ---------------------------------------------------------------- the build process
-
-
 @dataclass(frozen=True)
 class _Builder:
     """Builds one package in its own process, then calls its cells there, so that JIT kernels are compiled."""
@@ -395,9 +392,6 @@ def _first_error(log: Path) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- identical code
-
-
 def identical(
     builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
 ) -> bool:
@@ -453,9 +447,6 @@ def _unreached(tree: Path, package: str, names: Sequence[str]) -> tuple[str, ...
 def _text(tree: Path, name: str) -> bytes:
     link = link_of(tree, name)
     return doorway.read(tree / name, doorway.LARGEST, tree) if link is None else link
-
-
-# ---------------------------------------------------------------- leftovers
 
 
 @contextlib.contextmanager

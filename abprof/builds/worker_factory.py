@@ -358,9 +358,6 @@ def interpreter(config: Options, side: str) -> str:
     return str(Path(found).absolute())
 
 
-# ---------------------------------------------------------------- worker bundle
-
-
 def install_bundle(cache: Path) -> Path:
     """Copy the worker's code to CACHE/worker/HASH/, and return the path of the start script there.
 

@@ -68,9 +68,6 @@ def _publish(report: NightReport, path: str | None) -> None:
         note(f"the summary could not be written: {error}")
 
 
-# ---------------------------------------------------------------- history
-
-
 def _since(text: str, option: str) -> str:
     """Return `text` (a date, a time in UTC, or "30d": days ago) in ISO 8601. Raises AbprofError for other texts."""
     if days := re.fullmatch(r"(\d{1,5})\s*d", text.strip()):

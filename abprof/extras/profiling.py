@@ -124,9 +124,6 @@ def _profiles(
     yield from ncu.captured(plan, rows, order, folder, say)
 
 
-# ---------------------------------------------------------------- run-cell
-
-
 def call(
     options: Options, id: str, view: View, *, variant: str | None, peer: str | None, warmup: int, runs: int
 ) -> str:

@@ -126,9 +126,6 @@ def _saves(root: Path, ignored: Sequence[Path]) -> Iterator[float]:
         raise AbprofError(f"changes here cannot be watched: {error}", where=str(root), advice=advice) from error
 
 
-# ---------------------------------------------------------------- the answer as text
-
-
 def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
     labels, was = names.short_labels(run.cells), _changes(before) if before else {}
     found = []

@@ -243,8 +243,6 @@ class LocalExecutor(Executor):
         sides.sweep(self.place.cache)  # worktrees of programs that were killed
 
 
-# ---------------------------------------------------------------- Slurm
-
 _ASKS_EVERY = 2.0  # seconds between calls of squeue, whose controller serves the whole site
 _ANSWERS_WITHIN = 60.0  # seconds
 _LISTED_WITHIN = 30.0  # seconds after which a job that squeue does not list is gone
@@ -351,8 +349,6 @@ class SlurmExecutor(Executor):
         rows = [line.split("|") for line in text.splitlines() if line.count("|") == 3]
         return {id.strip(): (state, node, reason) for id, state, node, reason in rows}
 
-
-# ---------------------------------------------------------------- Ray
 
 _GPU_LABEL = "ray.io/accelerator-type"
 _RESOURCE = "abprof"  # Ray resource of nodes without GPUs: its amount is how many shards a node runs at once

@@ -75,9 +75,6 @@ def ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
 
 
-# ---------------------------------------------------------------- cells.csv
-
-
 def cells_csv(run: Run) -> str:
     """Return cells.csv: one row for each cell and arm, and one row for each cell that was not measured."""
     return csv_text(*_cells(run))

@@ -77,9 +77,6 @@ def _row(run: Run, group: Group, row: Row, length: int) -> dict[str, Any]:
     return made
 
 
-# ---------------------------------------------------------------- services that keep series of times
-
-
 def bmf(run: Run) -> str:
     """Return Bencher Metric Format: {name: {measure: {value, lower_value, upper_value}}}.
 

@@ -175,8 +175,6 @@ def warning(one: Advice) -> str:
     return f"{clean(one.text, 400)} ({clean(one.advice, 1000)})" if one.advice else clean(one.text, 400)
 
 
-# ---------------------------------------------------------------- guarantees weaker than abprof's own protocol
-
 Lacking = Literal["", "reported", "sides", "forks of one process", "one process"]
 FORKED: Lacking = "forks of one process"  # in Run.workloads_from of `abprof.compare`, like HERE
 HERE: Lacking = "one process"

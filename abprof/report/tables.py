@@ -144,9 +144,6 @@ def _case(group: Group, row: Row, without: str = "") -> str:
     return label(row.cell, axes) if axes else clean(group.workload.name)
 
 
-# ---------------------------------------------------------------- speed-ups
-
-
 class Gain:
     """The speed-up of arm `after` over arm `before` in one cell, by a metric.
 
@@ -195,9 +192,6 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
         first, slowest, _ = points[0]
         found |= {key: (speed / slowest) / (at / first) for at, speed, key in points}
     return found
-
-
-# ---------------------------------------------------------------- ladder, scaling
 
 
 def _ladder(group: Group) -> Iterator[Block]:
@@ -265,9 +259,6 @@ def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
     """Return (ns, variant) of the fastest arm whose output is right; ns is None if there is no such arm."""
     right = [(ns, name) for name, one in seen.items() if one and one.status != "wrong" and (ns := row.ns(one))]
     return min(right, default=(None, NOT_RECORDED))
-
-
-# ---------------------------------------------------------------- density
 
 
 def _sweep(group: Group) -> Iterator[Block]:

@@ -115,9 +115,6 @@ def _say(console: Console, text: str, style: str) -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
 
-# ---------------------------------------------------------------- two runs beside each other
-
-
 def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
     """Compare the verdicts of two runs. Return a table of the rows that differ, notes, and a sentence as summary."""
     left, right = ({(c.cell, c.from_, c.to): c for c in (*run.comparisons, *run.within)} for run in (first, second))

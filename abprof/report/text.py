@@ -54,8 +54,6 @@ def size(count: float | None) -> str:
     return f"{count:.0f} B"
 
 
-# ---------------------------------------------------------------- Markdown and HTML
-
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _MENTION = re.compile(r"([@#]|:(?=//)|(?i:www(?=\.)|GH(?=-\d)|mailto(?=:)|xmpp(?=:)))")
 _OPENS = re.compile(r"^(?:\d{1,9}(?=[.)](?:\s|$))|(?=[-+]\s|-(?: *-){2,} *$))")  # a list or a rule at a line's start

@@ -115,9 +115,6 @@ def _content(folder: Path) -> str:
     return tree_hash(folder, files_of(folder))
 
 
-# ---------------------------------------------------------------- pip
-
-
 def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[str, str]:
     """Install a wheel into `scratch`. Return "FILE sha256:HASH", and why the authors withdrew the release (or "")."""
     report, target = scratch / "report.json", scratch / "files"

@@ -211,9 +211,6 @@ def unicode(text: str) -> str:
     return os.fsencode(text).decode("utf-8", errors="replace")
 
 
-# ---------------------------------------------------------------- abprof's clone
-
-
 def open_store(cache: Path, objects: Path) -> Path:
     """Return the path of the bare clone that shares the object folder `objects`; create a missing clone.
 
@@ -243,9 +240,6 @@ def open_store(cache: Path, objects: Path) -> Path:
 def lock_of(store: Path) -> Path:
     """Return the path of the lock to hold while creating the clone `store` or changing its worktrees."""
     return store.with_name(f"{store.name}.lock")
-
-
-# ---------------------------------------------------------------- the demo's repository
 
 
 class NewRepository:

@@ -120,9 +120,6 @@ def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Si
     return Side(id="base", spec=spec, kind="commit", commit=commit, tree=tree, label=label, subject=subject)
 
 
-# ---------------------------------------------------------------- the working tree
-
-
 def _snapshot(repository: Repository) -> tuple[str, list[str]]:
     """Copy the working tree, without ignored files, to abprof's clone. Return its tree's hash, and notes for the user.
 
@@ -170,9 +167,6 @@ def _without_nested(git: Git) -> tuple[str, list[str]]:
     return git.text("write-tree"), notes
 
 
-# ---------------------------------------------------------------- notes
-
-
 def _same(sides: Sequence[Side]) -> list[str]:
     """Return a note for each target whose files equal the files of the base or of an earlier target."""
     notes = []
@@ -211,9 +205,6 @@ def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_p
         where = f" ({touching} touching {', '.join(kernel_paths)})"
     commits = "1 commit" if count == 1 else f"{count} commits"
     return f"{name} has moved on by {commits}{where} since the merge base {common[:10]}"
-
-
-# ---------------------------------------------------------------- refs
 
 
 def commit_of(repository: Repository, spec: str) -> str:

@@ -83,9 +83,6 @@ def _add(store: Path, path: Path, commit: str) -> None:
     Git(str(path)).text("reset", "--hard", "--no-recurse-submodules")
 
 
-# ---------------------------------------------------------------- submodules
-
-
 def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, cache: Path) -> None:
     """Check out every submodule of `worktree`, recursively, from clones that the user already has.
 
@@ -119,9 +116,6 @@ def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, ca
 def _holds(repository: Path, commit: str) -> bool:
     found = Git(str(repository)).maybe("cat-file", "-e", f"{commit}^{{commit}}") if repository.is_dir() else None
     return found is not None
-
-
-# ---------------------------------------------------------------- leftovers
 
 
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:

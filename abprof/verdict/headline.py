@@ -247,9 +247,6 @@ def _rest(counts: Counts) -> str:
     return ", ".join(f"{number} {text}" for text, number in parts.items() if number > 0)
 
 
-# ---------------------------------------------------------------- warnings
-
-
 # Kind -> (finding, advice). `_warning` fills in the braces; `{n}` is the number of rows, blocks or cells.
 _WARNINGS = {
     "untrusted": (

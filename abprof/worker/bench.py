@@ -154,8 +154,6 @@ def versions() -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value}
 
 
-# ---------------------------------------------------------------- the device's peak rates, by plain torch
-
 SIZE = {"cpu": 1024, "cuda": 8192}  # rows of the square matrices
 MIB = {"cpu": 256, "cuda": 1024}  # MiB of a copy, more than caches hold
 SLICE = 2e7  # ns of calls per reading

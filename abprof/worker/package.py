@@ -135,8 +135,6 @@ def _prover(start: wire.Start) -> Prover:
     return Prover(start.mount, {str(Path(file).parent / wire.WRAPPED) for file in start.workloads.values()})
 
 
-# ---------------------------------------------------------------- the check of loaded files
-
 _LIBRARY = re.compile(r"\.so(\.\d[^/]*)?$")
 
 

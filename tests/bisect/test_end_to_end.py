@@ -53,9 +53,6 @@ def test_nothing_changed_between_the_ends(tmp_path: Path) -> None:
     assert [p.name for p in sorted((_folder(story.lab) / "steps").iterdir())] == ["01"]
 
 
-# ---------------------------------------------------------------- 64 commits
-
-
 def sixty_four(story: Story, slips: dict[int, float], broken: range = range(0)) -> list[int]:
     """65 commits, of which those in `slips` multiply the time from there on; the first is the good end."""
     factors, now = [], 1.0
@@ -162,9 +159,6 @@ def test_a_step_that_was_tampered_with_answers_nothing(tmp_path: Path) -> None:
     )
 
 
-# ---------------------------------------------------------------- interrupted
-
-
 # The signal comes when the third step has its first block, however busy the machine is: only abprof itself knows when.
 STRUCK = """
 import os
@@ -205,9 +199,6 @@ def test_a_bisection_goes_on_where_it_was_ended(tmp_path: Path, how: signal.Sign
     again = lab.abprof("bisect", "--resume", str(folder), "--json")
     assert again.out == result.out
     assert lab.left_behind() == []
-
-
-# ---------------------------------------------------------------- refused
 
 
 def refused(result: Result, *words: str) -> None:

@@ -24,9 +24,6 @@ __all__ = ["asker"]
 CELL, OTHER = "w/n=1,mask=a", "w/n=2,mask=b"
 
 
-# ---------------------------------------------------------------- the state folder
-
-
 def beaten(folder: Path) -> Path:
     """The file of a heartbeat that says all it can."""
     beat = heartbeat.Heartbeat(series="main", repo=str(folder), began=1e9, ended=1e9 + 5, did="step", exit_code=2)
@@ -51,9 +48,6 @@ def test_any_heartbeat_is_shown_or_skipped(tmp_path: Path, examples: int) -> Non
     ask(b"[" * DEEP)
     for path in ("x" * 5000, "\0", "/" * 5000, "~\x1b[2J"):
         ask(msgspec.json.encode({**whole, "repo": path, "series": "\x1b[2J\n"}))
-
-
-# ---------------------------------------------------------------- bisect.json
 
 
 @pytest.mark.parametrize("count", [4, 1000])

@@ -15,16 +15,11 @@ pytestmark = pytest.mark.skipif(importlib.util.find_spec("triton") is None, reas
 CPU = torch.device("cpu")
 
 
-# ---------------------------------------------------------------- the kernels' logic
-
 QUICK = ("causal_more_keys", "varlen_causal", "gaps", "blocks_64_dense_tails", "blocks_odd")
 
 
 def test_triton_kernels_in_the_interpreter(interpreted: Callable[..., None]) -> None:
     interpreted("ffa_cases", *QUICK)
-
-
-# ---------------------------------------------------------------- work lists and the rule
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,6 @@ def upper(rate: float, runs: int) -> float:
     return runs * rate + 3 * math.sqrt(runs * rate * (1 - rate))
 
 
-# ---------------------------------------------------------------- coverage
-
-
 def misses(alpha: float, runs: int, *, planned: bool) -> int:
     """Runs in which some look's interval misses the true change. `planned=False`: plain t intervals at each look."""
     rng = np.random.default_rng(5)
@@ -47,9 +44,6 @@ def test_intervals_cover_jointly_over_all_looks(alpha: float) -> None:
     found = misses(alpha, runs, planned=True)
     assert found <= upper(alpha, runs)
     assert found >= 2 * runs * alpha - upper(alpha, runs)  # and are not wider than they need to be
-
-
-# ---------------------------------------------------------------- false alarms
 
 
 @pytest.mark.parametrize(

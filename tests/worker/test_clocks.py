@@ -234,9 +234,6 @@ def test_after_torchs_profiler_cupti_is_not_believed(cupti: Cupti, monkeypatch: 
         clock.kernels(two_kernels(cupti), 1, cold=False)
 
 
-# ---------------------------------------------------------------- the device's own clock
-
-
 def stamps(*took: tuple[int, int], turn: int = 5, began: int = 5) -> list[list[list[int]]]:
     """Stamps of multiprocessors whose turn `took` (cycles, ns)."""
     begun = [[900 * place, 70, began] for place, _ in enumerate(took)]

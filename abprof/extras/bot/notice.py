@@ -155,8 +155,6 @@ def _decoded(data: bytes, where: str) -> Notice:
         raise AbprofError(f"not a notice of this abprof: {error}"[:300], where=where) from None
 
 
-# ---------------------------------------------------------------- a run as a notice
-
 _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs", "discovery")
 
 

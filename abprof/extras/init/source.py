@@ -153,9 +153,6 @@ def _learn(found: Found, function: Function, depth: int) -> None:
                 function.shapes.setdefault(mine, callee.shapes[theirs])
 
 
-# ---------------------------------------------------------------- one file
-
-
 def _read(found: Found, path: str, text: str) -> None:
     with warnings.catch_warnings():  # hide warnings of invalid escapes in strings
         warnings.simplefilter("ignore")

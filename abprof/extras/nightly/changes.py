@@ -117,9 +117,6 @@ def history_changes(
     return changes, [shift for shift in shifts if shift.night in late]
 
 
-# ---------------------------------------------------------------- the machine
-
-
 def _machine(found: Sequence[Trend]) -> tuple[dict[int, float], list[Shift]]:
     """Return how much the times of the same commit moved from night to night (median log ratio over cells), and the
     machine shifts: nights on which three or more cells moved together by 1 % or more."""
@@ -150,9 +147,6 @@ def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
             if trend.machine[i] == trend.machine[first]:
                 factor[i] *= 1 + shift.pct / 100
     return replace(trend, base=trend.base / factor, head=trend.head / factor) if shifts else trend
-
-
-# ---------------------------------------------------------------- one trend
 
 
 def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:

@@ -122,9 +122,6 @@ def read_history(runs_dir: Path) -> History:
     return History(found, tuple(notes))
 
 
-# ---------------------------------------------------------------- reading run.json
-
-
 class _Metric(msgspec.Struct):
     value: float
 

@@ -140,9 +140,6 @@ def commits_of(
     return () if any(night.base == last for night in same) else (last, head)
 
 
-# ---------------------------------------------------------------- what two nights must have in common
-
-
 def _matrix_hash(place: RunContext) -> str:
     options = place.options
     parts = [msgspec.json.encode({name: getattr(options, name) for name in _MATRIX}, order="sorted")]
@@ -166,9 +163,6 @@ def _machine(place: RunContext) -> dict[str, str]:
     if Path(python) != Path(sys.executable):
         facts["python"] = python
     return {name: facts[name] for name in sorted(facts) if facts[name]}
-
-
-# ---------------------------------------------------------------- the summary
 
 
 def summary(report: NightReport) -> str:

@@ -162,8 +162,6 @@ def _rate(count: int, of: int) -> str:
     return f"{count} of {of} ({100 * count / of:.3g} %)" if of else "none"
 
 
-# ---------------------------------------------------------------- from blocks to the result
-
 # Upper bounds of a call's time in ns: the duration classes of docs/MEASUREMENT.md.
 CLASSES = (("under 20 us", 20_000.0), ("20 us to 0.3 ms", 300_000.0), ("0.3 ms and longer", float("inf")))
 # (threshold, margin) in per cent; the first is the default of `abprof run`.
@@ -378,9 +376,6 @@ def _classes(pairs: Sequence[_Pair]) -> Iterable[tuple[str, list[_Pair]]]:
     for name, _ in CLASSES:
         if here := [pair for pair in pairs if pair.duration_class == name]:
             yield name, here
-
-
-# ---------------------------------------------------------------- other protocols: a process per side, one side after the other
 
 
 def record(
