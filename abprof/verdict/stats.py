@@ -23,7 +23,7 @@ MOST_ATTEMPTS = 2 * LOOKS[-1]  # epochs after which a cell without a verdict is 
 #     theta_k +- t(1 - a'/2; E_k - 1) * s_k / sqrt(E_k)
 # with one a' for all looks, chosen so that all intervals of LOOKS cover together with probability 1 - alpha. The t
 # statistics are pivotal, so a' is the alpha quantile of the smallest two-sided p over the looks. Row: (alpha, a').
-# Monte Carlo of 10,000,000 paths, rounded down (wider intervals); tests/simulations/test_looks.py recomputes the table.
+# Monte Carlo of 10,000,000 paths, rounded down (wider intervals); tests/simulations/test_error_rates.py recomputes the table.
 JOINT = (
     (0.0001, 1.40e-5), (0.0002, 2.95e-5), (0.0005, 7.75e-5), (0.001, 1.60e-4), (0.002, 3.28e-4), (0.005, 8.73e-4),
     (0.01, 1.83e-3), (0.02, 3.88e-3), (0.05, 0.0107), (0.10, 0.0235), (0.20, 0.0533), (0.30, 0.0879), (0.50, 0.1719),
