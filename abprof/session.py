@@ -193,10 +193,8 @@ def new_record(
 
 
 def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None:
-    """Build, then measure epochs until all cells are decided, the budget is spent, or the user presses ^C.
-
-    `began`: when the budget began, by time.monotonic().
-    """
+    """Build, then measure epochs until all cells are decided, the budget is spent, or the user presses ^C. `began`:
+    when the budget began, by time.monotonic()."""
     # `no_orphans` here too: stray child processes end before the results are written.
     with (
         proc.no_orphans(),

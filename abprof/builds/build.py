@@ -110,9 +110,7 @@ def build_packages(
     untrusted: bool = False,
 ) -> tuple[Build, ...]:
     """Return the build of each job, taken from the cache or made now. Jobs run in parallel; each outcome is printed.
-
-    `untrusted`: a build fails if it changes sources that base's build leaves as they are.
-    """
+    `untrusted`: a build fails if it changes sources that base's build leaves as they are."""
     cpus = len(os.sched_getaffinity(0))
     sources = [_sources(Path(job.checkout.path), job.package) for job in jobs]  # before code under test runs
     running, pool = _Running(), ThreadPoolExecutor(max_workers=max(1, cpus // 2 if gpu else cpus))
@@ -413,9 +411,7 @@ def identical(
 
 def _sources(tree: Path, package: Package) -> str:
     """Return one hash of all files in `tree`, the folder of a side, that the package may load; "" if it is missing.
-
-    Documentation does not count. For a package in kernels/, packages that it does not use do not count either.
-    """
+    Documentation does not count. For a package in kernels/, packages that it does not use do not count either."""
     if missing(tree, package):
         return ""
     names = [name for name in keys.inputs(tree, package) if not name.endswith((".md", ".rst", ".ipynb"))]

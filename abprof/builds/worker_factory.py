@@ -359,10 +359,8 @@ def interpreter(config: Options, side: str) -> str:
 
 
 def install_bundle(cache: Path) -> Path:
-    """Copy the worker's code to CACHE/worker/HASH/, and return the path of the start script there.
-
-    A copy that code under test has changed is replaced. Raises AbprofError if this fails.
-    """
+    """Copy the worker's code to CACHE/worker/HASH/, and return the path of the start script there. A copy that code
+    under test has changed is replaced. Raises AbprofError if this fails."""
     # Of records/ only messages.py: the other modules need msgspec.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
     for file in [_SOURCE / name for name in _FILES] + [*(_SOURCE / "worker").rglob("*.py")]:

@@ -136,10 +136,8 @@ def changes(**values: Any) -> int:
 
 
 def _history(values: dict[str, Any]) -> History:
-    """Return all nights in --runs-dir, or in runs/ of --repo. Print notes on unreadable runs to standard error.
-
-    Raises AbprofError for an unknown series or cell.
-    """
+    """Return all nights in --runs-dir, or in runs/ of --repo. Print notes on unreadable runs to standard error. Raises
+    AbprofError for an unknown series or cell."""
     from abprof.extras.nightly import read_history
 
     start = Path(values["repo"]).absolute()

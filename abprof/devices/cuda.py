@@ -142,10 +142,8 @@ class CudaDevice(Device):
 
     @contextlib.contextmanager
     def locked(self, mhz: int) -> Iterator[None]:
-        """Hold the GPU's graphics clock at `mhz` during the block. Raises AbprofError if the GPU refuses.
-
-        A second process restores the former clocks, also when this process is killed.
-        """
+        """Hold the GPU's graphics clock at `mhz` during the block. Raises AbprofError if the GPU refuses. A second
+        process restores the former clocks, also when this process is killed."""
         nvml, handle, uuid, where = self._nvml, self._handle, self.lease, f"--lock-clocks {mhz}"
         try:
             memory, graphics = (nvml.nvmlDeviceGetApplicationsClock(handle, kind) for kind in (_MEMORY, _GRAPHICS))

@@ -33,10 +33,8 @@ _WAKE_MS = 500  # longest wait between checks for signals
 
 
 def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> None:
-    """Measure the working tree against base now and after every save that changes it, until a KeyboardInterrupt.
-
-    Calls `answer` with the lines of each result. Raises AbprofError before the first result; later errors are warnings.
-    """
+    """Measure the working tree against base now and after every save that changes it, until a KeyboardInterrupt. Calls
+    `answer` with the lines of each result. Raises AbprofError before the first result; later errors are warnings."""
     began, before = time.monotonic(), None
     place = look_around(msgspec.structs.replace(config, quick=True), view)
     if len(place.sides) != 2 or place.sides[1].kind != "worktree":
@@ -99,10 +97,8 @@ def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[f
 
 
 def _saves(root: Path, ignored: Sequence[Path]) -> Iterator[float]:
-    """Yield the time (time.monotonic()) when watching begins, then after each save under `root`.
-
-    Leaves out saves in the folders `ignored`. Raises AbprofError if watchfiles is missing or `root` cannot be watched.
-    """
+    """Yield the time (time.monotonic()) when watching begins, then after each save under `root`. Leaves out saves in
+    the folders `ignored`. Raises AbprofError if watchfiles is missing or `root` cannot be watched."""
     try:
         import watchfiles
     except ImportError:

@@ -84,10 +84,8 @@ class Queue:
 
 
 def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext) -> Iterator[Item]:
-    """Yield results as shards send them, until every cell is decided or every slot's budget is spent.
-
-    Adds machines, lost shards and changed files to `record`. Raises AbprofError if no shard could begin.
-    """
+    """Yield results as shards send them, until every cell is decided or every slot's budget is spent. Adds machines,
+    lost shards and changed files to `record`. Raises AbprofError if no shard could begin."""
     work = _Coordinator(plan, record, executor, place)
     while work.submit():
         for number, message in executor.news(_LISTEN):
@@ -203,10 +201,8 @@ class _Coordinator:
         return {block.cell: block.device for block in self._record.blocks if block.device in self._left}
 
     def _drop_elsewhere(self, todo: set[str]) -> None:
-        """Drop the blocks of cells in `todo` that were measured on a device which this run may not get again.
-
-        Raises AbprofError if an earlier invocation measured them, because its blocks are kept.
-        """
+        """Drop the blocks of cells in `todo` that were measured on a device which this run may not get again. Raises
+        AbprofError if an earlier invocation measured them, because its blocks are kept."""
         record, here = self._record, self._left if self._executor.lasting else {}
         away = {block.cell: block.device for block in record.blocks if block.cell in todo and block.metric}
         away = {cell: device for cell, device in away.items() if device not in here}

@@ -30,9 +30,7 @@ _JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectab
 
 def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: Callable[[float], str] = repr) -> str:
     """Return a CSV file with the columns `header`. `number` formats floats. None and missing values leave empty cells.
-
-    Raises ValueError if a line has a column that `header` lacks.
-    """
+    Raises ValueError if a line has a column that `header` lacks."""
 
     def cell(value: Any) -> str:
         return "" if value is None else number(value) if isinstance(value, float) else safe_cell(str(value))

@@ -78,10 +78,8 @@ def _row(run: Run, group: Group, row: Row, length: int) -> dict[str, Any]:
 
 
 def bmf(run: Run) -> str:
-    """Return Bencher Metric Format: {name: {measure: {value, lower_value, upper_value}}}.
-
-    The measure `latency` is in ns, as Bencher defines it; `abprof-change` is the paired change of time in per cent.
-    """
+    """Return Bencher Metric Format: {name: {measure: {value, lower_value, upper_value}}}. The measure `latency` is in
+    ns, as Bencher defines it; `abprof-change` is the paired change of time in per cent."""
     made: dict[str, Any] = {}
     for name, row, timed in _timed(run):
         made[name] = {"latency": _bounded(timed.value, timed.low, timed.high)}

@@ -27,10 +27,8 @@ _FIRST = ("broken", "slower", "faster", "slight", "unclear")
 
 
 def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
-    """Return {file name: text of the script}. `run` may be a plan without results.
-
-    Raises AbprofError if no cell can be called, or if a name contains NUL or is not UTF-8.
-    """
+    """Return {file name: text of the script}. `run` may be a plan without results. Raises AbprofError if no cell can be
+    called, or if a name contains NUL or is not UTF-8."""
     rows = _rows(run, cells)
     if not rows:
         raise AbprofError("no cell can be called on any side", advice="the run's report says why")

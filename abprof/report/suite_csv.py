@@ -306,10 +306,8 @@ class ProfileFile:
 
 
 def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold: float = 1.5) -> str:
-    """Compare two profile CSVs. Write the result to `out_csv`, if given, and return the text to print. `threshold`: in per cent.
-
-    Raises AbprofError if the files cannot be compared or written.
-    """
+    """Compare two profile CSVs. Write the result to `out_csv`, if given, and return the text to print. `threshold`: in
+    per cent. Raises AbprofError if the files cannot be compared or written."""
     base, target = (ProfileFile(path, *read(path)) for path in (base_csv, target_csv))
     mode, keys = _mode(base, target)
     columns = _value_columns(base, target, keys)
@@ -356,10 +354,8 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold
 
 
 def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]:
-    """Return the suite of both files (dense, block_sparse or abprof), and the columns that identify a case.
-
-    Raises AbprofError if the columns of base fit no suite, or if the target lacks a column of this suite.
-    """
+    """Return the suite of both files (dense, block_sparse or abprof), and the columns that identify a case. Raises
+    AbprofError if the columns of base fit no suite, or if the target lacks a column of this suite."""
     known = ((mode, needed) for mode, needed in _MODES if {*needed} <= {*base.columns})
     mode, needed = next(known, ("", ()))
     if not mode or "arm" in base.columns:  # cells.csv: commits stand before its values, and would be keys
@@ -389,10 +385,8 @@ def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) 
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
-    """Return {case: line} of a file; a case is a line's values in the columns `keys`.
-
-    Raises AbprofError if two lines have the same case, or if a value in `columns` is neither empty nor a number.
-    """
+    """Return {case: line} of a file; a case is a line's values in the columns `keys`. Raises AbprofError if two lines
+    have the same case, or if a value in `columns` is neither empty nor a number."""
     found: dict[str, Line] = {}
     for place, line in enumerate(profile.lines, 2):
         case = repr([_key(line[name]) for name in keys])

@@ -145,10 +145,8 @@ def _case(group: Group, row: Row, without: str = "") -> str:
 
 
 class Gain:
-    """The speed-up of arm `after` over arm `before` in one cell, by a metric.
-
-    `ratio` is 2 for half the time, None if a time is missing. `verdict` is "" if the run did not compare the arms.
-    """
+    """The speed-up of arm `after` over arm `before` in one cell, by a metric. `ratio` is 2 for half the time, None if a
+    time is missing. `verdict` is "" if the run did not compare the arms."""
 
     def __init__(self, group: Group, before: Observation | None, after: Observation | None, metric: str) -> None:
         one, two = value(before, metric), value(after, metric)
@@ -177,9 +175,7 @@ def peers(group: Group) -> dict[str, dict[str, Observation]]:
 
 def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
     """Return {(cell id, variant): scaling efficiency}: the growth of TFLOP/s divided by the growth of the scaled axis.
-
-    Both growths are measured from the smallest value of this axis, with the other axes equal.
-    """
+    Both growths are measured from the smallest value of this axis, with the other axes equal."""
     axis = group.workload.scaled
     series: dict[tuple[str, ...], list[tuple[float, float, tuple[str, str]]]] = {}
     for row in group.rows if axis in group.axes else ():

@@ -48,10 +48,8 @@ def is_release(spec: str) -> bool:
 def install(
     specs: Sequence[str], python: Callable[[str], str], cache: Path, timeout: float, say: Callable[[str], None]
 ) -> dict[str, tuple[Side, tuple[str, ...]]]:
-    """Install the releases among `specs` into the cache. Return {release: (side, notes for the user)}.
-
-    `python` returns the interpreter's path for a side id. `timeout` is in seconds. Raises AbprofError if pip fails.
-    """
+    """Install the releases among `specs` into the cache. Return {release: (side, notes for the user)}. `python` returns
+    the interpreter's path for a side id. `timeout` is in seconds. Raises AbprofError if pip fails."""
     return {
         spec: _resolve(spec, python(side_id(place)), cache / "dists", timeout, say)
         for place, (spec, _) in enumerate(map(split, specs))

@@ -122,9 +122,7 @@ def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Si
 
 def _snapshot(repository: Repository) -> tuple[str, list[str]]:
     """Copy the working tree, without ignored files, to abprof's clone. Return its tree's hash, and notes for the user.
-
-    The user's index, refs, stash and objects do not change. Raises AbprofError if git cannot read a file.
-    """
+    The user's index, refs, stash and objects do not change. Raises AbprofError if git cannot read a file."""
     folder = repository.cache / "index" / secrets.token_hex(6)
     lock = folder.with_name(f"{folder.name}.lock")  # `sweep` removes a folder whose lock no process holds
     locks.hold(lock)
@@ -208,10 +206,8 @@ def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_p
 
 
 def commit_of(repository: Repository, spec: str) -> str:
-    """Return the commit that `spec` names: a branch, remote branch, tag, hash or expression such as HEAD~2.
-
-    Raises AbprofError if `spec` names no commit; the message suggests similar names.
-    """
+    """Return the commit that `spec` names: a branch, remote branch, tag, hash or expression such as HEAD~2. Raises
+    AbprofError if `spec` names no commit; the message suggests similar names."""
     if not spec.strip():
         raise AbprofError("a ref cannot be empty")
     if spec.startswith(("-", "^")) or len(spec) > _LONGEST or any(unicodedata.category(sign) == "Cc" for sign in spec):

@@ -37,10 +37,8 @@ _FOLDERS = r"import sys; [print(f'import site; site.addsitedir({p!r})') for p in
 
 
 def split(spec: str) -> tuple[str, tuple[str, ...]]:
-    """Return the ref or release of `spec`, and its requirements: `.`, ("torch==2.12",) of `. with torch==2.12`.
-
-    Raises AbprofError if a requirement is not one by PEP 508.
-    """
+    """Return the ref or release of `spec`, and its requirements: `.`, ("torch==2.12",) of `. with torch==2.12`. Raises
+    AbprofError if a requirement is not one by PEP 508."""
     match = _WITH.fullmatch(spec)
     if not match:
         return spec, ()

@@ -25,10 +25,8 @@ from abprof.system.trees import remove_tree
 def checkouts(
     repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False
 ) -> Iterator[tuple[Checkout, ...]]:
-    """Check out `sides`, yield the checkouts in the same order, and remove the checkouts when the block ends.
-
-    `run`: the run's id. Raises AbprofError if a side cannot be checked out.
-    """
+    """Check out `sides`, yield the checkouts in the same order, and remove the checkouts when the block ends. `run`:
+    the run's id. Raises AbprofError if a side cannot be checked out."""
     folder = repository.cache / "worktrees" / hashlib.sha256(run.encode()).hexdigest()[:12]
     lock = folder.with_name(f"{folder.name}.lock")
     if not locks.hold(lock):
@@ -84,10 +82,8 @@ def _add(store: Path, path: Path, commit: str) -> None:
 
 
 def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, cache: Path) -> None:
-    """Check out every submodule of `worktree`, recursively, from clones that the user already has.
-
-    Fetches nothing. Raises AbprofError if no clone of a submodule has the required commit.
-    """
+    """Check out every submodule of `worktree`, recursively, from clones that the user already has. Fetches nothing.
+    Raises AbprofError if no clone of a submodule has the required commit."""
     git = Git(str(worktree))
     links = [line.split("\t", 1) for line in git.records("ls-tree", "-r", "-z", "HEAD") if line.startswith("160000 ")]
     settings = ("config", "-z", "--blob", "HEAD:.gitmodules", "--get-regexp", r"^submodule\..*\.path$")

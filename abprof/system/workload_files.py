@@ -18,9 +18,7 @@ _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
 
 def find(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
     """Return workload -> its file. `folder`: the workloads' folder or one workload's file; `names`: workloads to find.
-
-    Raises AbprofError if there is no workload, or if one of `names` (given by the option `by`) is missing.
-    """
+    Raises AbprofError if there is no workload, or if one of `names` (given by the option `by`) is missing."""
     listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
     files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
     if not files:

@@ -84,10 +84,8 @@ def inside_margin(run: Run, row: Comparison) -> bool:
 
 
 def beyond_margin(run: Run, cells: Cells, rows: Rows) -> Rows:
-    """Return those of `rows` (code against itself) whose whole interval lies outside the margin: false alarms.
-
-    The error level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have a false alarm.
-    """
+    """Return those of `rows` (code against itself) whose whole interval lies outside the margin: false alarms. The
+    error level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have a false alarm."""
     level, found = stats.tabled(0.05 / max(1, len(rows))), []
     for row in rows:
         data = cells[row.cell]

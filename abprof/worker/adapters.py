@@ -195,10 +195,8 @@ class _StandIn(types.ModuleType):
 
 
 class perf_report(Wrapped):  # noqa: N801 - used like a function
-    """Wrap a function decorated by triton: perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib").
-
-    The x values and the line values become axes; the call that the function passes to do_bench is timed.
-    """
+    """Wrap a function decorated by triton: perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib"). The x
+    values and the line values become axes; the call that the function passes to do_bench is timed."""
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
@@ -378,10 +376,8 @@ class Mode(enum.Enum):
 
 
 class tritonbench(Wrapped):  # noqa: N801 - used like a function
-    """Wrap an operator of tritonbench: tritonbench("operators/softmax/operator.py:Operator", kernel="mylib").
-
-    The operator's inputs and its registered methods become axes. `mode` is the part to time: fwd, bwd or fwd_bwd.
-    """
+    """Wrap an operator of tritonbench: tritonbench("operators/softmax/operator.py:Operator", kernel="mylib"). The
+    operator's inputs and its registered methods become axes. `mode` is the part to time: fwd, bwd or fwd_bwd."""
 
     def __init__(self, where: str, *, kernel: str, mode: str = "fwd") -> None:
         super().__init__(where, kernel=kernel)

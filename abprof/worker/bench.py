@@ -161,10 +161,8 @@ READINGS = 3
 
 
 def ceilings(clock: Clock) -> wire.Ceilings:
-    """Measure peak rates of matrix products and copies; a rate is None if memory does not suffice.
-
-    A kernel whose data fit in a cache may exceed the rate of copies.
-    """
+    """Measure peak rates of matrix products and copies; a rate is None if memory does not suffice. A kernel whose data
+    fit in a cache may exceed the rate of copies."""
     gpu = clock if isinstance(clock, CudaClock) else None
     size, mib, device = SIZE[clock.kind], MIB[clock.kind], clock.device
     dtype = torch.float32

@@ -19,10 +19,8 @@ WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
 def broken_rules(page) -> list[str]:
-    """A line for each rule that axe-core finds broken, or cannot tell about, with the first elements that break it.
-
-    It cannot tell what lies behind a picture's text: contrast there is not checked.
-    """
+    """A line for each rule that axe-core finds broken, or cannot tell about, with the first elements that break it. It
+    cannot tell what lies behind a picture's text: contrast there is not checked."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page, options=RULES).response

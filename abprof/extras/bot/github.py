@@ -40,10 +40,8 @@ _RIGHTS = "check --repo, --pr and the token: it needs pull-requests: write; for 
 
 
 def connect(name: str) -> Repository:
-    """Return the repository `name` (OWNER/NAME) on $GITHUB_API_URL, with the token $GITHUB_TOKEN or $GH_TOKEN.
-
-    Raises AbprofError if PyGithub or the token is missing, the address is not https, or `name` is malformed.
-    """
+    """Return the repository `name` (OWNER/NAME) on $GITHUB_API_URL, with the token $GITHUB_TOKEN or $GH_TOKEN. Raises
+    AbprofError if PyGithub or the token is missing, the address is not https, or `name` is malformed."""
     try:
         import github
     except ImportError as error:
@@ -161,10 +159,8 @@ _VALUES = {
 
 
 def parse(text: str) -> tuple[str, dict[str, str]]:
-    """Return the commit and the options of the command in a comment. Raises AbprofError if `text` is not a command.
-
-    The command names the commit that its author has read, so that no commit pushed since then is run.
-    """
+    """Return the commit and the options of the command in a comment. Raises AbprofError if `text` is not a command. The
+    command names the commit that its author has read, so that no commit pushed since then is run."""
     found = _COMMAND.fullmatch(text.strip(" \r\n"))
     pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
     options = {name: value for name, value in pairs if re.fullmatch(_VALUES.get(name, "(?!)"), value)}

@@ -74,11 +74,8 @@ class History:
     def values(
         self, series: str = "", cells: Sequence[str] = (), metric: str = "", since: str = ""
     ) -> list[tuple[NightRow, Value]]:
-        """Return (night, value) pairs, grouped by cell and ordered by night.
-
-        `cells`: globs, by default all. `metric`: by default that of the verdict. `since`: ISO 8601, UTC. Raises
-        AbprofError if `metric` is unknown.
-        """
+        """Return (night, value) pairs, grouped by cell and ordered by night. `cells`: globs, by default all. `metric`:
+        by default that of the verdict. `since`: ISO 8601, UTC. Raises AbprofError if `metric` is unknown."""
         if metric not in ("", *METRICS):
             raise AbprofError(f"unknown metric {metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
         nights = [pair for pair in self.found if series in ("", pair[0].series) and pair[0].began >= since]

@@ -172,10 +172,8 @@ _PAIRS = (("base", "target"), ("target2", "target"), ("base", "target2"))
 
 
 class Tally(Record, frozen=True, kw_only=True):
-    """Counts of verdicts, at one threshold, on cells of one duration class with the same extra work.
-
-    Without extra work, each `slower` or `faster` is a false alarm. A cell counts once for each pair of sides compared.
-    """
+    """Counts of verdicts, at one threshold, on cells of one duration class with the same extra work. Without extra
+    work, each `slower` or `faster` is a false alarm. A cell counts once for each pair of sides compared."""
 
     protocol: str = "abprof"  # or that of a recording
     inject: float  # per cent more work on the branch
@@ -382,9 +380,7 @@ def record(
     repository: NewRepository, cells: Sequence[Cell], machine: Machine, python: str, log: Path, view: View
 ) -> Iterator[Recording]:
     """Yield what each protocol measures of `cells` in the selfcheck's repository, while it holds the machine's device.
-
-    `python`: the interpreter of its processes, whose output is appended to `log`.
-    """
+    `python`: the interpreter of its processes, whose output is appended to `log`."""
     place = repository.path.with_name("protocols")
     place.mkdir()
     (place / "cases.json").write_bytes(msgspec.json.encode([cell.params for cell in cells]))
