@@ -120,14 +120,9 @@ class Nights:
 
 def _side(id: str, number: int) -> Side:
     return Side(
-        id=id,
-        spec=commit(number),
-        kind="commit",
-        commit=commit(number),
-        tree="0f" * 20,
-        label="main",
+        id=id, spec=commit(number), kind="commit", commit=commit(number), tree="0f" * 20, label="main",
         subject=f"Commit {number}",
-    )
+    )  # fmt: skip
 
 
 def _seen(cell: str, arm: str, ns: float) -> Observation:

@@ -78,18 +78,11 @@ class Shop:
             worker = (*worker[:2], str(light(folder / "light")), worker[2])
         env, _ = environment.clean(os.environ, "user")
         self.shop = WorkerFactory(
-            cache=folder / "cache",
-            logs=folder / "logs",
-            scratch=folder / "scratch",
-            workers=dict.fromkeys(("base", "target"), worker),
-            env=env,
-            device="cpu",
-            forbidden=(),
+            cache=folder / "cache", logs=folder / "logs", scratch=folder / "scratch",
+            workers=dict.fromkeys(("base", "target"), worker), env=env, device="cpu", forbidden=(),
             workloads={"tiny": str(folder / "tiny.py")},
-            toolchain={"base": {"torch": "1"}, "target": {"torch": "1"}},
-            timeout=LONG,
-            build_timeout=LONG,
-        )
+            toolchain={"base": {"torch": "1"}, "target": {"torch": "1"}}, timeout=LONG, build_timeout=LONG,
+        )  # fmt: skip
 
     def tree(self, name: str, files: Mapping[str, str]) -> Checkout:
         for path, text in files.items():

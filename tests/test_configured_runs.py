@@ -82,11 +82,8 @@ def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch)
     cells, settings = dry_run()
     assert cells == ["w/case=b,n=2"]
     assert {name: settings[name] for name in ("seed", "budget", "fail_on", "epochs")} == {
-        "seed": 7,
-        "budget": 90.0,
-        "fail_on": ["never"],
-        "epochs": 5,
-    }
+        "seed": 7, "budget": 90.0, "fail_on": ["never"], "epochs": 5,
+    }  # fmt: skip
     cells, settings = dry_run("--only", "n=3", "--seed", "8")
     assert (cells, settings["seed"]) == (["w/case=a,n=3", "w/case=b,n=3"], 8)
 

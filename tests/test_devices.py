@@ -51,13 +51,10 @@ def test_a_gpu_where_there_is_one_and_the_cpu_else(nvml: Nvml, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("requested", "lease"),
     [
-        ("cuda", "GPU-aaaa"),
-        ("cuda:0", "GPU-aaaa"),
-        ("cuda:2", "GPU-cccc"),
-        ("GPU-cccc", "GPU-cccc"),
+        ("cuda", "GPU-aaaa"), ("cuda:0", "GPU-aaaa"), ("cuda:2", "GPU-cccc"), ("GPU-cccc", "GPU-cccc"),
         ("GPU-ab", "GPU-abbb"),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_by_index_or_uuid(nvml: Nvml, requested: str, lease: str) -> None:
     device = devices.choose((requested,))
     assert (device.lease, device.worker) == (lease, f"cuda:{lease}")

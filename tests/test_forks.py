@@ -34,14 +34,9 @@ def server(argv: list[str], tmp_path: Path) -> Iterator[ForkServer]:
 def worker(argv: list[str], folder: Path, *servers: ForkServer | None, walled: bool = False, **env: str) -> Worker:
     folder.mkdir(exist_ok=True)
     return Worker(
-        argv,
-        env={**os.environ, **env},
-        cwd=folder,
-        log=folder / "log",
-        name="w",
-        walled=walled,
+        argv, env={**os.environ, **env}, cwd=folder, log=folder / "log", name="w", walled=walled,
         servers=[one for one in servers if one],
-    )
+    )  # fmt: skip
 
 
 def test_forked_workers_answer_as_a_fresh_one_does(argv: list[str], server: ForkServer, tmp_path: Path) -> None:

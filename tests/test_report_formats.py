@@ -76,11 +76,8 @@ def test_junit_has_a_test_a_row():
     root = ElementTree.fromstring(rendered(run, [], "junit"))
     dense, sparse, ladder = root
     assert (dense.get("tests"), dense.get("failures"), dense.get("errors"), dense.get("skipped")) == (
-        "6",
-        "1",
-        "0",
-        "1",
-    )
+        "6", "1", "0", "1",
+    )  # fmt: skip
     assert (sparse.get("errors"), sparse.get("skipped")) == ("7", "2")
     assert (ladder.get("failures"), ladder.get("errors")) == ("0", "0")
     failed = dense.find("testcase[failure]")

@@ -12,12 +12,9 @@ from abprof.verdict import judge
 from tests.blocks import block, epochs, head
 
 KINDS: dict[str, list[float]] = {
-    "slower": [1.05] * 4,
-    "faster": [0.95] * 4,
-    "slight": [1.01] * 4,
-    "same": [1.0] * 4,
+    "slower": [1.05] * 4, "faster": [0.95] * 4, "slight": [1.01] * 4, "same": [1.0] * 4,
     "undecided": [1.0, 1.03, 0.97, 1.0],
-}
+}  # fmt: skip
 STATUSES: dict[str, Mapping[str, Any]] = {
     "broken": {"target": "crash"},
     "base_crash": {"base": "crash"},

@@ -94,12 +94,9 @@ def test_an_identical_control_that_differs_makes_the_run_untrusted(new_lab: NewL
 
 
 FAILURES = {
-    "wrong": ("wrong", "check"),
-    "unsupported": ("unsupported", "open"),
-    "oom": ("oom", "open"),
-    "missing": ("missing", "open"),
-    "crash": ("crash_status", "open"),
-}
+    "wrong": ("wrong", "check"), "unsupported": ("unsupported", "open"), "oom": ("oom", "open"),
+    "missing": ("missing", "open"), "crash": ("crash_status", "open"),
+}  # fmt: skip
 
 
 def test_outputs_that_timed_calls_spoil_are_wrong(new_lab: NewLab) -> None:

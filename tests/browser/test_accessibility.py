@@ -35,13 +35,10 @@ def broken_rules(page) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "colours", "size"),
     [
-        (runs.run, "light", WIDE),
-        (runs.run, "dark", PHONE),
-        (declared.run, "light", PHONE),
-        (declared.run, "dark", WIDE),
-        (runs.single, "light", WIDE),
+        (runs.run, "light", WIDE), (runs.run, "dark", PHONE), (declared.run, "light", PHONE),
+        (declared.run, "dark", WIDE), (runs.single, "light", WIDE),
     ],
-)
+)  # fmt: skip
 def test_with_everything_opened_no_rule_of_wcag_is_broken(visit, make, colours, size):
     run = make()
     page = visit(html(run, runs.blocks(run)), color_scheme=colours, viewport=size)
