@@ -59,7 +59,6 @@ class CpuDevice(Device):
     kind = lease = worker = "cpu"  # one lease covers the whole machine
 
     def machine(self) -> Machine:
-        """Return the host's processor, cores, memory and frequency governor."""
         import psutil
 
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -76,7 +75,6 @@ class CpuDevice(Device):
         )
 
     def state(self) -> MachineState:
-        """Return the load of the last minute, and the mean core frequency if known."""
         import psutil
 
         frequency = psutil.cpu_freq()

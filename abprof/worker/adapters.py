@@ -208,7 +208,6 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         return {"smoke": {tuple(one.x_names): points[:1], **lines}, "default": every, "full": every}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
-        """Return the first call that the function passes to `triton.testing.do_bench`."""
         function, one = self._marked(_load(self.path))
         known = {one.line_arg: {_plain(line): line for line in one.line_vals}}
         for point in _points(one):
@@ -291,7 +290,6 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
         return {preset: {_AXIS: tests} for preset in ("smoke", "default", "full")}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
-        """Return the first callable that the test passes to `benchmark(...)` or `benchmark.pedantic(...)`."""
         file, _, name = str(case[_AXIS]).partition("::")
         fixture, skipped = _Fixture(), list[str]()
 
@@ -408,7 +406,6 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return kind(_Options(device=device, mode=self._mode.value), [])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Return the call that runs this case's method: forward, backward or both."""
         made = self._made(_load(self.path), device)
         inputs = next(itertools.islice(made.get_input_iter(), int(case["input"]), None))
         method = getattr(made, str(case["backend"]))
