@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -18,7 +17,7 @@ from abprof.records import Block, Run
 from abprof.records.quantities import plural, signed
 from abprof.report import exports, probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
-from abprof.report.model import Page, Workload, folded_title
+from abprof.report.model import Page, folded_title
 from abprof.report.rows import Row
 from abprof.system import checksummed
 from abprof.system import files as disk
@@ -88,32 +87,16 @@ def _notebook(page: Page) -> str:
     return environment(escape).get_template("notebook.html").render(page=page, run=page.run)
 
 
-def _junit(page: Page) -> bytes:
-    root = ElementTree.Element("testsuites", name=text.clean(page.headline))
-    for workload in page.workloads:
-        target = workload.group.target
-        name = text.clean(workload.group.workload.name) + (f" against {text.clean(target.label, 60)}" if target else "")
-        suite = ElementTree.SubElement(root, "testsuite", name=name, tests=str(len(workload.lines)))
-        for line in workload.lines:
-            _test(suite, workload, line.row, line.case)
-        for count, tag in (("errors", "error"), ("failures", "failure"), ("skipped", "skipped")):
-            suite.set(count, str(len(suite.findall(f"testcase/{tag}"))))
-    ElementTree.indent(root)
-    made: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return made + b"\n"
+def _junit(page: Page) -> str:
+    def kind(row: Row) -> str:
+        if row.comparison and (row.apart or "waived" in row.comparison.reasons):
+            return "skipped"
+        kinds = {"broken": "error", "slower": "failure", "unclear": "skipped"}
+        return kinds.get(row.verdict or "", "") if row.comparison else ""
 
-
-def _test(suite: ElementTree.Element, workload: Workload, row: Row, name: str) -> None:
-    ns, judged = row.ns(row.target if workload.group.target else row.base), row.comparison
-    of = f"abprof.{text.clean(workload.group.workload.name)}"
-    case = ElementTree.SubElement(suite, "testcase", classname=of, name=name)
-    if ns is not None:
-        case.set("time", f"{ns / 1e9:.9f}")
-    kind = {"broken": "error", "slower": "failure", "unclear": "skipped"}.get(row.verdict or "")
-    if judged and (row.apart or "waived" in judged.reasons):
-        kind = "skipped"
-    if kind and judged:
-        ElementTree.SubElement(case, kind, message=text.clean(sentences.verdict_and_change(judged), 1000))
+    made = environment(escape)
+    made.filters |= {"junit": kind, "verdict_and_change": sentences.verdict_and_change}
+    return made.get_template("report.xml").render(page=page)
 
 
 FORMATS: dict[str, Callable[[Page], str | bytes]] = {
