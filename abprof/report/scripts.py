@@ -18,7 +18,7 @@ from abprof.records import Arm, Cell, Run
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
-from abprof.report.render import templates
+from abprof.report.layouts import templates
 from abprof.report.rows import workload_of
 
 NAMES = ("nvtx_analysis.sh", "ncu_analysis.sh", "compare_analysis.sh")
