@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from abprof.extras import bisect
-from abprof.extras.bisect import job
 from abprof.records.errors import AbprofError
 from abprof.system import heartbeat
 from abprof.system.console import View
@@ -57,17 +56,17 @@ def test_any_bisection_is_gone_on_with_or_refused(
 ) -> None:
     """The file of an interrupted or complete bisection: it is continued or refused."""
     world, bad = line(slips(20, {7: 3.0, 15: 5.0}), silent={9})
-    monkeypatch.setattr(job, "measure", Measured(world, stop_after=count))
+    monkeypatch.setattr(bisect, "measure", Measured(world, stop_after=count))
     with contextlib.suppress(KeyboardInterrupt):
         bisect.finish(begun(world, bad), tmp_path, View(quiet=True))
-    whole = json.loads((tmp_path / job.FILE).read_bytes())
-    monkeypatch.setattr(job, "measure", Measured(world, stop_after=0))
+    whole = json.loads((tmp_path / bisect.FILE).read_bytes())
+    monkeypatch.setattr(bisect, "measure", Measured(world, stop_after=0))
 
     def ask(data: bytes) -> None:
         folder = tmp_path / "one"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        (folder / job.FILE).write_bytes(data)
+        (folder / bisect.FILE).write_bytes(data)
         try:
             known = bisect.read(folder)
             with contextlib.suppress(KeyboardInterrupt):
