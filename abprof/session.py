@@ -166,7 +166,6 @@ def held(
 def _measured(
     place: RunContext, trees: Sequence[Checkout], logs: Path, record_of: Callable[[Run], Record], view: View
 ) -> Record:
-    """Measure the workloads, or a command that times itself. Return the record of the results."""
     began = time.monotonic()
     if place.options.command:
         bench = Bench.of(place, trees, logs, view)
@@ -197,10 +196,8 @@ def new_record(
 
 
 def measure(place: RunContext, plan: Plan, record: Record, began: float) -> None:
-    """Build, then measure epochs until all cells are decided, the budget is spent, or the user presses ^C.
-
-    `began`: when the budget began, by time.monotonic().
-    """
+    """Build, then measure epochs until all cells are decided, the budget is spent, or the user presses ^C. `began`:
+    when the budget began, by time.monotonic()."""
     # `no_orphans` here too: stray child processes end before the results are written.
     with (
         proc.no_orphans(),

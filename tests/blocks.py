@@ -25,13 +25,9 @@ def cells(number: int, **fields: Any) -> tuple[Cell, ...]:
 
 
 _OPTIONS = {
-    "threshold": 1.5,
-    "margin": 0.5,
-    "budget": 600.0,
-    "all": True,
-    "timer": "auto",
+    "threshold": 1.5, "margin": 0.5, "budget": 600.0, "all": True, "timer": "auto",
     "arguments": ("main", "optimize_ffa"),
-}
+}  # fmt: skip
 
 
 def head(
@@ -55,17 +51,10 @@ def head(
         name="dense", kernel="ffa", suite="dense", axes=("n",), judge="wall", variants=variants, peers=peers
     )
     run = Run(
-        schema=2,
-        id="20261120T021700Z-main-optimize_ffa",
-        status="complete",
-        began="2026-11-20T02:17:00Z",
-        options=Options(**{**_OPTIONS, **(settings or {})}),
-        sides=known,
-        workloads=(workload,),
-        arms=tuple(arms),
-        cells=cells(number, **(cell or {})),
-        machine=Machine(host="test", device="simulated", kind="simulated"),
-    )
+        schema=2, id="20261120T021700Z-main-optimize_ffa", status="complete", began="2026-11-20T02:17:00Z",
+        options=Options(**{**_OPTIONS, **(settings or {})}), sides=known, workloads=(workload,), arms=tuple(arms),
+        cells=cells(number, **(cell or {})), machine=Machine(host="test", device="simulated", kind="simulated"),
+    )  # fmt: skip
     return msgspec.structs.replace(run, **fields)
 
 
@@ -97,15 +86,9 @@ def block(
         outcomes[arm] = given if isinstance(given, Outcome) else Outcome(status=given, reason=f"{arm} went {given}")
     values = {"metric": "wall", "timer": "simulated", "calls": 1, "rule": "programmed", **fields}
     return Block(
-        epoch=epoch,
-        cell=cell,
-        arms=arms,
-        began=float(epoch),
-        seconds=1.0,
-        rounds=tuple(turns) if arms else (),
-        outcomes=outcomes,
-        **values,
-    )
+        epoch=epoch, cell=cell, arms=arms, began=float(epoch), seconds=1.0, rounds=tuple(turns) if arms else (),
+        outcomes=outcomes, **values,
+    )  # fmt: skip
 
 
 def epochs(ratios: Sequence[float], **fields: Any) -> list[Block]:

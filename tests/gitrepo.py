@@ -10,14 +10,10 @@ from pathlib import Path
 
 # Works on a machine without any git configuration, and is not bent by one.
 ENVIRONMENT = {
-    "GIT_AUTHOR_NAME": "A. Tester",
-    "GIT_AUTHOR_EMAIL": "tester@example.org",
-    "GIT_COMMITTER_NAME": "A. Tester",
-    "GIT_COMMITTER_EMAIL": "tester@example.org",
-    "GIT_CONFIG_GLOBAL": os.devnull,
-    "GIT_CONFIG_NOSYSTEM": "1",
+    "GIT_AUTHOR_NAME": "A. Tester", "GIT_AUTHOR_EMAIL": "tester@example.org", "GIT_COMMITTER_NAME": "A. Tester",
+    "GIT_COMMITTER_EMAIL": "tester@example.org", "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1",
     "GIT_TERMINAL_PROMPT": "0",
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True)

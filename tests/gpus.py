@@ -12,6 +12,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
+NEEDS_GPU = pytest.mark.skipif("not __import__('torch').cuda.is_available()", reason="needs an NVIDIA GPU")
 INSIDE = "ABPROF_GPU_TESTS_INSIDE"  # in the environment of tests that a test runs: it has their share
 
 

@@ -126,6 +126,13 @@ class Nights:
             self.add({cell: (before, after)})
 
 
+def _side(id: str, number: int) -> Side:
+    return Side(
+        id=id, spec=commit(number), kind="commit", commit=commit(number), tree="0f" * 20, label="main",
+        subject=f"Commit {number}",
+    )  # fmt: skip
+
+
 def _seen(cell: str, arm: str, ns: float, metric: str) -> Observation:
     metrics = {"wall": Metric(value=ns + 9000, unit="ns"), metric: Metric(value=ns, unit="ns")}
     return Observation(cell=cell, arm=arm, status="ok", metrics=metrics, epochs=4)

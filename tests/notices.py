@@ -91,17 +91,10 @@ def without_reference(*names: str) -> Run:
 
 
 KINDS = {
-    "act": act,
-    "slower": slower,
-    "unchanged": unchanged,
-    "faster": faster,
-    "untrusted": untrusted,
-    "undecided": undecided,
-    "nothing_measured": nothing_measured,
-    "running": running,
-    "hostile": hostile,
+    "act": act, "slower": slower, "unchanged": unchanged, "faster": faster, "untrusted": untrusted,
+    "undecided": undecided, "nothing_measured": nothing_measured, "running": running, "hostile": hostile,
     "command": command,
-}
+}  # fmt: skip
 
 
 def made(kind: str) -> Notice:

@@ -51,14 +51,9 @@ MAIN = Side(
     id="base", spec="main", kind="commit", commit="1a2b3c4d" * 5, tree="0f" * 20, label="main", subject="Tidy the tests"
 )
 TARGET = Side(
-    id="target",
-    spec="feature/optimize ffa",
-    kind="commit",
-    commit="9f2c4e7a" * 5,
-    tree="1e" * 20,
-    label="feature/optimize ffa",
-    subject="Skip empty tiles",
-)
+    id="target", spec="feature/optimize ffa", kind="commit", commit="9f2c4e7a" * 5, tree="1e" * 20,
+    label="feature/optimize ffa", subject="Skip empty tiles",
+)  # fmt: skip
 HOSTILE = "x|y`z<script>alert(1)</script>\n../“é🔥”@torvalds #1 [a](b) --> *b* _i_ ~s~ \x1b[31m\u202e=1+1"
 
 MS = 1e6  # ns

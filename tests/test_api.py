@@ -116,9 +116,6 @@ def test_bad_arguments_are_errors_that_say_what_to_do() -> None:
         abprof.load("/no/such/run")
 
 
-# ---------------------------------------------------------------- compare (each imports torch in a process of its own)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("started", [False, True])
 def test_compare_tells_a_planted_tenth_from_nothing(tmp_path: Path, started: bool) -> None:

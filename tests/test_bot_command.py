@@ -17,7 +17,7 @@ from abprof.cli import run_command_line
 from abprof.extras.bot import encode
 from abprof.extras.bot.github import parse
 from abprof.records.errors import AbprofError
-from abprof.system.bundled import bundled
+from abprof.system.paths import bundled
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Scenario, Workload
 
@@ -32,9 +32,6 @@ from .tinyrepo import environment as working_environment
 __all__ = ["hub"]
 HEAD = runs.TARGET.commit
 TEXT = (bundled("templates") / "github" / "abprof.yml").read_text()
-
-
-# ---------------------------------------------------------------- the grammar
 
 
 def test_a_command_is_a_commit_and_known_keys():
@@ -68,9 +65,6 @@ def test_anything_else_is_refused(text):
     with pytest.raises(AbprofError, match="not a valid command") as found:
         parse(text)
     assert "\n" not in found.value.line
-
-
-# ---------------------------------------------------------------- the gate
 
 
 def event(body: str = f"/abprof {HEAD}", **comment: Any) -> dict[str, Any]:
@@ -139,9 +133,6 @@ def test_the_answer_goes_to_the_pull_request_of_the_command_and_only_for_its_com
         assert run_command_line(args) == code
     assert [c["pr"] for c in hub.live()] == [7]
     assert "the artifact is of commit 9f2c4e7a9f" in capsys.readouterr().err
-
-
-# ---------------------------------------------------------------- the workflow
 
 
 def jobs() -> dict[str, str]:

@@ -43,22 +43,15 @@ def harmless(text: str) -> None:
                 assert not re.search(r"[@#](?=\w)|://|www\.|(mailto|xmpp):|GH-\d", part.content, re.I), part.content
 
 
-# ---------------------------------------------------------------- what it says (tests/data/golden/comment has all of it)
-
-
 @pytest.mark.parametrize(
     ("kind", "answer", "says"),
     [
-        ("act", "act", "Act: 7 broken, 1 slower"),
-        ("slower", "act", "Act: 1 slower"),
-        ("faster", "fine", "Nothing to act on: 1 faster"),
-        ("unchanged", "fine", "Nothing to act on"),
-        ("untrusted", "unjudged", "Do not act on this run"),
-        ("undecided", "unjudged", "No answer yet"),
-        ("nothing_measured", "unjudged", "Nothing was measured"),
-        ("running", "running", "Measuring, no answer yet"),
+        ("act", "act", "Act: 7 broken, 1 slower"), ("slower", "act", "Act: 1 slower"),
+        ("faster", "fine", "Nothing to act on: 1 faster"), ("unchanged", "fine", "Nothing to act on"),
+        ("untrusted", "unjudged", "Do not act on this run"), ("undecided", "unjudged", "No answer yet"),
+        ("nothing_measured", "unjudged", "Nothing was measured"), ("running", "running", "Measuring, no answer yet"),
     ],
-)
+)  # fmt: skip
 def test_every_kind_of_run_has_its_answer(kind, answer, says):
     made = notices.made(kind)
     assert made.answer == answer
@@ -123,9 +116,6 @@ def test_it_shrinks_in_steps_and_says_what_it_left_out():
         text = render(notices.made("hostile"), most=most)
         assert len(text.encode()) <= most
         assert ("Left out for length" in text) == (most < 9_000)
-
-
-# ---------------------------------------------------------------- the file between two jobs
 
 
 def plain(kind: str = "act") -> dict[str, Any]:
@@ -195,8 +185,6 @@ def test_wrong_types_sizes_and_unknown_keys_are_refused(tmp_path):
     for raw in (b"", b"null", b"[]", b"{", b"\xff\xfe", b'{"schema": 2}', b"PK\x03\x04", b"\x80\x04K\x01."):
         refused(put(tmp_path, raw))
 
-
-# ---------------------------------------------------------------- any text, anywhere
 
 ATTACKS = (
     "@torvalds", "#1", "https://evil.example", "www.evil.example", "<script>alert(1)</script>", "<!-- x -->", "-->",

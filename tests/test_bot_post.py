@@ -63,9 +63,6 @@ def post(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Post:
     return Post(tmp_path, capsys)
 
 
-# ---------------------------------------------------------------- one comment, kept up to date
-
-
 def test_posted_then_edited_then_posted_anew_when_the_answer_changes(hub, post):
     assert post(plain("slower")) == 0
     assert post.out.startswith("comment: posted https://github.example/team/kernels/pull/7#issuecomment-")
@@ -134,9 +131,6 @@ def test_what_a_second_poster_or_a_lost_answer_left_is_folded(hub, post):
     assert len(hub.comments) == 1
 
 
-# ---------------------------------------------------------------- bad days
-
-
 @pytest.mark.parametrize(
     "fault",
     [
@@ -203,9 +197,6 @@ def test_the_longest_comment_is_one_that_github_takes(hub, post):
         made = json.loads(encode(runs.changed(notices.made("slower"), rows=(row,) * count)))
         assert post(made) == 0
         assert len(hub.comments[0]["body"].encode()) < 60_000
-
-
-# ---------------------------------------------------------------- where it belongs
 
 
 def test_an_artifact_cannot_choose_its_commit_or_its_pull_request(hub, post):

@@ -78,18 +78,11 @@ class Shop:
             worker = (*worker[:2], str(light(folder / "light")), worker[2])
         env, _ = environment.clean(os.environ, "user")
         self.shop = WorkerFactory(
-            cache=folder / "cache",
-            logs=folder / "logs",
-            scratch=folder / "scratch",
-            workers=dict.fromkeys(("base", "target"), worker),
-            env=env,
-            device="cpu",
-            forbidden=(),
+            cache=folder / "cache", logs=folder / "logs", scratch=folder / "scratch",
+            workers=dict.fromkeys(("base", "target"), worker), env=env, device="cpu", forbidden=(),
             workloads={"tiny": str(folder / "tiny.py")},
-            toolchain={"base": {"torch": "1"}, "target": {"torch": "1"}},
-            timeout=LONG,
-            build_timeout=LONG,
-        )
+            toolchain={"base": {"torch": "1"}, "target": {"torch": "1"}}, timeout=LONG, build_timeout=LONG,
+        )  # fmt: skip
 
     def tree(self, name: str, files: Mapping[str, str]) -> Checkout:
         for path, text in files.items():
@@ -249,13 +242,8 @@ def test_a_variable_that_build_reads_makes_another_build(shop: Shop) -> None:
     assert first.key != other.key
     assert "unrolled 8" in (shop.folder / "logs" / other.log).read_text()
     noise = {
-        "PWD": "/x",
-        "SHLVL": "7",
-        "_": "/bin/x",
-        "TERM": "vt100",
-        "SSH_TTY": "/dev/pts/9",
-        "ABPROF_THRESHOLD": "3",
-    }
+        "PWD": "/x", "SHLVL": "7", "_": "/bin/x", "TERM": "vt100", "SSH_TTY": "/dev/pts/9", "ABPROF_THRESHOLD": "3",
+    }  # fmt: skip
     again = made(RMS_UNROLL="4", PATH=f"{plain['PATH']}:{plain['PATH'].split(':')[0]}", **noise)
     assert (again.cached, again.key) == (True, first.key), "another terminal"
     shop.shop = dataclasses.replace(shop.shop, named=frozenset({"TERM"}))
@@ -327,17 +315,12 @@ def test_identical_code_is_all_that_the_package_can_reach(shop: Shop, path: str,
 
 
 TAMPERED = {
-    "an object": "out/tiny.so",
-    "an object and its hash": "out/tiny.so",
-    "an object's mode": "out/tiny.so",
-    "a source": "src/kernels/tiny/tiny.c",
-    "a link in a source's place": "src/kernels/tiny/tiny.c",
+    "an object": "out/tiny.so", "an object and its hash": "out/tiny.so", "an object's mode": "out/tiny.so",
+    "a source": "src/kernels/tiny/tiny.c", "a link in a source's place": "src/kernels/tiny/tiny.c",
     "compiled": "src/kernels/tiny/__pycache__/__init__.cpython-312.pyc",
-    "compiled in out/": "out/__pycache__/x.cpython-312.pyc",
-    "a module": "src/kernels/torch.py",
-    "what an autotuner chose": "out/tuned.json",
-    "a compiled kernel": "caches/triton/k.cubin",
-}
+    "compiled in out/": "out/__pycache__/x.cpython-312.pyc", "a module": "src/kernels/torch.py",
+    "what an autotuner chose": "out/tuned.json", "a compiled kernel": "caches/triton/k.cubin",
+}  # fmt: skip
 TUNED = LOADED.replace(
     'print("$"', 'cubin = out.parent / "caches/triton/k.cubin"; cubin.parent.mkdir(); cubin.touch(); print("$"'
 )

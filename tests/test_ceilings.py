@@ -26,12 +26,9 @@ def test_a_run_measures_them_once_and_shows_each_cells_share(tmp_path: Path) -> 
     lab = Lab(tmp_path, PLAIN)
     run = measured(lab)
     assert run["ceilings"] == {
-        "tflops": 200.0,
-        "tflops_by": "simulated products",
-        "gbps": 1000.0,
-        "gbps_by": "simulated copies",
+        "tflops": 200.0, "tflops_by": "simulated products", "gbps": 1000.0, "gbps_by": "simulated copies",
         "why_not": "",
-    }
+    }  # fmt: skip
     assert run["toolchains"]["target"]["packages"] == {"einops": "0.8.1"}
     folder = lab.newest()
     assert folder is not None

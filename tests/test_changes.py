@@ -39,9 +39,6 @@ def wobble(count: int, seed: int = 0, size: float = 0.005) -> list[float]:
     return [100 * math.exp(x) for x in np.random.default_rng(seed).normal(0, size, count)]
 
 
-# ---------------------------------------------------------------- error rates (docs/NIGHTLY.md has the table)
-
-
 def test_false_alarms_of_500_cells_at_one_per_cent_of_noise() -> None:
     assert len(changes(fleet(500, 120, 0.01, seed=1))) / 120 <= 0.1
 
@@ -59,9 +56,6 @@ def test_a_drift_is_confirmed_before_it_sums_to_five_per_cent() -> None:
 def test_outliers_are_no_change() -> None:
     late = [change for change in changes(fleet(60, 120, 0.005, seed=1, law="spikes")) if change.found > 40]
     assert len(late) / 80 * 500 / 60 <= 0.7  # by medians it was 3.4
-
-
-# ---------------------------------------------------------------- single trends
 
 
 def test_a_step_has_its_night_size_and_direction() -> None:

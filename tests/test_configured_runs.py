@@ -1,4 +1,4 @@
-"""abprof.toml in whole runs: whose thresholds decide, and who wins over whom."""
+"""Whole runs with settings: whose thresholds decide, who wins over whom, which peers run, and what fits the budget."""
 
 from __future__ import annotations
 
@@ -10,10 +10,16 @@ from typing import Any
 import msgspec
 import pytest
 
+from abprof.measure import turns
+from abprof.measure.epoch_loop import affordable
 from abprof.records import Machine
+from abprof.store import runfolder
+from abprof.store.runfolder import read
 from abprof.system import certificate
-from tests.simulated.lab import Lab, loose
-from tests.simulated.scenario import Fault, Scenario, Time, Workload
+from abprof.verdict import stats
+from tests.simulated.lab import Lab, Result, loose
+from tests.simulated.planted import NewLab, load, new_lab
+from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b"]}, "small": {"case": ["a"]}})
 SIZED = Workload(kernel="k", presets={"default": {"case": ["a", "b"], "n": [1]}})
@@ -76,11 +82,8 @@ def test_options_from_the_environment(lab: Lab, monkeypatch: pytest.MonkeyPatch)
     cells, settings = dry_run()
     assert cells == ["w/case=b,n=2"]
     assert {name: settings[name] for name in ("seed", "budget", "fail_on", "epochs")} == {
-        "seed": 7,
-        "budget": 90.0,
-        "fail_on": ["never"],
-        "epochs": 5,
-    }
+        "seed": 7, "budget": 90.0, "fail_on": ["never"], "epochs": 5,
+    }  # fmt: skip
     cells, settings = dry_run("--only", "n=3", "--seed", "8")
     assert (cells, settings["seed"]) == (["w/case=a,n=3", "w/case=b,n=3"], 8)
 
@@ -249,10 +252,7 @@ def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (
-            "[kernels.k]\npath = '../k'\n",
-            ":2, kernels.k.path: '../k' is not below the repository's root",
-        ),
+        ("[kernels.k]\npath = '../k'\n", ":2, kernels.k.path: '../k' is not below the repository's root"),
         (
             "[kernels.k]\npath = 'src/k'\n",
             ":2, kernels.k.path: no side has a kernel package k: src/k does not exist on this",
@@ -327,3 +327,89 @@ def test_in_ci_a_slow_down_fails_a_run_only_where_this_boot_passed_a_selfcheck(
     assert ended() == (4, "this machine has passed no selfcheck since it was booted")
     lab.set(replace(PLANTED, faults=[Fault("wrong", "check", side="target")]))
     assert lab.abprof("main", "fast", "--contain", "never").code == 1
+
+
+__all__ = ["new_lab"]
+
+CELL, OTHER = "w/case=one", "w/case=other"
+
+
+def scenario(*faults: Fault, peers: list[str]) -> Scenario:
+    load = Workload(kernel="k", presets={"default": {"case": ["one", "other"]}}, peers=peers)
+    times = [Time(ns=1e6), Time(ns=2e6, arm="peer:lib")]
+    return Scenario(workloads={"w": load}, times=times, faults=list(faults))
+
+
+def test_peers_have_a_worker_of_their_own_for_eight_epochs(new_lab: NewLab) -> None:
+    result = new_lab(scenario(peers=["lib"])).abprof()
+    assert result.folder is not None
+    run, blocks, _ = read(result.folder)
+    assert result.table() == {CELL: "same", OTHER: "same"}
+    for block in (block for block in blocks if block.rounds):
+        beside = {"control", "peers"} if block.epoch <= 8 else set[str]()
+        assert ("peer:lib" in block.arms) == ("control" in block.arms) == bool(beside)
+        assert set(block.start_order) == {"base", "target"} | beside
+    assert {proof.side for proof in run.proofs} == {"base", "target", "control"}
+    assert {kernel.side for kernel in run.kernels} <= {"base", "target"}
+    assert {arm.side for arm in run.arms if arm.peer} == {"base"}, "of base, whose workload it stands beside"
+
+
+def test_without_peers_there_is_no_such_worker(new_lab: NewLab) -> None:
+    result = new_lab(scenario(peers=[])).abprof()
+    assert result.folder is not None
+    assert {id for block in read(result.folder)[1] for id in block.start_order} == {"base", "target", "control"}
+
+
+def test_a_peer_that_kills_its_process_takes_no_side_with_it(new_lab: NewLab) -> None:
+    fault = Fault("kill", "turn", side="peers", cell=CELL)
+    result = new_lab(scenario(fault, peers=["lib"])).abprof()
+    assert result.table() == {CELL: "same", OTHER: "same"}
+    assert result.status(CELL, "peer:lib")[0] == "crash"
+    assert result.status(CELL, "base") == result.status(CELL, "target") == ("ok", "")
+    assert result.folder is not None
+    _, blocks, _ = read(result.folder)
+    assert not any(block.rejected for block in blocks)
+
+
+# Turns that take real time and scatter so much that no epoch settles early.
+SLOW = Scenario(
+    workloads={"w": load(["slower", "same"])},
+    times=[Time(ns=4e6), Time(factor=2.0, cell="*case=slower", side="target")],
+    noise=[Noise(turn=0.2)],
+    faults=[Fault("slow:0.012", "turn")],
+)
+
+
+@pytest.mark.parametrize(
+    ("done", "cost", "left", "fits"),
+    [(5, 4.0, 4.0, True), (5, 4.0, 3.9, True), (4, 4.0, 3.4, False), (4, 4.0, 4.0, True), (11, 5.0, 0.6, True),
+     (11, 5.0, 0.4, False), (32, 5.0, 1.0, True)],
+)  # fmt: skip
+def test_a_look_may_be_late_by_a_tenth_of_the_budget(done: int, cost: float, left: float, fits: bool) -> None:
+    assert affordable(done, cost, left, budget=45.0) == fits
+
+
+def rounds(result: Result) -> dict[int, list[int]]:
+    """Epoch -> rounds of each of its blocks."""
+    assert result.folder
+    found: dict[int, list[int]] = {}
+    for block in (block for block in runfolder.read(result.folder)[1] if block.rounds):
+        found.setdefault(block.epoch, []).append(len(block.rounds))
+    return found
+
+
+@pytest.mark.slow
+def test_epochs_are_so_short_that_a_small_budget_reaches_a_look(new_lab: NewLab) -> None:
+    result = new_lab(SLOW).abprof("main", "fast", "--budget", "20s")
+    found = rounds(result)
+    assert len(found) >= stats.LOOKS[0]
+    assert all(few >= turns.FEWEST for each in found.values() for few in each)
+    assert result.verdict("w/case=slower") == "slower"
+
+
+def test_a_budget_that_cannot_reach_the_first_look_is_reported_with_one_that_can(new_lab: NewLab) -> None:
+    result = new_lab(replace(SLOW, faults=[])).abprof("main", "fast", "--budget", "0.1s")
+    assert list(rounds(result)) == [1]
+    assert set(result.table().values()) == {"unclear"}
+    (warning,) = [warning for warning in result.run.warnings if warning.kind == "undecided"]
+    assert "ended before 4 epochs" in warning.text

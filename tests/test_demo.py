@@ -74,8 +74,8 @@ def test_after_a_plain_install_away_from_the_checkout(tmp_path: Path) -> None:
     code = """
 from pathlib import Path
 from abprof.extras import demo
-from abprof.system import bundled
-print(bundled.bundled("templates"))
+from abprof.system import paths
+print(paths.bundled("templates"))
 demo.make(Path("made"))
 """
     done = subprocess.run(
@@ -91,8 +91,6 @@ demo.make(Path("made"))
     assert (tmp_path / "made" / "kernels" / "ffa" / "autograd.py").exists()
     assert (tmp_path / "made" / "workloads" / "dense.py").exists()
 
-
-# ---------------------------------------------------------------- the demo itself
 
 PATIENT = """
 import sys

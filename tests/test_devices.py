@@ -37,9 +37,6 @@ def chosen(*requested: str) -> str:
     return devices.choose(requested).lease
 
 
-# ---------------------------------------------------------------- which device
-
-
 def test_a_gpu_where_there_is_one_and_the_cpu_else(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
     assert chosen() == "GPU-aaaa"
     assert chosen("cpu") == "cpu"
@@ -54,13 +51,10 @@ def test_a_gpu_where_there_is_one_and_the_cpu_else(nvml: Nvml, monkeypatch: pyte
 @pytest.mark.parametrize(
     ("requested", "lease"),
     [
-        ("cuda", "GPU-aaaa"),
-        ("cuda:0", "GPU-aaaa"),
-        ("cuda:2", "GPU-cccc"),
-        ("GPU-cccc", "GPU-cccc"),
+        ("cuda", "GPU-aaaa"), ("cuda:0", "GPU-aaaa"), ("cuda:2", "GPU-cccc"), ("GPU-cccc", "GPU-cccc"),
         ("GPU-ab", "GPU-abbb"),
     ],
-)
+)  # fmt: skip
 def test_a_gpu_by_index_or_uuid(nvml: Nvml, requested: str, lease: str) -> None:
     device = devices.choose((requested,))
     assert (device.lease, device.worker) == (lease, f"cuda:{lease}")
@@ -70,16 +64,11 @@ def test_a_gpu_by_index_or_uuid(nvml: Nvml, requested: str, lease: str) -> None:
 @pytest.mark.parametrize(
     ("visible", "first", "second"),
     [
-        ("2,0", "GPU-cccc", "GPU-aaaa"),
-        ("GPU-c,GPU-aaaa", "GPU-cccc", "GPU-aaaa"),
-        (" 1 , 0 ", "GPU-abbb", "GPU-aaaa"),
-        ("1,-1,0", "GPU-abbb", None),
-        ("1,7,0", "GPU-abbb", None),
-        ("", None, None),
-        ("-1", None, None),
-        ("NoDevFiles", None, None),
+        ("2,0", "GPU-cccc", "GPU-aaaa"), ("GPU-c,GPU-aaaa", "GPU-cccc", "GPU-aaaa"),
+        (" 1 , 0 ", "GPU-abbb", "GPU-aaaa"), ("1,-1,0", "GPU-abbb", None), ("1,7,0", "GPU-abbb", None),
+        ("", None, None), ("-1", None, None), ("NoDevFiles", None, None),
     ],
-)
+)  # fmt: skip
 def test_cuda_visible_devices_is_respected(
     nvml: Nvml, monkeypatch: pytest.MonkeyPatch, visible: str, first: str | None, second: str | None
 ) -> None:
@@ -106,9 +95,6 @@ def test_a_mig_slice_is_refused_and_not_taken_for_no_gpu(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1234")
     with pytest.raises(AbprofError, match="names a MIG slice, which shares clocks and memory"):
         devices.choose(requested)
-
-
-# ---------------------------------------------------------------- what is refused
 
 
 def device() -> CudaDevice:
@@ -153,9 +139,6 @@ def test_a_gpu_that_somebody_is_using(nvml: Nvml, stranger: int) -> None:
     assert device().busy() is None, "use that has just ended"
 
 
-# ---------------------------------------------------------------- what is seen while measuring
-
-
 @pytest.mark.parametrize(("failure", "says"), [(None, None), (3, None), (15, "the GPU is lost"), (16, "must be reset")])
 def test_a_gpu_that_disappears_is_known(nvml: Nvml, failure: int | None, says: str | None) -> None:
     """3: not supported, which says nothing."""
@@ -184,15 +167,10 @@ def test_state_is_the_mean_since_the_last_reading(nvml: Nvml) -> None:
 @pytest.mark.parametrize(
     ("reasons", "void"),
     [
-        (0x0, ""),
-        (0x1, ""),
-        (0x4, ""),
-        (0x20, ""),
-        (0x8, "hardware slowdown"),
-        (0x40, "hardware thermal slowdown"),
+        (0x0, ""), (0x1, ""), (0x4, ""), (0x20, ""), (0x8, "hardware slowdown"), (0x40, "hardware thermal slowdown"),
         (0x84, "hardware power brake"),
     ],
-)
+)  # fmt: skip
 def test_hardware_slowdowns_void_rounds_and_the_power_cap_does_not(nvml: Nvml, reasons: int, void: str) -> None:
     gpu = device()
     nvml.reasons = reasons
@@ -226,9 +204,6 @@ def test_the_thread_that_samples_a_gpu_ends_with_its_device(nvml: Nvml) -> None:
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
-
-
-# ---------------------------------------------------------------- the CPU
 
 
 def test_a_cpu_is_never_refused_and_tells_its_load() -> None:

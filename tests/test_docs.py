@@ -162,9 +162,6 @@ def test_exit_codes_are_those_of_the_code() -> None:
     assert numbers == [code.value for code in Exit]
 
 
-# ---------------------------------------------------------------- links, and names of files
-
-
 def links(page: Path) -> list[str]:
     return [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
 
@@ -202,9 +199,6 @@ def test_no_page_holds_a_path_of_one_machine(page: Path) -> None:
     assert found == []
 
 
-# ---------------------------------------------------------------- what installing does
-
-
 def test_installing_replaces_nothing() -> None:
     """Only lower bounds: an installed older or newer torch stays."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -221,18 +215,11 @@ def test_installing_replaces_nothing() -> None:
     )
 
 
-# ---------------------------------------------------------------- docs/CONFIG.md
-
-
 CONFIG = (ROOT / "docs" / "CONFIG.md").read_text()
 SECTIONS = {
-    Tables: "Top level",
-    PackageTable: "`[kernels.NAME]`",
-    Defaults: "`[defaults]`",
-    Environment: "`[environment]`",
-    CommandEntry: "`[command]`",
-    Threshold: "`[[threshold]]`",
-}
+    Tables: "Top level", PackageTable: "`[kernels.NAME]`", Defaults: "`[defaults]`", Environment: "`[environment]`",
+    CommandEntry: "`[command]`", Threshold: "`[[threshold]]`",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("record", SECTIONS, ids=lambda record: record.__name__)

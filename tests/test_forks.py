@@ -34,14 +34,9 @@ def server(argv: list[str], tmp_path: Path) -> Iterator[ForkServer]:
 def worker(argv: list[str], folder: Path, *servers: ForkServer | None, walled: bool = False, **env: str) -> Worker:
     folder.mkdir(exist_ok=True)
     return Worker(
-        argv,
-        env={**os.environ, **env},
-        cwd=folder,
-        log=folder / "log",
-        name="w",
-        walled=walled,
+        argv, env={**os.environ, **env}, cwd=folder, log=folder / "log", name="w", walled=walled,
         servers=[one for one in servers if one],
-    )
+    )  # fmt: skip
 
 
 def test_forked_workers_answer_as_a_fresh_one_does(argv: list[str], server: ForkServer, tmp_path: Path) -> None:
@@ -145,8 +140,6 @@ def test_a_server_that_cannot_start_or_is_one_too_many_is_no_error(tmp_path: Pat
     assert (waiting[0] is not None, waiting[-1]) == (True, None)
     servers.close()
 
-
-# ---------------------------------------------------------------- in a sandbox
 
 # Code under test: try to reach the server, its parent, in each way that would change workers forked later. `stay` leaves
 # a process behind.

@@ -43,9 +43,6 @@ def edit(folder: Path, change: Callable[[dict[str, Any]], Any]) -> None:
     (folder / "run.json").write_text(changed if isinstance(changed, str) else json.dumps(run))
 
 
-# ---------------------------------------------------------------- the nights
-
-
 def test_nights_in_order_with_base_and_head(made: Nights) -> None:
     assert values(made, cells=(CELL,)) == [
         (1, CELL, None, 100.0, ""),
@@ -108,9 +105,6 @@ def test_a_folder_that_cannot_be_read_is_left_out(made: Nights, spoil: Callable[
     (said,) = read_history(made.runs_dir).notes
     assert folder.name in said
     assert note in said.lower()
-
-
-# ---------------------------------------------------------------- the verb
 
 
 def test_query(made: Nights, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,9 +186,6 @@ def test_changes_are_searched_in_all_cells_and_nights_and_then_selected(
         "main night 21: machine shift, 8.0 % slower in all 6 cells",
         "main night 31: 10.0 % slower (code), confirmed on night 33 w/n=0",
     ]
-
-
-# ---------------------------------------------------------------- the page (tests/browser has it in a browser)
 
 
 def thirty_nights(folder: Path) -> Nights:

@@ -18,10 +18,7 @@ from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
 # Each turn takes 20 ms of real time, and processes scatter by 5 %: this goes on for all of 32 epochs.
 LONG = Scenario(
-    workloads={"w": LOAD},
-    times=[Time(ns=20e6)],
-    noise=[Noise(epoch=0.05)],
-    faults=[Fault("slow:0.02", "turn")],
+    workloads={"w": LOAD}, times=[Time(ns=20e6)], noise=[Noise(epoch=0.05)], faults=[Fault("slow:0.02", "turn")]
 )
 
 

@@ -97,13 +97,10 @@ def interpreter(folder: Path) -> Path:
     copies = {
         elsewhere: {"sources_pkg/__init__.py": wrong, "versioned_pkg/__init__.py": wrong},
         site: {
-            "acme/spaced/__init__.py": wrong,
-            "acme/tools/__init__.py": "FACTOR = 2\n",
-            "cpp_pkg/__init__.py": wrong,
-            "cpp_ops.py": "def factor(): return 3\n",
-            "my_kernels.py": wrong,
+            "acme/spaced/__init__.py": wrong, "acme/tools/__init__.py": "FACTOR = 2\n", "cpp_pkg/__init__.py": wrong,
+            "cpp_ops.py": "def factor(): return 3\n", "my_kernels.py": wrong,
         },
-    }
+    }  # fmt: skip
     for place, files in copies.items():
         for name, text in files.items():
             (place / name).parent.mkdir(parents=True, exist_ok=True)

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from abprof.extras.nightly import NightReport, summary
+from abprof.extras.nightly import NightReport, commits_of, summary
 from abprof.extras.nightly.changes import Change, Shift
 from abprof.extras.nightly.history import NightRow
-from abprof.extras.nightly.job import commits_of
 from abprof.system import heartbeat
 
 HEAD, LAST = "h" * 40, "l" * 40

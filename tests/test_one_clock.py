@@ -78,9 +78,6 @@ def test_of_single_rounds_the_ratios_have_no_say_in_whether_the_clock_counts() -
     assert "one_clock" not in three.reasons, "three ratios are too few"
 
 
-# ---------------------------------------------------------------- epochs of a single round
-
-
 def single(epoch: int, clock: float, *, follow: float = 1.0, read: bool = True, **more: float) -> Rounds:
     """A round of base and target at a clock, which times follow to a power; `more` arms take what is said. The target's clock may
     not have been `read`."""

@@ -1,17 +1,26 @@
-"""Arms that are not ok: their epochs merge into one status, which gives a verdict."""
+"""Arms that are not ok: their epochs merge into one status, which gives a verdict; calls that launch nothing are broken."""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
+from pathlib import Path
 from typing import get_args
 
 import msgspec
 import pytest
+import torch
 
+from abprof.measure.followup import NEVER_LAUNCHED
 from abprof.records import Artefact, Build, CheckResult, Outcome, Proof, Run, Status
 from abprof.verdict import judge, undecided
+from tests import planted
 from tests.blocks import block, epochs, head
+from tests.gitrepo import make_repo
+from tests.simulated.planted import NewLab, new_lab
+from tests.simulated.scenario import Fault, Scenario, Time, Workload
+from tests.tinyrepo import abprof
 
 FAILED: list[Status] = [status for status in get_args(Status) if status not in ("ok", "identical")]
 RATIOS = {"base": 1.0, "target": 1.0}
@@ -25,9 +34,6 @@ def one(base: Status, target: Status) -> Run:
 
 def statuses(judged: Run) -> dict[str, str]:
     return {observation.arm: observation.status for observation in judged.observations}
-
-
-# ---------------------------------------------------------------- the table
 
 
 @pytest.mark.parametrize("status", FAILED)
@@ -73,9 +79,6 @@ def test_a_lasting_failure_gets_no_more_epochs(base: Status, target: Status) -> 
     assert undecided(head(), blocks) == set()
 
 
-# ---------------------------------------------------------------- epochs that disagree
-
-
 @pytest.mark.parametrize("status", ["crash", "timeout", "oom"])
 def test_one_failure_that_does_not_come_back_leaves_the_arm_ok(status: Status) -> None:
     blocks = [block(1, {"base": 1.0}, status={"target": status})]
@@ -111,9 +114,6 @@ def test_the_worst_status_wins_whatever_the_order() -> None:
             blocks = [block(1, {"base": 1.0}, status={"target": first})]
             blocks.append(block(2, {"base": 1.0}, status={"target": second}))
             assert statuses(judge(head(), blocks))["target"] == worse
-
-
-# ---------------------------------------------------------------- proofs, builds, skipped cells
 
 
 def proof(side: str, *, ok: bool, epoch: int = 3, kernel: str = "ffa") -> Proof:
@@ -161,9 +161,6 @@ def test_variants_come_from_the_builds_when_the_workload_names_none() -> None:
     assert [(row.from_, row.to) for row in judge(run, []).comparisons] == [("base:triton", "target:triton")]
 
 
-# ---------------------------------------------------------------- controls
-
-
 def controlled(shift: float, number: int = 4, cell: str = "dense/n=0", target: float = 1.0) -> list:
     return [
         block(i, {"base": 1.0, "target": target * r, "control": shift * r}, cell=cell)
@@ -196,3 +193,52 @@ def test_a_control_takes_its_cell_to_the_first_look_and_no_further() -> None:
     assert undecided(run, idle[:3]) == {"dense/n=0"}
     assert undecided(run, idle) == set()
     assert judge(run, idle).comparisons[0].reasons == ("identical_code",)
+
+
+__all__ = ["new_lab"]
+
+NOTHING = Fault("never_launched", "phases", side="target", cell="w/case=idle")
+
+
+def scenario(*faults: Fault) -> Scenario:
+    load = Workload(kernel="k", presets={"default": {"case": ["idle", "lazy", "busy"]}})
+    times = [Time(ns=1e6), Time(factor=0.1, side="target", cell="w/case=idle")]
+    return Scenario(workloads={"w": load}, times=times, faults=list(faults))
+
+
+def test_ten_times_faster_is_broken_when_nothing_was_launched(new_lab: NewLab) -> None:
+    """On the target; a base that launches nothing is no breakage of the target."""
+    idle_base = dataclasses.replace(NOTHING, side="base", cell="w/case=lazy")
+    result = new_lab(scenario(NOTHING, idle_base)).abprof()
+    assert result.code == 1
+    assert result.table() == {"w/case=idle": "broken", "w/case=lazy": "unclear", "w/case=busy": "same"}
+    assert result.status("w/case=idle", "target") == ("wrong", NEVER_LAUNCHED)
+    [seen] = [o for o in result.run.observations if (o.cell, o.arm) == ("w/case=idle", "target")]
+    assert seen.metrics == {}, "a speed is never reported on it"
+
+
+@pytest.mark.slow
+def test_one_pass_that_saw_nothing_outweighs_the_epochs_that_did_not_look(new_lab: NewLab) -> None:
+    """The pass follows the six epochs, as the seventh; no other says otherwise."""
+    result = new_lab(scenario(dataclasses.replace(NOTHING, epoch=7))).abprof("main", "fast", "--epochs", "6")
+    assert result.verdict("w/case=idle") == "broken"
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_a_kernel_that_remembers_its_answers_is_broken(tmp_path: Path) -> None:
+    """On a GPU: the target returns its first result and launches nothing; its outputs stay right."""
+    assert torch.cuda.is_available()
+    repo = make_repo(tmp_path / "repo")
+    files = planted.files() | {".gitignore": "runs/\n"}
+    repo.commit("kernels", files)
+    plain = files["kernels/planted/blocks.py"]
+    launch = "    kernel[grid](*args, **options)\n"
+    keeps = f"    if not hasattr(y, 'kept'):\n    {launch}    y.kept = True\n"
+    assert launch in plain
+    repo.branch("remembers")
+    repo.commit("remembers", {"kernels/planted/blocks.py": plain.replace(launch, keeps)})
+    done = abprof("main", "remembers", "--only", "part=blocks", "--no-peers", "--json", cwd=repo.path, home=tmp_path)
+    rows = [row for row in done.run["comparisons"] if row["from"] == "base"]
+    assert [row["verdict"] for row in rows] == ["broken"], json.dumps(rows)
+    assert NEVER_LAUNCHED in [seen["reason"] for seen in done.run["observations"]]

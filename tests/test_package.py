@@ -1,4 +1,4 @@
-"""What goes to a package index: a wheel and a source distribution that builds the same wheel, and the index's page."""
+"""What goes to a package index: a wheel and a source distribution, and the index's page; which modules processes load."""
 
 from __future__ import annotations
 
@@ -45,3 +45,16 @@ def test_the_source_distribution_builds_the_same_wheel_and_the_index_page_is_who
     assert not [part.type for part in parts if part.type in {"image", "html_inline"}]
     links = [str(part.attrs["href"]) for part in parts if part.type == "link_open"]
     assert [link for link in links if not link.startswith("https://")] == [], "a path leads nowhere on an index"
+
+
+def test_the_parent_holds_no_torch() -> None:
+    code = "import sys, abprof.cli, abprof.session, abprof.report; sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_help_loads_nothing_that_a_verb_would_need() -> None:
+    late = "{'torch', 'github', 'requests', 'jinja2', 'pandas', 'numpy', 'git', 'scipy'}"
+    code = "import sys; from abprof.cli import run_command_line as run; run(['--help']); "
+    code += f"sys.exit(str({late} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr.strip() == "set()"

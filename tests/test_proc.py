@@ -48,18 +48,13 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
 @pytest.mark.parametrize(
     ("do", "reason"),
     [
-        ("exit:3", "ended with exit code 3"),
-        ("crash", "killed by SIGSEGV"),
-        ("kill", "killed by SIGKILL"),
-        ("partial", "ended with exit code 0"),
-        ("close", "closed its channel without ending"),
-        ("garbage", "unreadable answer"),
-        ("nan", "unreadable answer: JSON is malformed"),
-        ("wrong_id", "answer to request 2, expected 3"),
-        ("null", "Expected `float`, got `null`"),
+        ("exit:3", "ended with exit code 3"), ("crash", "killed by SIGSEGV"), ("kill", "killed by SIGKILL"),
+        ("partial", "ended with exit code 0"), ("close", "closed its channel without ending"),
+        ("garbage", "unreadable answer"), ("nan", "unreadable answer: JSON is malformed"),
+        ("wrong_id", "answer to request 2, expected 3"), ("null", "Expected `float`, got `null`"),
         ("bigreply:70000000", "an answer of more than 64 MiB"),
     ],
-)
+)  # fmt: skip
 def test_deaths(begin: Begin, do: str, reason: str) -> None:
     worker = begin(Fault(do, "turn"))
     with pytest.raises(proc.WorkerDied, match=reason) as caught:

@@ -1,14 +1,18 @@
-"""The environment of a real worker: odd folders, no secrets, private caches, no leftovers."""
+"""The environment of a real worker: odd folders, no secrets, private caches, no leftovers; and docs/TUTORIAL.md in its order."""
 
 from __future__ import annotations
 
 import json
+import re
+import shlex
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.tinyrepo import PACKAGE, Done, abprof, source, tiny_repo
+from tests.gitrepo import ENVIRONMENT
+from tests.tinyrepo import PACKAGE, ROOT, Done, abprof, source, tiny_repo
 
 CELL = "tiny/n=4096"
 QUICK = ("--quick", "--device", "cpu", "--no-peers", "--json")
@@ -94,3 +98,38 @@ env = {MY_CACHE = "{build_dir}/cache", WHO = "{side}"}
     assert seen["MY_CACHE"] == f"{done.run['builds'][0]['path']}/out/cache"
     log = (Path(done.run["run_dir"]) / "logs" / "build-base-tiny.log").read_text()
     assert '"FROM_FILE": "1"' in log
+
+
+PAGE = (ROOT / "docs" / "TUTORIAL.md").read_text()
+BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```$", PAGE, re.M | re.S)
+ENV = {"ABPROF_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+
+
+def test_the_tutorial_is_one_page() -> None:
+    assert len(PAGE.split()) < 700
+
+
+@pytest.mark.slow
+def test_the_tutorials_commands_run(tmp_path: Path) -> None:
+    """Any verdict is right here, for it depends on the machine; the budgets are shorter than the page's."""
+    repo, home = tmp_path / "repo", tmp_path / "home"
+    repo.mkdir()
+    home.mkdir()
+    for language, text in BLOCKS:
+        if language == "python":
+            first, _, rest = text.partition("\n")
+            (repo / first.removeprefix("# ")).write_text(rest)
+            continue
+        for line in text.splitlines():
+            if not line.startswith("abprof "):
+                subprocess.run(shlex.split(line), cwd=repo, env={"PATH": "/usr/bin:/bin", **ENVIRONMENT}, check=True)
+                continue
+            quicker = re.sub(r"--budget \d+m", "--budget 4s", line)
+            run = max((repo / "runs").glob("*"), default=repo)
+            words = [str(run) if word == "RUN" else word for word in shlex.split(quicker)[1:]]
+            done = abprof(*words, cwd=repo, home=home, **ENV)
+            assert done.code in {0, 1, 4}, (line, done)
+    (compared,) = (repo / "runs").glob("*-main-faster")
+    assert (compared / "report.html").exists()
+    statuses = {row["status"] for row in json.loads((compared / "run.json").read_text())["observations"]}
+    assert statuses == {"ok"}

@@ -64,9 +64,6 @@ def slipped(home: Path) -> GitRepo:
     return repo
 
 
-# ---------------------------------------------------------------- the edit, measure, edit loop
-
-
 def test_an_uncommitted_slip_is_found(slip: Slip) -> None:
     assert slip.done.verdicts() == {CELL: "slower"}
     assert slip.done.code == 1
@@ -141,9 +138,6 @@ def test_rerun_adds_fresh_epochs_and_replaces_nothing(tmp_path: Path) -> None:
     }, "the quick epoch had no control"  # fmt: skip
 
 
-# ---------------------------------------------------------------- nothing changed; one branch alone
-
-
 def test_one_branch_alone(tmp_path: Path) -> None:
     """Its package has an environment of its own, and so has the server that forks its workers."""
     repo = tiny_repo(tmp_path / "repo")
@@ -173,8 +167,6 @@ def test_the_workers_of_an_epoch_start_in_one_way(tmp_path: Path) -> None:
     later = {(proof["side"], proof["forked"]) for proof in done.run["proofs"] if proof["epoch"] > 1}
     assert later == {("base", False), ("control", False), ("target", False)}
 
-
-# ---------------------------------------------------------------- kernels and workloads that misbehave
 
 DEEDS_WORKLOAD = (
     WORKLOAD.replace('{"n": [4096]}', '{"n": [4096], "deed": DEEDS}').replace(
@@ -231,21 +223,12 @@ def act(deed, x):
 """
 # deed -> the arm's status, and words of its reason
 OUTCOMES = {
-    "ok": ("ok", ""),
-    "nan": ("wrong", ""),
-    "shape": ("wrong", "shape"),
-    "zeros": ("wrong", ""),
-    "nothing": ("wrong", "0 outputs, 1 expected"),
-    "exit": ("crash", "called exit(3)"),
-    "os_exit": ("crash", "exit code 5"),
-    "segfault": ("crash", "SIGSEGV"),
-    "raise": ("crash", "ValueError: as planted, on two lines"),
-    "memory": ("oom", "MemoryError"),
-    "tensors": ("oom", "allocate"),
-    "print": ("ok", ""),
-    "fork": ("ok", ""),
-    "last": ("ok", ""),
-}
+    "ok": ("ok", ""), "nan": ("wrong", ""), "shape": ("wrong", "shape"), "zeros": ("wrong", ""),
+    "nothing": ("wrong", "0 outputs, 1 expected"), "exit": ("crash", "called exit(3)"),
+    "os_exit": ("crash", "exit code 5"), "segfault": ("crash", "SIGSEGV"),
+    "raise": ("crash", "ValueError: as planted, on two lines"), "memory": ("oom", "MemoryError"),
+    "tensors": ("oom", "allocate"), "print": ("ok", ""), "fork": ("ok", ""), "last": ("ok", ""),
+}  # fmt: skip
 BAD_WORKLOADS = {
     "raises": ("raise RuntimeError('as planted')\n", "RuntimeError: as planted"),
     "exits": ("import sys\nsys.exit(0)\n", "called exit(0)"),

@@ -106,9 +106,6 @@ def test_peers_at_the_power_limit_show_both_regimes_too(new_lab: NewLab) -> None
     assert result.row("w/case=a").verdict == "same"
 
 
-# ---------------------------------------------------------------- cells without slices
-
-
 def test_slices_that_fail_leave_the_verdict_of_the_turns(new_lab: NewLab) -> None:
     late = [broken("crash_status", "agrees", verb="turn", epoch=epochs_for_same(0.5) + 1 + i) for i in range(SLICES)]
     result = capped(new_lab(replace(POWER, faults=late))).abprof("main", "fast")
@@ -169,9 +166,6 @@ def test_a_cpu_has_no_sustained_mode(tmp_path: Path) -> None:
     assert "calls without pauses are timed on a GPU, at its power limit" in done.stderr
 
 
-# ---------------------------------------------------------------- time
-
-
 def test_a_spent_budget_drops_the_second_regime_and_the_row_says_so(new_lab: NewLab) -> None:
     result = capped(new_lab(POWER)).abprof("main", "fast", "--budget", "0.01s")
     row = result.row("w/case=agrees")
@@ -188,9 +182,6 @@ def test_slices_take_five_seconds_a_cell_at_most(new_lab: NewLab) -> None:
     assert slices(result) == {"w/case=a": 1}
     row = result.row("w/case=a")
     assert (row.verdict, row.reasons, row.sustained_pct) == ("slower", ("burst_alone",), None)
-
-
-# ---------------------------------------------------------------- which readings contradict a verdict
 
 
 def judged(
@@ -211,20 +202,11 @@ def judged(
 @pytest.mark.parametrize(
     ("turns", "sustained", "verdict"),
     [
-        (1.0, 1.0, "same"),
-        (1.0, 1.03, "unclear"),
-        (1.0, 0.97, "unclear"),
-        (1.01, 1.01, "slight"),
-        (1.01, 0.98, "unclear"),
-        (1.01, 1.05, "unclear"),
-        (0.99, 0.99, "slight"),
-        (0.99, 1.01, "unclear"),
-        (1.1, 1.03, "slower"),
-        (1.1, 1.0, "unclear"),
-        (0.9, 0.95, "faster"),
-        (0.9, 1.0, "unclear"),
+        (1.0, 1.0, "same"), (1.0, 1.03, "unclear"), (1.0, 0.97, "unclear"), (1.01, 1.01, "slight"),
+        (1.01, 0.98, "unclear"), (1.01, 1.05, "unclear"), (0.99, 0.99, "slight"), (0.99, 1.01, "unclear"),
+        (1.1, 1.03, "slower"), (1.1, 1.0, "unclear"), (0.9, 0.95, "faster"), (0.9, 1.0, "unclear"),
     ],
-)
+)  # fmt: skip
 def test_slices_outside_what_the_verdict_states_withhold_it(turns: float, sustained: float, verdict: str) -> None:
     row = judged(turns, sustained)
     assert row.verdict == verdict, row

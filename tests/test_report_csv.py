@@ -64,9 +64,6 @@ def test_a_text_that_looks_like_a_formula_is_defused():
     assert csv_files.csv_text([*texts], [texts]).splitlines()[1] == "'=HYPERLINK(1),'-2+3,plain,-1"
 
 
-# ---------------------------------------------------------------- cells.csv
-
-
 def test_cells_csv_is_tidy():
     run = runs.run()
     rows = pd.read_csv(io.StringIO(csv_files.cells_csv(run)))

@@ -76,11 +76,8 @@ def test_junit_has_a_test_a_row():
     root = ElementTree.fromstring(rendered(run, [], "junit"))
     dense, sparse, ladder = root
     assert (dense.get("tests"), dense.get("failures"), dense.get("errors"), dense.get("skipped")) == (
-        "6",
-        "1",
-        "0",
-        "1",
-    )
+        "6", "1", "0", "1",
+    )  # fmt: skip
     assert (sparse.get("errors"), sparse.get("skipped")) == ("7", "2")
     assert (ladder.get("failures"), ladder.get("errors")) == ("0", "0")
     failed = dense.find("testcase[failure]")
@@ -128,9 +125,6 @@ def test_open_starts_the_browser_on_the_page(abprof, folder, tmp_path, monkeypat
     assert seen.read_text() == (folder / "report.html").as_uri()
 
 
-# ---------------------------------------------------------------- older scripts' files
-
-
 def test_legacy_files_are_written_and_named(abprof, tmp_path):
     folder = runs.write(tmp_path / "runs", declared.scripts())
     code, out, _ = abprof("report", folder, "--format", "legacy")
@@ -164,9 +158,6 @@ def test_the_ladders_legacy_baseline_is_torchs_attention_where_it_was_measured()
     assert steps[2]["basic"] == 1.0
 
 
-# ---------------------------------------------------------------- two runs
-
-
 def test_two_runs_show_the_verdicts_that_differ(abprof, tmp_path):
     first = runs.run()
     moved = tuple(
@@ -179,13 +170,8 @@ def test_two_runs_show_the_verdicts_that_differ(abprof, tmp_path):
     assert notes == ["host: node7 → node8"]
     changed, alone = table.rows
     assert changed[1:] == (
-        "slower",
-        "2.1 % slower",
-        "1.8 to 2.4 % slower",
-        "faster",
-        "3.0 % faster",
-        "2.6 to 3.4 % faster",
-    )
+        "slower", "2.1 % slower", "1.8 to 2.4 % slower", "faster", "3.0 % faster", "2.6 to 3.4 % faster",
+    )  # fmt: skip
     assert alone[4:] == ("not in this run", "", "")
     assert compare(first, first)[2] == "0 of 17 rows have another verdict."
 
@@ -200,9 +186,6 @@ def test_two_runs_on_the_command_line(abprof, tmp_path):
     assert code == 2
     assert "--format html shows one run, but two are given (leave it out for a table, or give --json)" in err
     assert abprof("report", *paths, paths[0])[0] == 2
-
-
-# ---------------------------------------------------------------- bad input
 
 
 @pytest.mark.parametrize("format", FORMATS)

@@ -76,15 +76,10 @@ def test_nothing_foreign_becomes_markup(examples):
 @pytest.mark.parametrize(
     ("text", "span"),
     [
-        ("main", "`main`"),
-        ("a`b", "``a`b``"),
-        ("`a``", "``` `a`` ```"),
-        ("a|b\nc", "`a\\|b c`"),
-        ("", ""),
-        ("x" * 300, "`" + "x" * 119 + "…`"),
-        ("`" * 90 + "x", "`" * 20 + " " + "`" * 19 + "…x " + "`" * 20),
+        ("main", "`main`"), ("a`b", "``a`b``"), ("`a``", "``` `a`` ```"), ("a|b\nc", "`a\\|b c`"), ("", ""),
+        ("x" * 300, "`" + "x" * 119 + "…`"), ("`" * 90 + "x", "`" * 20 + " " + "`" * 19 + "…x " + "`" * 20),
     ],
-)
+)  # fmt: skip
 def test_code_spans(text, span):
     assert code(text) == span
 

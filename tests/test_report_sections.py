@@ -117,11 +117,8 @@ def test_cells_that_differ_in_another_axis_are_not_compared():
     part = made(runs.changed(plain, cells=other))["Density sweep"]
     gains = {row[0].split()[0]: row[4] for row in part.tables[0].rows if row[1] == "base"}
     assert gains == {
-        "pattern=band": "2.50 ×",
-        "pattern=dense": "1.00 ×",
-        "pattern=none": "1.58 ×",
-        "pattern=random": "1.00 ×",
-    }
+        "pattern=band": "2.50 ×", "pattern=dense": "1.00 ×", "pattern=none": "1.58 ×", "pattern=random": "1.00 ×",
+    }  # fmt: skip
 
 
 def test_autotuning_says_where_sides_differ(found):

@@ -112,10 +112,7 @@ def test_a_cell_that_is_not_there(repo: GitRepo, cell: str, said: str) -> None:
         (["main", CELL, "--warmup", "-1"], "--warmup: "),
         (["main", CELL, "--peer", "a", "--variant", "b"], "--variant: a peer has no variants"),
         (["nowhere", CELL], "unknown ref 'nowhere'"),
-        (
-            ["main", CELL, "--contain", "always"],
-            "--contain always: the cell of run-cell runs for a profiler",
-        ),
+        (["main", CELL, "--contain", "always"], "--contain always: the cell of run-cell runs for a profiler"),
     ],
 )
 def test_what_is_refused_before_anything_starts(

@@ -174,9 +174,6 @@ def test_a_full_disk_is_one_line_and_nothing_is_half_written(folder):
     assert {path.name: path.read_bytes() for path in folder.path.iterdir() if path.is_file()} == before
 
 
-# ---------------------------------------------------------------- schemas
-
-
 def test_the_schemas_in_docs_are_up_to_date():
     for name, schema in schemas.schemas().items():
         stored = (ROOT / "docs" / "schemas" / name).read_text()

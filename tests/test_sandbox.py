@@ -16,8 +16,6 @@ from tests.simulated.planted import load
 from tests.simulated.scenario import Scenario, Time
 from tests.tinyrepo import begun, source, tiny_repo
 
-# ---------------------------------------------------------------- when there is one
-
 
 def fake(folder: Path, text: str) -> str:
     folder.mkdir()
@@ -98,9 +96,6 @@ def test_a_continued_run_was_in_a_sandbox_if_all_its_parts_were(
     assert again.run.status == "complete", again.err
     assert again.run.options.sandbox == ""
     assert any(line.startswith("not contained: ") for line in again.run.notes)
-
-
-# ---------------------------------------------------------------- a whole run
 
 
 @needs_sandbox

@@ -92,9 +92,6 @@ def test_a_step_that_does_not_run_is_broken_nowhere_and_no_pair_bridges_it() -> 
     assert undecided(ladder(), blocks) == set()
 
 
-# ---------------------------------------------------------------- whole runs
-
-
 LADDER = load(["a"], variants=["ws", "pipelined", "twin"], ladder=["ws", "pipelined", "twin"], peers=["lib"])
 PLANTED = times(
     Time(factor=1 / 1.08, arm="pipelined"), Time(factor=1 / 1.08, arm="twin"), Time(factor=1.3, arm="peer:lib")
@@ -135,9 +132,6 @@ def test_two_sides_with_a_ladder_and_a_peer(new_lab: NewLab) -> None:
     assert {row.verdict for row in result.run.within if row.from_ == "base:pipelined"} == {"same"}
     assert result.run.header
     assert (result.run.header.counts["comparisons"], result.run.header.counts["slower"]) == (3, 1)
-
-
-# ---------------------------------------------------------------- pages
 
 
 def test_every_page_has_the_verdicts_between_variants() -> None:

@@ -52,13 +52,10 @@ def test_verdicts_are_counted_by_injection_threshold_and_duration() -> None:
     found = examine(
         made(quiet, lied, short, one, two, undescribed),
         [
-            *measured(quiet, QUIET),
-            *measured(lied, [3.01, 2.99, 3.02, 2.98]),
-            *measured(short, QUIET, us=10),
-            *measured(one, [2.0, 2.01, 1.99, 2.0]),
-            *measured(two, [1.0, 1.01, 0.99, 1.0]),
+            *measured(quiet, QUIET), *measured(lied, [3.01, 2.99, 3.02, 2.98]), *measured(short, QUIET, us=10),
+            *measured(one, [2.0, 2.01, 1.99, 2.0]), *measured(two, [1.0, 1.01, 0.99, 1.0]),
         ],
-    )
+    )  # fmt: skip
     long = row(found.tallies, inject=0.0, threshold=1.5, duration_class=LONG)
     assert (long.cells, long.slower, long.faster, long.same, long.unclear, long.epochs) == (2, 1, 0, 1, 0, 4)
     assert row(found.tallies, inject=0.0, threshold=0.25, duration_class="under 20 us").same == 1
@@ -112,13 +109,10 @@ def test_coverage_takes_disjoint_epochs_and_all_looks_together() -> None:
 @pytest.mark.parametrize(
     ("change", "by_time", "by_rate"),  # TFLOP/s are the inverse of times
     [
-        (1.51, "slower", "unclear"),
-        (1.53, "slower", "slower"),
-        (-1.49, "unclear", "faster"),
-        (-1.51, "faster", "faster"),
-        (0.0, "unclear", "unclear"),
+        (1.51, "slower", "unclear"), (1.53, "slower", "slower"), (-1.49, "unclear", "faster"),
+        (-1.51, "faster", "faster"), (0.0, "unclear", "unclear"),
     ],
-)
+)  # fmt: skip
 def test_other_protocols_judge_one_value_by_a_fixed_rule(change: float, by_time: str, by_rate: str) -> None:
     values = [math.log1p(change / 100)]
     assert called("do_bench", values, 1.5) == called("autorange", values, 1.5) == (by_time, 1)

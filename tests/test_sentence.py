@@ -12,12 +12,9 @@ from abprof.verdict import judge
 from tests.blocks import block, epochs, head
 
 KINDS: dict[str, list[float]] = {
-    "slower": [1.05] * 4,
-    "faster": [0.95] * 4,
-    "slight": [1.01] * 4,
-    "same": [1.0] * 4,
+    "slower": [1.05] * 4, "faster": [0.95] * 4, "slight": [1.01] * 4, "same": [1.0] * 4,
     "undecided": [1.0, 1.03, 0.97, 1.0],
-}
+}  # fmt: skip
 STATUSES: dict[str, Mapping[str, Any]] = {
     "broken": {"target": "crash"},
     "base_crash": {"base": "crash"},
@@ -44,9 +41,6 @@ def made(*kinds: str, **fields: Any) -> Run:
 
 def fail_on(*kinds: str) -> dict[str, Any]:
     return {"fail_on": kinds}
-
-
-# ---------------------------------------------------------------- exit code
 
 
 @pytest.mark.parametrize(
@@ -100,9 +94,6 @@ def test_fail_on(only: list[str], kinds: list[str], code: int) -> None:
     assert made(*kinds, settings=fail_on(*only)).header.exit_code == code
 
 
-# ---------------------------------------------------------------- counts
-
-
 def test_counts_add_up_whatever_happens() -> None:
     kinds = [*KINDS, *STATUSES, "nothing", "slower", "same"]
     counts = made(*kinds).header.counts
@@ -119,9 +110,6 @@ def test_geometric_mean_is_over_cells_ok_on_both_sides() -> None:
     assert made("slower", "broken", "base_crash", "unsupported").header.geomean_pct == pytest.approx(5.0)
     assert made("broken").header.geomean_pct is None
     assert made("1.2").header.geomean_pct is None  # quick: no number without an interval
-
-
-# ---------------------------------------------------------------- the sentence
 
 
 @pytest.mark.parametrize(
@@ -142,9 +130,6 @@ def test_geometric_mean_is_over_cells_ok_on_both_sides() -> None:
 )
 def test_the_sentence_counts_cells(kinds: list[str], sentence: str) -> None:
     assert made(*kinds).header.sentence == sentence
-
-
-# ---------------------------------------------------------------- warnings
 
 
 def test_one_warning_a_kind_with_all_its_cells() -> None:

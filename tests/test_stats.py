@@ -29,10 +29,7 @@ def test_last_look(epochs: int, look: int) -> None:
     assert stats.last_look(epochs) == look
 
 
-@given(
-    st.lists(st.floats(-0.5, 0.5), min_size=4, max_size=40),
-    st.floats(0, 0.2),
-)
+@given(st.lists(st.floats(-0.5, 0.5), min_size=4, max_size=40), st.floats(0, 0.2))
 def test_p_says_the_same_as_the_interval(values: list[float], half_band: float) -> None:
     """p <= 0.05 exactly when the 95 % interval is beyond the band: a row and the header can't contradict each other."""
     interval, p = stats.repeated_interval(values), stats.p_beyond(values, -half_band, half_band)

@@ -124,8 +124,6 @@ def test_compiled_python_that_somebody_puts_beside_a_source_is_seen(tmp_path: Pa
     assert facts(list(found), tmp_path) == sorted((str(path.relative_to(tmp_path)), "added", True) for path in compiled)
 
 
-# ---------------------------------------------------------------- whole runs
-
 JUDGING = {
     "the build": ("turn", "cache/builds/*/*/src/kernels/k/__init__.py"),
     "the workloads": ("turn", "cache/worktrees/*/workloads/w.py"),

@@ -107,9 +107,6 @@ def test_an_impossible_time_in_a_kept_round_is_refused(bad: float) -> None:
     judge(head(), [msgspec.structs.replace(broken, rejected=(0,))])
 
 
-# ---------------------------------------------------------------- thresholds, precision
-
-
 def test_the_first_matching_threshold_holds() -> None:
     patterns = (("dense/n=1", 5.0), ("dense/*", 2.0))
     blocks = [b for cell in cells(2) for b in epochs(times(1.03), cell=cell.id)]
@@ -135,9 +132,6 @@ def test_precision_asks_for_more_and_leaves_the_verdict() -> None:
     assert undecided(precise, epochs(times(1.03) * 8)) == set()  # the last look
 
 
-# ---------------------------------------------------------------- quick
-
-
 @pytest.mark.parametrize(
     ("ratio", "reason"),
     [(1.2, "quick_worth_confirming"), (0.8, "quick_worth_confirming"), (1.01, "quick_nothing_large")],
@@ -150,9 +144,6 @@ def test_quick_never_says_more_than_worth_confirming(ratio: float, reason: str) 
     assert row.pct == pytest.approx(100 * (ratio - 1))
     assert undecided(quick, blocks) == set()
     assert undecided(quick, []) == {"dense/n=0"}
-
-
-# ---------------------------------------------------------------- which cells go on
 
 
 def test_undecided_before_the_first_epoch_is_what_can_run() -> None:
@@ -209,9 +200,6 @@ def test_a_change_that_may_be_chance_among_many_cells_goes_on() -> None:
     assert judge(run, blocks + more).comparisons[0].discovery
 
 
-# ---------------------------------------------------------------- arms
-
-
 def test_variants_are_compared_with_themselves() -> None:
     run = head(variants=("triton", "gluon"))
     ratios = {"base:triton": 1.0, "target:triton": 1.0, "base:gluon": 0.5, "target:gluon": 0.52}
@@ -253,9 +241,6 @@ def test_an_a_a_run_is_judged_by_its_intervals() -> None:
     shifted = [block(i, {"base": 1.0, "target": r}, status=same) for i, r in enumerate(times(1.03))]
     judged = judge(run, shifted)
     assert (only(judged).verdict, judged.header.trusted, judged.header.exit_code) == ("slower", False, 4)
-
-
-# ---------------------------------------------------------------- observations, provisional rows, records
 
 
 def test_metrics_have_units_protocols_and_intervals() -> None:

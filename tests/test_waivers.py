@@ -60,8 +60,6 @@ def test_expired_and_exceeded_waivers_warn():
     assert list(waivers.advice(run, rows)) == []
 
 
-# ---------------------------------------------------------------- the file
-
 GOOD = 'schema = 1\n[[waiver]]\ncells = "a"\nmost_percent = 5\nreason = "r"\nowner = "o"\nexpires = 2026-12-31\n'
 
 
@@ -131,9 +129,6 @@ def test_waive_refuses_in_one_line_and_writes_nothing(tmp_path, capsys, args, sa
     assert says in err
     assert len(err.splitlines()) == 1
     assert not (tmp_path / WAIVER_FILE).exists()
-
-
-# ---------------------------------------------------------------- whole runs
 
 
 @pytest.fixture(scope="module")

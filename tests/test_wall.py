@@ -84,13 +84,8 @@ ATTACKS = {
 # Not open without the sandbox either: for abprof closes it, for users but root, or in some kernels and machines.
 CLOSED = {"descriptors"}
 NOT_ROOT = {
-    "a password",
-    "settings of the system",
-    "settings of the kernel",
-    "control groups",
-    "capabilities",
-    "ptrace",
-}
+    "a password", "settings of the system", "settings of the kernel", "control groups", "capabilities", "ptrace",
+}  # fmt: skip
 NOT_EVERYWHERE = {"keyring", "userfaultfd", "io_uring", "vsock", "disks", "other network interfaces", "control groups"}
 NOT_EVERYWHERE |= {"new user namespace", "core dumps"}
 

@@ -110,9 +110,7 @@ def build_packages(
     untrusted: bool = False,
 ) -> tuple[Build, ...]:
     """Return the build of each job, taken from the cache or made now. Jobs run in parallel; each outcome is printed.
-
-    `untrusted`: a build fails if it changes sources that base's build leaves as they are.
-    """
+    `untrusted`: a build fails if it changes sources that base's build leaves as they are."""
     cpus = len(os.sched_getaffinity(0))
     sources = [_sources(Path(job.checkout.path), job.package) for job in jobs]  # before code under test runs
     running, pool = _Running(), ThreadPoolExecutor(max_workers=max(1, cpus // 2 if gpu else cpus))
@@ -166,7 +164,6 @@ def missing(tree: Path, package: Package) -> str:
 
 
 def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, rebuild: bool) -> Build:
-    """Return the build of `job`, taken from the cache or made now."""
     side, tree = job.checkout.side.id, Path(job.checkout.path)
     fresh = Build(side=job.id, kernel=job.package.name, key="")
     if why := missing(tree, job.package):
@@ -275,21 +272,16 @@ def _printed(log: Path) -> bytes:
 
 
 def _compiled(folder: Path) -> list[str]:
-    """Return the .pyc files in `__pycache__` folders below `folder`."""
     return [name for name in keys.importable(folder, keys.COMPILED) if "__pycache__" in Path(name).parts]
 
 
 def _new_generation(home: Path) -> Path:
-    """Make an empty, numbered build folder in `home`, and return its path."""
     newest = max((int(p.name) for p in home.iterdir() if p.name.isdigit()), default=-1)
     place = home / str(max(newest, 0) if not (home / "published.json").exists() else newest + 1)
     remove_tree(place)
     for folder in keys.FOLDERS:
         (place / folder).mkdir(parents=True)
     return place
-
-
-# ---------------------------------------------------------------- the build process
 
 
 @dataclass(frozen=True)
@@ -352,7 +344,6 @@ class _Builder:
         return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)
 
     def _built(self, worker: Worker) -> wire.Built:
-        """Run the build command and the package's build() in `worker`, and return the worker's reply."""
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
         mount = factory.mount(self.job.checkout, self.job.package, place)
         worker.call(factory.start(id, mount), factory.timeout)
@@ -399,9 +390,6 @@ def _first_error(log: Path) -> str:
     return ""
 
 
-# ---------------------------------------------------------------- identical code
-
-
 def identical(
     builds: Sequence[Build], packages: Mapping[str, Package], toolchain: Mapping[str, Mapping[str, str]]
 ) -> bool:
@@ -423,9 +411,7 @@ def identical(
 
 def _sources(tree: Path, package: Package) -> str:
     """Return one hash of all files in `tree`, the folder of a side, that the package may load; "" if it is missing.
-
-    Documentation does not count. For a package in kernels/, packages that it does not use do not count either.
-    """
+    Documentation does not count. For a package in kernels/, packages that it does not use do not count either."""
     if missing(tree, package):
         return ""
     names = [name for name in keys.inputs(tree, package) if not name.endswith((".md", ".rst", ".ipynb"))]
@@ -455,12 +441,8 @@ def _unreached(tree: Path, package: str, names: Sequence[str]) -> tuple[str, ...
 
 
 def _text(tree: Path, name: str) -> bytes:
-    """Return a file's content, or a link's target."""
     link = link_of(tree, name)
     return doorway.read(tree / name, doorway.LARGEST, tree) if link is None else link
-
-
-# ---------------------------------------------------------------- leftovers
 
 
 @contextlib.contextmanager

@@ -61,10 +61,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def of_side(package: Package, side: str) -> Package:
-    """Return `package` with {side} in its build command and variables replaced by the side's id.
-
-    {worktree} and {build_dir} stay, because they depend on the build key. Raises AbprofError for other names in braces.
-    """
+    """Return `package` with {side} in its build command and variables replaced by the side's id. {worktree} and
+    {build_dir} stay, because they depend on the build key. Raises AbprofError for other names in braces."""
     places = {"worktree": "{worktree}", "build_dir": "{build_dir}", "side": side}
     where = f"abprof.toml [kernels.{package.name}]"
     recipe = fill({f"build[{i}]": part for i, part in enumerate(package.build)}, where, **places)
@@ -74,9 +72,7 @@ def of_side(package: Package, side: str) -> Package:
 
 def counted(env: Mapping[str, str], named: Container[str], prefix: str) -> dict[str, str]:
     """Return the variables of `env` that are part of the build key: all but those that no build reads, such as PWD.
-
-    Variables in `named` always count. Others do not count if they name the venv of the interpreter, `prefix`.
-    """
+    Variables in `named` always count. Others do not count if they name the venv of the interpreter, `prefix`."""
     kept = {name: value for name, value in env.items() if name in named or not _NOISE.match(name)}
     kept = {
         name: own for name, value in kept.items() if (own := environment.without_profilers(name, value)) or not value

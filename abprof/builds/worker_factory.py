@@ -290,7 +290,6 @@ class WorkerFactory:
         )
 
     def _shared(self) -> list[Path]:
-        """Return the folders that all workers read: the workers' code and the workloads."""
         files = (*(argv[-1] for argv in self.workers.values()), *self.workloads.values())
         return list(dict.fromkeys(Path(file).parent for file in files))
 
@@ -359,14 +358,9 @@ def interpreter(config: Options, side: str) -> str:
     return str(Path(found).absolute())
 
 
-# ---------------------------------------------------------------- worker bundle
-
-
 def install_bundle(cache: Path) -> Path:
-    """Copy the worker's code to CACHE/worker/HASH/, and return the path of the start script there.
-
-    A copy that code under test has changed is replaced. Raises AbprofError if this fails.
-    """
+    """Copy the worker's code to CACHE/worker/HASH/, and return the path of the start script there. A copy that code
+    under test has changed is replaced. Raises AbprofError if this fails."""
     # Of records/ only messages.py: the other modules need msgspec.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
     for file in [_SOURCE / name for name in _FILES] + [*(_SOURCE / "worker").rglob("*.py")]:

@@ -103,9 +103,6 @@ def warn(text: str) -> None:
     print(f"warning: {text}", file=sys.stderr)
 
 
-# ---------------------------------------------------------------- errors and exit codes
-
-
 def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
     """Run `command` and return its exit code; print an exception as one line. Never raises."""
     try:
@@ -190,9 +187,6 @@ def _bug(error: Exception, argv: Sequence[str]) -> int:
         print(text, file=sys.stderr)
     note(f"a bug in abprof, please report it: {type(error).__name__}: {message} ({where})")
     return Exit.BUG
-
-
-# ---------------------------------------------------------------- the program
 
 
 def _version(wanted: bool) -> None:

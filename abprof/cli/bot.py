@@ -54,7 +54,6 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
 
 
 def _append(path: str | None, text: str, option: str) -> None:
-    """Append `text` to the file `path`, if given. If that fails, raise AbprofError, which names `option`."""
     if not path:
         return
     try:

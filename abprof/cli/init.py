@@ -63,8 +63,8 @@ def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B0
 
 
 def _write_bot(root: Path, *, overwrite: bool) -> None:
-    from abprof.system.bundled import bundled
     from abprof.system.config_file import read_file
+    from abprof.system.paths import bundled
 
     if not (root / ".git").exists():
         raise AbprofError("not the top folder of a git repository", where=f"--repo {root}")
@@ -74,7 +74,6 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
 
 
 def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
-    """Write the proposed files and print the next commands. Raises AbprofError before anything is written."""
     from abprof import sides as repo
     from abprof.system import paths
     from abprof.system.config_file import place, read_file
@@ -124,7 +123,6 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
 def _made(
     values: Mapping[str, Any], files: Sequence[str], root: Path, file: File | None, folder: str
 ) -> tuple[Made, list[str]]:
-    """Return the files to write, and notes to print."""
     from abprof.extras import init as maker
     from abprof.records.options import File
     from abprof.system.config_file import place
@@ -151,7 +149,6 @@ def _made(
 def _made_of(
     refs: Sequence[str], wanted: str, repository: Repository, file: File | None, folder: str
 ) -> tuple[Made, list[str]]:
-    """Return the files to write for the functions that two refs differ in, and notes to print."""
     from abprof import sides as repo
     from abprof.extras import init as maker
     from abprof.records.quantities import plural
@@ -229,7 +226,6 @@ def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
 
 
 def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> None:
-    """Print the commands to run next. `begun`: whether the repository has a commit."""
     from abprof import devices
 
     one = made.function

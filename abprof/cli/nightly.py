@@ -57,7 +57,6 @@ def nightly(**values: Any) -> int:
 
 
 def _publish(report: NightReport, path: str | None) -> None:
-    """Print the night's report as JSON and, if `path` is given, write its summary there; print a note if that fails."""
     from abprof.extras.nightly import summary
     from abprof.system.files import put
 
@@ -67,9 +66,6 @@ def _publish(report: NightReport, path: str | None) -> None:
             put(Path(path), summary(report).encode())
     except (AbprofError, OSError) as error:
         note(f"the summary could not be written: {error}")
-
-
-# ---------------------------------------------------------------- history
 
 
 def _since(text: str, option: str) -> str:
@@ -140,10 +136,8 @@ def changes(**values: Any) -> int:
 
 
 def _history(values: dict[str, Any]) -> History:
-    """Return all nights in --runs-dir, or in runs/ of --repo. Print notes on unreadable runs to standard error.
-
-    Raises AbprofError for an unknown series or cell.
-    """
+    """Return all nights in --runs-dir, or in runs/ of --repo. Print notes on unreadable runs to standard error. Raises
+    AbprofError for an unknown series or cell."""
     from abprof.extras.nightly import read_history
 
     start = Path(values["repo"]).absolute()

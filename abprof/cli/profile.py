@@ -58,7 +58,6 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
 
 
 def _show_profiles(looked: Profiled, *, json: bool) -> None:
-    """Print tables of the profiles that this command made; with `json` print the whole run as JSON."""
     import msgspec
 
     from abprof.records.quantities import plural

@@ -59,7 +59,6 @@ def report(
 
 
 def _print(format: str, path: Path) -> None:
-    """Print the run in `path` in one format. For `legacy`, write its files and print their paths."""
     from abprof import session
     from abprof.report import legacy, rendered
     from abprof.system import files as disk
@@ -80,7 +79,6 @@ def _print(format: str, path: Path) -> None:
 
 
 def _compare(runs: Sequence[str], *, json: bool) -> None:
-    """Print how the second run's verdicts differ from the first's."""
     from json import dumps
 
     from abprof import session

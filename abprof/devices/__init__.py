@@ -21,9 +21,7 @@ __all__ = ["Device", "choose", "lease", "not_busy", "several"]
 
 def choose(names: Sequence[str]) -> Device:
     """Return the device named `cpu`, `cuda`, `cuda:N`, `GPU-UUID` or `simulated`; without a name a GPU, else the CPU.
-
-    Raises AbprofError if the device does not exist, or if `names` has more than one name.
-    """
+    Raises AbprofError if the device does not exist, or if `names` has more than one name."""
     from abprof.devices import cuda
 
     if len(names) > 1:

@@ -105,7 +105,6 @@ class CudaDevice(Device):
             return None
 
     def machine(self) -> Machine:
-        """Return the GPU's name, UUID, memory, driver, and settings that affect timing."""
         memory = self._ask("nvmlDeviceGetMemoryInfo")
         limit = self._ask("nvmlDeviceGetPowerManagementLimit")
         facts = {
@@ -142,10 +141,8 @@ class CudaDevice(Device):
 
     @contextlib.contextmanager
     def locked(self, mhz: int) -> Iterator[None]:
-        """Hold the GPU's graphics clock at `mhz` during the block. Raises AbprofError if the GPU refuses.
-
-        A second process restores the former clocks, also when this process is killed.
-        """
+        """Hold the GPU's graphics clock at `mhz` during the block. Raises AbprofError if the GPU refuses. A second
+        process restores the former clocks, also when this process is killed."""
         nvml, handle, uuid, where = self._nvml, self._handle, self.lease, f"--lock-clocks {mhz}"
         try:
             memory, graphics = (nvml.nvmlDeviceGetApplicationsClock(handle, kind) for kind in (_MEMORY, _GRAPHICS))
@@ -173,7 +170,6 @@ class CudaDevice(Device):
             print(f"warning: the clocks of {uuid} are not restored: run `nvidia-smi -rac`", file=sys.stderr)
 
     def busy(self) -> tuple[str, str] | None:
-        """Return (reason, advice) if other processes are on the GPU and the GPU is at least 10 % busy, else None."""
         own, use = self._own_ids(), self._ask("nvmlDeviceGetUtilizationRates")
         others = [f"{name or 'process'} {pid}" for pid, name in self._processes() if pid not in own]
         if others and use is not None and use.gpu >= 10:
@@ -182,7 +178,6 @@ class CudaDevice(Device):
         return None
 
     def gone(self) -> str | None:
-        """Return why the GPU can no longer be used, lost or to be reset, according to NVML. None if it can be used."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handle)
         except Exception as error:  # noqa: BLE001 - "not supported" has many classes

@@ -59,7 +59,6 @@ class CpuDevice(Device):
     kind = lease = worker = "cpu"  # one lease covers the whole machine
 
     def machine(self) -> Machine:
-        """Return the host's processor, cores, memory and frequency governor."""
         import psutil
 
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -76,7 +75,6 @@ class CpuDevice(Device):
         )
 
     def state(self) -> MachineState:
-        """Return the load of the last minute, and the mean core frequency if known."""
         import psutil
 
         frequency = psutil.cpu_freq()
@@ -89,7 +87,6 @@ class SimulatedDevice(Device):
     kind = "simulated"
 
     def __init__(self, name: str = "simulated") -> None:
-        """Make a device. `name`: simulated, simulated:N or simulated:N:MODEL."""
         self.lease = self.worker = name
         self._model = name.partition(":")[2].partition(":")[2]
 

@@ -133,9 +133,6 @@ def _head(question: Question, options: Options, machine: Machine, how: str) -> R
                workloads_from=how, arms=arms, cells=(cell,), machine=machine, versions=known)  # fmt: skip
 
 
-# ---------------------------------------------------------------- workers
-
-
 @dataclass(frozen=True)
 class _Factory(WorkerFactory):
     """Starts workers as forks of this process or, with `here`, in this process."""

@@ -9,8 +9,8 @@ from abprof import devices, session
 from abprof.records import Run
 from abprof.records.options import Options
 from abprof.sides import NewRepository
-from abprof.system.bundled import bundled
 from abprof.system.console import View
+from abprof.system.paths import bundled
 
 EDITED = "kernels/ffa/autograd.py"
 

@@ -98,7 +98,6 @@ def tools() -> Iterator[Finding]:
 
 
 def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
-    """Yield a finding for each side's interpreter: whether a worker starts and torch works on `device`."""
     known: set[tuple[str, ...]] = set()
     for side in ("base", *sorted((config.file or File()).python.keys() - {"all", "base"})):
         name = f"worker on {kind}" + (f" ({side})" if known else "")

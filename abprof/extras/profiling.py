@@ -38,10 +38,8 @@ class Profiled:
 
 
 def refs(config: Options, order: Profile, view: View) -> Profiled:
-    """Profile every cell on every side (ref), variant and peer, in a new run folder without timings.
-
-    Raises AbprofError, for instance if ncu is missing. Removes the run folder if ncu refuses the first arm.
-    """
+    """Profile every cell on every side (ref), variant and peer, in a new run folder without timings. Raises
+    AbprofError, for instance if ncu is missing. Removes the run folder if ncu refuses the first arm."""
     sandbox.refuse_foreground(config.contain, _SUBJECT)
     ncu, made = Ncu.find(), []
     config = msgspec.structs.replace(config, all=True)  # also profile cells whose code is unchanged
@@ -68,9 +66,7 @@ def refs(config: Options, order: Profile, view: View) -> Profiled:
 
 def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) -> Profiled:
     """Profile the changed cells of the run in `path`, or the cells in `only`, and add the profiles to the run's folder.
-
-    Raises AbprofError if code, workloads, machine or toolchain differ from those of the run, or if no cell changed.
-    """
+    Raises AbprofError if code, workloads, machine or toolchain differ from those of the run, or if no cell changed."""
     ncu, made = Ncu.find(), []
     head, blocks, notes = store.read(path)
     filters.of_workloads(head, str(path))
@@ -126,9 +122,6 @@ def _profiles(
     yield from ncu.captured(plan, rows, order, folder, say)
 
 
-# ---------------------------------------------------------------- run-cell
-
-
 def call(
     options: Options, id: str, view: View, *, variant: str | None, peer: str | None, warmup: int, runs: int
 ) -> str:
@@ -142,10 +135,7 @@ def call(
     options = msgspec.structs.replace(options, workloads=(workload,), set=values, peer=(peer,) if peer else ())
     place = look_around(options, view)
     side = place.sides[0]
-    with (
-        tempfile.TemporaryDirectory() as logs,
-        held(place, place.id, view, wait=not options.no_wait) as (place, trees),
-    ):
+    with tempfile.TemporaryDirectory() as logs, held(place, place.id, view, wait=not options.no_wait) as (place, trees):
         try:
             plan = Plan.of(place, trees, Path(logs), view, dry=True)
         except AbprofError as error:

@@ -33,10 +33,8 @@ _WAKE_MS = 500  # longest wait between checks for signals
 
 
 def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> None:
-    """Measure the working tree against base now and after every save that changes it, until a KeyboardInterrupt.
-
-    Calls `answer` with the lines of each result. Raises AbprofError before the first result; later errors are warnings.
-    """
+    """Measure the working tree against base now and after every save that changes it, until a KeyboardInterrupt. Calls
+    `answer` with the lines of each result. Raises AbprofError before the first result; later errors are warnings."""
     began, before = time.monotonic(), None
     place = look_around(msgspec.structs.replace(config, quick=True), view)
     if len(place.sides) != 2 or place.sides[1].kind != "worktree":
@@ -74,7 +72,6 @@ def watch(config: Options, view: View, answer: Callable[[list[str]], None]) -> N
 
 
 def _measured(place: RunContext, plan: Plan, number: int, folder: Path, view: View) -> Run:
-    """Measure and judge one epoch, and return it as a run. `number`: the epoch's; `folder`: for temporary files."""
     quiet = View(quiet=True)
     record = session.new_record(store.create(folder / "runs", place.id), plan.run, [], quiet)
     builds = plan.build_kernels(place, view if view.verbose else quiet)
@@ -100,10 +97,8 @@ def _next_save(place: RunContext, saves: Iterator[float], view: View) -> tuple[f
 
 
 def _saves(root: Path, ignored: Sequence[Path]) -> Iterator[float]:
-    """Yield the time (time.monotonic()) when watching begins, then after each save under `root`.
-
-    Leaves out saves in the folders `ignored`. Raises AbprofError if watchfiles is missing or `root` cannot be watched.
-    """
+    """Yield the time (time.monotonic()) when watching begins, then after each save under `root`. Leaves out saves in
+    the folders `ignored`. Raises AbprofError if watchfiles is missing or `root` cannot be watched."""
     try:
         import watchfiles
     except ImportError:
@@ -127,11 +122,7 @@ def _saves(root: Path, ignored: Sequence[Path]) -> Iterator[float]:
         raise AbprofError(f"changes here cannot be watched: {error}", where=str(root), advice=advice) from error
 
 
-# ---------------------------------------------------------------- the answer as text
-
-
 def _lines(run: Run, before: Run | None, seconds: float) -> list[str]:
-    """Return the lines to print: each cell's change in `run` and in the run `before`, and the `seconds` this took."""
     labels, was = names.short_labels(run.cells), _changes(before) if before else {}
     found = []
     for (cell, arm), change in _changes(run).items():

@@ -32,8 +32,6 @@ Notify = Callable[[News], None]
 
 
 class _NewsView(View):
-    """A console view that sends lines and warnings to the coordinator. What builds print stays in their logs."""
-
     def __init__(self, notify: Notify) -> None:
         super().__init__(quiet=True)
         self._notify = notify
@@ -124,7 +122,6 @@ def _builds(place: RunContext, plan: Plan, shard: Shard, view: View) -> tuple[Bu
 
 
 def _failed(item: Item) -> bool:
-    """Whether `item` reports a failure that the device may have caused."""
     if isinstance(item, Block):
         return not {"crash", "timeout", "oom"}.isdisjoint(outcome.status for outcome in item.outcomes.values())
     return isinstance(item, Proof) and not item.ok

@@ -84,10 +84,8 @@ class Queue:
 
 
 def coordinate(plan: Plan, record: Record, executor: Executor, place: RunContext) -> Iterator[Item]:
-    """Yield results as shards send them, until every cell is decided or every slot's budget is spent.
-
-    Adds machines, lost shards and changed files to `record`. Raises AbprofError if no shard could begin.
-    """
+    """Yield results as shards send them, until every cell is decided or every slot's budget is spent. Adds machines,
+    lost shards and changed files to `record`. Raises AbprofError if no shard could begin."""
     work = _Coordinator(plan, record, executor, place)
     while work.submit():
         for number, message in executor.news(_LISTEN):
@@ -110,8 +108,6 @@ class _Live:
 
 
 class _Coordinator:
-    """Spreads a run over slots. Holds the queue, the running shards and each slot's time left."""
-
     def __init__(self, plan: Plan, record: Record, executor: Executor, place: RunContext) -> None:
         self._plan, self._record, self._executor, self._place = plan, record, executor, place
         self._live: dict[int, _Live] = {}
@@ -202,14 +198,11 @@ class _Coordinator:
     # ---------------------------------------------------------------- what is measured again
 
     def _homes(self) -> dict[str, str]:
-        """Return cell -> the slot whose device measured it before. Leaves out devices that are not in this run."""
         return {block.cell: block.device for block in self._record.blocks if block.device in self._left}
 
     def _drop_elsewhere(self, todo: set[str]) -> None:
-        """Drop the blocks of cells in `todo` that were measured on a device which this run may not get again.
-
-        Raises AbprofError if an earlier invocation measured them, because its blocks are kept.
-        """
+        """Drop the blocks of cells in `todo` that were measured on a device which this run may not get again. Raises
+        AbprofError if an earlier invocation measured them, because its blocks are kept."""
         record, here = self._record, self._left if self._executor.lasting else {}
         away = {block.cell: block.device for block in record.blocks if block.cell in todo and block.metric}
         away = {cell: device for cell, device in away.items() if device not in here}
@@ -273,7 +266,6 @@ class _Coordinator:
     # ---------------------------------------------------------------- shards
 
     def _shard(self, tasks: Sequence[Task], slot: str, budget: float, least: Mapping[str, int]) -> Shard:
-        """Make the next shard, which measures `tasks` for `budget` seconds. `least`: cell -> least number of epochs."""
         self._number += 1
         record, ids = self._record, [task.cell for task in tasks]
         self._add_controls(tasks, slot)
@@ -320,7 +312,6 @@ def _has_control(arms: Sequence[Arm]) -> bool:
 
 
 def _without_results(run: Run) -> Run:
-    """Return the run's header: run.json without results."""
     lists = (
         *("losses", "notes", "touched", "observations", "comparisons", "within", "controls", "proofs", "kernels"),
         *("traces", "profiles", "sampled", "warnings"),

@@ -214,7 +214,6 @@ class LocalExecutor(Executor):
         return [device.lease for device in self.place.devices]
 
     def placed(self, shard: Shard, slot: str) -> Shard:
-        """Return the shard with the slot's device and an equal part of the host's processors."""
         every, slots = sorted(os.sched_getaffinity(0)), self.slots()
         each, at = len(every) // len(slots), slots.index(slot)
         return msgspec.structs.replace(shard, device=slot, held=True, cpus=tuple(every[each * at : each * (at + 1)]))
@@ -242,8 +241,6 @@ class LocalExecutor(Executor):
             self._programs.popitem()[1].end(max(0.0, until - time.monotonic()))
         sides.sweep(self.place.cache)  # worktrees of programs that were killed
 
-
-# ---------------------------------------------------------------- Slurm
 
 _ASKS_EVERY = 2.0  # seconds between calls of squeue, whose controller serves the whole site
 _ANSWERS_WITHIN = 60.0  # seconds
@@ -352,8 +349,6 @@ class SlurmExecutor(Executor):
         return {id.strip(): (state, node, reason) for id, state, node, reason in rows}
 
 
-# ---------------------------------------------------------------- Ray
-
 _GPU_LABEL = "ray.io/accelerator-type"
 _RESOURCE = "abprof"  # Ray resource of nodes without GPUs: its amount is how many shards a node runs at once
 
@@ -394,7 +389,6 @@ class RayExecutor(Executor):
             raise AbprofError(f"no node has {'a GPU' if self._gpu else resource}{model}", where=where)
 
     def slots(self) -> Sequence[str]:
-        """Return a slot, named NODE/NUMBER, for every shard that suitable nodes can run at once."""
         for node in self._ray.nodes():
             model, has = node.get("Labels", {}).get(_GPU_LABEL), node["Resources"]
             if node["Alive"] and self.options.gpu in ("", model):

@@ -24,12 +24,8 @@ GPU_GRAPH = "gpu_graph"  # device time of a replayed CUDA graph: without launche
 GPU_KERNELS = "gpu_kernels"  # sum of the durations of a call's kernels, by CUPTI
 REPORTED = "reported"  # printed by the command under test: a weaker guarantee (abprof/measure/commands.py)
 JUDGED_METRIC: dict[Judge, str] = {
-    "gpu": "gpu_span",
-    "graph": GPU_GRAPH,
-    "kernels": GPU_KERNELS,
-    "wall": "wall",
-    "reported": REPORTED,
-}
+    "gpu": "gpu_span", "graph": GPU_GRAPH, "kernels": GPU_KERNELS, "wall": "wall", "reported": REPORTED,
+}  # fmt: skip
 HOST = "host"  # host time to enqueue a call on an idle device: no verdict uses it
 SUSTAINED = "gpu_sustained"  # calls without pauses: may withhold a verdict, or with --regime sustained give it
 _GONE = ("seed_latency", "do_bench_latency", "turn_length", "one_worker", "idle_second_worker")  # of older selfchecks

@@ -21,10 +21,8 @@ LOOKS = (4, 6, 8, 12, 16, 24, 32)  # planned looks: numbers of epochs after whic
 
 
 class Turn(msgspec.Struct, frozen=True, array_like=True):
-    """One turn of one arm (a few timed calls), stored as an array of its fields.
-
-    If `empty` is not 0, `value` is already corrected for the cost of launches (`levelled` in abprof/measure/turns.py).
-    """
+    """One turn of one arm (a few timed calls), stored as an array of its fields. If `empty` is not 0, `value` is
+    already corrected for the cost of launches (`levelled` in abprof/measure/turns.py)."""
 
     arm: int  # index into Block.arms
     start: int  # ns since the block's `began`
@@ -132,10 +130,8 @@ class Block(Record, frozen=True, kw_only=True):
 
 
 def power_bound(blocks: Iterable[Block]) -> bool:
-    """Whether pauses may matter: the device hit its power limit in half of the timed `blocks` of a cell or more.
-
-    False for calls of 0.1 s and longer, which hold the device at its limit by themselves.
-    """
+    """Whether pauses may matter: the device hit its power limit in half of the timed `blocks` of a cell or more. False
+    for calls of 0.1 s and longer, which hold the device at its limit by themselves."""
     timed = [block for block in blocks if block.by_spans and block.rounds]
     capped = sum(POWER_CAP in block.state.throttle for block in timed)
     short = any(turn.value < _SLICE_BY_ITSELF for block in timed for row in block.rounds for turn in row)

@@ -71,10 +71,8 @@ class Function(Record, frozen=True, kw_only=True):
 
 
 class Kernel(Record, frozen=True, kw_only=True):
-    """A compiled kernel, or a shared object of the kernel package, that a worker of this side loaded.
-
-    A field that was not recorded is None. `missing` says why the machine code was not read; "": it was read.
-    """
+    """A compiled kernel, or a shared object of the kernel package, that a worker of this side loaded. A field that was
+    not recorded is None. `missing` says why the machine code was not read; "": it was read."""
 
     side: str
     package: str

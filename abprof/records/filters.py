@@ -54,10 +54,8 @@ def select(cells: Sequence[Cell], filters: Sequence[str], preset: str = "--prese
 
 
 def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
-    """Return the cells that match `only`: verdicts (`slower`, `unclear`), AXIS=VALUE or parts of ids; (): all cells.
-
-    In a run of one side, verdicts are those on its variants. Raises AbprofError if no cell matches.
-    """
+    """Return the cells that match `only`: verdicts (`slower`, `unclear`), AXIS=VALUE or parts of ids; (): all cells. In
+    a run of one side, verdicts are those on its variants. Raises AbprofError if no cell matches."""
     words = set(get_args(Verdict))
     verdicts = {word for text in only for word in text.split(",") if word in words}
     filters = [text for text in only if not set(text.split(",")) <= words]

@@ -43,9 +43,7 @@ def safe_labels(labels: Iterable[tuple[str, str]]) -> list[str]:
 
 def safe_label(label: str, taken: Set[str], commit: str) -> str:
     """Make `label` safe for file names: at most 60 ASCII letters, digits, `.`, `_`, `-`, not starting with dot or dash.
-
-    If `taken` has the result (ignoring case), append digits of `commit`, and then a number if need be.
-    """
+    If `taken` has the result (ignoring case), append digits of `commit`, and then a number if need be."""
     letters = "".join(sign for sign in unicodedata.normalize("NFKD", label) if not unicodedata.combining(sign))
     plain = re.sub(r"[^A-Za-z0-9._-]+", "-", letters).strip(".-")[:LONGEST].rstrip(".-") or commit[:10]
     used = {name.casefold() for name in taken}

@@ -77,9 +77,6 @@ def moved(values: Mapping[str, float]) -> Iterator[tuple[str, str, float]]:
             yield level, " + ".join(DRAM_PARTS), sum(values[part] for part in DRAM_PARTS)
 
 
-# ---------------------------------------------------------------- tables
-
-
 @dataclass(frozen=True)
 class Row:
     """A row of the table: a kernel, or a sum over kernels, which has no name, grid, block or metrics."""

@@ -15,12 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from abprof.report.csv_files import frame
+    from abprof.report.layouts import asset, environment
     from abprof.report.model import Page
-    from abprof.report.render import FORMATS, asset, environment, rendered, write_all
+    from abprof.report.render import FORMATS, rendered, write_all
     from abprof.report.terminal import print_run
 
 __all__ = ["FORMATS", "Page", "asset", "environment", "frame", "print_run", "rendered", "write_all"]
-_MODULES = {"Page": "model", "frame": "csv_files", "print_run": "terminal"}  # all others are in `render`
+_MODULES = {
+    "Page": "model",
+    "frame": "csv_files",
+    "print_run": "terminal",
+    "asset": "layouts",
+    "environment": "layouts",
+}
 
 
 def __getattr__(name: str) -> Any:

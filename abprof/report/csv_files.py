@@ -30,9 +30,7 @@ _JUDGED = ("pct", "low_pct", "high_pct", "reasons", "certifiable_pct", "detectab
 
 def csv_text(header: Sequence[str], lines: Iterable[Mapping[str, Any]], number: Callable[[float], str] = repr) -> str:
     """Return a CSV file with the columns `header`. `number` formats floats. None and missing values leave empty cells.
-
-    Raises ValueError if a line has a column that `header` lacks.
-    """
+    Raises ValueError if a line has a column that `header` lacks."""
 
     def cell(value: Any) -> str:
         return "" if value is None else number(value) if isinstance(value, float) else safe_cell(str(value))
@@ -75,9 +73,6 @@ def ms(ns: float | None) -> float | None:
     return None if ns is None else ns / 1e6
 
 
-# ---------------------------------------------------------------- cells.csv
-
-
 def cells_csv(run: Run) -> str:
     """Return cells.csv: one row for each cell and arm, and one row for each cell that was not measured."""
     return csv_text(*_cells(run))
@@ -107,7 +102,6 @@ def _cells(run: Run) -> tuple[list[str], list[Line]]:
 
 
 def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Comparison | None) -> Line:
-    """Return the row of one arm. `seen`: the arm's results; `judged`: its comparison with base. Both can be None."""
     place = rows.arm(run, seen.arm) if seen else None
     side = next((side for side in run.sides if place and side.id == place.side), None)
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)

@@ -58,7 +58,6 @@ def _text(content: Any) -> str:
 
 
 def _row(run: Run, group: Group, row: Row, length: int) -> dict[str, Any]:
-    """Return a row's verdict, change of time in per cent (negative is faster), its 95 % interval, and why."""
     judged = row.comparison
     made: dict[str, Any] = {"variant": clean(row.variant)} if row.variant else {}
     if len(run.sides) > 2 and group.target:
@@ -78,14 +77,9 @@ def _row(run: Run, group: Group, row: Row, length: int) -> dict[str, Any]:
     return made
 
 
-# ---------------------------------------------------------------- services that keep series of times
-
-
 def bmf(run: Run) -> str:
-    """Return Bencher Metric Format: {name: {measure: {value, lower_value, upper_value}}}.
-
-    The measure `latency` is in ns, as Bencher defines it; `abprof-change` is the paired change of time in per cent.
-    """
+    """Return Bencher Metric Format: {name: {measure: {value, lower_value, upper_value}}}. The measure `latency` is in
+    ns, as Bencher defines it; `abprof-change` is the paired change of time in per cent."""
     made: dict[str, Any] = {}
     for name, row, timed in _timed(run):
         made[name] = {"latency": _bounded(timed.value, timed.low, timed.high)}

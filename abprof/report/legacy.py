@@ -90,7 +90,6 @@ def _scaling(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Wri
 
 
 def _at_length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) -> dict[str, Any] | None:
-    """Return times and speed-ups of the steps at one sequence length, or None if no step was timed."""
     first = next(iter(rows.values()))
     timed = [(0, BASELINE, value(seen, first.metric)) for cell, peer, seen in group.peers
              if (cell.id, peer.peer) == (first.cell.id, BASELINE) and seen.status != "wrong"]  # fmt: skip
@@ -112,7 +111,6 @@ def _at_length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf)
 
 
 def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:
-    """Return the inputs' shape, and the tile sizes and occupancy of the last variant that reports them."""
     params = rows[0].cell.params
     said = next((str(seen.facts["configuration"]) for row in reversed(rows)
                  if (seen := arm(row)) and "configuration" in seen.facts), "")  # fmt: skip

@@ -107,7 +107,6 @@ def _listed(one: Trace | Sampled | None) -> Listed | None:
 
 
 def _table(before: Trace | Sampled, after: Trace | Sampled | None, sides: Sequence[str]) -> Table:
-    """Return a table of counts and times by kernel or function; the largest difference between the sides is first."""
     on_device = isinstance(before, Trace) and before.census and before.census.on_device
     names = ("function", "in", "own") if isinstance(before, Sampled) else ("kernel" if on_device else "operation",)
     listed, unit = [_listed(before), _listed(after)], "samples" if isinstance(before, Sampled) else "times"
@@ -144,7 +143,6 @@ def counters(run: Run) -> Iterator[Block]:
 
 
 def _kernel_tables(before: Profile, after: Profile | None, *, named: bool) -> Iterator[Table]:
-    """Yield a table of metrics for each kernel. If `named`, the tables' titles name the arms."""
     arms = (before.arm, after.arm) if after else (before.arm,)
     one, two = ncu.table(before), ncu.table(after) if after else None
     for pair in (pair for pair in ncu.beside(one, two) if pair.either.kernel):

@@ -129,9 +129,7 @@ _READERS: dict[str, tuple[set[str], Callable[[Any], Recording]]] = {  # keys of 
 
 def read(path: Path) -> tuple[str, Recording]:
     """Return the format and the content of a recording; ("", nothing) if the file is not JSON, such as a CSV file.
-
-    Raises AbprofError for a file that cannot be read, JSON of another tool, and a recording without times.
-    """
+    Raises AbprofError for a file that cannot be read, JSON of another tool, and a recording without times."""
     data = disk.read_named(path, 256 << 20).removeprefix(b"\xef\xbb\xbf").strip()
     if not data.startswith((b"{", b"[", _SCRIPT)):
         return "", Recording()

@@ -4,65 +4,23 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import re
 from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from abprof.records import Arm, Block, Run
 from abprof.records.errors import AbprofError
-from abprof.records.quantities import plural, signed
-from abprof.report import charts, code_pages, exports, probes, sentences, suite_csv, text
+from abprof.report import code_pages, exports, probes, sentences, suite_csv, text
 from abprof.report.csv_files import cells_csv
-from abprof.report.model import Page, Workload, folded_title
+from abprof.report.layouts import asset, environment
+from abprof.report.model import Page
 from abprof.report.rows import Row
 from abprof.system import checksummed, doorway
 from abprof.system import files as disk
-from abprof.system.bundled import bundled
-
-
-def environment(escaped: Callable[[str], Markup]) -> Environment:
-    """Return a Jinja environment for pages. `escaped` escapes each text that a template prints."""
-
-    def safe(value: Any) -> Any:
-        if isinstance(value, Markup) or value is None:
-            return value
-        sentence = str(value)
-        shown = escaped(text.clean(sentence, text.LONGEST))
-        before, after = sentence.startswith(" "), sentence.endswith(" ")  # joins in the templates keep their blanks
-        return Markup(" ") * before + shown + Markup(" ") * after
-
-    made = templates(safe)
-    made.filters |= {"plural": plural, "signed": signed, "clean": text.clean, "code": text.code, "log": text.log_link}
-    made.filters |= {"sparkline": charts.sparkline, "history": sentences.history}
-    made.filters |= {"warning": sentences.warning, "folded_title": folded_title, "ticks": partial(text.ticks, escaped)}
-    return made
-
-
-def templates(finalize: Callable[[Any], Any]) -> Environment:
-    """Return a Jinja environment for templates/. `finalize` is called for each value that a template prints."""
-    return Environment(
-        loader=FileSystemLoader(bundled("templates")),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-
-
-def asset(name: str) -> str:
-    """Return the text of a style sheet or script in templates/, with its indentation removed."""
-    content = (bundled("templates") / name).read_text(encoding="utf-8")
-    return re.sub(r"^[ \t]+", "", content, flags=re.MULTILINE)
 
 
 def html(page: Page) -> str:
@@ -122,33 +80,16 @@ def _notebook(page: Page) -> str:
     return environment(escape).get_template("notebook.html").render(page=page, run=page.run)
 
 
-def _junit(page: Page) -> bytes:
-    """Return the report as JUnit XML: a test suite for each workload and target, a test for each cell and variant."""
-    root = ElementTree.Element("testsuites", name=text.clean(page.headline))
-    for workload in page.workloads:
-        target = workload.group.target
-        name = text.clean(workload.group.workload.name) + (f" against {text.clean(target.label, 60)}" if target else "")
-        suite = ElementTree.SubElement(root, "testsuite", name=name, tests=str(len(workload.lines)))
-        for line in workload.lines:
-            _test(suite, workload, line.row, line.case)
-        for count, tag in (("errors", "error"), ("failures", "failure"), ("skipped", "skipped")):
-            suite.set(count, str(len(suite.findall(f"testcase/{tag}"))))
-    ElementTree.indent(root)
-    made: bytes = ElementTree.tostring(root, encoding="utf-8", xml_declaration=True)
-    return made + b"\n"
+def _junit(page: Page) -> str:
+    def kind(row: Row) -> str:
+        if row.comparison and (row.apart or "waived" in row.comparison.reasons):
+            return "skipped"
+        kinds = {"broken": "error", "slower": "failure", "unclear": "skipped"}
+        return kinds.get(row.verdict or "", "") if row.comparison else ""
 
-
-def _test(suite: ElementTree.Element, workload: Workload, row: Row, name: str) -> None:
-    ns, judged = row.ns(row.target if workload.group.target else row.base), row.comparison
-    of = f"abprof.{text.clean(workload.group.workload.name)}"
-    case = ElementTree.SubElement(suite, "testcase", classname=of, name=name)
-    if ns is not None:
-        case.set("time", f"{ns / 1e9:.9f}")
-    kind = {"broken": "error", "slower": "failure", "unclear": "skipped"}.get(row.verdict or "")
-    if judged and (row.apart or "waived" in judged.reasons):
-        kind = "skipped"
-    if kind and judged:
-        ElementTree.SubElement(case, kind, message=text.clean(sentences.verdict_and_change(judged), 1000))
+    made = environment(escape)
+    made.filters |= {"junit": kind, "verdict_and_change": sentences.verdict_and_change}
+    return made.get_template("report.xml").render(page=page)
 
 
 FORMATS: dict[str, Callable[[Page], str | bytes]] = {

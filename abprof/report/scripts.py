@@ -18,7 +18,7 @@ from abprof.records import Arm, Cell, Run
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.names import row_file
-from abprof.report.render import templates
+from abprof.report.layouts import templates
 from abprof.report.rows import workload_of
 
 NAMES = ("nvtx_analysis.sh", "ncu_analysis.sh", "compare_analysis.sh")
@@ -27,10 +27,8 @@ _FIRST = ("broken", "slower", "faster", "slight", "unclear")
 
 
 def scripts(run: Run, cells: Sequence[Cell], repo: Path) -> dict[str, str]:
-    """Return {file name: text of the script}. `run` may be a plan without results.
-
-    Raises AbprofError if no cell can be called, or if a name contains NUL or is not UTF-8.
-    """
+    """Return {file name: text of the script}. `run` may be a plan without results. Raises AbprofError if no cell can be
+    called, or if a name contains NUL or is not UTF-8."""
     rows = _rows(run, cells)
     if not rows:
         raise AbprofError("no cell can be called on any side", advice="the run's report says why")
@@ -72,7 +70,6 @@ def _rows(run: Run, cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def _call(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
-    """Return the values that a template needs to call one arm of a cell."""
     options, source = ["--seed", str(run.options.seed)], run.options.workloads_from
     options += ["--variant", arm.variant] if arm.variant else []
     options += ["--python", run.options.python[arm.side]] if arm.side in run.options.python else []
@@ -84,7 +81,6 @@ def _call(run: Run, cell: Cell, arm: Arm) -> dict[str, Any]:
 
 
 def _options(run: Run) -> list[str]:
-    """Return the options with which `abprof run` judges as this run did, such as --threshold and --peer."""
     of = run.options
     words = [f"--threshold={of.threshold:g}", f"--margin={of.margin:g}", f"--seed={of.seed}"]
     words += [f"--python={side}={path}" for side, path in of.python.items()]

@@ -98,7 +98,6 @@ def reach(row: Comparison) -> str:
 
 
 def _places(row: Comparison) -> int:
-    """Number of decimals to show: two if the interval is narrower than 0.5 %, else one."""
     return 2 if row.low_pct is not None and row.high_pct is not None and row.high_pct - row.low_pct < 0.5 else 1
 
 
@@ -205,8 +204,6 @@ def warning(one: Advice) -> str:
     """Return a warning and its advice on one line."""
     return f"{clean(one.text, 400)} ({clean(one.advice, 1000)})" if one.advice else clean(one.text, 400)
 
-
-# ---------------------------------------------------------------- guarantees weaker than abprof's own protocol
 
 Lacking = Literal["", "reported", "sides", "forks of one process", "one process"]
 FORKED: Lacking = "forks of one process"  # in Run.workloads_from of `abprof.compare`, like HERE

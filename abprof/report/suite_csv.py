@@ -24,9 +24,10 @@ from abprof.records.visible import is_number, visible
 from abprof.report import sentences
 from abprof.report import tables as gains
 from abprof.report.csv_files import Line, csv_text, ms, read, save
+from abprof.report.layouts import plain
 from abprof.report.model import Page
 from abprof.report.rows import Breakdown, Group, Row, gbps, groups, metric, tflops, value
-from abprof.report.text import NOT_RECORDED, clean
+from abprof.report.text import clean
 
 # ---------------------------------------------------------------- the scripts' format
 
@@ -36,7 +37,6 @@ PHASES = tuple([f"fwd_{name}_ms" for name in FORWARD] + [f"bwd_{name}_ms" for na
 LATER = ("fwd_postprocess_ms", "bwd_postprocess_ms")  # the scripts' kernels record both, the scripts collect neither
 VALUES = ("latency_ms", "tflops_per_sec", *PHASES)
 DENSE_KEYS = ("mask_type", "direction", "seqlen")
-RULE = "=" * 60
 _FOUR = "{:.4f}".format
 
 
@@ -86,29 +86,16 @@ def compared(base: Line, target: Line, columns: Iterable[str]) -> Line:
     return line
 
 
-def alert(case: Mapping[str, object], baseline: float, target: float, column: str = "tflops_per_sec") -> list[str]:
-    """Return the warning lines of a case: the values of both sides in `column`, and the change."""
-    return [
-        f"  - Case: {dict(case)}",
-        f"    {column} Baseline: {baseline:.4f}",
-        f"    {column} Target: {target:.4f}",
-        f"    Fluctuation: {improvement(baseline, target):+.2f}%",
-    ]
+def alert(case: Mapping[str, object], base: float, target: float, column: str = "tflops_per_sec") -> dict[str, object]:
+    """Return what a warning shows of a case: the values of both sides in `column`, and the change."""
+    values = {"before": base, "after": target, "change": improvement(base, target)}
+    return {"case": case, "column": column, **values, "verdict": ""}
 
 
 def limit(thresholds: Iterable[float]) -> str:
     """Return the threshold as text: `1.5%`, or `1% to 5% (each case has its own)` if the thresholds differ."""
     known = sorted(set(thresholds))
     return f"{known[0]:g}%" if len(known) == 1 else f"{known[0]:g}% to {known[-1]:g}% (each case has its own)"
-
-
-def warning_block(alerts: Iterable[Sequence[str]], thresholds: Iterable[float]) -> list[str]:
-    """Return lines that list the `alerts`; without alerts, a line that says that no change is over the threshold."""
-    found, most = [line for lines in alerts for line in lines], limit(thresholds)
-    if not found:
-        return ["", f"✅ TFLOPs performance fluctuation is within {most} for all test cases."]
-    over = f"⚠️  Detected TFLOPs performance fluctuation over {most} in the following cases:"
-    return ["", RULE, over, RULE, *found, RULE]
 
 
 # ---------------------------------------------------------------- a run's files
@@ -225,7 +212,6 @@ def _code(run: Run, side: Side, cell: Cell) -> Line:
 
 
 def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Lines) -> list[Line]:
-    """Return a line for each case: both sides' values, the changes in per cent, and abprof's verdict."""
     rows = {(row.cell.id, row.variant): row for group in _groups(run, suite, target) for row in group.rows}
     keys = compare_keys(suite.columns)
     lines = []
@@ -247,13 +233,11 @@ def _compare_lines(run: Run, suite: Suite, target: Side, base: Lines, others: Li
 
 
 def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
-    """Return the groups of rows of the suite's workloads against `target`, or against every target if None."""
     found = [group for group in groups(run) if group.workload.name in suite.workloads]
     return [group for group in found if target is None or (group.target and group.target.id == target.id)]
 
 
 def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
-    """Yield each row with the columns that abprof adds for a side, such as speed-ups and scaling efficiency."""
     arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
     scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
     ladder = group.workload.ladder
@@ -309,10 +293,8 @@ class ProfileFile:
 
 
 def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold: float = 1.5) -> str:
-    """Compare two profile CSVs. Write the result to `out_csv`, if given, and return the text to print. `threshold`: in per cent.
-
-    Raises AbprofError if the files cannot be compared or written.
-    """
+    """Compare two profile CSVs. Write the result to `out_csv`, if given, and return the text to print. `threshold`: in
+    per cent. Raises AbprofError if the files cannot be compared or written."""
     base, target = (ProfileFile(path, *read(path)) for path in (base_csv, target_csv))
     mode, keys = _mode(base, target)
     columns = _value_columns(base, target, keys)
@@ -336,33 +318,18 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold
             alerts += [alert(case, before, after)] if abs(improvement(before, after) or 0.0) > threshold else []
         elif one and other:
             bare = [name for name, rate in (("baseline", before), ("target", after)) if rate is None]
-            apart.append(f"  - {case}: TFLOP/s not recorded in the {' and the '.join(bare)}")
+            apart.append((case, f"TFLOP/s not recorded in the {' and the '.join(bare)}"))
         else:
-            apart.append(f"  - {case}: no row in the {'target' if one else 'baseline'}")
+            apart.append((case, f"no row in the {'target' if one else 'baseline'}"))
     if out_csv:
         save(out_csv, csv_text([*lines[0]], lines, _FOUR))
-    text = [
-        f"--- Automatically detected mode: '{mode}' ---",
-        "",
-        "--- Performance Comparison Report ---",
-        f"Baseline File: {base.path}",
-        f"Target File:   {target.path}",
-        *([f"Results successfully saved to: {out_csv}"] if out_csv else []),
-        "These files hold no noise estimate and no turns: no percentage below has an interval. A verdict needs a run.",
-    ]
-    text += ["", "Cases that could not be compared:", *apart] if apart else []
-    if apart and not alerts:
-        text += ["", f"No case that could be compared fluctuates over {threshold:g}%."]
-    else:
-        text += warning_block(alerts, [threshold])
-    return "\n".join(text) + "\n"
+    shown = {"mode": mode, "base": base.path, "target": target.path, "out": out_csv, "threshold": threshold}
+    return plain("compare.txt", **shown, alerts=alerts, apart=apart)
 
 
 def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]:
-    """Return the suite of both files (dense, block_sparse or abprof), and the columns that identify a case.
-
-    Raises AbprofError if the columns of base fit no suite, or if the target lacks a column of this suite.
-    """
+    """Return the suite of both files (dense, block_sparse or abprof), and the columns that identify a case. Raises
+    AbprofError if the columns of base fit no suite, or if the target lacks a column of this suite."""
     known = ((mode, needed) for mode, needed in _MODES if {*needed} <= {*base.columns})
     mode, needed = next(known, ("", ()))
     if not mode or "arm" in base.columns:  # cells.csv: commits stand before its values, and would be keys
@@ -380,7 +347,6 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
 
 
 def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
-    """Return the columns of values to compare. Raises AbprofError if one of the files lacks a necessary column."""
     found = []
     for name in compared_columns(keys):
         lacking = [of for of in (base, target) if name not in of.columns]
@@ -393,10 +359,8 @@ def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) 
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
-    """Return {case: line} of a file; a case is a line's values in the columns `keys`.
-
-    Raises AbprofError if two lines have the same case, or if a value in `columns` is neither empty nor a number.
-    """
+    """Return {case: line} of a file; a case is a line's values in the columns `keys`. Raises AbprofError if two lines
+    have the same case, or if a value in `columns` is neither empty nor a number."""
     found: dict[str, Line] = {}
     for place, line in enumerate(profile.lines, 2):
         case = repr([_key(line[name]) for name in keys])
@@ -424,7 +388,6 @@ def _key(text: str) -> object:
 # ---------------------------------------------------------------- the end of output.txt
 
 _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
-_WIDE = "=" * 80
 
 
 def with_footer(log: str, page: Page) -> str:
@@ -433,48 +396,38 @@ def with_footer(log: str, page: Page) -> str:
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
     kept = body if found else "" if log.startswith(marker) else log.rstrip("\n")
-    footer = (marker, *_cases(run, of), *_findings(page), *_fluctuations(run, of))
-    return (f"{kept}\n" if kept else "") + "".join(f"{visible(line)}\n" for line in footer)
-
-
-def _cases(run: Run, of: Sequence[Group]) -> Iterator[str]:
     order = {cell.id: place for place, cell in enumerate(run.cells)}
+    sides = []
     for side in run.sides:
-        yield from ("", _WIDE, f"{side.id}: {clean(side.label)} @ {side.commit[:10]}", _WIDE)
         target = next((s.id for s in run.sides[1:]), None) if side.id == "base" else side.id
-        for group in of:
-            if (group.target.id if group.target else None) == target:
-                for row in sorted(group.rows, key=lambda row: order[row.cell.id]):
-                    yield from _case_block(group, row, _arm(side, row))
+        mine = [group for group in of if (group.target.id if group.target else None) == target]
+        pairs = ((g, row) for g in mine for row in sorted(g.rows, key=lambda row: order[row.cell.id]))
+        sides.append((side, [_shown(group, row, _arm(side, row)) for group, row in pairs]))
+    lists = {
+        "incomplete": sentences.incomplete(run),
+        "targets": [_fluctuations(run, of, side) for side in run.sides[1:]],
+    }
+    return (f"{kept}\n" if kept else "") + plain("output.txt", page=page, marker=marker, sides=sides, **lists)
 
 
-def _case_block(group: Group, row: Row, seen: Observation | None) -> Iterator[str]:
+def _shown(group: Group, row: Row, seen: Observation | None) -> dict[str, object]:
     config, ns = _case(group, row), row.ns(seen)
     if seen is None or ns is None:
         why = ": ".join(filter(None, (sentences.status(seen.status), clean(seen.reason, 160)))) if seen else "no turn"
-        yield from ("", f"Testing Config: {config}", f"    not measured: {why}")
-        return
+        return {"config": config, "why": why}
     direction = str(config.pop("direction", ""))  # the block's title names the direction, as in the scripts
-    yield from ("", f"Testing Config: {config}", RULE, _TITLES.get(direction, "PERFORMANCE"), RULE)
-    if seen.status == "wrong":
-        yield "WRONG OUTPUT: these times say nothing about speed"
-    yield f"{'Total Runtime (ms)':<20} | {ns / 1e6:.4f}"
-    if (rate := tflops(row.cell, ns)) is not None:
-        yield f"{'Achieved TFLOP/s':<20} | {rate:.4f}"
-    yield from ("-" * 60, "Internal Timing Breakdown:")
     parts = Breakdown(row.cell, seen)
-    if parts.total is None:
-        yield f"  {NOT_RECORDED}"
-    else:
-        named = {f"{direction}_{name}" if direction else name: time for name, time in parts.phases.items()}
-        for name, time in {**named, **parts.others, "residual": parts.residual}.items():
-            yield f"  - {name:<17} | {f'{time / 1e6:.4f} ms' if time is not None else NOT_RECORDED}"
-        yield f"  (from a profiled pass, which took {parts.total / 1e6:.4f} ms a call)"
-    yield RULE
+    named = {f"{direction}_{name}" if direction else name: time for name, time in parts.phases.items()}
+    times = {"ns": ns, "total": parts.total, "parts": {**named, **parts.others, "residual": parts.residual}}
+    more = {
+        "title": _TITLES.get(direction, "PERFORMANCE"),
+        "wrong": seen.status == "wrong",
+        "rate": tflops(row.cell, ns),
+    }
+    return {"config": config, "why": "", **more, **times}
 
 
 def _case(group: Group, row: Row) -> dict[str, object]:
-    """Return the columns that identify the row in output.txt: axis -> value, and the variant."""
     columns = group.workload.seed_columns
     names = compare_keys(columns) if columns else tuple(row.cell.params)
     shown: dict[str, object] = {name: row.cell.params[name] for name in names if name in row.cell.params}
@@ -482,38 +435,22 @@ def _case(group: Group, row: Row) -> dict[str, object]:
     return shown | ({"variant": row.variant} if row.variant else {})
 
 
-def _findings(page: Page) -> Iterator[str]:
-    yield from ("", page.headline, *page.weaker, *sentences.incomplete(page.run))
-    if page.failed:
-        yield from ("", "❌ No speed is reported for these cases:", *(f"  - {one.line()}" for one in page.failed), "")
-    yield from (f"⚠️  {sentences.warning(one)}" for one in page.run.warnings)
+def _fluctuations(run: Run, of: Sequence[Group], side: Side) -> dict[str, object]:
+    found = [(group, row) for group in of if group.target == side for row in group.rows]
+    changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
+    thresholds = [run.options.threshold_of(row.cell.id) for _, row in changed or found] or [run.options.threshold]
+    decided = any(row.verdict in ("same", "slight") for _, row in found)
+    left = sum(row.verdict in ("broken", "unclear", None) and not row.apart for _, row in found)
+    undone = f"{left} without a verdict on speed" if left else "none was measured"
+    undone = "" if changed or (decided and not left) else undone
+    return {"side": side, "alerts": [_alert(*pair) for pair in changed], "most": limit(thresholds), "undone": undone}
 
 
-def _fluctuations(run: Run, of: Sequence[Group]) -> Iterator[str]:
-    """Yield the last lines of output.txt: the slower and faster cases of each target."""
-    for side in run.sides[1:]:
-        found = [(group, row) for group in of if group.target == side for row in group.rows]
-        changed = [pair for pair in found if pair[1].verdict in ("slower", "faster")]
-        thresholds = [run.options.threshold_of(row.cell.id) for _, row in changed or found] or [run.options.threshold]
-        decided = any(row.verdict in ("same", "slight") for _, row in found)
-        left = sum(row.verdict in ("broken", "unclear", None) and not row.apart for _, row in found)
-        if len(run.sides) > 2:
-            yield from ("", f"{side.id}: {clean(side.label)}")
-        if changed or (decided and not left):
-            yield from warning_block([_alert(*pair) for pair in changed], thresholds)
-        else:
-            undone = f"{left} without a verdict on speed" if left else "none was measured"
-            most = limit(thresholds).replace("%", " %")
-            yield from ("", f"No case is certainly slower or faster by {most}: {undone}.")
-
-
-def _alert(group: Group, row: Row) -> list[str]:
-    """Return the warning lines of a slower or faster case: TFLOP/s (or ms, without a FLOP count) and the verdict."""
-    last = f"    Verdict: {sentences.verdict_and_change(row.comparison) if row.comparison else 'not judged'}"
-    times = [row.ns(seen) for seen in (row.base, row.target)]
-    columns = {"tflops_per_sec": [tflops(row.cell, ns) for ns in times],
-               "latency_ms": [ns / 1e6 if ns else None for ns in times]}  # fmt: skip
-    for column, (left, right) in columns.items():
+def _alert(group: Group, row: Row) -> dict[str, object]:
+    case, times = _case(group, row), [row.ns(seen) for seen in (row.base, row.target)]
+    verdict = sentences.verdict_and_change(row.comparison) if row.comparison else "not judged"
+    columns = {"tflops_per_sec": [tflops(row.cell, ns) for ns in times], "latency_ms": [ms(ns) for ns in times]}
+    for column, (left, right) in columns.items():  # TFLOP/s or, without a FLOP count, ms
         if left is not None and right is not None:
-            return [*alert(_case(group, row), left, right, column), last]
-    return [f"  - Case: {_case(group, row)}", last]
+            return alert(case, left, right, column) | {"verdict": verdict}
+    return {"case": case, "column": "", "verdict": verdict}

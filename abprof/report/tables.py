@@ -54,7 +54,6 @@ def _block(
 
 
 def _alone(group: Group, lines: Sequence[Line]) -> Block:
-    """Return the table for a run of one branch: time, interval, rate and peak memory of each row."""
     units = (("TFLOP/s", tflops), ("GB/s", gbps))
     known = [(unit, of) for unit, of in units if any(of(row.cell, row.ns(row.base)) for row in group.rows)][:1]
     rows = [
@@ -68,7 +67,6 @@ def _alone(group: Group, lines: Sequence[Line]) -> Block:
 
 
 def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
-    """Yield the table of phases (parts of a call), in ms per call, with a row for each case and side."""
     seen = [
         ((line.case, side) if group.target else line.values, Breakdown(line.row.cell, observed))
         for line in lines
@@ -100,7 +98,6 @@ def _peers(group: Group) -> Iterator[Block]:
 
 
 def _pairs(run: Run, group: Group) -> Iterator[Block]:
-    """Yield the table of other comparisons: a peer with a side, or two variants of a side."""
     cells = {cell.id: cell for cell in run.cells}
     failed = ("both", "unsupported", "missing")  # the arm's own row gives the reason
     rows = [
@@ -147,14 +144,9 @@ def _case(group: Group, row: Row, without: str = "") -> str:
     return label(row.cell, axes) if axes else clean(group.workload.name)
 
 
-# ---------------------------------------------------------------- speed-ups
-
-
 class Gain:
-    """The speed-up of arm `after` over arm `before` in one cell, by a metric.
-
-    `ratio` is 2 for half the time, None if a time is missing. `verdict` is "" if the run did not compare the arms.
-    """
+    """The speed-up of arm `after` over arm `before` in one cell, by a metric. `ratio` is 2 for half the time, None if a
+    time is missing. `verdict` is "" if the run did not compare the arms."""
 
     def __init__(self, group: Group, before: Observation | None, after: Observation | None, metric: str) -> None:
         one, two = value(before, metric), value(after, metric)
@@ -183,9 +175,7 @@ def peers(group: Group) -> dict[str, dict[str, Observation]]:
 
 def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
     """Return {(cell id, variant): scaling efficiency}: the growth of TFLOP/s divided by the growth of the scaled axis.
-
-    Both growths are measured from the smallest value of this axis, with the other axes equal.
-    """
+    Both growths are measured from the smallest value of this axis, with the other axes equal."""
     axis = group.workload.scaled
     series: dict[tuple[str, ...], list[tuple[float, float, tuple[str, str]]]] = {}
     for row in group.rows if axis in group.axes else ():
@@ -200,11 +190,7 @@ def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
     return found
 
 
-# ---------------------------------------------------------------- ladder, scaling
-
-
 def _ladder(group: Group) -> Iterator[Block]:
-    """Yield the table of times, rates and speed-ups along the ladder (a workload's optimisation steps in order)."""
     steps = group.workload.ladder
     if not steps:
         return
@@ -240,7 +226,6 @@ def _ladder(group: Group) -> Iterator[Block]:
 
 
 def _scaling(group: Group) -> Iterator[Block]:
-    """Yield the table of times and rates for each value of the scaled axis, with the fastest variant."""
     axis = group.workload.scaled
     if axis not in group.axes:
         return
@@ -272,11 +257,7 @@ def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
     return min(right, default=(None, NOT_RECORDED))
 
 
-# ---------------------------------------------------------------- density
-
-
 def _sweep(group: Group) -> Iterator[Block]:
-    """Yield the table of speed-ups by density, beside the speed-ups that the workload expects."""
     declared = group.workload.sweep
     if declared is None:
         return
@@ -333,7 +314,6 @@ _CONFIGURED = {
 
 
 def _configurations(group: Group) -> Iterator[Block]:
-    """Yield tables of the kernel configurations with which the sides ran."""
     for fact, (title, text) in _CONFIGURED.items():
         rows = []
         for row in group.rows:

@@ -41,7 +41,6 @@ def print_tables(tables: Sequence[rows.Table], notes: Sequence[str], sentence: s
 
 
 def _console() -> Console:
-    """Return a console for standard output. If the output is a pipe, the console has 200 columns."""
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a mark shows "?" instead
     piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
@@ -118,9 +117,6 @@ def _say(console: Console, text: str, style: str) -> None:
         console.print(Text(text, style=style), soft_wrap=True)
 
 
-# ---------------------------------------------------------------- two runs beside each other
-
-
 def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
     """Compare the verdicts of two runs. Return a table of the rows that differ, notes, and a sentence as summary."""
     left, right = ({(c.cell, c.from_, c.to): c for c in (*run.comparisons, *run.within)} for run in (first, second))
@@ -146,7 +142,6 @@ def compare(first: Run, second: Run) -> tuple[rows.Table, list[str], str]:
 
 
 def _notes(first: Run, second: Run) -> Iterator[str]:
-    """Yield the differences in devices, versions, commits or options that make a comparison of two runs doubtful."""
     left, right = ({"device": run.machine.device, "host": run.machine.host, "threshold": f"{run.options.threshold:g} %",
                     "margin": f"{run.options.margin:g} %"} | run.versions
                    | {side.id: f"{side.label} {side.commit[:10]}" for side in run.sides} for run in (first, second))  # fmt: skip

@@ -107,10 +107,8 @@ def block_of_code(text: object, limit: int = 2000) -> Markup:
 
 
 def _fenced(line: str) -> tuple[str, str]:
-    """Return the line, with long runs of backticks cut, and a fence that is longer than any run in the line.
-
-    GitHub opens no code span with more than 80 backticks, and ends a code block of more than 255 with fewer.
-    """
+    """Return the line, with long runs of backticks cut, and a fence that is longer than any run in the line. GitHub
+    opens no code span with more than 80 backticks, and ends a code block of more than 255 with fewer."""
     line = re.sub(f"`{{{_MOST_TICKS},}}", "`" * (_MOST_TICKS - 1) + "…", line)
     return line, "`" * (1 + max(map(len, re.findall("`+", line)), default=0))
 

@@ -35,15 +35,9 @@ _MOST_NAMED = 6  # versions that a message names
 _DIGITS = 20  # number of the content hash's digits in a folder's name
 _SCRATCH = "tmp"  # prefix of the temporary folder of one installation
 _PIP = (
-    "install",
-    "--no-deps",
-    "--only-binary",
-    ":all:",
-    "--ignore-installed",
-    "--no-compile",
-    "--no-input",
+    "install", "--no-deps", "--only-binary", ":all:", "--ignore-installed", "--no-compile", "--no-input",
     "--no-color",
-)
+)  # fmt: skip
 
 
 def is_release(spec: str) -> bool:
@@ -54,10 +48,8 @@ def is_release(spec: str) -> bool:
 def install(
     specs: Sequence[str], python: Callable[[str], str], cache: Path, timeout: float, say: Callable[[str], None]
 ) -> dict[str, tuple[Side, tuple[str, ...]]]:
-    """Install the releases among `specs` into the cache. Return {release: (side, notes for the user)}.
-
-    `python` returns the interpreter's path for a side id. `timeout` is in seconds. Raises AbprofError if pip fails.
-    """
+    """Install the releases among `specs` into the cache. Return {release: (side, notes for the user)}. `python` returns
+    the interpreter's path for a side id. `timeout` is in seconds. Raises AbprofError if pip fails."""
     return {
         spec: _resolve(spec, python(side_id(place)), cache / "dists", timeout, say)
         for place, (spec, _) in enumerate(map(split, specs))
@@ -121,9 +113,6 @@ def _content(folder: Path) -> str:
     return tree_hash(folder, files_of(folder))
 
 
-# ---------------------------------------------------------------- pip
-
-
 def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[str, str]:
     """Install a wheel into `scratch`. Return "FILE sha256:HASH", and why the authors withdrew the release (or "")."""
     report, target = scratch / "report.json", scratch / "files"
@@ -148,7 +137,6 @@ def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[
 
 
 def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> tuple[int, str]:
-    """Run `pip install` with the interpreter `python`. Return code and log. Raises AbprofError if pip is missing."""
     log = scratch / "log"
     # Override settings of the user that conflict with --target.
     env = {**os.environ, "PIP_REQUIRE_VIRTUALENV": "0", "PIP_USER": "0", "LC_ALL": "C.UTF-8"}
@@ -167,7 +155,6 @@ def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> 
 
 
 def _refusal(release: str, log: str) -> AbprofError:
-    """Return the error for a failed installation, from pip's `log`."""
     listed = re.search(r"\(from versions: (.*)\)", log)
     if listed is None:
         line = re.search(r"^ERROR: (.*)$", log, re.MULTILINE)

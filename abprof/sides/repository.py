@@ -120,9 +120,7 @@ class Repository:
 
     def read_file(self, commit: str, path: str) -> bytes | None:
         """Return the content of the file `path` in a commit or tree; None if there is none. Follows symbolic links.
-
-        Raises AbprofError if `path` is a folder.
-        """
+        Raises AbprofError if `path` is a folder."""
         out = self.git.raw("cat-file", "--batch", "--follow-symlinks", stdin=f"{commit}:{path}\n".encode())
         head, _, content = out.partition(b"\n")
         words = head.split()
@@ -175,10 +173,8 @@ class Repository:
 
 
 def open_repository(path: Path, *, cache: Path) -> Repository:
-    """Return the git repository that contains the folder `path`. `cache`: abprof's cache folder.
-
-    Raises AbprofError if `path` is not a folder inside a git repository, or if git refuses to read the repository.
-    """
+    """Return the git repository that contains the folder `path`. `cache`: abprof's cache folder. Raises AbprofError if
+    `path` is not a folder inside a git repository, or if git refuses to read the repository."""
     path = path.expanduser()
     if not path.is_dir():
         raise AbprofError("not a folder" if path.exists() else "no such folder", where=str(path))
@@ -211,14 +207,9 @@ def unicode(text: str) -> str:
     return os.fsencode(text).decode("utf-8", errors="replace")
 
 
-# ---------------------------------------------------------------- abprof's clone
-
-
 def open_store(cache: Path, objects: Path) -> Path:
-    """Return the path of the bare clone that shares the object folder `objects`; create a missing clone.
-
-    Raises AbprofError if the clone cannot be created in the folder `cache`.
-    """
+    """Return the path of the bare clone that shares the object folder `objects`; create a missing clone. Raises
+    AbprofError if the clone cannot be created in the folder `cache`."""
     store = cache / "repos" / hashlib.sha256(os.fsencode(objects)).hexdigest()[:16]
     with locks.locked(lock_of(store)):
         locks.hold(store.with_name(f"{store.name}.use"), shared=True)
@@ -243,9 +234,6 @@ def open_store(cache: Path, objects: Path) -> Path:
 def lock_of(store: Path) -> Path:
     """Return the path of the lock to hold while creating the clone `store` or changing its worktrees."""
     return store.with_name(f"{store.name}.lock")
-
-
-# ---------------------------------------------------------------- the demo's repository
 
 
 class NewRepository:

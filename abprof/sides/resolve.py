@@ -120,14 +120,9 @@ def _of_commit(repository: Repository, spec: str, commit: str, label: str) -> Si
     return Side(id="base", spec=spec, kind="commit", commit=commit, tree=tree, label=label, subject=subject)
 
 
-# ---------------------------------------------------------------- the working tree
-
-
 def _snapshot(repository: Repository) -> tuple[str, list[str]]:
     """Copy the working tree, without ignored files, to abprof's clone. Return its tree's hash, and notes for the user.
-
-    The user's index, refs, stash and objects do not change. Raises AbprofError if git cannot read a file.
-    """
+    The user's index, refs, stash and objects do not change. Raises AbprofError if git cannot read a file."""
     folder = repository.cache / "index" / secrets.token_hex(6)
     lock = folder.with_name(f"{folder.name}.lock")  # `sweep` removes a folder whose lock no process holds
     locks.hold(lock)
@@ -170,9 +165,6 @@ def _without_nested(git: Git) -> tuple[str, list[str]]:
     return git.text("write-tree"), notes
 
 
-# ---------------------------------------------------------------- notes
-
-
 def _same(sides: Sequence[Side]) -> list[str]:
     """Return a note for each target whose files equal the files of the base or of an earlier target."""
     notes = []
@@ -213,14 +205,9 @@ def _moved_by(repository: Repository, name: str, common: str, tip: str, kernel_p
     return f"{name} has moved on by {commits}{where} since the merge base {common[:10]}"
 
 
-# ---------------------------------------------------------------- refs
-
-
 def commit_of(repository: Repository, spec: str) -> str:
-    """Return the commit that `spec` names: a branch, remote branch, tag, hash or expression such as HEAD~2.
-
-    Raises AbprofError if `spec` names no commit; the message suggests similar names.
-    """
+    """Return the commit that `spec` names: a branch, remote branch, tag, hash or expression such as HEAD~2. Raises
+    AbprofError if `spec` names no commit; the message suggests similar names."""
     if not spec.strip():
         raise AbprofError("a ref cannot be empty")
     if spec.startswith(("-", "^")) or len(spec) > _LONGEST or any(unicodedata.category(sign) == "Cc" for sign in spec):
@@ -243,7 +230,6 @@ def _verify(repository: Repository, spec: str) -> str | None:
 
 
 def _label(repository: Repository, spec: str, commit: str) -> str:
-    """Return the short name of the branch or tag `spec`; for other specs the first 10 digits of `commit`."""
     name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
     match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
     return match[1] if match else commit[:10]

@@ -35,10 +35,8 @@ _FOLDERS = r"import sys; [print(f'import site; site.addsitedir({p!r})') for p in
 
 
 def split(spec: str) -> tuple[str, tuple[str, ...]]:
-    """Return the ref or release of `spec`, and its requirements: `.`, ("torch==2.12",) of `. with torch==2.12`.
-
-    Raises AbprofError if a requirement is not one by PEP 508.
-    """
+    """Return the ref or release of `spec`, and its requirements: `.`, ("torch==2.12",) of `. with torch==2.12`. Raises
+    AbprofError if a requirement is not one by PEP 508."""
     ref, packages = split_spec(spec)
     try:
         return ref, tuple(str(Requirement(text)) for text in _COMMA.split(packages.strip()) if packages)
@@ -78,8 +76,6 @@ def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
 
 
 class _Uv:
-    """Runs uv for one side. `python`: the interpreter under the environment; `spec`: for messages; `timeout`: seconds."""
-
     def __init__(self, python: str, spec: str, timeout: float) -> None:
         self._python, self._spec, self._timeout = python, spec, timeout
         try:
@@ -114,7 +110,6 @@ class _Uv:
         return pins, str(interpreter)
 
     def _resolved(self, requirements: Sequence[str], scratch: Path) -> str:
-        """Return the packages that satisfy `requirements`, a line each, with the hashes of their files."""
         wanted, found = scratch / "wanted.in", scratch / "resolved.txt"
         wanted.write_text("\n".join(requirements))
         # uv prefers the versions in an existing output file.
@@ -124,7 +119,6 @@ class _Uv:
         return found.read_text()
 
     def _make(self, folder: Path, interpreter: Path, locked: str, below: str, scratch: Path) -> None:
-        """Install the packages `locked`, with the import path of the interpreter behind them: `below`, a .pth file."""
         remove_tree(folder)  # left by a killed process
         try:
             self._run("venv", "--no-project", "--python", self._python, str(folder), cwd=scratch)

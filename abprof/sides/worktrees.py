@@ -25,10 +25,8 @@ from abprof.system.trees import remove_tree
 def checkouts(
     repository: Repository | Folder, sides: Sequence[Side], *, run: str, submodules: bool = False
 ) -> Iterator[tuple[Checkout, ...]]:
-    """Check out `sides`, yield the checkouts in the same order, and remove the checkouts when the block ends.
-
-    `run`: the run's id. Raises AbprofError if a side cannot be checked out.
-    """
+    """Check out `sides`, yield the checkouts in the same order, and remove the checkouts when the block ends. `run`:
+    the run's id. Raises AbprofError if a side cannot be checked out."""
     folder = repository.cache / "worktrees" / hashlib.sha256(run.encode()).hexdigest()[:12]
     lock = folder.with_name(f"{folder.name}.lock")
     if not locks.hold(lock):
@@ -53,7 +51,6 @@ def checkouts(
 
 
 def _check_out(place: Repository | Folder, checkout: Checkout, *, submodules: bool) -> None:
-    """Check out a side to the folder `checkout.path`, and check that the result has the side's git tree."""
     side, path = checkout.side, Path(checkout.path)
     if side.kind == "dist":
         releases.put(place.cache, side, path)
@@ -84,14 +81,9 @@ def _add(store: Path, path: Path, commit: str) -> None:
     Git(str(path)).text("reset", "--hard", "--no-recurse-submodules")
 
 
-# ---------------------------------------------------------------- submodules
-
-
 def _add_submodules(worktree: Path, git_dirs: Sequence[Path], checkout: Path, cache: Path) -> None:
-    """Check out every submodule of `worktree`, recursively, from clones that the user already has.
-
-    Fetches nothing. Raises AbprofError if no clone of a submodule has the required commit.
-    """
+    """Check out every submodule of `worktree`, recursively, from clones that the user already has. Fetches nothing.
+    Raises AbprofError if no clone of a submodule has the required commit."""
     git = Git(str(worktree))
     links = [line.split("\t", 1) for line in git.records("ls-tree", "-r", "-z", "HEAD") if line.startswith("160000 ")]
     settings = ("config", "-z", "--blob", "HEAD:.gitmodules", "--get-regexp", r"^submodule\..*\.path$")
@@ -122,9 +114,6 @@ def _holds(repository: Path, commit: str) -> bool:
     return found is not None
 
 
-# ---------------------------------------------------------------- leftovers
-
-
 def sweep(cache: Path, *, everything: bool = False) -> list[str]:
     """Remove from the cache what killed runs left there, and clones of repositories that no longer exist.
     With `everything`, remove all clones, releases and environments that no process uses. Return a message for each removal."""
@@ -137,7 +126,6 @@ def sweep(cache: Path, *, everything: bool = False) -> list[str]:
 
 
 def _abandoned(parent: Path) -> Iterator[str]:
-    """Remove the folders in `parent` that no process uses, and yield a message for each."""
     for name in {path.stem for path in parent.glob("[!.]*")}:
         folder = parent / name
         with locks.abandoned(folder.with_name(f"{name}.lock")) as free:

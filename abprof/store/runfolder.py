@@ -76,18 +76,14 @@ class RunFolder:
         return self.path / LOGS
 
     def write_run(self, run: Run) -> None:
-        """Replace run.json atomically, after checking that the new file can be read back.
-
-        Raises ValueError for NaN or infinity (JSON has neither), AbprofError if writing fails.
-        """
+        """Replace run.json atomically, after checking that the new file can be read back. Raises ValueError for NaN or
+        infinity (JSON has neither), AbprofError if writing fails."""
         text = checksummed.text(run, 1) + b"\n"
         replace(self.path / RUN, text, lambda file: msgspec.json.decode(file.read_bytes(), type=Run))
 
     def append_block(self, block: Block) -> None:
-        """Append a block to rounds.jsonl, and flush the file to disk.
-
-        Raises ValueError for NaN or infinity, AbprofError if writing fails.
-        """
+        """Append a block to rounds.jsonl, and flush the file to disk. Raises ValueError for NaN or infinity,
+        AbprofError if writing fails."""
         _append(self.path / ROUNDS, checksummed.line(block))
 
     def append_finding(self, finding: Finding) -> None:
@@ -150,9 +146,7 @@ def _claim(path: Path) -> bool:
 
 def create(runs_dir: Path, run_id: str, claim: Callable[[Path], bool] = lambda _: True) -> RunFolder:
     """Make the folder `runs_dir/run_id`, with `-2`, `-3`, ... appended if the name is taken or `claim(path)` is False.
-
-    A `.gitignore` hides the run from `git status`. Raises AbprofError if the folder cannot be made.
-    """
+    A `.gitignore` hides the run from `git status`. Raises AbprofError if the folder cannot be made."""
     with refusals(runs_dir, "choose another place with --runs-dir"):
         runs_dir.mkdir(parents=True, exist_ok=True)
         if not any(runs_dir.iterdir()):
@@ -269,7 +263,6 @@ def _read_run(data: bytes, file: Path) -> Run:
 
 
 def _completed(run: Run, findings: Sequence[Finding]) -> Run:
-    """Return the run, with those findings of evidence.jsonl added that run.json lacks."""
     if not findings:
         return run
 

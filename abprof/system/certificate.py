@@ -14,37 +14,34 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _Certificate(msgspec.Struct):
-    """The content of a certificate. `fault`: why the selfcheck failed; "": it passed."""
+    """The content of a certificate. `fault`: why the selfcheck `run` failed; "": it passed."""
 
     boot: str
     driver: str
-    run: str
-    fault: str
+    run: str = ""
+    fault: str = ""
 
 
 def keep(state: Path, machine: Machine, run: str, fault: str) -> None:
     """Write the result of the selfcheck `run` on the machine's device to the state folder. Raises AbprofError."""
-    put(_file(state, machine), msgspec.json.encode(_Certificate(_boot(), _driver(machine), run, fault)))
+    put(_file(state, machine), msgspec.json.encode(msgspec.structs.replace(_now(machine), run=run, fault=fault)))
 
 
 def lacking(state: Path, machine: Machine) -> str:
     """Return why the machine's device has no valid certificate; "": it has one."""
+    now = _now(machine)
     try:
         found = msgspec.json.decode(_file(state, machine).read_bytes(), type=_Certificate)
     except (OSError, msgspec.MsgspecError):
         return "this machine has passed no selfcheck"
-    if (found.boot, found.driver) != (_boot(), _driver(machine)):
-        what = "its driver was changed" if found.boot == _boot() else "it was booted"
+    if (found.boot, found.driver) != (now.boot, now.driver):
+        what = "its driver was changed" if found.boot == now.boot else "it was booted"
         return f"this machine has passed no selfcheck since {what}"
     return f"this machine failed its last selfcheck ({found.fault})" if found.fault else ""
 
 
-def _boot() -> str:
-    return _BOOT.read_text().strip() if _BOOT.exists() else ""
-
-
-def _driver(machine: Machine) -> str:
-    return machine.facts.get("driver", "")
+def _now(machine: Machine) -> _Certificate:
+    return _Certificate(_BOOT.read_text().strip() if _BOOT.exists() else "", machine.facts.get("driver", ""))
 
 
 def _file(state: Path, machine: Machine) -> Path:

@@ -70,7 +70,6 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
 
 
 def _checks(file: File) -> Iterator[tuple[bool, str, str]]:
-    """Check rules that types cannot express. Yield for each: whether it is broken, the key, and the error message."""
     at = file.at
     yield file.schema != 1, "schema", f"schema = {file.schema}, this abprof reads schema = 1"
     default = file.defaults

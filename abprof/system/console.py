@@ -106,7 +106,6 @@ class View:
             self._print(line, "", shown=not (self.quiet or self._live))
 
     def _block(self) -> Group:
-        """Return a bar with the time left, and a row for each change of the undecided cells."""
         known = [(cell, self._changes.get(cell, {"": ("", 0, 1)})) for cell in self._open]
         done, text = float(self._cells - len(known)), self._text
         if self._cells:
@@ -126,5 +125,4 @@ class View:
 
 
 def _cut(text: str) -> Text:
-    """Return a text that ends in an ellipsis where its line has no more room."""
     return Text(visible(text), no_wrap=True, overflow="ellipsis")

@@ -20,10 +20,8 @@ LARGEST = 4 << 30  # bytes of a file to hash
 
 @contextlib.contextmanager
 def entry(path: Path, root: Path | None = None) -> Iterator[tuple[str, int]]:
-    """Yield the last part of `path` and a descriptor of its folder, reached without links from `root`.
-
-    `root`: a folder above `path` that code under test cannot replace; default: the folder of `path`. Raises OSError.
-    """
+    """Yield the last part of `path` and a descriptor of its folder, reached without links from `root`. `root`: a folder
+    above `path` that code under test cannot replace; default: the folder of `path`. Raises OSError."""
     root = root or path.parent
     parts = path.parts[len(root.parts) :]
     if path.parts[: len(root.parts)] != root.parts or not parts or ".." in parts:

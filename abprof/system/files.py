@@ -39,10 +39,8 @@ def put(target: Path, data: bytes) -> Path:
 
 
 def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda written: written) -> Path:
-    """Write `data` to a temporary file, pass its path to `check`, and then rename the file to `target`.
-
-    Raises AbprofError if a write fails. If `check` raises, the error passes on and `target` stays unchanged.
-    """
+    """Write `data` to a temporary file, pass its path to `check`, and then rename the file to `target`. Raises
+    AbprofError if a write fails. If `check` raises, the error passes on and `target` stays unchanged."""
     # A random name: in a shared folder another user could plant a link under a predictable name.
     temporary = target.with_name(f".{token_hex(8)}.partial")
     with refusals(target):

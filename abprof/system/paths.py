@@ -1,4 +1,5 @@
-"""Find the folders that outlive a run: cache (clones, builds, releases) and state (locks, heartbeats, self-checks)."""
+"""Find the folders that outlive a run, cache (clones, builds, releases) and state (locks, heartbeats, self-checks), and
+those that come with abprof."""
 
 from __future__ import annotations
 
@@ -7,9 +8,17 @@ import os
 import secrets
 import tempfile
 from pathlib import Path
+from typing import Literal
 
 from abprof.records.errors import AbprofError
 from abprof.system import files
+
+
+def bundled(kind: Literal["kernels", "workloads", "templates"]) -> Path:
+    """Return the folder `abprof/_bundled/KIND` of an installed wheel, or KIND at the top of a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    carried = package / "_bundled" / kind
+    return carried if carried.is_dir() else package.parent / kind
 
 
 def cache_dir() -> Path:
@@ -45,7 +54,6 @@ def home() -> Path | None:
 
 
 def _homeless(variable: str) -> Path:
-    """Return a temporary folder for a user without a home. Raises AbprofError if another user owns the folder."""
     path = Path(tempfile.gettempdir()) / f"abprof-{os.getuid()}"
     path.mkdir(mode=0o700, exist_ok=True)
     if path.is_symlink() or path.stat().st_uid != os.getuid():

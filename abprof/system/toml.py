@@ -48,10 +48,8 @@ def loads(text: str, where: str) -> dict[str, Any]:
 
 
 def lines(text: str) -> dict[str, int]:
-    """Return the line number of each dotted key. Keys in arrays of tables contain an index (`threshold.0.cells`).
-
-    Keys in inline tables are missing. A line of a multi-line string may be taken for a key.
-    """
+    """Return the line number of each dotted key. Keys in arrays of tables contain an index (`threshold.0.cells`). Keys
+    in inline tables are missing. A line of a multi-line string may be taken for a key."""
     found: dict[str, int] = {}
     arrays = Counter[str]()
     table = ""

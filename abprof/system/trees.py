@@ -58,10 +58,8 @@ def link_of(tree: Path, name: str) -> bytes | None:
 
 
 def inventory(tree: Path, folders: Iterable[str]) -> dict[str, str]:
-    """Return the path, relative to `tree`, of every file in its `folders` -> type, mode, size and content.
-
-    Links are not followed, and only regular files are read. Raises OSError.
-    """
+    """Return the path, relative to `tree`, of every file in its `folders` -> type, mode, size and content. Links are
+    not followed, and only regular files are read. Raises OSError."""
     found = {}
     for folder, _, names in (each for top in folders for each in walk(tree / top)):
         for path in (Path(folder, name) for name in names):
@@ -75,10 +73,8 @@ def inventory(tree: Path, folders: Iterable[str]) -> dict[str, str]:
 
 
 def remove_tree(path: Path) -> bool:
-    """Remove a folder and everything in it, also read-only folders. Return False if something is left.
-
-    The folder is renamed first, so that other processes see either the whole folder or nothing.
-    """
+    """Remove a folder and everything in it, also read-only folders. Return False if something is left. The folder is
+    renamed first, so that other processes see either the whole folder or nothing."""
     if not path.name.startswith(".gone-"):
         gone = path.with_name(f".gone-{os.getpid()}-{path.name}")
         try:
@@ -99,10 +95,8 @@ def remove_tree(path: Path) -> bool:
 
 
 def _remove(top: Path) -> None:
-    """Remove a folder. Moves inner folders up first, because code under test can nest them deeper than a path may be long.
-
-    Raises OSError.
-    """
+    """Remove a folder. Moves inner folders up first, because code under test can nest them deeper than a path may be
+    long. Raises OSError."""
     if top.is_symlink():
         top.unlink()
         return
@@ -116,7 +110,6 @@ def _remove(top: Path) -> None:
 
 
 def _emptied(folder: Path) -> list[Path]:
-    """Remove the files in `folder`, and return the folders in it, made writable. Raises OSError."""
     folders = []
     with os.scandir(folder) as entries:
         for entry in entries:

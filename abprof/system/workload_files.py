@@ -18,9 +18,7 @@ _IGNORED = shutil.ignore_patterns("__pycache__", ".git")
 
 def find(folder: Path, names: Sequence[str], by: str = "--workloads") -> dict[str, Path]:
     """Return workload -> its file. `folder`: the workloads' folder or one workload's file; `names`: workloads to find.
-
-    Raises AbprofError if there is no workload, or if one of `names` (given by the option `by`) is missing.
-    """
+    Raises AbprofError if there is no workload, or if one of `names` (given by the option `by`) is missing."""
     listed = [folder] if folder.is_file() else sorted(folder.glob("*.py"))
     files = {p.stem: p for p in listed if p.suffix == ".py" and not p.name.startswith("_")}
     if not files:
@@ -90,7 +88,6 @@ def content(folder: Path) -> str:
 
 
 def _workload_files(source: Path) -> list[tuple[str, Path]]:
-    """Return (relative path, path) of all files in a workloads folder, or of one workload's file and its helpers."""
     home = source if source.is_dir() else source.parent
     starts = [source] if source.is_dir() else [source, *source.parent.glob("_*")]
     files = {file for start in starts for file in (start.rglob("*") if start.is_dir() else [start]) if file.is_file()}

@@ -396,7 +396,6 @@ def _cell_arms(run: Run, cell: Cell, blocks: Sequence[Block]) -> list[str]:
 def _state(
     run: Run, cell: Cell, arm: str, blocks: Sequence[Block], broken: Sequence[Proof], *, checked: bool
 ) -> ArmState:
-    """Return the arm's state: skipped, wrong code loaded, build failed, or else merged from its outcomes."""
     if cell.skip:
         return ArmState("unsupported", cell.skip)
     side, peer = Arm.of(arm).side, Arm.of(arm).peer

@@ -84,10 +84,8 @@ def inside_margin(run: Run, row: Comparison) -> bool:
 
 
 def beyond_margin(run: Run, cells: Cells, rows: Rows) -> Rows:
-    """Return those of `rows` (code against itself) whose whole interval lies outside the margin: false alarms.
-
-    The error level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have a false alarm.
-    """
+    """Return those of `rows` (code against itself) whose whole interval lies outside the margin: false alarms. The
+    error level is divided by the number of rows (Bonferroni): at most 5 % of unbiased runs have a false alarm."""
     level, found = stats.tabled(0.05 / max(1, len(rows))), []
     for row in rows:
         data = cells[row.cell]
@@ -158,7 +156,6 @@ def answer(counts: Counts, *, measured: bool) -> Answer:
 
 
 def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
-    """Return the geometric mean, in per cent, of the first target's changes in rows that have an interval."""
     first = next((side.id for side in run.sides if side.id != "base"), None)
     thetas = [
         math.log1p(max(row.pct, _FASTEST) / 100)
@@ -172,7 +169,6 @@ def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
 
 
 def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:
-    """Return the exit code (docs/DESIGN.md, "Exit codes, everywhere")."""
     fail_on = run.options.fail_on
     if not measured:
         return Exit.CANNOT_RUN
@@ -219,7 +215,6 @@ def summary(counts: Counts, *, measured: bool, margin: float, same_code: bool, a
 
 
 def _lead(counts: Counts, margin: float) -> str:
-    """Return the first words of the summary: what the user should do, and if the run cannot be trusted, why."""
     if counts.get("tampered"):
         return f"Do not act on this run, {plural(counts['tampered'], 'file')} that it rests on changed while it ran"
     if counts.get("controls_outside"):
@@ -250,9 +245,6 @@ def _rest(counts: Counts) -> str:
     return ", ".join(f"{number} {text}" for text, number in parts.items() if number > 0)
 
 
-# ---------------------------------------------------------------- warnings
-
-
 # Kind -> (finding, advice). `_warning` fills in the braces; `{n}` is the number of rows, blocks or cells.
 _WARNINGS = {
     "untrusted": (
@@ -267,10 +259,7 @@ _WARNINGS = {
         "a worker loaded code from outside its own side",
         "times of this code are not shown; look for an editable install or a path that points elsewhere",
     ),
-    "wrong_shown": (
-        "outputs are wrong; times are shown because of --allow-wrong",
-        "do not use these times",
-    ),
+    "wrong_shown": ("outputs are wrong; times are shown because of --allow-wrong", "do not use these times"),
     "suspect": (
         "{n} of the changed rows may be chance among so many cells (false-discovery control at 5 %)",
         "the intervals are valid; `abprof rerun RUN` measures these rows again",
@@ -303,10 +292,7 @@ _WARNINGS = {
         "successive epochs depend on each other (autocorrelation {lag:+.2f}): intervals are too narrow",
         "load or temperature may change over minutes; run again when the machine is quiet",
     ),
-    "flaky": (
-        "failed in one epoch and not in the others",
-        "the arm counts as ok; a failure that comes back is a bug",
-    ),
+    "flaky": ("failed in one epoch and not in the others", "the arm counts as ok; a failure that comes back is a bug"),
     "rejected": (
         "{n} epoch blocks lost every round ({why})",
         "the machine was too busy to measure on; run again when the machine is quiet",
@@ -349,7 +335,6 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
 
 
 def _doubts(cells: Cells, rows: Rows) -> Iterator[Advice]:
-    """Yield warnings about verdicts to doubt, such as changes that may be chance."""
     because = {
         code: [row for row in rows if code in row.reasons] for code in ("clock", "power", "timer", "impossible", "tail")
     }
@@ -371,7 +356,6 @@ def _doubts(cells: Cells, rows: Rows) -> Iterator[Advice]:
 
 
 def _conditions(run: Run, blocks: Sequence[Block]) -> Iterator[Advice]:
-    """Yield warnings about the machine: too busy, too little memory, or other processes on the device."""
     lost = [block for block in blocks if block.rounds and len(set(block.rejected)) >= len(block.rounds)]
     yield from _rows("rejected", lost, why=", ".join({block.rejected_why: 0 for block in lost}))
     capped = [block for block in blocks if run.options.lock_clocks and POWER_CAP in block.state.throttle]

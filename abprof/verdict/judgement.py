@@ -245,7 +245,6 @@ def _by_intervals(strict: stats.Interval, wide: stats.Interval, threshold: float
 
 
 def _forecast(run: Run, data: CellData, pair: Pair) -> int | None:
-    """Return how many epochs would decide the pair if mean and scatter stay the same; None if no planned look would."""
     values, rounding = data.epoch_values(pair.before, pair.after), data.rounding(pair.before, pair.after)
     threshold, margin = run.options.threshold_of(data.cell.id), run.options.margin
     for look in LOOKS if len(values) > 1 else ():
@@ -504,7 +503,6 @@ def _observation(data: CellData, arm: str) -> Observation:
 
 
 def _metrics(data: CellData, arm: str, outcomes: Sequence[Outcome]) -> dict[str, Metric]:
-    """Return an arm's metrics: times, peak memory, and rates computed from the cell's declared FLOPs and bytes."""
     found: dict[str, Metric] = {}
 
     def add_time(name: str, medians: Sequence[float], protocol: str) -> None:

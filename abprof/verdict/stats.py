@@ -24,7 +24,7 @@ MOST_ATTEMPTS = 2 * LOOKS[-1]  # epochs after which a cell without a verdict is 
 #     theta_k +- t(1 - a'/2; E_k - 1) * s_k / sqrt(E_k)
 # with one a' for all looks, chosen so that all intervals of LOOKS cover together with probability 1 - alpha. The t
 # statistics are pivotal, so a' is the alpha quantile of the smallest two-sided p over the looks. Row: (alpha, a').
-# Monte Carlo of 10,000,000 paths, rounded down (wider intervals); tests/simulations/test_looks.py recomputes the table.
+# Monte Carlo of 10,000,000 paths, rounded down (wider intervals); tests/simulations/test_error_rates.py recomputes the table.
 JOINT = (
     (0.0001, 1.40e-5), (0.0002, 2.95e-5), (0.0005, 7.75e-5), (0.001, 1.60e-4), (0.002, 3.28e-4), (0.005, 8.73e-4),
     (0.01, 1.83e-3), (0.02, 3.88e-3), (0.05, 0.0107), (0.10, 0.0235), (0.20, 0.0533), (0.30, 0.0879), (0.50, 0.1719),
@@ -68,11 +68,8 @@ def epochs_for_same(margin: float) -> int:
 
 
 def epochs_if_unchanged(scatter: float, margin: float, seconds: float) -> int:
-    """Return the look at which an unchanged cell is usually `same`; more than the last look if it is not.
-
-    `scatter` is the standard deviation of an epoch's value and `margin` the margin, both in per cent; a call takes
-    `seconds`.
-    """
+    """Return the look at which an unchanged cell is usually `same`; more than the last look if it is not. `scatter` is
+    the standard deviation of an epoch's value and `margin` the margin, both in per cent; a call takes `seconds`."""
     from scipy.special import stdtrit
 
     fewest = epochs_for_same(margin) if seconds * 1e9 <= LONG_CALL else LOOKS[0]
@@ -127,10 +124,8 @@ def student_interval(values: Sequence[float], alpha: float) -> Interval:
 
 
 def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:
-    """Return the p-value for the hypothesis that the true mean lies in [low, high]; None before the first look.
-
-    The p-value allows for repeated looks: p <= 0.05 exactly if the 95 % `repeated_interval` lies outside [low, high].
-    """
+    """Return the p-value for the hypothesis that the true mean lies in [low, high]; None before the first look. The
+    p-value allows for repeated looks: p <= 0.05 exactly if the 95 % `repeated_interval` lies outside [low, high]."""
     from scipy.special import stdtr
 
     look = last_look(len(values))
@@ -175,10 +170,8 @@ def half_width_pct(interval: Interval) -> float:
 
 
 def detectable(values: Sequence[float], bound: float, power: float = 0.9) -> float | None:
-    """Return the smallest effect (log ratio) whose 95 % interval lies above `bound` with probability `power`.
-
-    Assumes as many epochs as `values` holds, with the same scatter. Returns None before the first look.
-    """
+    """Return the smallest effect (log ratio) whose 95 % interval lies above `bound` with probability `power`. Assumes
+    as many epochs as `values` holds, with the same scatter. Returns None before the first look."""
     from scipy.special import stdtrit
 
     look = last_look(len(values))
@@ -238,10 +231,8 @@ def false_alarm_bound(alarms: int, controls: int) -> float | None:
 
 
 def discoveries(p_values: Sequence[float | None], q: float = 0.05) -> list[bool]:
-    """Return for each p-value whether it is significant by Benjamini and Hochberg's method (1995).
-
-    `q` is the false-discovery rate. A p-value of None (not tested) gives False.
-    """
+    """Return for each p-value whether it is significant by Benjamini and Hochberg's method (1995). `q` is the false-
+    discovery rate. A p-value of None (not tested) gives False."""
     known = sorted(p for p in p_values if p is not None)
     limit = max((p for k, p in enumerate(known, 1) if p * (len(known) / k) <= q), default=-1.0)
     return [p is not None and p <= limit for p in p_values]

@@ -114,7 +114,6 @@ def _seed(number: int) -> None:
 
 
 def _plain(value: object) -> Any:
-    """Return `value` if it is a str, int, float or bool, else its name, like "float16"."""
     if isinstance(value, _StandIn):
         value.no_value()
     if isinstance(value, str | int | float | bool):
@@ -136,7 +135,6 @@ def _cleared(tensors: Sequence[Any]) -> Callable[[], None] | None:
 
 
 def _load(file: Path) -> types.ModuleType:
-    """Import `file` like a script, with the file's folder first on sys.path."""
     folder = str(file.parent)
     package = f"{_NAMESPACE}.{re.sub(r'[^a-zA-Z0-9]', '_', folder)}"
     for name in (_NAMESPACE, package):  # relative imports find siblings, too
@@ -197,10 +195,8 @@ class _StandIn(types.ModuleType):
 
 
 class perf_report(Wrapped):  # noqa: N801 - used like a function
-    """Wrap a function decorated by triton: perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib").
-
-    The x values and the line values become axes; the call that the function passes to do_bench is timed.
-    """
+    """Wrap a function decorated by triton: perf_report("benchmarks/bench_softmax.py:benchmark", kernel="mylib"). The x
+    values and the line values become axes; the call that the function passes to do_bench is timed."""
 
     @property
     def PRESETS(self) -> dict[str, Any]:  # noqa: N802 - the workload's contract
@@ -212,7 +208,6 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         return {"smoke": {tuple(one.x_names): points[:1], **lines}, "default": every, "full": every}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
-        """Return the first call that the function passes to `triton.testing.do_bench`."""
         function, one = self._marked(_load(self.path))
         known = {one.line_arg: {_plain(line): line for line in one.line_vals}}
         for point in _points(one):
@@ -223,7 +218,6 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
         raise ValueError(f"{self.name} did not call triton.testing.do_bench")
 
     def _marked(self, module: Any) -> tuple[Callable[..., Any], Any]:
-        """Return the decorated function and its Benchmark. Raises ValueError unless there is exactly one Benchmark."""
         mark = getattr(module, self.name, None) if self.name else None
         marks = getattr(mark, "benchmarks", ())
         marks = marks if isinstance(marks, list | tuple) else [marks]
@@ -234,7 +228,6 @@ class perf_report(Wrapped):  # noqa: N801 - used like a function
 
 
 def _points(benchmark: Any) -> list[tuple[Any, ...]]:
-    """Return the x values as tuples with a value for each x name; a single value is repeated for every name."""
     count = len(list(benchmark.x_names))
     return [tuple(x) if isinstance(x, list | tuple) else (x,) * count for x in benchmark.x_vals]
 
@@ -268,14 +261,9 @@ def _intercepted() -> Iterator[None]:
 _AXIS = "test"
 # Ignore pytest.ini, the cache and plug-ins that would write files or define the fixture `benchmark`.
 _QUIET = [
-    "-q",
-    "-c/dev/null",
-    "-pno:cacheprovider",
-    "-pno:benchmark",
-    "-pno:xdist",
-    "-pno:abprof",
+    "-q", "-c/dev/null", "-pno:cacheprovider", "-pno:benchmark", "-pno:xdist", "-pno:abprof",
     "--import-mode=importlib",
-]
+]  # fmt: skip
 
 
 class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
@@ -302,7 +290,6 @@ class pytest_benchmark(Wrapped):  # noqa: N801 - used like a function
         return {preset: {_AXIS: tests} for preset in ("smoke", "default", "full")}
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:  # noqa: ARG002
-        """Return the first callable that the test passes to `benchmark(...)` or `benchmark.pedantic(...)`."""
         file, _, name = str(case[_AXIS]).partition("::")
         fixture, skipped = _Fixture(), list[str]()
 
@@ -387,10 +374,8 @@ class Mode(enum.Enum):
 
 
 class tritonbench(Wrapped):  # noqa: N801 - used like a function
-    """Wrap an operator of tritonbench: tritonbench("operators/softmax/operator.py:Operator", kernel="mylib").
-
-    The operator's inputs and its registered methods become axes. `mode` is the part to time: fwd, bwd or fwd_bwd.
-    """
+    """Wrap an operator of tritonbench: tritonbench("operators/softmax/operator.py:Operator", kernel="mylib"). The
+    operator's inputs and its registered methods become axes. `mode` is the part to time: fwd, bwd or fwd_bwd."""
 
     def __init__(self, where: str, *, kernel: str, mode: str = "fwd") -> None:
         super().__init__(where, kernel=kernel)
@@ -404,7 +389,6 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return {"smoke": functools.partial(self._axes, first=True), "default": every, "full": every}
 
     def _axes(self, kind: str, *, first: bool = False) -> dict[Any, Any]:
-        """Return the operator's inputs and registered methods as axes. Raises ValueError if either is missing."""
         made = self._made(self.described(), kind)
         # Methods in source order, those of base classes first.
         methods = {k: v for one in reversed(type(made).__mro__) for k, v in vars(one).items() if hasattr(v, _MARK)}
@@ -422,7 +406,6 @@ class tritonbench(Wrapped):  # noqa: N801 - used like a function
         return kind(_Options(device=device, mode=self._mode.value), [])
 
     def operation(self, case: Mapping[str, Any], device: str) -> Op:
-        """Return the call that runs this case's method: forward, backward or both."""
         made = self._made(_load(self.path), device)
         inputs = next(itertools.islice(made.get_input_iter(), int(case["input"]), None))
         method = getattr(made, str(case["backend"]))

@@ -111,10 +111,8 @@ class Arms:
         return wire.Opened(call, float(took), peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
-        """Warm up an arm, whose first call took `first` ns. Repeat long calls (wire.LONG_CALL) at most once.
-
-        Return the ns of a warm call, and the ns that the host needs to enqueue a call (0: unknown).
-        """
+        """Warm up an arm, whose first call took `first` ns. Repeat long calls (wire.LONG_CALL) at most once. Return the
+        ns of a warm call, and the ns that the host needs to enqueue a call (0: unknown)."""
         clock, usual = self.clock, arm.request.usual_ns
         if usual >= wire.LONG_CALL:
             arm.wall = first if first < _LOADED * usual else clock.wall(arm.op)

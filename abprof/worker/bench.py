@@ -60,11 +60,9 @@ class Bench(Arms):
         return True
 
     def describe(self, request: wire.Describe) -> wire.Described:
-        """Return a workload's declarations, like axes and presets. Raises ValueError if a declaration is invalid."""
         return workload.described(self.module(request.workload), request.workload, self.clock.kind)
 
     def screen(self, request: wire.Screen) -> wire.Screened:
-        """Return the work of each case (FLOPs, bytes), and why a case is skipped on this device ("": not skipped)."""
         module = self.module(request.workload)
         skips, works = [], []
         for loose in request.cases:
@@ -74,19 +72,16 @@ class Bench(Arms):
         return wire.Screened(skips, [w.flops for w in works], [w.bytes for w in works], [w.convention for w in works])
 
     def inventory(self, _request: wire.Inventory) -> wire.Listed:
-        """Return name -> version of the installed distributions; if a name repeats, of the first on the import path."""
         found: dict[str, str] = {}
         for one in metadata.distributions():
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
 
     def cupti(self, _request: wire.Cupti) -> wire.Done:
-        """Import CUPTI. Raises Unsupported if that fails."""
         Records()
         return wire.Done()
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
-        """Measure the device's peak rates of matrix products and copies, with torch."""
         return ceilings(self.clock)
 
     def build(self, request: wire.Build) -> wire.Built:
@@ -127,7 +122,6 @@ class Bench(Arms):
         return dataclasses.replace(phased, census=dataclasses.replace(phased.census, launches=launches))
 
     def close(self, _request: wire.Close) -> wire.Done:
-        """Free the arms of the current cell, with their inputs."""
         self.opened.clear()
         gc.collect()
         gc.freeze()  # objects that outlive a cell are permanent: collecting torch's objects took 70 ms per cell
@@ -154,8 +148,6 @@ def versions() -> dict[str, str]:
     return {name: str(value) for name, value in found.items() if value}
 
 
-# ---------------------------------------------------------------- the device's peak rates, by plain torch
-
 SIZE = {"cpu": 1024, "cuda": 8192}  # rows of the square matrices
 MIB = {"cpu": 256, "cuda": 1024}  # MiB of a copy, more than caches hold
 SLICE = 2e7  # ns of calls per reading
@@ -163,10 +155,8 @@ READINGS = 3
 
 
 def ceilings(clock: Clock) -> wire.Ceilings:
-    """Measure peak rates of matrix products and copies; a rate is None if memory does not suffice.
-
-    A kernel whose data fit in a cache may exceed the rate of copies.
-    """
+    """Measure peak rates of matrix products and copies; a rate is None if memory does not suffice. A kernel whose data
+    fit in a cache may exceed the rate of copies."""
     gpu = clock if isinstance(clock, CudaClock) else None
     size, mib, device = SIZE[clock.kind], MIB[clock.kind], clock.device
     dtype = torch.float32

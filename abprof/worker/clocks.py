@@ -208,10 +208,8 @@ class CudaClock(Clock):
         return self.turn(Op(lambda: graph.replay(times)), 1, cold=False, arm=key) / times
 
     def kernels(self, op: Op, calls: int, *, cold: bool) -> float:
-        """Return the mean ns of `calls` calls, each the sum over its kernels, copies and fills, by CUPTI.
-
-        Raises Unsupported without cupti-python, or if CUPTI's times are not nanoseconds.
-        """
+        """Return the mean ns of `calls` calls, each the sum over its kernels, copies and fills, by CUPTI. Raises
+        Unsupported without cupti-python, or if CUPTI's times are not nanoseconds."""
         if self.profiled:
             what = "torch's profiler ran in this process: CUPTI's times are now ticks of the processor's counter"
             raise Unsupported(what)

@@ -104,7 +104,6 @@ def _key(name: str, code_hash: str) -> str:
 
 
 def _constants(src: Any) -> dict[str, wire.Value]:
-    """Return a kernel's `constexpr` arguments, as name -> value."""
     names, params = (list(getattr(getattr(src, "fn", None), name, ())) for name in ("arg_names", "params"))
     found: dict[str, wire.Value] = {}
     for place, value in (getattr(src, "constants", None) or {}).items():

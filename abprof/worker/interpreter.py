@@ -43,7 +43,6 @@ def install(device: str) -> None:
 
 
 def _patch(where: Any, name: str, new: Callable[..., Any]) -> None:
-    """Replace a function by `new`, which gets the original before the arguments."""
     original = getattr(where, name)
     setattr(where, name, functools.wraps(original)(lambda *args, **kwargs: new(original, *args, **kwargs)))
 
@@ -96,8 +95,6 @@ def _patch_builtins() -> None:
         vars(cuda)[name] = vars(gdc)[name] = lambda **_: None
 
 
-# ---------------------------------------------------------------- libdevice
-
 _TORCH = """abs acos acosh asin asinh atan atan2 atanh ceil copysign cos cosh ddiv_rn=div div_rn=div erf erfc erfinv exp
 exp2 expm1 fabs=abs fdiv_rn=div fdivide=div finite=isfinite float2int_rn=round floor fmax fmin fmod hypot isfinite isinf
 isnan ldexp lgamma llabs=abs llrint=round log log10 log1p log2 nearbyint=round nextafter pow powi=pow rint=round rsqrt
@@ -124,9 +121,6 @@ def _extern(_self: Any, _name: str, _path: str, symbol: str, args: list[Any], re
         raise NotImplementedError(f"{symbol} not supported in interpreter mode")
     out = function(*(torch.from_numpy(np.array(arg.data)) for arg in args)).numpy()
     return interpreter.TensorHandle(out.astype(interpreter._get_np_dtype(returned.scalar)), returned.scalar)
-
-
-# ---------------------------------------------------------------- bfloat16
 
 
 def _patch_bfloat16() -> None:
@@ -169,8 +163,6 @@ def _reduced_floats(original: Any, operation: Any, value: Any) -> Any:
     return tuple(out.to(tl.bfloat16) if _is_bfloat16(one) else out for one, out in zip(value, outs, strict=True))
 
 
-# ---------------------------------------------------------------- what code asks a GPU for
-
 _NAME, _CAPABILITY, _PROCESSORS = "Triton's interpreter", (8, 0), 4  # by which code chooses kernels and grids
 
 
@@ -211,7 +203,6 @@ def _backward(original: Any, *args: Any) -> Any:
 
 
 def _answering(**answers: Any) -> types.SimpleNamespace:
-    """Return an object with a function for each of `answers`, which returns it."""
     return types.SimpleNamespace(**{name: lambda *_, one=one, **__: one for name, one in answers.items()})
 
 

@@ -154,8 +154,6 @@ def _prover(start: wire.Start) -> Prover:
     return Prover(start.mount, {str(Path(file).parent / wire.WRAPPED) for file in start.workloads.values()})
 
 
-# ---------------------------------------------------------------- the check of loaded files
-
 _LIBRARY = re.compile(r"\.so(\.\d[^/]*)?$")
 
 
@@ -209,10 +207,8 @@ def mapped_objects() -> list[str]:
 
 
 class Prover:
-    """Lists the files that this process has loaded, and checks whether the side may load them.
-
-    Modules of wrapped benchmarks (in the folders `benchmarks`) may be loaded, unless they are named like the package.
-    """
+    """Lists the files that this process has loaded, and checks whether the side may load them. Modules of wrapped
+    benchmarks (in the folders `benchmarks`) may be loaded, unless they are named like the package."""
 
     def __init__(self, mount: wire.Mount, benchmarks: Iterable[str] = ()) -> None:
         """Record what may be loaded besides the side's files. Call this before code of a side or workload runs."""

@@ -72,7 +72,6 @@ def described(module: types.ModuleType, name: str, kind: str) -> wire.Described:
 
 
 def _preset(axes: Any, kind: str) -> list[tuple[list[str], list[Any]]]:
-    """Return a preset as pairs of axis names and their values. A callable preset is called with `kind` first."""
     rows = []
     for key, values in (axes(kind) if callable(axes) else axes).items():
         single = isinstance(key, str)

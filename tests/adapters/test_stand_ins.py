@@ -48,14 +48,10 @@ def test_a_package_that_is_not_there_can_be_named_called_and_decorated_with(tmp_
 @pytest.mark.parametrize(
     "values",
     [
-        "list(nolib.SIZES)",
-        "nolib.SIZES",
-        "[64] * len(nolib.SIZES)",
-        "[64] if 64 in nolib.SIZES else []",
-        "[64] if nolib.fast else [32]",
-        "[thing.N, 64]",
+        "list(nolib.SIZES)", "nolib.SIZES", "[64] * len(nolib.SIZES)", "[64] if 64 in nolib.SIZES else []",
+        "[64] if nolib.fast else [32]", "[thing.N, 64]",
     ],
-)
+)  # fmt: skip
 def test_a_package_that_is_not_there_decides_about_no_case(tmp_path: Path, values: str) -> None:
     with pytest.raises(TypeError, match=r"^cases depend on the package nolib, which cannot be imported"):
         _ = report(tmp_path, values).PRESETS

@@ -64,15 +64,12 @@ def test_what_is_no_change_of_code(after: dict[str, str | None]) -> None:
 @pytest.mark.parametrize(
     ("used", "imported"),
     [
-        ("TILE", "from pkg.sizes import TILE"),
-        ("T", "from .sizes import TILE as T"),
-        ("sizes.TILE", "from . import sizes"),
-        ("pkg.sizes.TILE", "import pkg.sizes"),
-        ("s.TILE", "import pkg.sizes as s"),
-        ("TILE", "from .sizes import *\nfrom math import *"),
+        ("TILE", "from pkg.sizes import TILE"), ("T", "from .sizes import TILE as T"),
+        ("sizes.TILE", "from . import sizes"), ("pkg.sizes.TILE", "import pkg.sizes"),
+        ("s.TILE", "import pkg.sizes as s"), ("TILE", "from .sizes import *\nfrom math import *"),
         ("front.TILE", "from . import front"),
     ],
-)
+)  # fmt: skip
 def test_names_are_followed_through_every_import(used: str, imported: str) -> None:
     ops = f"import torch\n{imported}\n\n\ndef f(x):\n    n, m = x.shape\n    return x * {used}\n"
     files = {"pkg/__init__.py": "", "pkg/front.py": "from .sizes import TILE\n", "pkg/sizes.py": "TILE = 64\n"}

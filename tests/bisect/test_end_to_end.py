@@ -1,4 +1,4 @@
-"""`abprof bisect` on real repositories with simulated workers: the commits that were planted, each time."""
+"""`abprof bisect` on real repositories: the commits that were planted, each time, with simulated workers and with real ones."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.bisect.histories import SCENARIO, Story
 from tests.simulated.lab import Lab, Result, loose
 from tests.simulated.planted import load
 from tests.simulated.scenario import Fault, Noise
+from tests.tinyrepo import abprof, source, tiny_repo
 
 SLOW = 1.03
 
@@ -51,9 +52,6 @@ def test_nothing_changed_between_the_ends(tmp_path: Path) -> None:
     assert result.code == 0, result.err
     assert "nothing changed" in result.out
     assert [p.name for p in sorted((_folder(story.lab) / "steps").iterdir())] == ["01"]
-
-
-# ---------------------------------------------------------------- 64 commits
 
 
 def sixty_four(story: Story, slips: dict[int, float], broken: range = range(0)) -> list[int]:
@@ -162,9 +160,6 @@ def test_a_step_that_was_tampered_with_answers_nothing(tmp_path: Path) -> None:
     )
 
 
-# ---------------------------------------------------------------- interrupted
-
-
 # The signal comes when the third step has its first block, however busy the machine is: only abprof itself knows when.
 STRUCK = """
 import os
@@ -205,9 +200,6 @@ def test_a_bisection_goes_on_where_it_was_ended(tmp_path: Path, how: signal.Sign
     again = lab.abprof("bisect", "--resume", str(folder), "--json")
     assert again.out == result.out
     assert lab.left_behind() == []
-
-
-# ---------------------------------------------------------------- refused
 
 
 def refused(result: Result, *words: str) -> None:
@@ -279,3 +271,20 @@ def test_every_step_is_read_by_the_given_timer(tmp_path: Path) -> None:
     assert story.culprits(result) == [bad], result.err
     runs = [Path(answer["bisect_dir"]) / step["run"] / "run.json" for step in answer["steps"]]
     assert {row["metric"] for run in runs for row in json.loads(run.read_text())["comparisons"]} == {"gpu_graph"}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+def test_the_commit_that_made_a_c_kernel_slower(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    file = "kernels/tiny/tiny.c"
+    repo.commit("Say what it is for", {"README.md": "It doubles.\n"})  # changes no kernel, so it is not measured
+    culprit = repo.commit("Four times the work", {file: source(400)})
+    repo.commit("What does not compile", {file: f"{source(400)} oh"})
+    repo.commit("Taken back", {file: source(400)})  # as slow as the culprit, which is not measured for that
+    done = abprof("bisect", "main~4", "main", "--device", "cpu", "--json", cwd=repo.path, home=tmp_path)
+    assert done.code == 0, done.err
+    assert done.run["culprits"] == [culprit]
+    (finding,) = done.run["found"][0]["findings"]
+    assert finding["parent"] == repo.git("rev-parse", "main~3")
+    assert finding["answer"]["low"] > 0.5, "log ratio: four times is 1.39"

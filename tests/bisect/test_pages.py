@@ -14,8 +14,8 @@ import jsonschema
 import msgspec
 import pytest
 
-from abprof.extras.bisect import Bisection, finish, job, read, result
-from abprof.extras.bisect.job import Row, RowAnswer
+from abprof.extras import bisect
+from abprof.extras.bisect import Bisection, Row, RowAnswer, finish, read, result
 from abprof.extras.bisect.search import Ask
 from abprof.records import Options
 from abprof.records.errors import AbprofError
@@ -62,7 +62,7 @@ class Measured:
 
 
 def finished(monkeypatch: pytest.MonkeyPatch, folder: Path, world: World, bad: str) -> Bisection:
-    monkeypatch.setattr(job, "measure", Measured(world))
+    monkeypatch.setattr(bisect, "measure", Measured(world))
     return finish(begun(world, bad), folder, View(quiet=True))
 
 
@@ -87,15 +87,15 @@ def test_what_is_shown_of_two_culprits(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_file_fits_its_schema_and_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After each step it holds all that was answered: a resumed bisection measures nothing twice."""
     world, bad = line(slips(64, {37: 3.0}))
-    monkeypatch.setattr(job, "measure", Measured(world, stop_after=4))
+    monkeypatch.setattr(bisect, "measure", Measured(world, stop_after=4))
     with pytest.raises(KeyboardInterrupt):
         finish(begun(world, bad), tmp_path, View(quiet=True))
-    document = json.loads((tmp_path / job.FILE).read_text())
+    document = json.loads((tmp_path / bisect.FILE).read_text())
     jsonschema.Draft202012Validator(schemas.schemas()["bisect.schema.json"]).validate(document)
     kept = read(tmp_path)
     assert (len(kept.steps), kept.status) == (4, "interrupted")
     rest = Measured(world)
-    monkeypatch.setattr(job, "measure", rest)
+    monkeypatch.setattr(bisect, "measure", rest)
     done = finish(kept, tmp_path, View(quiet=True))
     assert (done.culprits, done.status, len(done.steps)) == (("c37",), "complete", 4 + rest.steps)
     assert len(done.steps) == done.planned == 9
@@ -106,17 +106,14 @@ def test_a_file_of_other_questions_is_refused(tmp_path: Path, monkeypatch: pytes
     world, bad = line(slips(16, {9: 3.0}))
     done = finished(monkeypatch, tmp_path, world, bad)
     for other, said in (
-        (
-            msgspec.structs.replace(done, steps=(done.steps[1], *done.steps[1:])),
-            "does not answer the question about",
-        ),
+        (msgspec.structs.replace(done, steps=(done.steps[1], *done.steps[1:])), "does not answer the question about"),
         (msgspec.structs.replace(done, schema=2), "schema = 2, this abprof reads schema = 3"),
     ):
-        (tmp_path / job.FILE).write_bytes(msgspec.json.encode(other))
+        (tmp_path / bisect.FILE).write_bytes(msgspec.json.encode(other))
         with pytest.raises(AbprofError, match=said):
             read(tmp_path)
     for text in ('{"schema": 3}', "[]", '{"options": []}'):
-        (tmp_path / job.FILE).write_text(text)
+        (tmp_path / bisect.FILE).write_text(text)
         with pytest.raises(AbprofError, match="not a bisection of this abprof"):
             read(tmp_path)
 
@@ -124,9 +121,9 @@ def test_a_file_of_other_questions_is_refused(tmp_path: Path, monkeypatch: pytes
 def test_a_bisection_begun_before_regimes_had_names_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     world, bad = line(slips(16, {9: 3.0}))
     done = finished(monkeypatch, tmp_path, world, bad)
-    older = json.loads((tmp_path / job.FILE).read_text())
+    older = json.loads((tmp_path / bisect.FILE).read_text())
     older["options"]["sustained"] = older["options"].pop("regime") == "sustained"
-    (tmp_path / job.FILE).write_text(json.dumps(older))
+    (tmp_path / bisect.FILE).write_text(json.dumps(older))
     assert read(tmp_path) == msgspec.structs.replace(
         done, options=msgspec.structs.replace(done.options, regime="burst")
     )

@@ -90,9 +90,6 @@ def test_every_slip_is_found(steps: list[float], data: st.DataObject) -> None:
     assert not {ask.commit for ask in world.asked if ask.question == "step"} & {f"c{i}" for i in same}
 
 
-# ---------------------------------------------------------------- what cannot be measured
-
-
 @given(st.integers(2, 40), st.data())
 def test_where_commits_do_not_build_the_culprit_is_in_the_range(count: int, data: st.DataObject) -> None:
     """And it is the culprit itself wherever it and the commit before it build. No commit is tried twice."""
@@ -169,9 +166,6 @@ def test_what_holds_the_same_as_the_bad_end_is_as_slow() -> None:
     world = World(History("c0", world.history.links, holds), world.levels)
     assert culprits(world.findings(bad)) == ["c10"]
     assert all(int(ask.commit[1:]) <= 10 for ask in world.asked if ask.question == "step")
-
-
-# ---------------------------------------------------------------- branches and merges
 
 
 def grown(data: st.DataObject) -> tuple[World, str, set[str]]:

@@ -20,10 +20,8 @@ WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
 def broken_rules(page) -> list[str]:
-    """A line for each rule that axe-core finds broken, or cannot tell about, with the first elements that break it.
-
-    It cannot tell what lies behind a picture's text: contrast there is not checked.
-    """
+    """A line for each rule that axe-core finds broken, or cannot tell about, with the first elements that break it. It
+    cannot tell what lies behind a picture's text: contrast there is not checked."""
     from axe_playwright_python.sync_playwright import Axe
 
     found = Axe().run(page, options=RULES).response
@@ -38,15 +36,10 @@ def broken_rules(page) -> list[str]:
 @pytest.mark.parametrize(
     ("make", "colours", "size"),
     [
-        (runs.run, "light", WIDE),
-        (runs.run, "dark", PHONE),
-        (declared.run, "light", PHONE),
-        (declared.run, "dark", WIDE),
-        (runs.single, "light", WIDE),
-        (traced.run, "light", WIDE),
-        (traced.run, "dark", PHONE),
+        (runs.run, "light", WIDE), (runs.run, "dark", PHONE), (declared.run, "light", PHONE),
+        (declared.run, "dark", WIDE), (runs.single, "light", WIDE), (traced.run, "light", WIDE), (traced.run, "dark", PHONE),
     ],
-)
+)  # fmt: skip
 def test_with_everything_opened_no_rule_of_wcag_is_broken(visit, make, colours, size):
     run = make()
     page = visit(html(run, runs.blocks(run)), color_scheme=colours, viewport=size)

@@ -70,23 +70,9 @@ def _rendered_is_harmless(visit, text: str) -> None:
     page = visit(f"<!DOCTYPE html><meta charset=utf-8><link rel=icon href=data:,>{rendered}")
     tags = page.evaluate("[...document.body.querySelectorAll('*')].map(one => one.tagName)")
     ours = {
-        "H1",
-        "H2",
-        "H3",
-        "P",
-        "TABLE",
-        "THEAD",
-        "TBODY",
-        "TR",
-        "TH",
-        "TD",
-        "CODE",
-        "DETAILS",
-        "SUMMARY",
-        "STRONG",
-        "UL",
-        "LI",
-    }
+        "H1", "H2", "H3", "P", "TABLE", "THEAD", "TBODY", "TR", "TH", "TD", "CODE", "DETAILS", "SUMMARY", "STRONG",
+        "UL", "LI",
+    }  # fmt: skip
     assert set(tags) <= ours
     assert not page.evaluate(
         "[...document.querySelectorAll('*')].some(one => [...one.attributes].some(a => /^on/.test(a.name)))"

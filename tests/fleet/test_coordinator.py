@@ -1,7 +1,8 @@
-"""The coordinator with a simulated executor: the shards it sends, the news it gets, and what it records and prints."""
+"""The coordinator with a simulated executor: the shards it sends, the news it gets, what it records, prints and survives."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 
 from abprof.fleet import coordinate
 from abprof.fleet.executors import Lost
-from abprof.fleet.messages import Ended, News, Shard
+from abprof.fleet.messages import Ended, News, Shard, read_news, read_shard
 from abprof.measure import Plan
 from abprof.records import Block, Ceilings, Machine, Placed, Proof, Run
 from abprof.records.errors import AbprofError
@@ -82,12 +83,7 @@ def shard_news(shard: Shard, slot: str, epochs: int = 4) -> Iterator[bytes | Los
 class Stage:
     """A run about to be measured."""
 
-    def __init__(
-        self,
-        folder: Path,
-        wanted: Callable[[Sequence[Block]], set[str]],
-        budget: float = 1000.0,
-    ) -> None:
+    def __init__(self, folder: Path, wanted: Callable[[Sequence[Block]], set[str]], budget: float = 1000.0) -> None:
         self.head = head()
         self.ids = [cell.id for cell in self.head.cells]
         made = runfolder.create(folder / "runs", self.head.id)
@@ -263,3 +259,43 @@ def test_every_device_gets_controls(tmp_path: Path) -> None:
     for slot in ("GPU-a", "GPU-b"):
         mine = [arms for shard, where in player.sent if where == slot for arms in shard.arms.values()]
         assert sum(any(arm.side == "control" for arm in arms) for arms in mine) >= min(2, len(mine)), slot
+
+
+def test_a_shard_is_read_as_it_was_written() -> None:
+    run = runs.run()
+    arms = {cell.id: run.arms for cell in run.cells}
+    rest = {"budget": 60.0, "repository": "/r", "logs": "/l", "blocks": tuple(runs.blocks(run))}
+    shard = Shard(number=3, run=run, file=File(), arms=arms, **rest)
+    assert read_shard(checksummed.line(shard)) == shard
+    with pytest.raises(ValueError, match="not a shard of this abprof"):
+        read_shard(checksummed.seal(b'{"schema": 1}'))
+
+
+@pytest.mark.parametrize(
+    "news",
+    [
+        News(placed=Placed(device="GPU-a", machine=Machine(host="h", device="d", kind="cpu"))),
+        News(block=runs.blocks(runs.run())[0]),
+        News(warning="waiting"),
+        News(ended=Ended(why="done", seconds=1.5)),
+    ],
+    ids=["placed", "block", "warning", "ended"],
+)
+def test_news_survive_a_write_and_a_read(news: News) -> None:
+    line = checksummed.line(news)
+    assert line.count(b"\n") == 1
+    assert read_news(line[:-1]) == news
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda line: line[:-9], "checksum"),
+        (lambda line: line.replace(b"done", b"gone"), "checksum"),
+        (lambda _: b"hello", "checksum"),
+        (lambda _: checksummed.seal(json.dumps({"surprise": 1}).encode())[:-1], "not news of this abprof"),
+    ],
+)
+def test_invalid_news_is_an_error(spoil: Callable[[bytes], bytes], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        read_news(spoil(checksummed.line(News(ended=Ended(why="done")))[:-1]))

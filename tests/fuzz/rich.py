@@ -129,9 +129,6 @@ def _sampled(cell: str, arm: str) -> Sampled:
     return Sampled(cell=cell, arm=arm, calls=10, hz=100, event="cycles", samples=9, functions=functions)
 
 
-# ---------------------------------------------------------------- its words
-
-
 def words(run: Run) -> list[str]:
     """Every text of the run that may be another, in the order they stand there. Not free are the contract's own words (`slower`,
     `gpu_span`), hashes, moments, and the ids of sides."""

@@ -72,9 +72,6 @@ _OWN = "\n\u2060"  # ours: the end of a line, and what keeps a name in Markdown 
 Shape = Callable[[Run], Any]
 
 
-# ---------------------------------------------------------------- tables
-
-
 def tables(run: Run) -> dict[str, tuple[int, ...]]:
     """Return lines and columns of every CSV file. A cell's text stays in its cell."""
     found = {"cells.csv": csv_files.cells_csv(run)}
@@ -111,9 +108,6 @@ def number(text: str) -> bool:
     return True
 
 
-# ---------------------------------------------------------------- a terminal, the log
-
-
 def lines(run: Run) -> dict[str, int]:
     """How many lines a terminal and the log get."""
     made = {"terminal": shown(run, 1_000_000, everything=True), "log": footer(run)}
@@ -126,9 +120,6 @@ def narrow(run: Run) -> None:
     """Where lines are wrapped: no shape, and nothing that steers."""
     for width in (40, 100):
         assert not hidden(shown(run, width))
-
-
-# ---------------------------------------------------------------- pages
 
 
 class Elements(HTMLParser):
@@ -201,13 +192,8 @@ def junit(run: Run) -> list[str]:
 
 
 SHAPES: dict[str, Shape] = {
-    "tables": tables,
-    "lines": lines,
-    "page": page,
-    "report": report,
-    "comment": posted,
-    "junit": junit,
-}
+    "tables": tables, "lines": lines, "page": page, "report": report, "comment": posted, "junit": junit,
+}  # fmt: skip
 
 
 @cache

@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from abprof.extras import bisect
-from abprof.extras.bisect import job
 from abprof.records.errors import AbprofError
 from abprof.system import heartbeat
 from abprof.system.console import View
@@ -22,9 +21,6 @@ from tests.fuzz.mutations import DEEP, hunt, many, texts_of
 
 __all__ = ["asker"]
 CELL, OTHER = "w/n=1,mask=a", "w/n=2,mask=b"
-
-
-# ---------------------------------------------------------------- the state folder
 
 
 def beaten(folder: Path) -> Path:
@@ -53,9 +49,6 @@ def test_any_heartbeat_is_shown_or_skipped(tmp_path: Path, examples: int) -> Non
         ask(msgspec.json.encode({**whole, "repo": path, "series": "\x1b[2J\n"}))
 
 
-# ---------------------------------------------------------------- bisect.json
-
-
 @pytest.mark.parametrize("count", [4, 1000])
 @many
 def test_any_bisection_is_gone_on_with_or_refused(
@@ -63,17 +56,17 @@ def test_any_bisection_is_gone_on_with_or_refused(
 ) -> None:
     """The file of an interrupted or complete bisection: it is continued or refused."""
     world, bad = line(slips(20, {7: 3.0, 15: 5.0}), silent={9})
-    monkeypatch.setattr(job, "measure", Measured(world, stop_after=count))
+    monkeypatch.setattr(bisect, "measure", Measured(world, stop_after=count))
     with contextlib.suppress(KeyboardInterrupt):
         bisect.finish(begun(world, bad), tmp_path, View(quiet=True))
-    whole = json.loads((tmp_path / job.FILE).read_bytes())
-    monkeypatch.setattr(job, "measure", Measured(world, stop_after=0))
+    whole = json.loads((tmp_path / bisect.FILE).read_bytes())
+    monkeypatch.setattr(bisect, "measure", Measured(world, stop_after=0))
 
     def ask(data: bytes) -> None:
         folder = tmp_path / "one"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir()
-        (folder / job.FILE).write_bytes(data)
+        (folder / bisect.FILE).write_bytes(data)
         try:
             known = bisect.read(folder)
             with contextlib.suppress(KeyboardInterrupt):

@@ -8,14 +8,11 @@ import pytest
 import torch
 
 from kernels.dmask import masked_attention
+from tests.gpus import NEEDS_GPU
 from tests.kernels import dmask_cases as cases
 from tests.kernels import dmask_prepass
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240), NEEDS_GPU]
 DEVICE = torch.device("cuda")
 WIDE = [
     cases.Case("random_2k", 2048, 2048, cases.random(0.5), heads=8, kv_heads=2, dim=128),

@@ -16,14 +16,8 @@ from kernels.dmask import masked_attention
 QUICK = ("classes", "lists", "choice", "random_sparse", "one_query")
 
 
-# ---------------------------------------------------------------- the kernels' logic
-
-
 def test_lists_choice_and_gradients_in_the_interpreter(interpreted: Callable[..., None]) -> None:
     interpreted("dmask_prepass", *QUICK)
-
-
-# ---------------------------------------------------------------- arguments
 
 
 def tensors(**changes: Any) -> dict[str, torch.Tensor]:

@@ -23,10 +23,8 @@ print(ffa.ffa_attention(x, x, x, [(0, 3)], [(0, 3)], [1]).sum().item())
 
 
 class Copy:
-    """A copy of the package's CPU half in `folder`, with a build folder and a compiler that counts its calls.
-
-    The compiler does not optimise: which bytes it makes is requested here, and not how fast they are.
-    """
+    """A copy of the package's CPU half in `folder`, with a build folder and a compiler that counts its calls. The
+    compiler does not optimise: which bytes it makes is requested here, and not how fast they are."""
 
     def __init__(self, folder: Path, build: Path) -> None:
         ignore = shutil.ignore_patterns("cuda", "__pycache__")

@@ -8,13 +8,10 @@ import torch
 from kernels.ffa import cuda, ffa_attention
 from kernels.ffa.cuda import dispatch
 from kernels.ffa.schedule import CAUSAL, FULL, Blocks, Options, UnsupportedOption
+from tests.gpus import NEEDS_GPU
 from tests.kernels import ffa_cases as cases
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240), NEEDS_GPU]
 DEVICE = torch.device("cuda")
 SMALL = [*cases.slice_cases(128), *cases.block_cases()]
 WIDE = [

@@ -21,8 +21,6 @@ ROOT = Path(__file__).parents[2]
 CPU = torch.device("cpu")
 
 
-# ---------------------------------------------------------------- the kernels' logic
-
 QUICK = ("causal_more_keys", "varlen_causal", "gaps", "blocks_64_dense_tails", "blocks_odd")
 
 

@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from kernels import ladder
+from tests.gpus import NEEDS_GPU
 from tests.kernels.ladder_cases import Case, every_case, naive, wrong
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240), NEEDS_GPU]
 RUNGS = pytest.mark.parametrize("rung", ladder.VARIANTS)
 LONG = [
     Case(2048, 128, True, torch.float16),

@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from kernels import memtraffic
+from tests.gpus import NEEDS_GPU
 from tests.kernels import memtraffic_cases as cases
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240), NEEDS_GPU]
 DEVICE = torch.device("cuda")
 WIDE = [
     cases.Case("fused", 1536, 128, torch.float16, heads=8),

@@ -23,9 +23,6 @@ def test_quick_cases_in_the_interpreter(interpreted: Callable[..., None]) -> Non
     interpreted("memtraffic_cases", *QUICK)
 
 
-# ---------------------------------------------------------------- arguments
-
-
 def lists(*sizes: int, dtype: torch.dtype = torch.int32) -> BlockLists:
     return BlockLists(*(torch.zeros(n, dtype=dtype) for n in sizes))
 

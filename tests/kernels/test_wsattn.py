@@ -21,9 +21,6 @@ def draw(nq: int, nk: int, dtype: torch.dtype = torch.float16, heads: int = 2) -
     return made
 
 
-# ---------------------------------------------------------------- arguments
-
-
 def test_on_a_cpu_it_says_what_it_needs() -> None:
     with pytest.raises(wsattn.UnsupportedOption, match=r"needs a Hopper GPU.* this is cpu"):
         wsattn.ws_attention(*draw(64, 64))

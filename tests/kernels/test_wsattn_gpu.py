@@ -6,13 +6,10 @@ import pytest
 import torch
 
 from kernels import wsattn
+from tests.gpus import NEEDS_GPU
 from tests.kernels.ffa_cases import judge, poisoned
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(240),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240), NEEDS_GPU]
 VARIANTS = pytest.mark.parametrize("variant", wsattn.VARIANTS)
 CONFIGS = pytest.mark.parametrize("config", wsattn.CONFIGS, ids=lambda c: f"{c.BLOCK_M}x{c.BLOCK_N}")
 

@@ -1,8 +1,10 @@
-"""`abprof BASE TARGET -- COMMAND`, with real processes that print planned times."""
+"""`abprof BASE TARGET -- COMMAND` and `abprof bisect GOOD BAD -- COMMAND`, with real processes that print planned times."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +12,10 @@ import time
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from abprof.measure.commands import LONGEST, MOST, MOST_TIMES, read
 from abprof.store import runfolder
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.sandboxes import needs_sandbox, sandbox
@@ -243,3 +248,110 @@ def test_an_interrupted_command_is_ended_and_the_report_is_written(repo: GitRepo
     assert "This run is interrupted" in out
     assert (folder(repo) / "report.html").exists()
     assert not alive(int(calls.read_text().splitlines()[-1]), wait=60)
+
+
+WEAKER = "Weaker guarantee: the command timed itself."
+TOML = 'schema = 1\n[command]\nbuild = ["sh", "-c", "test ! -e broken"]\n'
+
+
+def history(tmp_path: Path, steps: list[dict[str, str]]) -> tuple[GitRepo, list[str]]:
+    made = make_repo(tmp_path / "r é")
+    made.commit("one", {"bench.py": BENCH, ".gitignore": "runs/\n", "times.py": lines(sort=1.0, copy=2.0)})
+    return made, [made.git("rev-parse", "HEAD"), *(made.commit(f"step {n}", files) for n, files in enumerate(steps, 1))]
+
+
+def bisect(repo: GitRepo, *args: str) -> Done:
+    return abprof(repo, "bisect", *args, "--device", "cpu", "--", sys.executable, "bench.py")
+
+
+def test_the_commit_that_made_a_command_slower(tmp_path: Path) -> None:
+    repo, commits = history(tmp_path, [{"times.py": lines(sort=1.3, copy=2.0)}])
+    done = bisect(repo, commits[0], commits[-1], "--only", "name=sort", "--json")
+    assert done.code == 0, done.err
+    out = json.loads(done.out)
+    assert out["culprits"] == [commits[1]]
+    assert out["weaker"][0].startswith(WEAKER)
+    assert WEAKER in done.err, "before the first step"
+    for page in ("report.md", "report.html"):
+        assert WEAKER.replace(".", "") in (Path(out["bisect_dir"]) / page).read_text().replace(".", "")
+
+
+@pytest.mark.slow
+def test_what_does_not_build_prints_nothing_or_crashes_is_passed_over(tmp_path: Path) -> None:
+    repo, commits = history(
+        tmp_path,
+        [
+            {"abprof.toml": TOML, "note": "1"},
+            {"broken": ""},
+            {"times.py": lines(sort=1.3, copy=2.0)},
+            {"times.py": "raise SystemExit(3)"},
+            {"times.py": lines(copy=2.0)},
+            {"times.py": lines(sort=1.3, copy=2.0), "bench.py": BENCH + "# built again\n"},
+        ],
+    )
+    repo.git("rm", "--quiet", "broken")
+    repo.git("commit", "--quiet", "--amend", "--no-edit")
+    bad = repo.git("rev-parse", "HEAD")
+    repo.write({"abprof.toml": TOML})
+    done = bisect(repo, commits[0], bad, "--json")
+    assert done.code == 4, done.err
+    out = json.loads(done.out)
+    (finding,) = [one for found in out["found"] for one in found["findings"]]
+    assert finding["kind"] == "range"
+    assert finding["commits"] == [*commits[2:6], bad]
+    said = {
+        row["answer"]["reason"] for step in out["steps"] for row in step["rows"] if row["answer"]["result"] == "cannot"
+    }
+    assert said <= {"build_failed", "crash", "missing"}
+    assert "build_failed" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [
+        ("softmax,1.5\nlayernorm,2\n", {"softmax": [1.5e6], "layernorm": [2e6]}),
+        ("warming up\nsoftmax , 1.5e0 \n\nsoftmax,1.6\n", {"softmax": [1.5e6, 1.6e6]}),
+        ("softmax(128, 256),1\n", {"softmax(128, 256)": [1e6]}),
+        ('"a,b",1\n', {"a,b": [1e6]}),
+        ("name,ms\na,1\nb,2\n", {"a": [1e6], "b": [2e6]}),
+        ("name,1\n", {"name": [1e6]}),
+    ],
+)
+def test_formats(text: str, times: dict[str, list[float]]) -> None:
+    found, _ = read(text)
+    assert {name: pytest.approx(values) for name, values in times.items()} == found
+    assert list(found) == list(times)
+
+
+@pytest.mark.parametrize(
+    ("text", "ns"),
+    [("a,12\n", 1e6), ("a,12\nb,1.50\n", 1e4), ("a,1.5e1\n", 1e6), ("a,1.5e-3\n", 100.0), ("a,nan\n", 0.0)],
+)
+def test_the_last_digit_is_the_most_precise_lines(text: str, ns: float) -> None:
+    assert read(text)[1] == pytest.approx(ns)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "the command printed nothing"),
+        ("softmax 1.5 ms\n", "the first line is 'softmax 1.5 ms'; print a line `name,ms` for each timing"),
+        ("x" * (LONGEST + 1) + ",1\n", "a name has 301 letters"),
+        ("".join(f"n{i},1\n" for i in range(MOST + 1)), "5001 names"),
+        ("a,1\n" * (MOST_TIMES + 1), "more than 200000 timings"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_line(text: str, said: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(said)) as error:
+        read(text)
+    assert "\n" not in str(error.value)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_times_or_one_line(text: str) -> None:
+    try:
+        times, _ = read(text)
+    except ValueError:
+        return
+    assert times
+    assert all(name == " ".join(name.split()) and values for name, values in times.items())

@@ -109,17 +109,11 @@ def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> 
 @pytest.mark.parametrize(
     "spec",
     [
-        "dist:",
-        "dist:liger-kernel",
-        "dist:liger-kernel>=0.5",
-        "dist:liger-kernel==0.5.*",
-        "dist:liger-kernel==0.5; python_version > '3'",
-        "dist:--pre==1",
-        "dist:a==1...main",
-        "dist:a @ https://example.org/a-1.0-py3-none-any.whl",
-        "dist:a==1\n-r /etc/passwd",
+        "dist:", "dist:liger-kernel", "dist:liger-kernel>=0.5", "dist:liger-kernel==0.5.*",
+        "dist:liger-kernel==0.5; python_version > '3'", "dist:--pre==1", "dist:a==1...main",
+        "dist:a @ https://example.org/a-1.0-py3-none-any.whl", "dist:a==1\n-r /etc/passwd",
     ],
-)
+)  # fmt: skip
 def test_a_spec_is_one_version_of_one_distribution(tmp_path: Path, spec: str) -> None:
     with pytest.raises(AbprofError, match=r"not a release with one exact version \(write dist:NAME==VERSION\)"):
         releases.install([spec], lambda _: sys.executable, tmp_path, 100.0, str)

@@ -22,13 +22,10 @@ def test_found_from_any_folder_inside(repo: GitRepo, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "what"),
     [
-        ("absent", "no such folder"),
-        ("project/kernels/ffa/__init__.py", "not a folder"),
-        ("plain", "not a git repository"),
-        ("bare", "a bare repository"),
-        ("project/.git", "a .git folder"),
+        ("absent", "no such folder"), ("project/kernels/ffa/__init__.py", "not a folder"),
+        ("plain", "not a git repository"), ("bare", "a bare repository"), ("project/.git", "a .git folder"),
     ],
-)
+)  # fmt: skip
 def test_refused(repo: GitRepo, tmp_path: Path, cache: Path, place: str, what: str) -> None:
     (tmp_path / "plain").mkdir()
     repo.git("clone", "--quiet", "--bare", ".", str(tmp_path / "bare"))

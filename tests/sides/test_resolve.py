@@ -56,19 +56,15 @@ def test_odd_branch_names(repo: GitRepo, opened: Opened, name: str) -> None:
     ("spec", "line"),
     [
         ("optimise_ffa", "unknown ref 'optimise_ffa' (nearest: optimize_ffa)"),
-        ("-optimize_ffa", "invalid ref '-optimize_ffa'"),
-        ("", "a ref cannot be empty"),
-        ("^main", "invalid ref '^main'"),
-        ("ma\nin", r"invalid ref 'ma\nin'"),
-        ("ma\0in", r"invalid ref 'ma\x00in'"),
+        ("-optimize_ffa", "invalid ref '-optimize_ffa'"), ("", "a ref cannot be empty"),
+        ("^main", "invalid ref '^main'"), ("ma\nin", r"invalid ref 'ma\nin'"), ("ma\0in", r"invalid ref 'ma\x00in'"),
         ("two words", "unknown ref 'two words' (available refs: main, optimize_ffa)"),
         ("main..optimize_ffa", "unknown ref 'main..optimize_ffa' (give base and target as two words, "),
         ("main:kernels", "'main:kernels' is a tree, not a commit"),
-        ("0123456789" * 4, f"unknown ref '{'0123456789' * 4}'"),
-        ("a/" + "b" * 300, "unknown ref 'a/bbb"),
+        ("0123456789" * 4, f"unknown ref '{'0123456789' * 4}'"), ("a/" + "b" * 300, "unknown ref 'a/bbb"),
         ("y" * 200_000, f"invalid ref '{'y' * 80}'"),
     ],
-)
+)  # fmt: skip
 def test_no_such_ref(repo: GitRepo, opened: Opened, spec: str, line: str) -> None:
     forked(repo)
     with pytest.raises(AbprofError) as caught:

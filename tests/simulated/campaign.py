@@ -101,15 +101,10 @@ def _fault(rng: random.Random) -> Fault:
     words = [*_DEEDS, *(word for word in sorted(SPOIL) if word != "bigreply"), *_ANSWERS_OF.get(verb, ()) * 3]
     words += sorted(STATUS) if verb == "open" else []
     fault = Fault(
-        do=rng.choice(words),
-        verb=verb,
-        side=rng.choice(("base", "target", "target", "*")),
-        cell=rng.choice(tuple(TRUTH)) if verb in _OF_A_CELL else "*",
-        epoch=rng.choice((None, None, 1, 2, 4)),
-        after=rng.choice((1, 1, 2, 5)),
-        times=rng.choice((0, 1)),
-        once=rng.random() < 0.3,
-    )
+        do=rng.choice(words), verb=verb, side=rng.choice(("base", "target", "target", "*")),
+        cell=rng.choice(tuple(TRUTH)) if verb in _OF_A_CELL else "*", epoch=rng.choice((None, None, 1, 2, 4)),
+        after=rng.choice((1, 1, 2, 5)), times=rng.choice((0, 1)), once=rng.random() < 0.3,
+    )  # fmt: skip
     # A clock jumps now and then: one that always does so is a wrong timer, and what it says is the time.
     return replace(fault, times=1) if fault.word == "jump" else fault
 

@@ -123,9 +123,6 @@ def memory(lab: Lab, command: Command, moment: Moment, rng: random.Random) -> Re
     return lab.finish(process, LONGEST)
 
 
-# ---------------------------------------------------------------- files of abprof's own
-
-
 def spoilt(what: str) -> Trouble:
     """Files that an earlier run left in abprof's cache or state are cut short, emptied, filled with something else, or gone."""
 

@@ -64,10 +64,8 @@ class Faults:
             file.write(f"{pid} {what}\n")
 
     def before(self, fault: Fault, out: int, request: int) -> None:
-        """What a fault does to the process or the wire before the request is answered. May not return.
-
-        Raises Typed for the typed outcomes.
-        """
+        """What a fault does to the process or the wire before the request is answered. May not return. Raises Typed for
+        the typed outcomes."""
         word = fault.word
         if word in STATUS:
             raise Typed(STATUS[word], fault.text or f"simulated {word}")

@@ -113,15 +113,10 @@ class Lab:
     ) -> subprocess.Popen[str]:
         """Start `abprof ARGS --repo ... --device simulated` without waiting; `program`: the interpreter's arguments for it."""
         return subprocess.Popen(
-            [sys.executable, *program, *self._placed(args)],
-            env={**self.environment(), **(env or {})},
-            cwd=self.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            [sys.executable, *program, *self._placed(args)], env={**self.environment(), **(env or {})},
+            cwd=self.folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
             start_new_session=True,
-        )
+        )  # fmt: skip
 
     def _placed(self, args: Sequence[str]) -> list[str]:
         device = [] if "--device" in args else ["--device", "simulated"]

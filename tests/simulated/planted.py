@@ -49,9 +49,6 @@ SPEEDS = Scenario(
     ),
 )
 EXPECTED = {
-    "w/case=slower": "slower",
-    "w/case=faster": "faster",
-    "w/case=same": "same",
-    "w/case=slight": "slight",
+    "w/case=slower": "slower", "w/case=faster": "faster", "w/case=same": "same", "w/case=slight": "slight",
     "w/case=less": "slight",
-}
+}  # fmt: skip

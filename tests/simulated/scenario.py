@@ -168,10 +168,8 @@ class Scenario:
         return list(dict.fromkeys(named))
 
     def ns(self, side: str, cell: str, arm: str, timer: str = "") -> float:
-        """The programmed ns per call, without noise, by that timer ("" before the first turn).
-
-        Raises ValueError when no rule gives one.
-        """
+        """The programmed ns per call, without noise, by that timer ("" before the first turn). Raises ValueError when
+        no rule gives one."""
         base: float | None = None
         factor = 1.0
         for rule in self.times:

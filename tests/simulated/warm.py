@@ -101,9 +101,6 @@ def _server() -> socket.socket:
     return ours
 
 
-# ---------------------------------------------------------------- the server
-
-
 def serve(requests: socket.socket) -> None:
     """Fork for each request. Returns in the processes that are to run abprof."""
     while True:

@@ -44,14 +44,7 @@ def fleet(
     base = np.concatenate([[np.nan], level[:-1]]) + machine + shared + own_base
     same = ("machine",) * nights
     return [
-        Trend(
-            f"cell{i}",
-            tuple(number.tolist()),
-            np.exp(base[i]) * 1e6,
-            np.exp(head[i]) * 1e6,
-            head[i] - base[i],
-            same,
-        )
+        Trend(f"cell{i}", tuple(number.tolist()), np.exp(base[i]) * 1e6, np.exp(head[i]) * 1e6, head[i] - base[i], same)
         for i in range(cells)
     ]
 

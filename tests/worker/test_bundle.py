@@ -20,13 +20,9 @@ def test_only_the_workers_part_is_copied(tmp_path: Path) -> None:
     copied = {str(path.relative_to(script.parent)) for path in script.parent.rglob("*") if path.is_file()}
     rooms = {f"abprof/{path.relative_to(ROOT)}" for room in ("worker",) for path in (ROOT / room).rglob("*.py")}
     assert copied == {
-        "run_worker.py",
-        "abprof/__init__.py",
-        "abprof/kit.py",
-        "abprof/records/__init__.py",
-        "abprof/records/messages.py",
-        *rooms,
-    }
+        "run_worker.py", "abprof/__init__.py", "abprof/kit.py", "abprof/records/__init__.py",
+        "abprof/records/messages.py", *rooms,
+    }  # fmt: skip
 
 
 def test_it_is_made_once_and_by_content(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

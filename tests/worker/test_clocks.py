@@ -75,11 +75,8 @@ def test_each_timer_reads_a_quantity_of_its_own(made: tuple[Made, Arms]) -> None
     assert (captured.why, captured.replay_ns) == ("", 2e3)
     read = {t: arms.turn(wire.Turn("base", 4, t)) for t in ("cuda_event", "cuda_graph", "cupti", "wall_clock")}
     assert {timer: turned.value for timer, turned in read.items()} == {
-        "cuda_event": 5e3,
-        "cuda_graph": 2e3,
-        "cupti": 1e3,
-        "wall_clock": 2e4,
-    }
+        "cuda_event": 5e3, "cuda_graph": 2e3, "cupti": 1e3, "wall_clock": 2e4,
+    }  # fmt: skip
     assert [read[timer].mhz for timer in ("cuda_event", "cuda_graph", "cupti")] == [1500.0, 1500.0, 0.0]
     assert device.captured == 1, "the graph of these inputs is kept"
 
@@ -232,9 +229,6 @@ def test_after_torchs_profiler_cupti_is_not_believed(cupti: Cupti, monkeypatch: 
     clock.profiled = True
     with pytest.raises(Unsupported, match="ticks of the processor's counter"):
         clock.kernels(two_kernels(cupti), 1, cold=False)
-
-
-# ---------------------------------------------------------------- the device's own clock
 
 
 def stamps(*took: tuple[int, int], turn: int = 5, began: int = 5) -> list[list[list[int]]]:

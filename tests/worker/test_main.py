@@ -118,9 +118,6 @@ def test_the_workloads_function_is_named_for_the_exception_that_left_it_last(fil
     assert classify(error, PACKAGE).at == ""
 
 
-# ---------------------------------------------------------------- the loop
-
-
 WORKLOAD = """
 from abprof.kit import Check, Op
 API, KERNEL, PRESETS = 1, "k", {"default": {"bad": [False, True]}}

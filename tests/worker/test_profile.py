@@ -238,10 +238,7 @@ def test_compiles_are_counted_cache_hits_recorded_and_launches_identified(tmp_pa
         watch._compiled(src=source, metadata=metadata, metadata_group=group, times=times, cache_hit=hit)
     assert watch.count == 1
     hashes = {key: made.sha256 for key, made in watch.kernels.items()}
-    assert hashes == {
-        "fwd[aaaaaaaa]": hashlib.sha256(b"machine code").hexdigest(),
-        "fwd[bbbbbbbb]": "b" * 64,
-    }
+    assert hashes == {"fwd[aaaaaaaa]": hashlib.sha256(b"machine code").hexdigest(), "fwd[bbbbbbbb]": "b" * 64}
     assert watch.kernels["fwd[aaaaaaaa]"].summary() == "compiled in 1.50 s, 1024 B shared, 4 warps"
     spoken = set(inspect.signature(knobs.CompilationListener.__call__).parameters) - {"self"}
     assert spoken == set(inspect.signature(watch._compiled).parameters), "as the installed Triton calls it"

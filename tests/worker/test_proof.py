@@ -165,19 +165,15 @@ def test_libraries_may_come_from_where_the_environment_says_at_the_start(
     [
         ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.1", "environment", "outside"),
         ("/usr/local/nvidia/lib64/libcuda.so.580.1", "environment", "outside"),
-        ("/lib64/libc.so.6", "environment", "outside"),
-        ("/opt/tools/thing.so", "environment", "outside"),
+        ("/lib64/libc.so.6", "environment", "outside"), ("/opt/tools/thing.so", "environment", "outside"),
         ("/nix/store/abc-gcc/lib/libstdc++.so.6", "environment", "outside"),
         ("/usr/src/checkout/kernels/leak.so", "outside", "outside"),
         ("/usr/src/checkout/builds/a/caches/triton/AB/launcher.so", "own", "own"),
-        ("/home/someone/leak.so", "outside", "outside"),
-        ("/tmp/leak.so", "outside", "outside"),
-        ("/dev/shm/leak.so", "outside", "outside"),
-        ("/lib64-of-mine/leak.so", "outside", "outside"),
-        (f"{sys.base_prefix}/share/thing.so", "environment", "outside"),
-        (os.__file__, "environment", "environment"),
+        ("/home/someone/leak.so", "outside", "outside"), ("/tmp/leak.so", "outside", "outside"),
+        ("/dev/shm/leak.so", "outside", "outside"), ("/lib64-of-mine/leak.so", "outside", "outside"),
+        (f"{sys.base_prefix}/share/thing.so", "environment", "outside"), (os.__file__, "environment", "environment"),
     ],
-)
+)  # fmt: skip
 def test_the_systems_folders_are_for_libraries_alone(path: str, library: str, module: str) -> None:
     checkout = "/usr/src/checkout"
     side = wire.Mount("tiny", "", "tiny", "", [f"{checkout}/builds/a"], [checkout])

@@ -53,9 +53,6 @@ def test_every_dtype_passes_with_room(either: ModuleType, dtype: str, direction:
     assert found.ok, found.reason
 
 
-# ---------------------------------------------------------------- slips
-
-
 @LOW
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])
 @pytest.mark.parametrize("scale", [8.0, 0.97])

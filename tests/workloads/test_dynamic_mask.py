@@ -44,9 +44,6 @@ def judged(module: ModuleType, one: dict[str, Any], attention: Callable[..., Any
     return module.check(one, outputs, module.reference(one, inputs))
 
 
-# ---------------------------------------------------------------- patterns
-
-
 @pytest.mark.parametrize(
     ("pattern", "size"),
     [*product(["random", "block", "diagonal", "structured", "dense"], [130, 512]), ("tiles", 512), ("tiles", 1024)],
@@ -59,9 +56,6 @@ def test_expected_pairs_are_those_that_are_kept(pattern: str, size: int) -> None
             assert found == pytest.approx(expected, rel=0.03)
         else:
             assert found == expected
-
-
-# ---------------------------------------------------------------- matrices and declarations
 
 
 def test_a_cpu_is_unsupported_with_the_reason(masks: ModuleType) -> None:
@@ -84,9 +78,6 @@ def test_impossible_cases_have_a_reason(masks: ModuleType, changes: dict[str, An
     assert message in masks.skip(small(masks, **changes), "cuda")
 
 
-# ---------------------------------------------------------------- inputs and facts
-
-
 def test_facts_are_measured(masks: ModuleType) -> None:
     one = small(masks, pattern="tiles", sparsity=0.9, seqlen=512)
     reported = masks.facts(one, masks.inputs(one, "cpu", 1))
@@ -99,9 +90,6 @@ def test_facts_are_measured(masks: ModuleType) -> None:
         "tier": "High",
     }
     assert reported["masked_rows"] >= 4 * 256, "two squares reach half of the rows at most"
-
-
-# ---------------------------------------------------------------- the check
 
 
 @pytest.mark.parametrize("direction", ["fwd", "bwd"])

@@ -25,18 +25,10 @@ def test_full_is_the_original_benchmarks_matrix(dense: ModuleType, block_sparse:
 @pytest.mark.parametrize(
     ("ratio", "block", "gap_percent"),
     [
-        (0.05, 64, 1.04),
-        (0.05, 128, 1.04),
-        (0.1, 64, 1.04),
-        (0.1, 128, 1.04),
-        (0.2, 64, 0.39),
-        (0.2, 128, 1.04),
-        (0.5, 64, 0.0),
-        (0.5, 128, 0.0),
-        (1.0, 64, 0.0),
-        (1.0, 128, 0.0),
+        (0.05, 64, 1.04), (0.05, 128, 1.04), (0.1, 64, 1.04), (0.1, 128, 1.04), (0.2, 64, 0.39), (0.2, 128, 1.04),
+        (0.5, 64, 0.0), (0.5, 128, 0.0), (1.0, 64, 0.0), (1.0, 128, 0.0),
     ],
-)
+)  # fmt: skip
 def test_nominal_flops_overstate_the_real_ones(
     block_sparse: ModuleType, ratio: float, block: int, gap_percent: float
 ) -> None:
@@ -49,11 +41,7 @@ def test_nominal_flops_overstate_the_real_ones(
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [
-        ({"nhq": 6, "nhk": 4}, "no multiple"),
-        ({"direction": "sideways"}, "sideways"),
-        ({"dtype": "fp4"}, "fp4"),
-    ],
+    [({"nhq": 6, "nhk": 4}, "no multiple"), ({"direction": "sideways"}, "sideways"), ({"dtype": "fp4"}, "fp4")],
 )
 def test_impossible_cases_are_skipped_with_a_reason(
     either: ModuleType, changes: dict[str, object], message: str

@@ -48,9 +48,6 @@ def judged(module: ModuleType, one: dict[str, Any], function: Attend = attend) -
     return module.check(one, out, module.reference(one, inputs))
 
 
-# ---------------------------------------------------------------- matrices and declarations
-
-
 def test_full_has_the_originals_shapes(traffic: ModuleType) -> None:
     full = cases(traffic, "full", "cuda")
     flash2 = {(c["seqlen"], c["hd"]) for c in full if c["subject"] == "flash2"}
@@ -67,9 +64,6 @@ def test_impossible_cases_have_a_reason(traffic: ModuleType) -> None:
     assert "fp4" in traffic.skip({**FLASH2, "dtype": "fp4"}, "cpu")
 
 
-# ---------------------------------------------------------------- formulas
-
-
 def test_least_traffic_of_flash2_by_hand(traffic: ModuleType) -> None:
     """Batch 32, 8 heads of 128, 4096 tokens, float16: tensors of 256 MiB; 32 programs a head read all of K and V."""
     one = {"subject": "flash2", "seqlen": 4096, "batch": 32, "nhq": 8, "hd": 128, "dtype": "fp16"}
@@ -80,9 +74,6 @@ def test_least_traffic_of_flash2_by_hand(traffic: ModuleType) -> None:
     assert (qk.dram, softmax.dram, pv.dram) == (2 * 2**28 + scores, 2 * scores, scores + 2 * 2**28)
     assert (qk.l2, softmax.l2, pv.l2) == (2 * 64 * 2**28 + scores, 2 * scores, scores + 64 * 2**28 + 2**28)
     assert (qk.l1, softmax.l1, pv.l1) == (qk.l2, 3 * scores, pv.l2)
-
-
-# ---------------------------------------------------------------- the check
 
 
 @pytest.mark.parametrize("one", [FLASH2, BIGBIRD], ids=lambda one: one["subject"])

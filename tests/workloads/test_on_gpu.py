@@ -10,13 +10,10 @@ import torch
 
 from abprof.worker import workload as declared
 from abprof.worker.api import Unsupported
+from tests.gpus import NEEDS_GPU
 from tests.workloads.conftest import cases, load
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.timeout(600),
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU"),
-]
+pytestmark = [pytest.mark.gpu, pytest.mark.timeout(600), NEEDS_GPU]
 DEVICE = torch.device("cuda")
 # Every first, second or third cell of `full`. dynamic_mask's are those of `largest`.
 FULL = {"dense": 1, "block_sparse": 1, "hopper_ws": 3, "fmha_scaling": 3, "model_step": 2, "memory_traffic": 1}

@@ -21,11 +21,8 @@ def example(root: Path) -> Path:
     """Write every fenced block that starts with a file name to that file."""
     blocks = re.findall(r"^```\w+\n(?:#|//) (\S+/\S+)\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     assert [name for name, _ in blocks] == [
-        "kernels/rmsnorm/__init__.py",
-        "kernels/rmsnorm/rmsnorm.c",
-        "workloads/rmsnorm.py",
-        "workloads/softmax.py",
-    ]
+        "kernels/rmsnorm/__init__.py", "kernels/rmsnorm/rmsnorm.c", "workloads/rmsnorm.py", "workloads/softmax.py",
+    ]  # fmt: skip
     for name, text in blocks:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)

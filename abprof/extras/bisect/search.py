@@ -155,8 +155,6 @@ def search(history: History, bad: str, threshold: float) -> Steps:
 
 @dataclass
 class _Between:
-    """The search between two commits, `old` and `new`."""
-
     history: History
     old: str
     new: str

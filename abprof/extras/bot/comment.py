@@ -59,10 +59,8 @@ def render(notice: Notice, *, link: str = "", head: str = "", replaces: str = ""
 
 
 def job_summary(run: Run, folder: Path, room: int) -> bytes:
-    """Return what a GitHub job's summary shows of a run: the comment, or report.md if the run has no verdicts.
-
-    If that is larger than `room`, in bytes, return the run's sentence, or nothing if even that is too large.
-    """
+    """Return what a GitHub job's summary shows of a run: the comment, or report.md if the run has no verdicts. If that
+    is larger than `room`, in bytes, return the run's sentence, or nothing if even that is too large."""
     if len(run.sides) > 1 and run.options.timed:
         text = render(make_notice(run))
     else:

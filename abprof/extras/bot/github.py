@@ -40,10 +40,8 @@ _RIGHTS = "check --repo, --pr and the token: it needs pull-requests: write; for 
 
 
 def connect(name: str) -> Repository:
-    """Return the repository `name` (OWNER/NAME) on $GITHUB_API_URL, with the token $GITHUB_TOKEN or $GH_TOKEN.
-
-    Raises AbprofError if PyGithub or the token is missing, the address is not https, or `name` is malformed.
-    """
+    """Return the repository `name` (OWNER/NAME) on $GITHUB_API_URL, with the token $GITHUB_TOKEN or $GH_TOKEN. Raises
+    AbprofError if PyGithub or the token is missing, the address is not https, or `name` is malformed."""
     try:
         import github
     except ImportError as error:
@@ -161,10 +159,8 @@ _VALUES = {
 
 
 def parse(text: str) -> tuple[str, dict[str, str]]:
-    """Return the commit and the options of the command in a comment. Raises AbprofError if `text` is not a command.
-
-    The command names the commit that its author has read, so that no commit pushed since then is run.
-    """
+    """Return the commit and the options of the command in a comment. Raises AbprofError if `text` is not a command. The
+    command names the commit that its author has read, so that no commit pushed since then is run."""
     found = _COMMAND.fullmatch(text.strip(" \r\n"))
     pairs = [word.split("=", 1) for word in found["options"].split()] if found else []
     options = {name: value for name, value in pairs if re.fullmatch(_VALUES.get(name, "(?!)"), value)}
@@ -255,7 +251,6 @@ def post_notice(notice: Notice, repo: str, pr: int, event: Path | None, *, untru
 
 
 def _from_the_future(began: str) -> bool:
-    """Whether the start of a run (in UTC) is later than any clock says."""
     return began[:19] > f"{datetime.now(UTC) + _CLOCKS:%Y-%m-%dT%H:%M:%S}"
 
 
@@ -275,8 +270,6 @@ def _pull_of(repo: Repository, event: Event, pr: int) -> int:
 
 
 def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
-    """Post a notice on pull request `number`, and return what was done. If the last comment has the same answer, edit
-    it; else post a new one and minimise the old one. An older result never replaces a newer one."""
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
     mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}

@@ -156,8 +156,6 @@ def _decoded(data: bytes, where: str) -> Notice:
         raise AbprofError(f"not a notice of this abprof: {error}"[:300], where=where) from None
 
 
-# ---------------------------------------------------------------- a run as a notice
-
 _SHARED = ("verdict", "pct", "low_pct", "high_pct", "certifiable_pct", "epochs", "discovery")
 
 
@@ -234,7 +232,6 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
 
 
 def _troubles(shown: Page) -> Iterator[Trouble]:
-    """Yield the failures, failed builds first."""
     for one in sorted(shown.failed, key=lambda one: one.seen[0].status != "build_failed"):
         seen = one.seen[0]
         yield Trouble(

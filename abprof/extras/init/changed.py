@@ -166,7 +166,6 @@ class _Code:
         return parts
 
     def _own(self, stem: str, name: str) -> tuple[set[Name], set[Name]]:
-        """Return (name, digest) of a definition, its files and the outside names in it; and the definitions it names."""
         module = self.modules.get(stem, _Module())
         if name not in module.digests:
             return set(), set()

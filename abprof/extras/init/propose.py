@@ -13,8 +13,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path, PurePosixPath
-from string import Template
 from typing import Any, NamedTuple
+
+from jinja2 import Environment, FileSystemLoader, Template
 
 from abprof import devices, session
 from abprof.extras.init.source import BACKWARD, LIBRARY, Found, Function, Parameter, candidates, look
@@ -22,9 +23,9 @@ from abprof.records import Observation, PackageTable
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
 from abprof.system import files as disk
-from abprof.system.bundled import bundled
 from abprof.system.config_file import parse_file
 from abprof.system.console import View
+from abprof.system.paths import bundled
 
 _CONFIG = "abprof.toml"
 
@@ -121,7 +122,7 @@ def _forward_alone(found: Found, one: Function) -> str:
 def begun(name: str, workload: str, file: File | None, folder: str) -> Made:
     """Propose a new kernel package `name` and its workload `workload`, both ready to run."""
     path = f"kernels/{name}/__init__.py"
-    text = Template((bundled("templates") / "adopt" / "kernel.txt").read_text(encoding="utf-8")).substitute(name=name)
+    text = _template("kernel.txt").render(name=name)
     found = look([path], {path: text}.__getitem__)
     made = proposed(found, candidates(found)[:1], file, folder, workload or name)
     return replace(made, files={path: text, **made.files})
@@ -291,7 +292,6 @@ def _is_tensor(one: Function, p: Parameter, *, first: bool) -> bool:
 
 
 def _reference(meaning: _Known, word: str, one: Function, arguments: Sequence[_Argument]) -> str:
-    """Return an expression in plain torch that should have the same result as the call with `arguments`."""
     passed = {a.name: a.value for a in arguments if not a.shape}
     passed = {p.name: passed.get(p.name) or p.default or "" for p in one.parameters}
     scalars = {}
@@ -464,11 +464,6 @@ _SIZES = (  # pattern of an axis -> sizes in smoke and default; the first match 
 _DTYPES = ("bfloat16", "float16", "float32")
 _VECTOR = (65536, 1 << 24)  # sizes if all tensors share a single axis
 _STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the first matching axis gets several values in a preset
-_NO_REFERENCE = """
-
-# WRITE: reference(case, inputs), what it computes in plain torch and higher precision, and check(case, outputs, expected),
-# which compares. Without them abprof checks only that the sides' outputs agree.
-"""
 
 
 def _workload(one: Function, kernel: str, access: str, choices: Choices, alone: str) -> str:
@@ -476,43 +471,38 @@ def _workload(one: Function, kernel: str, access: str, choices: Choices, alone: 
     call = replace(call, reference=call.reference if choices.reference else "", wrt=choices.wrt or call.wrt)
     directions = choices.directions if one.differentiable else ("fwd",)
     directed = len(directions) > 1 or choices.fresh
-    tensors = [a for a in call.arguments if a.shape]
     front, _, method = one.name.partition(".")
-    guessed = [a.name for a in call.arguments if not a.shape]
-    prepare = [f"# {line}" for text in choices.why for line in textwrap.wrap(text, 110)]
-    prepare += [f"# GUESSED: the value of {', '.join(guessed)}"] if guessed else []
-    if call.left_out:
-        prepare += [f"# {line}" for line in textwrap.wrap(f"Not given: {', '.join(call.left_out)}", 110)]
-    prepare += [f"# This times {alone}."] if alone else []
-    target = f"kernel.{front}"
-    if access:  # each side's own module
-        prepare.append(f"{front}_ = import_module({_quoted(access)}, kernel.__name__).{front}")
-        target = f"{front}_"
-    passed = (a.value if not a.shape else f'inputs["{a.name}"]' for a in call.arguments)
-    given = ", ".join(f"{a.name}={text}" if a.keyword else text for a, text in zip(call.arguments, passed, strict=True))
+    target = f"{front}_" if access else f"kernel.{front}"  # with `access` each side's own module
+    guessed = ", ".join(a.name for a in call.arguments if not a.shape)
+    comments = [line for text in choices.why for line in textwrap.wrap(text, 110)]
+    comments += [f"GUESSED: the value of {guessed}"] if guessed else []
+    comments += textwrap.wrap(f"Not given: {', '.join(call.left_out)}", 110) if call.left_out else []
+    comments += [f"This times {alone}."] if alone else []
+    passed = ((a, f'inputs["{a.name}"]' if a.shape else a.value) for a in call.arguments)
+    given = ", ".join(f"{a.name}={text}" if a.keyword else text for a, text in passed)
     made = f"{target}{f'.{method}' if method else ''}({given})"
     wrt = f", wrt={_quoted(call.wrt)}" if call.wrt else ""
     op = f"return Op(lambda: {made})"
     if directed:
         op = f"return directed(case, inputs, lambda inputs: {made}{wrt}{', fresh=True' if choices.fresh else ''})"
         op = op if len(op) < 116 else f"{op[:16]}\n        {op[16:-1]}\n    )"
-    prepare.append(op)
-    judge = _judge(call, tensors, triton=bool(one.kernels), wrt=wrt if directed else None)
-    frame = Template((bundled("templates") / "adopt" / "workload.txt").read_text(encoding="utf-8"))
-    return frame.substitute(
-        title=f"{one.name}, proposed by `abprof init`: check the lines marked GUESSED.",
-        imports="from importlib import import_module\n\n" if access else "",
-        helpers=", ".join(name for name in ("Op", "compare", "directed") if f"{name}(" in op + judge),
-        kernel=_quoted(kernel),
-        presets="\n".join(_presets(call, one, choices.refused, directions if directed else ())),
-        tensors="\n".join(f"        {line}" for line in _tensors(tensors)),
-        prepare="\n".join(f"    {line}" for line in prepare),
-        judge=judge,
-    )
+    helpers = (("Op", not directed), ("compare", call.reference), ("directed", directed))
+    return _template("workload.txt").render(
+        one=one, kernel=kernel, access=access, call=call, target=target, comments=comments, op=op, directed=directed, wrt=wrt,
+        helpers=[name for name, used in helpers if used],
+        presets=_presets(call, one, choices.refused, directions if directed else ()),
+        tensors=_tensors([a for a in call.arguments if a.shape]),
+    )  # fmt: skip
+
+
+def _template(name: str) -> Template:
+    folder = FileSystemLoader(bundled("templates") / "adopt")
+    made = Environment(loader=folder, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)  # noqa: S701 - Python
+    made.filters["quoted"] = _quoted
+    return made.get_template(name)
 
 
 def _presets(call: _Call, one: Function, refused: Collection[str], directions: Sequence[str]) -> list[str]:
-    """Return the source lines of the presets: sizes for each axis, and a dtype that the kernel probably accepts."""
     shapes = [a.shape for a in call.arguments if a.shape]
     heads = any(len(shape) == 4 for shape in shapes)
     usual = ("float32", "float32") if not one.kernels else ("float16",) * 2 if heads else ("float32", "bfloat16")
@@ -532,7 +522,6 @@ def _presets(call: _Call, one: Function, refused: Collection[str], directions: S
 
 
 def _size(axis: str, shapes: Sequence[Sequence[str]]) -> tuple[int, int]:
-    """Guess the sizes of an axis in smoke and default by its name, and by where it stands in the shapes."""
     lower, last = axis.lower(), {shape.index(axis) == len(shape) - 1 for shape in shapes if axis in shape}
     if lower == "h" and last == {True}:  # (B, T, H): no axis follows, so these are not heads
         lower = "hidden"
@@ -543,7 +532,7 @@ def _size(axis: str, shapes: Sequence[Sequence[str]]) -> tuple[int, int]:
     return next((small, large) for pattern, small, large in _SIZES if re.fullmatch(pattern, lower))
 
 
-def _tensors(tensors: Sequence[_Argument]) -> list[str]:
+def _tensors(tensors: Sequence[_Argument]) -> list[tuple[_Argument, str]]:
     lines = []
     first = next((a for a in tensors if not a.index), tensors[0])
     for a in tensors:
@@ -560,27 +549,8 @@ def _tensors(tensors: Sequence[_Argument]) -> list[str]:
                 made = f"torch.tensor([0, {total} // 2, {total}], dtype=torch.{dtype}, device=device)"
         elif a.name.endswith("mask"):
             made += " > 0"
-        made = f"[{made}, {made}]" if a.several else made
-        lines.append(f'"{a.name}": {made},' + (f"  # GUESSED: {a.guessed}" if a.guessed else ""))
+        lines.append((a, f"[{made}, {made}]" if a.several else made))
     return lines
-
-
-def _judge(call: _Call, tensors: Sequence[_Argument], *, triton: bool, wrt: str | None) -> str:
-    """Return the source of the functions `reference` and `check`. `wrt`: not None if `reference` gives gradients, too."""
-    if not call.reference:
-        return _NO_REFERENCE
-    cast = "" if wrt is not None else ".double()"
-    lines = [f'{a.local} = inputs["{a.name}"]{"" if a.index else cast}' for a in tensors]
-    lines.append(f"return {call.reference}  # GUESSED by the name")
-    if wrt is not None:
-        lines = ["def plain(inputs):", *(f"    {line}" for line in lines), ""]
-        lines.append(f"return directed(case, inputs, plain{wrt}, dtype=torch.float64).call()")
-    body = "".join(f"    {line}\n" if line else "\n" for line in lines)
-    tolerance = f'rtol={"2e-3" if triton else "1e-5"} if case["dtype"] == "float32" else 2e-2, atol=0'
-    return (
-        f"\n\ndef reference(case, inputs):\n{body}"
-        f"\n\ndef check(case, outputs, expected):\n    return compare(outputs, expected, {tolerance})\n"
-    )
 
 
 # ---------------------------------------------------------------- --check
@@ -619,7 +589,6 @@ def checked(made: Made, root: Path) -> tuple[Made, list[str], bool]:
 
 
 def _run(root: Path, name: str) -> Sequence[Observation]:
-    """Run the workload `name` on the working tree for one epoch. Return what was observed in each cell."""
     with tempfile.TemporaryDirectory() as folder:
         once = Options(specs=(".",), repo=str(root), workloads=(name,), preset="smoke", quick=True, runs_dir=folder)
         run, _ = session.run(once, View(quiet=True))

@@ -155,9 +155,6 @@ def _learn(found: Found, function: Function, depth: int) -> None:
                 function.shapes.setdefault(mine, callee.shapes[theirs])
 
 
-# ---------------------------------------------------------------- one file
-
-
 def _read(found: Found, path: str, text: str) -> None:
     with warnings.catch_warnings():  # hide warnings of invalid escapes in strings
         warnings.simplefilter("ignore")
@@ -220,7 +217,6 @@ def _function(path: str, name: str, node: ast.FunctionDef, drop: int = 0) -> Fun
 
 
 def _differentiate(applied: Function, backward: ast.FunctionDef | None) -> None:
-    """Learn from the method `backward` which arguments of an autograd function have gradients."""
     applied.applied = True
     if backward is None or any(isinstance(node, ast.Raise) for node in backward.body):
         return
@@ -281,7 +277,6 @@ def _handed(value: ast.expr) -> str:
 
 
 def _text_of(name: str, text: str) -> str:
-    """Return what the docstring `text` says about a parameter."""
     match = name in text and re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
     return match[2] if match else ""
 

@@ -230,7 +230,6 @@ def _machine(found: Sequence[Trend]) -> tuple[dict[int, float], list[Shift]]:
 
 
 def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
-    """Return a copy of `trend` with times corrected for the machine shifts."""
     factor = np.ones(len(trend.numbers))
     for shift in shifts:
         first = bisect_left(trend.numbers, shift.night)
@@ -238,9 +237,6 @@ def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
             if trend.machine[i] == trend.machine[first]:
                 factor[i] *= 1 + shift.pct / 100
     return replace(trend, base=trend.base / factor, head=trend.head / factor) if shifts else trend
-
-
-# ---------------------------------------------------------------- one trend
 
 
 def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
@@ -293,7 +289,6 @@ def _sigma(scatter: Floats, length: int) -> Floats:
 
 
 def _spread(sizes: Floats) -> float:
-    """Return the root mean square of `sizes` without outliers."""
     inside = sizes[sizes <= 5 * _NORMAL * float(np.median(sizes))]
     return math.sqrt(float(inside @ inside) / len(inside))
 
@@ -327,7 +322,6 @@ def _hit(series: _Series, start: int) -> Iterator[tuple[int, int]]:
 
 
 def _step(level: Floats) -> tuple[int, float]:
-    """Fit a step to the last 64 values of `level`. Return (index of the first value after the step, step size)."""
     skipped = max(0, len(level) - 64)
     x = level[skipped:]
     _, k = min((x[:k].var() * k + x[k:].var() * (len(x) - k), k) for k in range(1, len(x) - CONFIRM + 2))

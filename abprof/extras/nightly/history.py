@@ -74,11 +74,8 @@ class History:
     def values(
         self, series: str = "", cells: Sequence[str] = (), metric: str = "", since: str = ""
     ) -> list[tuple[NightRow, Value]]:
-        """Return (night, value) pairs, grouped by cell and ordered by night.
-
-        `cells`: globs, by default all. `metric`: by default that of the verdict. `since`: ISO 8601, UTC. Raises
-        AbprofError if `metric` is unknown.
-        """
+        """Return (night, value) pairs, grouped by cell and ordered by night. `cells`: globs, by default all. `metric`:
+        by default that of the verdict. `since`: ISO 8601, UTC. Raises AbprofError if `metric` is unknown."""
         if metric not in ("", *METRICS):
             raise AbprofError(f"unknown metric {metric!r}", where="--metric", advice=f"use {', '.join(METRICS)}")
         nights = [pair for pair in self.found if series in ("", pair[0].series) and pair[0].began >= since]
@@ -122,9 +119,6 @@ def read_history(runs_dir: Path) -> History:
     return History(found, tuple(notes))
 
 
-# ---------------------------------------------------------------- reading run.json
-
-
 class _Metric(msgspec.Struct):
     value: float
 
@@ -137,8 +131,6 @@ class _Observation(msgspec.Struct):
 
 
 class _Row(msgspec.Struct, rename={"from_": "from"}):
-    """The fields of a comparison that trends need."""
-
     cell: str
     from_: str
     to: str
@@ -200,7 +192,6 @@ def read_night(file: Path) -> tuple[NightRow, list[Value]] | None:
 
 
 def _values(run: _Run) -> Iterator[Value]:
-    """Yield the values of each row of a run: of the metric that the verdict is about, and of other recorded metrics."""
     seen = {(item.cell, item.arm): item for item in run.observations}
     if len(run.sides) == 1:
         for (cell, arm), item in seen.items():

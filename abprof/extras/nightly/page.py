@@ -58,7 +58,6 @@ def _difference(before: str, after: str) -> str:
 def _line(
     trend: Trend, changes: Sequence[Change], shifts: Sequence[Shift], machines: dict[int, str], at: dict[int, float]
 ) -> dict[str, Any]:
-    """Return what the page's template shows of one cell: name, latest time, and the trend as an SVG picture."""
     level = levels(trend)
     reach = max(_LEAST, float(np.nanmax(np.abs(level))) if np.isfinite(level).any() else 0.0) * 1.1
     words = "; ".join(f"{signed(change.pct)} since night {change.night}" for change in changes) or "no change"
@@ -88,7 +87,6 @@ def _line(
 
 
 def _path(trend: Trend, level: Floats, reach: float, machines: dict[int, str], at: dict[int, float]) -> str:
-    """Return the trend as an SVG path with gaps at missing values and new machines. The axis ends at `reach` %."""
     text, pen = list[str](), False
     for number, value in zip(trend.numbers, level, strict=True):
         known = math.isfinite(value) and number in at

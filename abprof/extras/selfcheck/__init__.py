@@ -162,8 +162,6 @@ def _rate(count: int, of: int) -> str:
     return f"{count} of {of} ({100 * count / of:.3g} %)" if of else "none"
 
 
-# ---------------------------------------------------------------- from blocks to the result
-
 # Upper bounds of a call's time in ns: the duration classes of docs/MEASUREMENT.md.
 CLASSES = (("under 20 us", 20_000.0), ("20 us to 0.3 ms", 300_000.0), ("0.3 ms and longer", float("inf")))
 # (threshold, margin) in per cent; the first is the default of `abprof run`.
@@ -174,10 +172,8 @@ _PAIRS = (("base", "target"), ("target2", "target"), ("base", "target2"))
 
 
 class Tally(Record, frozen=True, kw_only=True):
-    """Counts of verdicts, at one threshold, on cells of one duration class with the same extra work.
-
-    Without extra work, each `slower` or `faster` is a false alarm. A cell counts once for each pair of sides compared.
-    """
+    """Counts of verdicts, at one threshold, on cells of one duration class with the same extra work. Without extra
+    work, each `slower` or `faster` is a false alarm. A cell counts once for each pair of sides compared."""
 
     protocol: str = "abprof"  # or that of a recording
     inject: float  # per cent more work on the branch
@@ -287,7 +283,6 @@ def examine(run: Run, blocks: Sequence[Block], recordings: tuple[Recording, ...]
 
 
 def _fault(tallies: Sequence[Tally], threshold: float) -> str:
-    """Return why the selfcheck failed at `threshold` per cent: a false alarm, or the largest change not found; "": it passed."""
     here = [row for row in tallies if row.threshold == threshold]
     alarms, most = (
         sum(row.slower + row.faster for row in here if not row.inject),
@@ -301,7 +296,6 @@ def _fault(tallies: Sequence[Tally], threshold: float) -> str:
 
 
 def _pairs(item: CellData) -> Iterable[_Pair]:
-    """Yield each measured pair of sides."""
     seconds = tuple(block.seconds for block in item.blocks)
     for before, after in _PAIRS if item.epoch_medians("base") else ():
         if values := item.epoch_values(before, after):
@@ -319,7 +313,6 @@ def _recorded(of: Recording, cells: Mapping[str, CellData]) -> list[_Pair]:
 
 
 def _kind(item: CellData, after: str) -> tuple[float, str]:
-    """Return the extra work of a pair of a measured cell, in per cent, and the cell's duration class."""
     median = statistics.median(item.epoch_medians("base"))
     inject = float(item.cell.params["inject"])  # a workload that was not described has no params, and no times
     return inject if after == "target" else 0.0, next(name for name, below in CLASSES if median < below)
@@ -383,16 +376,11 @@ def _classes(pairs: Sequence[_Pair]) -> Iterable[tuple[str, list[_Pair]]]:
             yield name, here
 
 
-# ---------------------------------------------------------------- other protocols: a process per side, one side after the other
-
-
 def record(
     repository: NewRepository, cells: Sequence[Cell], machine: Machine, python: str, log: Path, view: View
 ) -> Iterator[Recording]:
     """Yield what each protocol measures of `cells` in the selfcheck's repository, while it holds the machine's device.
-
-    `python`: the interpreter of its processes, whose output is appended to `log`.
-    """
+    `python`: the interpreter of its processes, whose output is appended to `log`."""
     place = repository.path.with_name("protocols")
     place.mkdir()
     (place / "cases.json").write_bytes(msgspec.json.encode([cell.params for cell in cells]))

@@ -66,10 +66,8 @@ def new_mark() -> str:
 def start(
     argv: Sequence[str], env: Mapping[str, str], *, cwd: Path | None = None, log: Path | None = None, **how: Any
 ) -> tuple[subprocess.Popen[bytes], str]:
-    """Start a child in its own session, with a new mark and empty standard input. Return the child and its mark.
-
-    The child's output is appended to `log`, if given. `how`: more arguments of Popen. Raises WorkerDied on failure.
-    """
+    """Start a child in its own session, with a new mark and empty standard input. Return the child and its mark. The
+    child's output is appended to `log`, if given. `how`: more arguments of Popen. Raises WorkerDied on failure."""
     mark = new_mark()
     how = {"stdin": subprocess.DEVNULL, "start_new_session": True, **how}
     try:

@@ -46,9 +46,7 @@ def cuda_tool(name: str, env: Mapping[str, str] = os.environ) -> str:
 
 def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int:
     """Run a child on this process's standard input and output. Return the child's exit code (negative: a signal).
-
-    Raises WorkerDied if the child cannot be started.
-    """
+    Raises WorkerDied if the child cannot be started."""
     child, mark = start(argv, env, cwd=cwd, stdin=None, start_new_session=False)
     try:
         return child.wait()
@@ -59,10 +57,8 @@ def foreground(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path) -> int
 def logged(
     argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, log: Path, timeout: float, out: IO[bytes] | None = None
 ) -> int:
-    """Run a tool, append its output to `log`, and return its exit code (negative: a signal).
-
-    `out`: file for standard output. Raises WorkerDied if the tool cannot start, WorkerHung after `timeout` seconds.
-    """
+    """Run a tool, append its output to `log`, and return its exit code (negative: a signal). `out`: file for standard
+    output. Raises WorkerDied if the tool cannot start, WorkerHung after `timeout` seconds."""
     child, mark = start(argv, env, cwd=cwd, log=log, **({"stdout": out} if out else {}))
     try:
         return child.wait(timeout=timeout)
@@ -76,11 +72,8 @@ def logged(
 def watching(
     argv: Sequence[str], *, env: Mapping[str, str], log: Path, ready: Callable[[], bool], why: Callable[[str], str]
 ) -> Iterator[None]:
-    """Run a tool, such as a sampling profiler, during the block, and stop the tool by SIGINT when the block ends.
-
-    The block begins when `ready()` is true. If the tool never gets ready, raises WorkerDied with `why(text of the
-    log)`.
-    """
+    """Run a tool, such as a sampling profiler, during the block, and stop the tool by SIGINT when the block ends. The
+    block begins when `ready()` is true. If the tool never gets ready, raises WorkerDied with `why(text of the log)`."""
     log.unlink(missing_ok=True)
     child, mark = start(argv, env, log=log)
     try:
@@ -100,9 +93,7 @@ def watching(
 @contextlib.contextmanager
 def guarded(argv: Sequence[str], env: Mapping[str, str]) -> Iterator[None]:
     """Run the block beside a process that cleans up once its standard input ends, after the block or this process.
-
-    Raises WorkerDied if the process ends before it prints `ready`.
-    """
+    Raises WorkerDied if the process ends before it prints `ready`."""
     child = subprocess.Popen(
         argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
@@ -121,7 +112,6 @@ class Program:
     """A background program, whose output is appended to `log`. `end` kills the program and its processes."""
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
-        """Start the program. Raises WorkerDied if the program cannot be started."""
         self._child, self._mark = start(argv, env, log=log)
 
     @property

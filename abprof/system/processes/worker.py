@@ -189,10 +189,8 @@ class Worker:
         return self._out >= 0 and self._child.poll() is None
 
     def call(self, request: Any, timeout: float) -> Any:
-        """Send a request, and return the reply.
-
-        Raises WorkerFault for a failure that the child reports, WorkerHung after `timeout`, WorkerDied if it ends.
-        """
+        """Send a request, and return the reply. Raises WorkerFault for a failure that the child reports, WorkerHung
+        after `timeout`, WorkerDied if it ends."""
         self.send(request)
         return self.receive(request, timeout)
 

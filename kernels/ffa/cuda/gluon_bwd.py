@@ -211,7 +211,9 @@ def ffa_bwd(dkd, dvd, dqd, ddo, ddq, LSE, DELTA, DK, DV, WORK, ENTRIES, PARTS, s
     PL: gl.constexpr = gl.NVMMASharedLayout.get_default_for([BQ, 16], dkd.dtype)
     parts_s = gl.allocate_shared_memory(dkd.dtype, [2 * NB, BQ, 16], PL)
     L: gl.constexpr = gl.BlockedLayout([1, 8], [16, 2], [4, 1], [1, 0])
-    first = (gl.arange(0, 16, gl.SliceLayout(0, L)) < 3)[None, :] & (gl.arange(0, 64, gl.SliceLayout(1, L)) >= 0)[:, None]
+    first = (gl.arange(0, 16, gl.SliceLayout(0, L)) < 3)[None, :] & (gl.arange(0, 64, gl.SliceLayout(1, L)) >= 0)[
+        :, None
+    ]
     ones_s = gl.allocate_shared_memory(dkd.dtype, [64, 16], PL, first.to(gl.float32).to(dkd.dtype))
     last_s = gl.allocate_shared_memory(gl.float32, [NB, BQ], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     notes_s = gl.allocate_shared_memory(gl.int32, [2 * NB, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 import triton
 import triton.language as tl
 
 CHUNK = 4096
+PROCESSORS = torch.cuda.get_device_properties(0).multi_processor_count
 
 
 # Triton compiles other code for a loop bound that is a multiple of 16.
@@ -29,14 +28,9 @@ def _copy(source, out, count, CHUNK: tl.constexpr):
         tl.store(out + at, tl.load(source + at, at < count), at < count)
 
 
-@lru_cache(maxsize=1)
-def _multiprocessors() -> int:
-    return torch.cuda.get_device_properties(0).multi_processor_count
-
-
 def chain(out: torch.Tensor, steps: int) -> None:
     _chain[(out.numel() // 1024,)](out, steps, WIDTH=1024, num_warps=8)
 
 
 def copy(source: torch.Tensor, out: torch.Tensor, count: int) -> None:
-    _copy[(4 * _multiprocessors(),)](source, out, count, CHUNK=CHUNK, num_warps=8)
+    _copy[(4 * PROCESSORS,)](source, out, count, CHUNK=CHUNK, num_warps=8)
