@@ -141,8 +141,11 @@ def test_a_server_that_cannot_start_or_is_one_too_many_is_no_error(tmp_path: Pat
     with pytest.raises(WorkerDied, match="ended with exit code 0"):
         one.call(wire.Inventory(), 60)
     assert servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1) is None, "it ended before it forked"
-    waiting = [servers.server([sys.executable, "-c", "input()"], 1, {"NUMBER": str(number)}) for number in range(20)]
-    assert (waiting[0] is not None, waiting[-1]) == (True, None)
+    waiting = [
+        servers.server([sys.executable, "-c", "import time; time.sleep(99)"], 1, {"N": str(number)})
+        for number in range(14)
+    ]
+    assert [one is not None and one.alive for one in waiting] == [False] * 2 + [True] * 12, "the oldest make room"
     servers.close()
 
 

@@ -27,7 +27,7 @@ def test_rows_that_need_a_person_and_a_count_of_the_rest():
     assert text.splitlines()[-4:] == [
         "1 slower, 1 faster, 7 broken of 16",
         "Trusted: 6 of 6 controls within 0.5 % (6 with a second build); each worker loaded its own side's files",
-        "By hand: code under test was trusted not to deceive its own process (--untrusted does not trust it)",
+        "By hand, without a sandbox: code under test was trusted not to deceive its own process (--untrusted does not trust it)",
         "Report: runs/x/report.html",
     ]
     assert "false alarms" not in text

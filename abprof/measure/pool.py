@@ -86,7 +86,7 @@ class WorkerPool:
                 place,
                 log=log,
                 name=id,
-                epoch=self._epoch if self._servers else None,
+                epoch=self._epoch if self._servers or factory.pauses else None,
                 modules=spec.modules,
                 imported=self._servers > 1,
             )

@@ -207,7 +207,10 @@ def guarantee(run: Run) -> str:
         inside = clean(run.options.sandbox) or "a sandbox"
         checks = "floating-point inputs changed before each call; another process checked a random sample of outputs"
         return f"Code under test was not trusted: run in {inside}; {checks}"
-    return "By hand: code under test was trusted not to deceive its own process (--untrusted does not trust it)"
+    where = f"in {clean(run.options.sandbox)}" if run.options.sandbox else "without a sandbox"
+    return (
+        f"By hand, {where}: code under test was trusted not to deceive its own process (--untrusted does not trust it)"
+    )
 
 
 def weaker(run: Run, most: int = 0) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from abprof.worker.api import Unsupported
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
+_TO_STOP = 2.0  # most seconds until all processes of a sandbox are stopped
+_UNSEEN = 10_000_000  # ns that a process counts which began or ended while it should have been stopped
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 sys.modules.setdefault("abprof.adapters", adapters)  # workloads import this name
 UNUSABLE = 70  # exit code: the device no longer answers this process
@@ -172,6 +175,7 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
 
     A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. With "start", a
     wire.Start, and two descriptors (a socket, output), the new process imports that package, and forks workers itself.
+    With "signal", all other processes of the server's sandbox get this signal, SIGSTOP or SIGCONT.
     Replies: {"pid": N}, which the new process sends, {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when
     a process has ended. Returns 1 at once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
 
@@ -186,7 +190,7 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
         return 1
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    channel, idle, workers, helpers = socket.socket(fileno=fd), [*steps], set[int](), _children()
+    channel, idle, workers, sandbox = socket.socket(fileno=fd), [*steps], set[int](), Sandbox()
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -197,17 +201,75 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
             _preload(*idle.pop(0))
         if woken in ready:
             os.read(woken, 1 << 12)
-            _reap(channel, workers, helpers)
+            _reap(channel, workers, sandbox)
         if fd in ready:
             data, fds, _, _ = socket.recv_fds(channel, 1 << 20, 3)
             if not data:
                 return 0
+            request = json.loads(data)
+            if "signal" in request:
+                _send(channel, {"signalled": request["signal"], "ran": sandbox.signal(request["signal"])})
+                continue
             try:
-                workers.add(_fork(json.loads(data), fds, channel, (woken, wake)))
+                workers.add(_fork(request, fds, channel, (woken, wake)))
+                sandbox.used = None
             except OSError as error:
                 _send(channel, {"why": error.strerror})
             for each in fds:
                 os.close(each)
+
+
+class Sandbox:
+    """What workers of a fork server leave behind, and in a sandbox all of its processes but the first and the server."""
+
+    def __init__(self) -> None:
+        # bubblewrap is the first process of its sandbox. Elsewhere signals to all would reach all processes of the user.
+        self._walled = os.getppid() == 1 and Path("/proc/1/comm").read_text() == "bwrap\n"
+        self._helpers = _children()  # started by an import
+        self.used: dict[int, int] | None = None  # process -> its CPU time in ns at the last signal; None: unknown
+
+    def signal(self, number: int) -> int:
+        """Send SIGCONT, or SIGSTOP until all processes are stopped, since a timer of theirs could continue them. Return the
+        ns of CPU time that they used since the signal before. Raises OSError outside of a sandbox, or if one goes on."""
+        if not self._walled:
+            raise PermissionError("not in a sandbox")
+        before, end = self.used, time.monotonic() + _TO_STOP
+        if number == signal.SIGSTOP:
+            _kill(-1, number)
+        self.used, moving = _cpu_times()
+        while number == signal.SIGSTOP and moving:
+            if time.monotonic() > end:
+                raise TimeoutError("a process of the sandbox does not stop")
+            _kill(-1, number)
+            self.used, moving = _cpu_times()
+        if number == signal.SIGCONT:
+            _kill(-1, number)
+        if before is None:
+            return 0
+        changed = before.keys() ^ self.used.keys()
+        return len(changed) * _UNSEEN + sum(self.used[pid] - before[pid] for pid in before.keys() & self.used.keys())
+
+    def clear(self) -> None:
+        """Kill what workers left behind."""
+        for pid in [-1] if self._walled and not self._helpers else _children() - self._helpers:
+            _kill(pid, signal.SIGKILL)
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _cpu_times() -> tuple[dict[int, int], bool]:
+    """Return the ns of CPU time of each other living process of the sandbox, and whether one of them is not stopped."""
+    found, moving = dict[int, int](), False
+    for pid in {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()} - {1, os.getpid()}:
+        with contextlib.suppress(OSError):  # it has ended
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+            if state not in "ZX":
+                found[pid] = time.clock_gettime_ns(-8 * pid - 6)  # the other's clock: clock_getcpuclockid(3)
+                moving |= state not in "TD"  # D: it stops before it leaves the kernel
+    return found, moving
 
 
 def _driver_starts() -> bool:
@@ -258,17 +320,16 @@ def _fork_with_package(fd: int, start: dict[str, Any]) -> int:
     return fork_workers(fd, PRELOAD)
 
 
-def _reap(channel: socket.socket, workers: set[int], helpers: set[int]) -> None:
-    """Report the `workers` that have ended. If none is left, kill the processes that they left behind: all children but
-    the `helpers` that an import started."""
+def _reap(channel: socket.socket, workers: set[int], sandbox: Sandbox) -> None:
+    """Report the `workers` that have ended. If none is left, kill the processes that they left behind."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] in workers:
                 workers.remove(ended[0])
+                sandbox.used = None
                 _send(channel, {"ended": ended[0], "code": os.waitstatus_to_exitcode(ended[1])})
-    for pid in set() if workers else _children() - helpers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    if not workers:
+        sandbox.clear()
 
 
 def _children() -> set[int]:
