@@ -229,7 +229,7 @@ class Sandbox:
         self.used: dict[int, int] | None = None  # process -> its CPU time in ns at the last signal; None: unknown
 
     def signal(self, number: int) -> int:
-        """Send SIGCONT, or SIGSTOP until all processes are stopped, since a timer of theirs could continue them. Return the
+        """Send SIGCONT, or SIGSTOP until all processes are stopped, since one could continue another. Return the
         ns of CPU time that they used since the signal before. Raises OSError outside of a sandbox, or if one goes on."""
         if not self._walled:
             raise PermissionError("not in a sandbox")
