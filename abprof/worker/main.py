@@ -233,17 +233,17 @@ class Sandbox:
         ns of CPU time that they used since the signal before. Raises OSError outside of a sandbox, or if one goes on."""
         if not self._walled:
             raise PermissionError("not in a sandbox")
-        before, end = self.used, time.monotonic() + _TO_STOP
-        if number == signal.SIGSTOP:
-            _kill(-1, number)
-        self.used, moving = _cpu_times()
-        while number == signal.SIGSTOP and moving:
-            if time.monotonic() > end:
+        before, begun, at_rest = self.used, time.monotonic(), False
+        self.used, _ = _cpu_times("T")
+        _kill(-1, number)
+        while number == signal.SIGSTOP and not at_rest:
+            if (since := time.monotonic() - begun) > _TO_STOP:
                 raise TimeoutError("a process of the sandbox does not stop")
-            _kill(-1, number)
-            self.used, moving = _cpu_times()
-        if number == signal.SIGCONT:
-            _kill(-1, number)
+            # D: it waits in the kernel, perhaps for a child that is stopped, and stops before it leaves.
+            self.used, at_rest = _cpu_times("T" if since < _TO_STOP / 10 else "TD")
+            if not at_rest:
+                time.sleep(0.00005)
+                _kill(-1, number)
         if before is None:
             return 0
         changed = before.keys() ^ self.used.keys()
@@ -260,16 +260,16 @@ def _kill(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def _cpu_times() -> tuple[dict[int, int], bool]:
-    """Return the ns of CPU time of each other living process of the sandbox, and whether one of them is not stopped."""
-    found, moving = dict[int, int](), False
+def _cpu_times(states: str) -> tuple[dict[int, int], bool]:
+    """Return the ns of CPU time of each other living process of the sandbox, and whether all are in one of `states`."""
+    found, all_in = dict[int, int](), True
     for pid in {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()} - {1, os.getpid()}:
         with contextlib.suppress(OSError):  # it has ended
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
             if state not in "ZX":
                 found[pid] = time.clock_gettime_ns(-8 * pid - 6)  # the other's clock: clock_getcpuclockid(3)
-                moving |= state not in "TD"  # D: it stops before it leaves the kernel
-    return found, moving
+                all_in &= state in states
+    return found, all_in
 
 
 def _driver_starts() -> bool:
