@@ -28,7 +28,7 @@ from abprof.worker.api import Unsupported
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
-_TO_STOP = 2.0  # most seconds until all processes of a sandbox are stopped
+_TO_STOP = 5.0  # most seconds until all processes of a sandbox are stopped
 _UNSEEN = 10_000_000  # ns that a process counts which began or ended while it should have been stopped
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 sys.modules.setdefault("abprof.adapters", adapters)  # workloads import this name
