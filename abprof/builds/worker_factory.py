@@ -91,7 +91,7 @@ class ForkServers:
             # A server that starts with an epoch must not take a core from what is measured next.
             command = argv if env == self._env or self.plenty else [*argv, "--no-preload"]
             try:
-                self._servers[key] = known = ForkServer.of(command, env=env, cwd=self._folder, log=self._log)
+                known = self._servers[key] = ForkServer.of(command, env=env, cwd=self._folder, log=self._log)
             except WorkerDied:
                 return None
         return known

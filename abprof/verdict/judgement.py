@@ -481,8 +481,9 @@ def _parent_agrees(run: Run, data: CellData, pair: Pair, verdict: Verdict) -> bo
 
 def _hideable(run: Run, data: CellData, arm: str) -> float:
     """Return the slow-down (log ratio) that hostile code could hide in abprof's own work between the calls of a turn, by
-    doing that work in no time: what the arm's turns take by the parent's clock beyond its calls. 0 without --untrusted."""
-    shares = [float(np.median(waited) / np.median(calls)) for calls, waited in data.epochs("waits", arm)]
+    doing that work in no time: what the arm's quickest turns take by the parent's clock beyond its quickest calls. 0 without
+    --untrusted."""
+    shares = [float(waited.min() / calls.min()) for calls, waited in data.epochs("waits", arm)]
     return math.log(max(1.0, float(np.mean(shares)))) if run.options.untrusted and shares else 0.0
 
 
