@@ -206,7 +206,7 @@ def contained(argv: list[str], tmp_path: Path) -> Contained:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "pack.py").touch()
     (tmp_path / "attacks.py").write_text(ATTACKS)
-    return sandbox().around(argv, os.environ, own=tmp_path, network=False)
+    return sandbox().around([*argv, "--walled"], os.environ, own=tmp_path, network=False)
 
 
 @pytest.fixture

@@ -334,6 +334,7 @@ class WorkerFactory:
         first epoch workers import the package themselves: that takes as long as to wait for the servers' imports, and
         half as long if these turn out not to be safe to share."""
         command, own_env = self._command(side, checkout, package, place)
+        command = [*command, "--walled"] if self.sandbox is not None else command
         plain = self.forks.server(command, epoch, own_env if self._apart(package) else None)
         if plain is None or not self._preloads(side, package):
             return [plain] if plain else []

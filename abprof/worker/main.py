@@ -43,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cell", type=Path)
     parser.add_argument("--fork", type=int)
     parser.add_argument("--no-preload", action="store_true")
+    parser.add_argument("--walled", action="store_true")
     options = parser.parse_args(argv)
     die_with_parent()
     _make_home()
@@ -58,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.cell:
         return foreground(options.cell)
     if options.fork:
-        return fork_workers(options.fork, [] if options.no_preload else PRELOAD)
+        return fork_workers(options.fork, [] if options.no_preload else PRELOAD, walled=options.walled)
     code = serve(options.source, options.sink)
     if code:
         sys.stdout.flush()
@@ -170,7 +171,7 @@ def die_with_parent() -> None:
 # ---------------------------------------------------------------- the fork server, which imports torch and Triton once
 
 
-def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
+def fork_workers(fd: int, steps: Sequence[tuple[str, ...]], *, walled: bool = False) -> int:
     """Fork a worker for each request on the socket `fd`, until the parent closes the socket. In between, preload `steps`.
 
     A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. With "start", a
@@ -190,7 +191,7 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
         return 1
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    channel, idle, workers, sandbox = socket.socket(fileno=fd), [*steps], set[int](), Sandbox()
+    channel, idle, workers, sandbox = socket.socket(fileno=fd), [*steps], set[int](), Sandbox(walled=walled)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -222,9 +223,9 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
 class Sandbox:
     """What workers of a fork server leave behind, and in a sandbox all of its processes but the first and the server."""
 
-    def __init__(self) -> None:
-        # bubblewrap is the first process of its sandbox. Elsewhere signals to all would reach all processes of the user.
-        self._walled = os.getppid() == 1 and Path("/proc/1/comm").read_text() == "bwrap\n"
+    def __init__(self, *, walled: bool) -> None:
+        # The parent of a sandbox's command is its first process. Elsewhere signals would reach all processes of the user.
+        self._walled = walled and os.getppid() == 1
         self._helpers = _children()  # started by an import
         self.used: dict[int, int] | None = None  # process -> its CPU time in ns at the last signal; None: unknown
 
