@@ -16,10 +16,12 @@ from tests.sandboxes import needs_sandbox
 from tests.tinyrepo import Done, abprof_afresh
 
 FILES = {file.stem: file for file in sorted((Path(__file__).parent / "attacks").glob("*.py"))}
-WORKS = {"memo_by_version", "memo_by_sample"}  # do the work where inputs change, so they may be `same`
+# Do the work where inputs change, or where they are stopped outside their turns, so they may be `same`: and the one that is
+# slow in half of its epochs, in one of 16 runs of four epochs.
+WORKS = {"memo_by_version", "memo_by_sample", "stray_b", "work_after_the_reply", "slow_epochs_dropped"}
 FAMILIES = [
     "background_thread", "broadcast", "call_count", "clock_at_a_quarter", "lazy_subclass", "memo_by_address", "turns_read_zero",
-    "rewritten_source",
+    "rewritten_source", "hog_by_unreaped_children", "calls_as_one_batch",
 ]  # fmt: skip
 SPEED = {"faster", "slight", "same"}
 HONEST = """

@@ -6,6 +6,7 @@ import dataclasses
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,10 +32,12 @@ def server(argv: list[str], tmp_path: Path) -> Iterator[ForkServer]:
     made.kill()
 
 
-def worker(argv: list[str], folder: Path, *servers: ForkServer | None, walled: bool = False, **env: str) -> Worker:
+def worker(
+    argv: list[str], folder: Path, *servers: ForkServer | None, walled: bool = False, paused: bool = False, **env: str
+) -> Worker:
     folder.mkdir(exist_ok=True)
     return Worker(
-        argv, env={**os.environ, **env}, cwd=folder, log=folder / "log", name="w", walled=walled,
+        argv, env={**os.environ, **env}, cwd=folder, log=folder / "log", name="w", walled=walled, paused=paused,
         servers=[one for one in servers if one],
     )  # fmt: skip
 
@@ -136,8 +139,11 @@ def test_a_server_that_cannot_start_or_is_one_too_many_is_no_error(tmp_path: Pat
     with pytest.raises(WorkerDied, match="ended with exit code 0"):
         one.call(wire.Inventory(), 60)
     assert servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1) is None, "it ended before it forked"
-    waiting = [servers.server([sys.executable, "-c", "input()"], 1, {"NUMBER": str(number)}) for number in range(20)]
-    assert (waiting[0] is not None, waiting[-1]) == (True, None)
+    waiting = [
+        servers.server([sys.executable, "-c", "import time; time.sleep(99)"], 1, {"N": str(number)})
+        for number in range(14)
+    ]
+    assert [one is not None and one.alive for one in waiting] == [False] * 2 + [True] * 12, "the oldest make room"
     servers.close()
 
 
@@ -147,7 +153,7 @@ ATTACKS = """
 import ctypes, json, os, time
 from pathlib import Path
 from abprof.kit import Op
-API, KERNEL, PRESETS = 1, "pack", {"default": {"do": ["attack", "stay", "hang"]}}
+API, KERNEL, PRESETS = 1, "pack", {"default": {"do": ["attack", "stay", "hang", "burn"]}}
 
 def inputs(case, device, seed):
     return ()
@@ -177,6 +183,8 @@ def prepare(kernel, variant, case, inputs):
         time.sleep(600)
     if not os.fork():
         os.setsid()
+        while case["do"] == "burn":
+            pass
         time.sleep(600)
     return Op(lambda: None)
 """
@@ -190,7 +198,7 @@ def contained(argv: list[str], tmp_path: Path) -> Contained:
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "pack.py").touch()
     (tmp_path / "attacks.py").write_text(ATTACKS)
-    return sandbox().around(argv, os.environ, own=tmp_path, network=False)
+    return sandbox().around([*argv, "--walled"], os.environ, own=tmp_path, network=False)
 
 
 @pytest.fixture
@@ -200,9 +208,9 @@ def servers(tmp_path: Path) -> Iterator[ForkServers]:
     made.close()
 
 
-def started(contained: Contained, servers: ForkServers, folder: Path) -> Worker:
+def started(contained: Contained, servers: ForkServers, folder: Path, *, paused: bool = False) -> Worker:
     """A worker, forked in the sandbox, whose epoch takes the first server of three."""
-    made = worker(contained[0], folder, servers.server(contained[0], 4, contained[1]), walled=True)
+    made = worker(contained[0], folder, servers.server(contained[0], 4, contained[1]), walled=True, paused=paused)
     root = folder.parent
     mount = wire.Mount("pack", str(root / "kernels"), "abprof_side.pack", str(root), [str(root / "kernels")])
     made.call(wire.Start("cpu", "base", mount, {"attacks": str(root / "attacks.py")}, str(root)), 120)
@@ -236,6 +244,29 @@ def test_a_worker_forked_in_a_sandbox_dies_and_hangs_as_a_fresh_one_and_cannot_c
     one.stop()
     assert not any(alive(each, wait=60) for each in left)
     assert running() == server
+
+
+@needs_sandbox
+def test_a_sandbox_is_stopped_while_its_worker_has_no_request(
+    contained: Contained, servers: ForkServers, tmp_path: Path
+) -> None:
+    one, before = started(contained, servers, tmp_path / "a", paused=True), running()
+    one.call(wire.Open("attacks", {"do": "burn"}, "base"), 60)
+    (child,) = running() - before
+    ran, used = one.ran, psutil.Process(child).cpu_times()
+    time.sleep(0.2)
+    assert psutil.Process(child).cpu_times() == used
+    assert one.observed(0.2) > 20_000_000, "it goes on with the next request"
+    one.call(wire.Inventory(), 60)
+    assert one.ran == ran
+    os.kill(child, signal.SIGCONT)
+    time.sleep(0.2)
+    one.call(wire.Inventory(), 60)
+    assert one.ran > ran + 20_000_000, "what goes on is seen"
+    one.stop()
+    assert not alive(child, wait=60)
+    with pytest.raises(WorkerDied, match="no fork server"):
+        worker(contained[0], tmp_path / "b", walled=True, paused=True)
 
 
 @needs_sandbox

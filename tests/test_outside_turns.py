@@ -77,6 +77,21 @@ def test_an_honest_package_is_fine(tmp_path: Path) -> None:
     assert outcome(tmp_path, "# honest\n") == ("ok", "")
 
 
+def test_a_sandbox_that_cannot_be_stopped_measures_nothing(tmp_path: Path) -> None:
+    """Its fork server starts a thread, so that it cannot fork."""
+    repo = tiny_repo(tmp_path / "repo", 100)
+    files = {
+        "abprof.toml": '[kernels.tiny.env]\nPYTHONPATH = "{worktree}/kernels/tiny"\n',
+        "kernels/tiny/sitecustomize.py": "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n",
+    }
+    repo.commit("a thread", files)
+    repo.branch("other")
+    repo.commit("other", {"kernels/tiny/__init__.py": PACKAGE + "# other\n"})
+    options = ("--untrusted", "--device", "cpu", "--no-peers", "--epochs", "4", "--json")
+    done = abprof_afresh("main", "other", *options, cwd=repo.path, home=tmp_path / "home")
+    assert (done.code, "no fork server can start it" in done.err + done.out) == (2, True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("more", [OPENBLAS, POOL], ids=["threads of OpenBLAS", "a pool of processes"])
 def test_an_honest_package_may_work_in_threads_and_processes(

@@ -27,7 +27,7 @@ def test_rows_that_need_a_person_and_a_count_of_the_rest():
     assert text.splitlines()[-4:] == [
         "1 slower, 1 faster, 7 broken of 16",
         "Trusted: 6 of 6 controls within 0.5 % (6 with a second build); each worker loaded its own side's files",
-        "For trusted code: a kernel that falsifies its own times or checks may pass; --untrusted guards against that",
+        "For trusted code, without a sandbox: a kernel that falsifies its own times or checks may pass; --untrusted guards against that",
         "Report: runs/x/report.html",
     ]
     assert "false alarms" not in text

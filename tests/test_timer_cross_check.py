@@ -93,6 +93,18 @@ def test_a_quicker_harness_is_no_saving(true: float, verdict: Verdict) -> None:
     assert (row.verdict, row.reasons) == (verdict, ("timer",) if verdict == "unclear" else ())
 
 
+def test_a_slow_down_that_a_quicker_harness_could_hide_counts_as_not_detectable() -> None:
+    """The rest of a turn takes 3.8 to 11.3 % of its calls."""
+    blocks = [epoch(number, 1.0, 1.0) for number in range(1, 9)]
+    plain, hostile = (
+        only(judge(head(settings={"check": "outside", "untrusted": yes}), blocks)).detectable_pct
+        for yes in (False, True)
+    )
+    assert plain is not None
+    assert hostile is not None
+    assert 3.8 < hostile - plain < 8
+
+
 def only(found: Run) -> Comparison:
     (row,) = found.comparisons
     return row

@@ -9,10 +9,11 @@ sandbox does not change timing: calls to the processor or the GPU are not interc
 
 Workers of an epoch are forked in the sandbox, by a fork server that runs no code under test. One sandbox holds the
 workers of one build and one part of the scratch folder: those of a target, or those of base and of the peers; the
-control is among them if it shares base's build. Workers in one sandbox can signal each other, change each other's memory
-and leave processes behind; changing their own build would give them as much. The fork server's memory and descriptors are
-closed to all of them (worker/main.py); a worker that kills or stops it ends its own side's epoch. Another side, the judge
-of --check outside and builders are in sandboxes of their own.
+control is among them if it shares base's build. Workers in one sandbox can signal each other and change each other's
+memory; changing their own build would give them as much. The fork server's memory and descriptors are closed to all of
+them (worker/main.py); a worker that kills or stops it ends its own side's epoch. When the last worker ends, it kills what
+they left behind; with --untrusted it stops all of them while none has a request. Another side, the judge of --check
+outside and builders are in sandboxes of their own.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 from abprof.system.trees import remove_tree
 
 _SERVERS = 3  # fork servers per interpreter, or per sandbox
-_MOST_SERVERS = 12  # of a run, which then starts further workers as fresh processes: each server takes some 200 MB
+_MOST_SERVERS = 12  # of a run, which then ends one that is not in use: each server takes some 200 MB
 _CORES_EACH = 2  # cores that a fork server uses while it imports torch
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
@@ -78,9 +78,13 @@ class ForkServers:
             return None
         key = (tuple(argv), tuple(sorted(env.items())), (epoch - 1) % _SERVERS)
         known, alike = self._servers.get(key), [one for of, one in self._servers.items() if of[:2] == key[:2]]
-        full = known is None and len(self._servers) >= _MOST_SERVERS
-        if full or not all(one.alive or one.has_forked for one in alike):
+        if not all(one.alive or one.has_forked for one in alike):
             return None
+        if known is None and len(self._servers) >= _MOST_SERVERS:
+            idle = next((of for of, one in self._servers.items() if not one.in_use), None)
+            if idle is None:
+                return None
+            self._servers.pop(idle).kill()
         if known is None or not known.alive:
             if known is not None:
                 known.kill()  # what is left of it
@@ -143,6 +147,7 @@ class WorkerFactory:
     imports: int = _SERVERS  # fork servers that import a side's package; 0 where workloads wrap benchmarks
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
     sandbox: Sandbox | None = None  # sandbox for code under test; None: no sandbox
+    untrusted: bool = False  # whether that code may be hostile
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # secret part of names
     own: set[int] = field(default_factory=set)  # process ids of all workers, ended workers included
     forks: ForkServers = field(default_factory=ForkServers)
@@ -186,6 +191,7 @@ class WorkerFactory:
             withheld=withheld,
             workloads={name: str(file) for name, file in workloads.items()},
             named=frozenset({*settings.set, *settings.allow}),
+            untrusted=options.untrusted,
             forks=ForkServers(environment.worker(env, scratch / "caches", device, {}), scratch, logs / "forks.log"),
         )
 
@@ -265,7 +271,13 @@ class WorkerFactory:
         argv, env = self._command(side, checkout, package, place, builder=builder)
         servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch, modules)
         servers = servers if imported else servers[-1:]
-        return self._started(argv, env, place / "src", log, name, on_line=on_line, servers=servers)
+        paused = self.pauses and epoch is not None
+        return self._started(argv, env, place / "src", log, name, on_line=on_line, servers=servers, paused=paused)
+
+    @property
+    def pauses(self) -> bool:
+        """Whether workers that measure are stopped while they have no request."""
+        return self.untrusted and self.sandbox is not None and not worker_argv()
 
     def _command(
         self, side: str, checkout: Checkout, package: Package, place: Path, *, builder: bool = False
@@ -321,6 +333,7 @@ class WorkerFactory:
         first epoch workers import the package themselves: that takes as long as to wait for the servers' imports, and
         half as long if these turn out not to be safe to share."""
         command, own_env = self._command(side, checkout, package, place)
+        command = [*command, "--walled"] if self.sandbox is not None else command
         plain = self.forks.server(command, epoch, own_env if self._apart(package) else None)
         if plain is None or not self._preloads(side, package):
             return [plain] if plain else []

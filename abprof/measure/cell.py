@@ -22,6 +22,7 @@ from abprof.measure.pool import WorkerPool
 from abprof.records import (
     JUDGED_METRIC,
     LONGEST_CALL,
+    STANDING_IN,
     Arm,
     Block,
     Cell,
@@ -124,8 +125,9 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     pace, rounds = (
         turn_taking.alone() if alone else turn_taking.graphs() if task.judge == "graph" else turn_taking.all()
     )
+    faults = outside.faults()
     for _, state in cell.ready:
-        if why := outside.fault(state.arm.worker):
+        if why := faults.get(state.arm.worker):
             cell.fail(state, "outside_turn", why)
     rejected = turns.rejected(rounds, turn_taking.origin, device.bad_times())
     _check_loaded(cell, len(rounds), proofs, rejected)
@@ -358,8 +360,12 @@ class CellSetup:
                 checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
                 if not checked.ok:
                     self.wrong(state, f"a timed call's outputs, on inputs drawn for it: {checked.reason or _NO}")
-        except WorkerFault as error:  # outputs that the check does not take
-            self.wrong(state, f"a timed call's outputs: {error.reason}")
+        except WorkerFault as error:
+            if error.status != "unsupported":  # outputs that the check does not take
+                self.wrong(state, f"a timed call's outputs: {error.reason}")
+            for other in self.states if error.status == "unsupported" else ():
+                self.fail(other, "unsupported", error.reason)
+                other.opened = None
         except WorkerDied as error:
             self.fail(state, "crash", f"the worker that checks timed calls died: {error.reason}")
             state.opened = None
@@ -477,11 +483,10 @@ class _Turns:
         inputs."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
         request = self.cell.drawn(state, request)
-        began = time.perf_counter_ns()
         read: wire.Turned | None = self.cell.ask(state, request)
-        waited = time.perf_counter_ns() - began
         if read is None:
             return None
+        waited = self.cell.pool.worker(state.arm.worker).waited
         if request.draw and not all(0 < one <= LONGEST_CALL for one in (read.value, read.wall)):
             self.cell.wrong(state, "its timer read an impossible time")  # a round without it could hide what is slow
             return None
@@ -511,5 +516,8 @@ def _check_loaded(cell: CellSetup, count: int, before: _Proofs, rejected: dict[i
                 cell.fail(state, "crash", f"proof: {bad}")
         # A worker that was started during the turns had compiled nothing before the turns.
         earlier = first.compiles if first is not None and pid == pool.pid(id) else 0
-        if count and after.compiles > earlier:
+        # Code that may be hostile could claim that it compiled, and drop the epochs in which it was slow. A compile makes
+        # one round longer, which the median does not show.
+        claims = cell.task.options.untrusted and id != "base" and id not in STANDING_IN
+        if count and after.compiles > earlier and not claims:
             rejected.update(dict.fromkeys(range(count), f"{id} compiled a kernel during timing"))

@@ -1,57 +1,49 @@
-"""Find work outside turns (--untrusted): CPU time that a side uses while its worker has no request to answer.
+"""Find work outside turns (--untrusted). The processes of a side's sandbox are stopped while its workers have no request.
 
-A side that works before or after its turn hides time from the timer, or takes time from the other side's turns. The
-parent process reads the CPU time from the system. What base uses is known to be honest: only more counts.
+So they can neither take time from another side's turns, nor finish work after a reply or begin it before a request. A side
+that tries is broken: one that ran while it was stopped, or that works as soon as it may run without a request.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping
 
 from abprof.records import STANDING_IN
-from abprof.system.processes import CpuUse, Worker
+from abprof.system.processes import Worker, WorkerDied
 
-# Of a bundled kernel's worker on two cores (2026-11-26): at most 0.9 % of its CPU time, and 0.12 ms after one turn, where
-# idle OpenMP threads spin before they sleep.
-_SHARE = 0.02
-_SPIN = 100_000  # ns after a request, for each core
-_LIKE_BASE = 2  # times what base's worker uses after as many requests: where its libraries spin, so may the target's
-_CHILDREN = 20_000_000  # ns: the kernel counts the time of ended children in steps of 10 ms
+_LOOK = 0.005  # seconds that a side may run without a request
+_LEAST = 1_000_000  # ns of CPU time that an honest side may use then: idle OpenMP threads spin before they sleep
+_LIKE_BASE = 2  # times what base uses then: where its libraries spin, so may the target's
 _SETTLE = 5.0  # most seconds to wait for child processes that start up, such as Inductor's compile workers
-_LOOK, _QUIET = 0.02, 1_000_000  # seconds between looks, and ns of CPU time between looks if they are idle
 
 
 class OutsideTurns:
-    """The CPU time that workers use from now on."""
+    """What each side's worker uses from now on while it has no request."""
 
     def __init__(self, workers: Mapping[str, Worker]) -> None:
-        self._workers = dict(workers)
-        self._before = {id: worker.cpu_use() for id, worker in workers.items()}
-        end, busy = time.monotonic() + _SETTLE, any(worker.has_others for worker in workers.values())
-        while busy and time.monotonic() < end:
-            before = sum(use.children for use in self._before.values())
-            time.sleep(_LOOK)
-            self._before = {id: worker.cpu_use() for id, worker in workers.items()}
-            busy = sum(use.children for use in self._before.values()) - before > _QUIET
+        self._workers, end = dict(workers), time.monotonic() + _SETTLE
+        for worker in workers.values():
+            while worker.alive and _observed(worker) > _LEAST and time.monotonic() < end:
+                pass
+        self._before = {id: worker.ran for id, worker in workers.items()}
 
-    def fault(self, id: str) -> str:
-        """Return how much CPU time the worker used outside its turns; "" if not more than an honest worker uses."""
-        used, base = self._used(id), self._used("base") or CpuUse(1, 0, 0, 0)
-        if used is None or id == "base" or id in STANDING_IN:
-            return ""
-        allowed = _SHARE * used.busy + _SPIN * used.requests * (os.cpu_count() or 1)
-        like = _LIKE_BASE * used.requests / max(1, base.requests)
-        few = used.idle <= allowed + like * base.idle
-        few_below = used.children <= allowed + like * base.children + _CHILDREN
-        uses = {"its process": 0 if few else used.idle, "its child processes": 0 if few_below else used.children}
-        found = " and ".join(f"{ns / 1e6:.1f} ms by {who}" for who, ns in uses.items() if ns)
-        return f"CPU time outside its turns: {found}; in its turns: {used.busy / 1e6:.1f} ms" if found else ""
+    def faults(self) -> dict[str, str]:
+        """Return worker id -> how much CPU time it used without a request, if that is more than an honest one uses."""
+        found, base = dict[str, str](), self._workers.get("base")
+        for id, worker in self._workers.items():
+            if id == "base" or id in STANDING_IN or not worker.alive:
+                continue
+            used, stopped = _observed(worker), worker.ran - self._before[id]
+            if stopped > _LEAST:
+                found[id] = f"CPU time outside its turns: {stopped / 1e6:.1f} ms while it was stopped"
+            elif used > _LEAST + _LIKE_BASE * (_observed(base) if base and base.alive else 0):
+                found[id] = f"CPU time outside its turns: {used / 1e6:.1f} ms in {_LOOK * 1e3:g} ms without a request"
+        return found
 
-    def _used(self, id: str) -> CpuUse | None:
-        """Return what the worker has used since the beginning; None if it has ended."""
-        worker = self._workers.get(id)
-        if worker is None or not worker.alive:
-            return None
-        return CpuUse(*(now - then for now, then in zip(worker.cpu_use(), self._before[id], strict=True)))
+
+def _observed(worker: Worker) -> int:
+    try:
+        return worker.observed(_LOOK)
+    except WorkerDied:  # a later request says why
+        return 0

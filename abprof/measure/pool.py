@@ -16,6 +16,7 @@ from abprof.measure import turns
 from abprof.records import PEERS, STANDING_IN, Build, Checkout, Kernel, Package, Proof
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
+from abprof.records.errors import AbprofError
 from abprof.system import doorway
 from abprof.system.processes import LOG_LIMIT, Worker, WorkerDied, WorkerFault, WorkerHung, end_all, how_ended
 
@@ -82,6 +83,9 @@ class WorkerPool:
             self.begin()
         try:
             self.wait()
+            if self.factory.pauses and "base" not in self._workers and (failed := self._failed_starts.get("base")):
+                advice = f"read {self.factory.logs / 'forks.log'}"
+                raise AbprofError(f"base's worker: {failed[-1].reason}", where="--untrusted", advice=advice)
         except BaseException:  # ^C
             self.dismiss()
             raise
@@ -106,7 +110,7 @@ class WorkerPool:
                 place,
                 log=log,
                 name=id,
-                epoch=self._epoch if self._servers else None,
+                epoch=self._epoch if self._servers or factory.pauses else None,
                 modules=spec.modules,
                 imported=self._servers > 1,
             )

@@ -47,6 +47,8 @@ class Arms:
         self.start, self.clock, self.compiles = start, clock(start.device), Watch()
         self.opened: dict[str, Arm] = {}
         self.types: dict[str, list[list[str]]] = {}  # in the judge: cell -> data types of outputs of base's variants
+        # In the judge: case -> seed of changed inputs, and digests of the reference on them.
+        self.references: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
         self.imported: types.ModuleType | None = None  # the kernel package, or an empty module during its import
         self._package: types.ModuleType | None = None
 

@@ -121,6 +121,9 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
     try:
         if request.draw:
             results = drawn.read(path, request.layouts, number, request.calls, arms.clock.device)
+            cpu, first = torch.device("cpu"), not number
+            before = [] if first else drawn.read(path, request.layouts, number - 1, request.calls, cpu)
+            seed = drawn.seed(request.draw[2], number, before)
         else:
             results = torch.load(path, map_location=arms.clock.device, weights_only=True)
     except pickle.UnpicklingError:
@@ -129,8 +132,12 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
         return wire.CheckResult(False, f"what a call returned cannot be read: {error}")
     if request.draw:
         inputs, mixed = arms.inputs(wanted), drawn.mixtures(*map(arms.inputs, drawn.seeded(wanted, request.draw)))
-        drawn.mix(inputs, mixed, request.draw[2] + number)
+        drawn.mix(inputs, mixed, seed)
         expected = _referred(arms, wanted, inputs)
+        digests, of = tuple(sampled_digests(expected)), (request.workload, str(request.case))
+        other = arms.references.setdefault(of, (seed, digests))
+        if digests and other[0] != seed and other[1] == digests:
+            raise Unsupported(drawn.NO_INFLUENCE)
     else:
         path.unlink(missing_ok=True)
         expected = _reference(arms, wanted, again)

@@ -8,6 +8,7 @@ test could do them with less, and pass that off as its own speed.
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 import os
@@ -24,6 +25,8 @@ from abprof.worker.api import Unsupported
 from abprof.worker.arms import Arms
 
 NO_INPUTS = "--untrusted changes floating-point inputs before each call, and this cell has none that it can change"
+NO_INFLUENCE = "--untrusted changes floating-point inputs before each call, and the reference does not depend on them"
+_HASHED = 1 << 16  # bytes of a tensor that count for the next call's inputs
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -49,7 +52,7 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
     def reset() -> None:
         nonlocal op
         keep()
-        mix(arm.inputs, arm.mixtures or [], request.draw[2] + len(kept))
+        mix(arm.inputs, arm.mixtures or [], seed(request.draw[2], len(kept), kept[-1:]))
         op = arms.prepared(arm.request, arm.inputs) if request.anew else op
         op.restore()
 
@@ -72,6 +75,16 @@ class Mixture:
     one: torch.Tensor
     other: torch.Tensor
     finite: bool
+
+
+def seed(draw: int, number: int, before: Any) -> int:
+    """Return the seed of the inputs of a turn's call `number`, given what the call before it returned: a side that did
+    several calls as one batch would not know their inputs. Of large tensors evenly spaced bytes count."""
+    digest = hashlib.sha256(f"{draw} {number}".encode())
+    for tensor in held(before):
+        flat = tensor.reshape(-1).view(torch.uint8)
+        digest.update(flat[:: flat.numel() // _HASHED | 1].numpy().tobytes())
+    return int.from_bytes(digest.digest()[:7], "big")
 
 
 def seeded(request: wire.Open, draw: list[int]) -> list[wire.Open]:

@@ -14,6 +14,7 @@ import select
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -27,6 +28,8 @@ from abprof.worker.api import Unsupported
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
+_TO_STOP = 5.0  # most seconds until all processes of a sandbox are stopped
+_UNSEEN = 10_000_000  # ns that a process counts which began or ended while it should have been stopped
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 36
 sys.modules.setdefault("abprof.adapters", adapters)  # workloads import this name
 UNUSABLE = 70  # exit code: the device no longer answers this process
@@ -40,6 +43,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--cell", type=Path)
     parser.add_argument("--fork", type=int)
     parser.add_argument("--no-preload", action="store_true")
+    parser.add_argument("--walled", action="store_true")
     options = parser.parse_args(argv)
     die_with_parent()
     _make_home()
@@ -55,7 +59,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.cell:
         return foreground(options.cell)
     if options.fork:
-        return fork_workers(options.fork, [] if options.no_preload else PRELOAD)
+        return fork_workers(options.fork, [] if options.no_preload else PRELOAD, walled=options.walled)
     code = serve(options.source, options.sink)
     if code:
         sys.stdout.flush()
@@ -167,11 +171,12 @@ def die_with_parent() -> None:
 # ---------------------------------------------------------------- the fork server, which imports torch and Triton once
 
 
-def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
+def fork_workers(fd: int, steps: Sequence[tuple[str, ...]], *, walled: bool = False) -> int:
     """Fork a worker for each request on the socket `fd`, until the parent closes the socket. In between, preload `steps`.
 
     A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. With "start", a
     wire.Start, and two descriptors (a socket, output), the new process imports that package, and forks workers itself.
+    With "signal", all other processes of the server's sandbox get this signal, SIGSTOP or SIGCONT.
     Replies: {"pid": N}, which the new process sends, {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when
     a process has ended. Returns 1 at once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
 
@@ -186,7 +191,7 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
         return 1
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    channel, idle, workers, helpers = socket.socket(fileno=fd), [*steps], set[int](), _children()
+    channel, idle, workers, sandbox = socket.socket(fileno=fd), [*steps], set[int](), Sandbox(walled=walled)
     woken, wake = os.pipe()
     os.set_blocking(wake, False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -197,17 +202,75 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]]) -> int:
             _preload(*idle.pop(0))
         if woken in ready:
             os.read(woken, 1 << 12)
-            _reap(channel, workers, helpers)
+            _reap(channel, workers, sandbox)
         if fd in ready:
             data, fds, _, _ = socket.recv_fds(channel, 1 << 20, 3)
             if not data:
                 return 0
+            request = json.loads(data)
+            if "signal" in request:
+                _send(channel, {"signalled": request["signal"], "ran": sandbox.signal(request["signal"])})
+                continue
             try:
-                workers.add(_fork(json.loads(data), fds, channel, (woken, wake)))
+                workers.add(_fork(request, fds, channel, (woken, wake)))
+                sandbox.used = None
             except OSError as error:
                 _send(channel, {"why": error.strerror})
             for each in fds:
                 os.close(each)
+
+
+class Sandbox:
+    """What workers of a fork server leave behind, and in a sandbox all of its processes but the first and the server."""
+
+    def __init__(self, *, walled: bool) -> None:
+        # The parent of a sandbox's command is its first process. Elsewhere signals would reach all processes of the user.
+        self._walled = walled and os.getppid() == 1
+        self._helpers = _children()  # started by an import
+        self.used: dict[int, int] | None = None  # process -> its CPU time in ns at the last signal; None: unknown
+
+    def signal(self, number: int) -> int:
+        """Send SIGCONT, or SIGSTOP until all processes are stopped, since one could continue another. Return the
+        ns of CPU time that they used since the signal before. Raises OSError outside of a sandbox, or if one goes on."""
+        if not self._walled:
+            raise PermissionError("not in a sandbox")
+        before, begun, at_rest = self.used, time.monotonic(), False
+        self.used, _ = _cpu_times("T")
+        _kill(-1, number)
+        while number == signal.SIGSTOP and not at_rest:
+            if (since := time.monotonic() - begun) > _TO_STOP:
+                raise TimeoutError("a process of the sandbox does not stop")
+            # D: it waits in the kernel, perhaps for a child that is stopped, and stops before it leaves.
+            self.used, at_rest = _cpu_times("T" if since < _TO_STOP / 10 else "TD")
+            if not at_rest:
+                time.sleep(0.00005)
+                _kill(-1, number)
+        if before is None:
+            return 0
+        changed = before.keys() ^ self.used.keys()
+        return len(changed) * _UNSEEN + sum(self.used[pid] - before[pid] for pid in before.keys() & self.used.keys())
+
+    def clear(self) -> None:
+        """Kill what workers left behind."""
+        for pid in [-1] if self._walled and not self._helpers else _children() - self._helpers:
+            _kill(pid, signal.SIGKILL)
+
+
+def _kill(pid: int, number: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, number)
+
+
+def _cpu_times(states: str) -> tuple[dict[int, int], bool]:
+    """Return the ns of CPU time of each other living process of the sandbox, and whether all are in one of `states`."""
+    found, all_in = dict[int, int](), True
+    for pid in {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()} - {1, os.getpid()}:
+        with contextlib.suppress(OSError):  # it has ended
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
+            if state not in "ZX":
+                found[pid] = time.clock_gettime_ns(-8 * pid - 6)  # the other's clock: clock_getcpuclockid(3)
+                all_in &= state in states
+    return found, all_in
 
 
 def _driver_starts() -> bool:
@@ -258,17 +321,16 @@ def _fork_with_package(fd: int, start: dict[str, Any]) -> int:
     return fork_workers(fd, PRELOAD)
 
 
-def _reap(channel: socket.socket, workers: set[int], helpers: set[int]) -> None:
-    """Report the `workers` that have ended. If none is left, kill the processes that they left behind: all children but
-    the `helpers` that an import started."""
+def _reap(channel: socket.socket, workers: set[int], sandbox: Sandbox) -> None:
+    """Report the `workers` that have ended. If none is left, kill the processes that they left behind."""
     with contextlib.suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
             if ended[0] in workers:
                 workers.remove(ended[0])
+                sandbox.used = None
                 _send(channel, {"ended": ended[0], "code": os.waitstatus_to_exitcode(ended[1])})
-    for pid in set() if workers else _children() - helpers:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    if not workers:
+        sandbox.clear()
 
 
 def _children() -> set[int]:

@@ -180,6 +180,7 @@ def inputs(case, device, seed):
     return torch.randn(140_000)  # torch's own generator: seeded by the worker
 def prepare(kernel, variant, case, x):
     kept = x.clone()
+    if case["how"] == "fixed": return Op(lambda: torch.ones_like(x))
     if case["how"] == "its copy":
         return Op(lambda: kernel.double(kept, "in place"))
     return Op(lambda: kernel.double(x, case["how"]), (lambda: x.copy_(kept)) if case["how"] == "in place" else None)
@@ -188,7 +189,7 @@ JUDGED = (
     ALONE
     + """
 def reference(case, x):
-    return x.double() * 2
+    return torch.ones_like(x).double() if case["how"] == "fixed" else x.double() * 2
 def check(case, outputs, expected):
     return compare(outputs, expected, rtol=1e-6, atol=0.0)
 """
@@ -317,6 +318,10 @@ def test_what_timed_calls_returned_is_read_call_by_call(worker: Side) -> None:
                     [one, one, {**one, "dtype": "ops"}], [one, one, {"type": "Lazy"}]):  # fmt: skip
         assert not found(layouts=json.dumps(layouts), pick=2).ok
     assert "outputs of 1 of 3 calls" in found(layouts=json.dumps([one]), pick=0).reason
+    with (folder / "calls").open("r+b") as file:
+        file.write(bytes(4))
+    assert not found(pick=1).ok, "a call's inputs follow from what the call before it returned"
+    assert found(pick=2).ok
     (folder / "calls").unlink()
     os.mkfifo(folder / "calls")
     assert "regular file" in found().reason
@@ -326,6 +331,16 @@ def test_inputs_that_cannot_change_are_not_timed(worker: Side) -> None:
     worker.open("judged", {"how": "integers"})
     with pytest.raises(Exception, match="none that it can change"):
         worker.ask(wire.Turn("base", 1, "cpu_clock", draw=[1, 2, 3], outputs="calls"))
+
+
+def test_a_reference_that_does_not_depend_on_inputs_that_change_is_not_timed(worker: Side) -> None:
+    worker.open("judged", {"how": "fixed"})
+    said = worker.ask(wire.Turn("base", 2, "cpu_clock", draw=[1, 2, 3], outputs="fixed"))
+    request = wire.Examine("judged", {"how": "fixed"}, 0, "fixed", draw=[1, 2, 3], calls=2, layouts=said.layouts)
+    assert worker.ask(request).ok
+    assert worker.ask(request).ok, "the same inputs"
+    with pytest.raises(Exception, match="does not depend on them"):
+        worker.ask(dataclasses.replace(request, pick=1))
 
 
 @pytest.mark.gpu

@@ -11,7 +11,7 @@ import subprocess
 import threading
 import time
 import types
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from io import FileIO
 from pathlib import Path
 from typing import Any
@@ -94,43 +94,6 @@ def kill_strays(*marks: str) -> None:
                     found = True
         if not found:
             return
-
-
-def cpu_time(pid: int) -> int:
-    """Return the CPU time of all threads of a process, in ns; 0 if the process has ended."""
-    try:
-        return time.clock_gettime_ns(-8 * pid - 6)  # the clock of another process, as clock_getcpuclockid(3) makes it
-    except OSError:
-        return 0
-
-
-def ended_time(pid: int) -> int:
-    """Return the CPU time of the ended children of a process, and of theirs, in ns; the kernel counts steps of 10 ms."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0
-    return (int(fields[13]) + int(fields[14])) * 10**9 // os.sysconf("SC_CLK_TCK")  # cutime, cstime of proc_pid_stat(5)
-
-
-def newest() -> str:
-    """Return the id of the process or thread that was started last on this machine; "" if the system does not tell."""
-    return Path("/proc/loadavg").read_text().split()[-1].removeprefix("0")
-
-
-def below(pids: Iterable[int], without: Collection[int]) -> list[int]:
-    """Return the ids of the processes below `pids`, but not `without` and what is below these. Cheaper than a look at
-    every process of the machine."""
-    found, todo = list[int](), [*pids]
-    while todo:
-        tasks = Path(f"/proc/{todo.pop()}/task")
-        with contextlib.suppress(OSError):
-            for task in tasks.iterdir():
-                with contextlib.suppress(OSError):
-                    mine = [int(word) for word in (task / "children").read_text().split()]
-                    found += (fresh := [pid for pid in mine if pid not in without])
-                    todo += fresh
-    return found
 
 
 def end_tree(child: Any, mark: str) -> None:

@@ -25,7 +25,7 @@ from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE
 from abprof.records.messages import MARK
 from abprof.system import doorway
-from abprof.system.processes.children import WorkerDied, end_tree, inside, new_mark, start
+from abprof.system.processes.children import WorkerDied, end_tree, new_mark, start
 
 _TO_ANSWER = 120.0  # seconds from a server's start to its first answer, after its imports, perhaps from a network disk
 _TO_FORK = 10.0  # seconds to a later answer
@@ -41,6 +41,8 @@ class _Message(msgspec.Struct):
     why: str = ""  # why the server cannot fork
     ended: int = 0  # a process that has ended
     code: int = 0  # its exit code, negative for a signal
+    signalled: int = 0  # the signal that all processes of the sandbox got
+    ran: int = 0  # ns of CPU time that they used since the signal before
     outer: int = 0  # the sender's process id outside of the sandbox; not part of the message
 
 
@@ -50,10 +52,17 @@ class Forked:
     def __init__(self, server: ForkServer, inner: int, pid: int) -> None:
         self._server, self._inner, self.pid = server, inner, pid
 
-    @property
-    def family(self) -> tuple[int, set[int]]:
-        """Process id of the first server, and those of all servers and workers behind it."""
-        return self._server.family
+    def resume(self) -> int:
+        """Let the processes of its sandbox run. Return the ns of CPU time that they used while they were stopped."""
+        return self._server.resume(self.pid)
+
+    def pause(self) -> int:
+        """Stop them, unless another worker in the sandbox may run. Return the ns of CPU time that they used."""
+        return self._server.pause(self.pid)
+
+    def release(self) -> None:
+        """Forget the process, which has ended."""
+        self._server.release(self.pid)
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal; None while the process runs."""
@@ -79,7 +88,8 @@ class ForkServer:
     def __init__(self, launch: Callable[[int], tuple[subprocess.Popen[bytes] | Forked, str]]) -> None:
         """`launch` starts the process, which gets a socket's descriptor, and returns the process and its mark."""
         self._codes: dict[int, int] = {}
-        self._forks: set[int] = set()  # ids, outside of the sandbox, of the processes that it forked
+        self._forks = set[int]()  # ids, outside of the sandbox, of the processes that it forked and that are in use
+        self._running = set[int]()  # those that may run (`resume`)
         self._until = time.monotonic() + _TO_ANSWER
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -109,12 +119,9 @@ class ForkServer:
         return ForkServer(launch)
 
     @property
-    def family(self) -> tuple[int, set[int]]:
-        """Process id of the first server, and those of all servers and workers behind it."""
-        if isinstance(self._process, Forked):
-            root, known = self._process.family
-            return root, known | self._forks
-        return self._process.pid, self._forks | {*inside(self._process.pid)}
+    def in_use(self) -> bool:
+        """Whether a process that it forked is in use."""
+        return bool(self._forks)
 
     @property
     def alive(self) -> bool:
@@ -143,6 +150,34 @@ class ForkServer:
                 raise WorkerDied(f"the fork server cannot fork: {message.why}")
         self.kill()
         raise WorkerDied("the fork server ended")
+
+    def release(self, worker: int) -> None:
+        """Forget a process that has ended."""
+        self._forks.discard(worker)
+        self._running.discard(worker)
+
+    def resume(self, worker: int) -> int:
+        """Let all processes of the server's sandbox run, until `pause` is called for each worker for which this was called.
+        Return the ns of CPU time that they used while they were stopped. Raises WorkerDied."""
+        ran = 0 if self._running else self._signal(signal.SIGCONT)
+        self._running.add(worker)
+        return ran
+
+    def pause(self, worker: int) -> int:
+        """Stop all processes of the sandbox. Return the ns of CPU time that they used meanwhile. Raises WorkerDied."""
+        self._running.discard(worker)
+        return 0 if self._running else self._signal(signal.SIGSTOP)
+
+    def _signal(self, number: int) -> int:
+        deadline = time.monotonic() + _TO_FORK
+        with contextlib.suppress(OSError):
+            self._socket.send(json.dumps({"signal": number}).encode())
+            while self.alive and time.monotonic() < deadline:
+                message = self.listen(1.0)
+                if message and message.signalled == number:
+                    return message.ran
+        self.kill()
+        raise WorkerDied("the processes of its sandbox could not be stopped")
 
     def code(self, pid: int) -> int | None:
         """Return the exit code of the forked process `pid` (its id in the sandbox), negative for a signal; None while the

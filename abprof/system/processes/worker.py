@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -24,14 +24,10 @@ from abprof.system.processes.children import (
     WorkerFault,
     WorkerHung,
     await_end,
-    below,
-    cpu_time,
-    ended_time,
     how_ended,
     inside,
     kill_strays,
     new_mark,
-    newest,
     start,
 )
 from abprof.system.processes.forks import Forked, ForkServer
@@ -40,15 +36,6 @@ ALIVE_EVERY = 0.2  # seconds between checks whether a silent child lives
 START = 30.0  # seconds that starting a child may take, even if --timeout is shorter
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 REPLY_LIMIT = 64 << 20
-
-
-class CpuUse(NamedTuple):
-    """Requests to a child, and CPU times in ns."""
-
-    requests: int
-    busy: int  # of the child's threads while it had a request
-    idle: int  # of the child's threads while it had none
-    children: int  # of the processes that it started, while it had none
 
 
 class Worker:
@@ -66,15 +53,15 @@ class Worker:
         walled: bool = False,
         started: Callable[[int], None] | None = None,
         servers: Sequence[ForkServer] = (),
+        paused: bool = False,
     ) -> None:
         """Start the child by a fork of the first of `servers` that can, else by `argv`. `walled`: `argv` starts the
-        child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started."""
+        child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started. `paused`:
+        stop every process in the sandbox of `servers` while the child has no request."""
         self.name = name
-        # CPU time, ns, of the child and of the processes that it started: while it had no request, and at its last reply.
-        self._idle: tuple[int, int] = (0, 0)
-        self._at_reply: tuple[int, int] | None = None
-        self._counts_others = False  # whether the processes that the child started count
-        self._newest, self._others = "", list[int]()  # the machine's newest process when these were looked for
+        self.ran = 0  # ns of CPU time that a paused child's sandbox used while it was stopped
+        self.waited = 0  # ns from the last request to its reply
+        self._paused, self._sent = paused, 0
         self._servers = servers
         self._started = started or (lambda _: None)
         self.log = Log(log, on_line)
@@ -126,6 +113,8 @@ class Worker:
                 env = {**self._env, MARK: self._mark}
                 self._child = server.fork(env=env, cwd=self._cwd, source=source, sink=sink, output=output)
                 return
+        if self._paused:
+            raise WorkerDied("no fork server can start it, so its sandbox could not be stopped")
         argv = [*self._argv, "--in", str(source), "--out", str(sink)]
         streams: dict[str, Any] = {"stdout": output, "stderr": output, "pass_fds": (source, sink)}
         self._child, self._mark = start(argv, self._env, cwd=self._cwd, **streams)
@@ -148,40 +137,17 @@ class Worker:
                 self._started(pid)
         return self._inner
 
-    def cpu_use(self) -> CpuUse:
-        """Return what the child has used so far. Processes that it started count from the first call on."""
-        if not self._counts_others:
-            self._counts_others = True
-            self._at_reply = self._at_reply and (self._at_reply[0], self._of_others())
-        idle, children = self._waited()
-        return CpuUse(self._next, cpu_time(self.pid) - idle, idle, children)
+    def observed(self, seconds: float) -> int:
+        """Let the sandbox of a paused child run for `seconds` without a request. Return the ns of CPU time that it used."""
+        self.ran += self._resume()
+        time.sleep(seconds)
+        return self._pause()
 
-    @property
-    def has_others(self) -> bool:
-        """Whether processes that the child started were running at the last `cpu_use`."""
-        return bool(self._others)
+    def _resume(self) -> int:
+        return self._child.resume() if self._paused and isinstance(self._child, Forked) else 0
 
-    def _waited(self) -> tuple[int, int]:
-        """Return the CPU times of the child and of the processes that it started, while it had no request, until now."""
-        idle, children = self._idle
-        if self._at_reply is None:
-            return idle, children
-        now, others = self._used()
-        # When a process ends, its time is rounded down.
-        return idle + now - self._at_reply[0], children + max(0, others - self._at_reply[1])
-
-    def _used(self) -> tuple[int, int]:
-        return cpu_time(self.pid), self._of_others() if self._counts_others else 0
-
-    def _of_others(self) -> int:
-        """Return the CPU time in ns of the processes that the child started, and of all others that have lost their parent
-        in its sandbox."""
-        root, known = self._child.family if isinstance(self._child, Forked) else (self._child.pid, set[int]())
-        walls = inside(root) if self._walled else ()  # a fork server, too, is the parent of those that have lost theirs
-        if not (now := newest()) or now != self._newest:
-            self._newest, self._others = now, below((self.pid, *walls), {self.pid, *walls, *known})
-        living = sum(cpu_time(pid) + ended_time(pid) for pid in self._others)
-        return living + sum(map(ended_time, {self.pid, *walls}))
+    def _pause(self) -> int:
+        return self._child.pause() if self._paused and isinstance(self._child, Forked) else 0
 
     @property
     def alive(self) -> bool:
@@ -199,9 +165,10 @@ class Worker:
         if self._out < 0:
             raise WorkerDied("has ended")
         self._next += 1
-        self._idle, self._at_reply = self._waited(), None
+        self.ran += self._resume()
         message = wire.dump({"id": self._next, "do": wire.NAMES[type(request)], "args": wire.pack(request)})
         view, deadline = memoryview(message), time.monotonic() + READ_REQUEST
+        self._sent = time.perf_counter_ns()
         try:
             while view:
                 if not select.select([], [self._out], [], max(0.0, deadline - time.monotonic()))[1]:
@@ -215,7 +182,8 @@ class Worker:
         """Return the reply to `request`, the last request sent. Waits up to `timeout` seconds. Raises like `call`."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
-            self._at_reply = self._used()
+            self.waited = time.perf_counter_ns() - self._sent
+            self._pause()
             message = msgspec.convert(untrusted(line), dict[str, Any])
             if message.get("id") != self._next:
                 raise ValueError(f"answer to request {message.get('id')}, expected {self._next}")
@@ -310,6 +278,8 @@ class Worker:
             self._await_end(10.0)
         if self._inner:
             await_end(self._inner[0], 5.0)
+        if isinstance(self._child, Forked):
+            self._child.release()
         for fd in (self._in, self._out):
             with contextlib.suppress(OSError):
                 os.close(fd)
