@@ -80,7 +80,7 @@ def on_gpu(names: list[str]) -> bool:
 def measured(folder: Path, names: list[str], *options: str) -> Done:
     """Compare the attacks with honest base in one run."""
     repo = attacked(folder / "repo", names)
-    device = "auto" if on_gpu(names) else "cpu"
+    device = "cuda" if on_gpu(names) else "cpu"
     asked = ("--device", device, "--no-peers", "--epochs", "4", "--timeout", "30s", "--budget", "60m", "--json")
     done = abprof_afresh("main", "attack", *asked, *options, cwd=repo.path, home=folder / "home", OMP_NUM_THREADS="1")
     assert done.code in (0, 1, 4), done.err
