@@ -1,6 +1,6 @@
 """Attacks on a speed: kernels that do not do the work, or forge its time (tests/attacks/, one file each).
 
-`python -m tests.test_attacks [NAME ...]` prints the table of docs/RELIABILITY.md.
+`python -m tests.test_attacks [NAME ...]` prints the table of docs/RELIABILITY.md. Attacks in tests/attacks/gpu/ need a GPU.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from tests.gitrepo import GitRepo, make_repo
 from tests.sandboxes import needs_sandbox
 from tests.tinyrepo import Done, abprof_afresh
 
-FILES = {file.stem: file for file in sorted((Path(__file__).parent / "attacks").glob("*.py"))}
+ATTACKS = Path(__file__).parent / "attacks"
+FILES = {file.stem: file for file in sorted(ATTACKS.glob("*.py"))}
+ON_GPU = {file.stem: file for file in sorted((ATTACKS / "gpu").glob("*.py"))}
 # Do the work where inputs change, or where they are stopped outside their turns, so they may be `same`: and the one that is
 # slow in half of its epochs, in one of 16 runs of four epochs.
 WORKS = {"memo_by_version", "memo_by_sample", "stray_b", "work_after_the_reply", "slow_epochs_dropped"}
@@ -41,11 +43,12 @@ from abprof.kit import Op, compare
 
 API = 1
 KERNEL = SUITE = "%s"
-PRESETS = {"default": {"n": [320]}}
+PRESETS = {"default": {"n": [%d]}}
 
 def inputs(case, device, seed):
-    made = torch.randn(2, case["n"], case["n"], generator=torch.Generator().manual_seed(seed))
-    return made[0].clone(), made[1] / case["n"] ** 0.5
+    n, generator = case["n"], torch.Generator(device).manual_seed(seed)
+    x, w = (torch.randn(rows, n, generator=generator, device=device) for rows in (min(n, 512), n))
+    return x, w / n**0.5
 
 def prepare(kernel, variant, case, inputs):
     return Op(lambda: kernel.run(*inputs))
@@ -61,21 +64,26 @@ def check(case, outputs, expected):
 
 def attacked(folder: Path, names: list[str]) -> GitRepo:
     """Return a repository: honest kernels on main, the attacks on branch `attack`, where `honest` has another comment."""
-    repo, every = make_repo(folder), [*names, "honest"]
-    files = {f"kernels/{name}/__init__.py": HONEST for name in every}
-    repo.commit(
-        "honest", files | {f"workloads/{name}.py": WORKLOAD % name for name in every} | {".gitignore": "runs/\n"}
-    )
+    repo, every, files, size = make_repo(folder), [*names, "honest"], FILES | ON_GPU, 4096 if on_gpu(names) else 320
+    base = {f"kernels/{name}/__init__.py": HONEST for name in every}
+    workloads = {f"workloads/{name}.py": WORKLOAD % (name, size) for name in every}
+    repo.commit("honest", base | workloads | {".gitignore": "runs/\n"})
     repo.branch("attack")
-    changed = {f"kernels/{name}/__init__.py": f"{HONEST}\n\n{FILES[name].read_text()}" for name in names}
+    changed = {f"kernels/{name}/__init__.py": f"{HONEST}\n\n{files[name].read_text()}" for name in names}
     repo.commit("much faster", changed | {"kernels/honest/__init__.py": HONEST + "# the same\n"})
     return repo
+
+
+def on_gpu(names: list[str]) -> bool:
+    """Whether the attacks need a GPU."""
+    return bool({*names} & ON_GPU.keys())
 
 
 def measured(folder: Path, names: list[str], *options: str) -> Done:
     """Compare the attacks with honest base in one run."""
     repo = attacked(folder / "repo", names)
-    asked = ("--device", "cpu", "--no-peers", "--epochs", "4", "--timeout", "30s", "--budget", "60m", "--json")
+    device = "cuda" if on_gpu(names) else "cpu"
+    asked = ("--device", device, "--no-peers", "--epochs", "4", "--timeout", "30s", "--budget", "60m", "--json")
     done = abprof_afresh("main", "attack", *asked, *options, cwd=repo.path, home=folder / "home", OMP_NUM_THREADS="1")
     assert done.code in (0, 1, 4), done.err
     return done
@@ -106,6 +114,19 @@ def test_no_attack_gets_a_speed(tmp_path: Path, names: list[str]) -> None:
     passed = {name: answer for name, answer in found.items() if answer[0] in SPEED and name not in {"honest", *WORKS}}
     assert passed == {}
     assert {found[name][0] for name in WORKS & {*names}} <= {"same", "unclear", "slight", "slower", "broken"}
+
+
+@needs_sandbox
+@pytest.mark.gpu
+@pytest.mark.alone
+@pytest.mark.timeout(3600)
+def test_no_attack_on_a_gpu_gets_a_speed(tmp_path: Path) -> None:
+    found = answers(measured(tmp_path, [*ON_GPU], "--untrusted"))
+    assert found.keys() == {*ON_GPU, "honest"}
+    assert found["honest"][0] in {"same", "unclear"}, found["honest"]
+    passed = {name: answer for name, answer in found.items() if answer[0] in SPEED and name not in {"honest", *WORKS}}
+    assert passed == {}
+    assert all(found[name][0] != "faster" for name in WORKS & {*ON_GPU})
 
 
 def main(names: list[str]) -> None:

@@ -54,6 +54,13 @@ def test_calls_whose_clock_wanders_are_judged_at_one_clock(ratio: float, verdict
     assert " MHz" in base.protocol
 
 
+def test_clock_rates_of_code_that_may_be_hostile_rescale_nothing() -> None:
+    turns = [wandering(epoch, 0.98) for epoch in range(1, 5)]
+    row = only(judge(head(settings={"untrusted": True, "check": "outside"}), turns))
+    assert row.verdict == "unclear"
+    assert row.read_pct is None
+
+
 @pytest.mark.parametrize("rounds", [12, 1])
 def test_times_that_do_not_follow_the_clock_stay_as_they_were_read(rounds: int) -> None:
     row = only(judge(head(), [wandering(epoch, 1.02, follow=0.0, rounds=rounds) for epoch in range(1, 5)]))

@@ -3,10 +3,13 @@ threads and processes."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
+from abprof.worker.clocks import CudaClock
 from tests.test_out_of_process_check import target_outcome
 from tests.tinyrepo import PACKAGE, abprof_afresh, tiny_repo
 
@@ -120,3 +123,19 @@ def test_a_package_that_burns_while_base_has_its_turn(tmp_path: Path, how: str) 
 @pytest.mark.slow
 def test_work_that_a_thread_does_after_the_turn(tmp_path: Path) -> None:
     assert outcome(tmp_path, THREAD)[0] in {"outside_turn", "wrong"}
+
+
+SPIN = "import torch\nprint('up', flush=True)\nwhile True:\n    torch.cuda._sleep(20_000_000)\n    torch.cuda.synchronize()\n"
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_a_kernel_of_another_process_is_seen() -> None:
+    gpu = CudaClock()
+    assert gpu.busy(20_000_000) == 0
+    with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) as other:
+        assert other.stdout is not None
+        other.stdout.readline()
+        busy = [gpu.busy(20_000_000) for _ in range(20)]
+        other.kill()
+    assert max(busy) > 2_000_000

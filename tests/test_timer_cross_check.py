@@ -50,8 +50,8 @@ def epoch(
     return msgspec.structs.replace(made, rounds=rounds)
 
 
-def judged(claimed: float, true: float, **fields: object) -> Run:
-    run = head()
+def judged(claimed: float, true: float, settings: dict[str, object] | None = None, **fields: object) -> Run:
+    run = head(settings=settings)
     judges = [dataclasses.replace(load, judge="gpu") for load in run.workloads]
     if fields.get("metric") == "gpu_span":
         run = msgspec.structs.replace(run, workloads=tuple(judges))
@@ -86,10 +86,11 @@ def test_on_a_loaded_machine(claimed: float, true: float, load: float, by_hand: 
 
 
 @pytest.mark.parametrize(("true", "verdict"), [(1.0, "unclear"), (0.9, "faster")])
-def test_a_quicker_harness_is_no_saving(true: float, verdict: Verdict) -> None:
+@pytest.mark.parametrize("metric", ["wall", "gpu_span"])
+def test_a_quicker_harness_is_no_saving(metric: str, true: float, verdict: Verdict) -> None:
     """Code under test could do abprof's own work between calls with less, and take that off its time."""
-    run = head(settings={"check": "outside"})
-    row = only(judge(run, [epoch(number, true - 0.03, true, harness=0.0) for number in range(1, 9)]))
+    hostile = {"check": "outside", "untrusted": True}
+    row = only(judged(true - 0.03, true, hostile, harness=0.0, metric=metric))
     assert (row.verdict, row.reasons) == (verdict, ("timer",) if verdict == "unclear" else ())
 
 
@@ -103,6 +104,11 @@ def test_a_slow_down_that_a_quicker_harness_could_hide_counts_as_not_detectable(
     assert plain is not None
     assert hostile is not None
     assert 3.8 < hostile - plain < 8
+
+
+def test_a_slow_down_that_events_do_not_show() -> None:
+    row = only(judged(1.0, 1.25, {"check": "outside", "untrusted": True}, metric="gpu_span"))
+    assert (row.verdict, row.reasons) == ("unclear", ("timer",))
 
 
 def only(found: Run) -> Comparison:

@@ -40,6 +40,8 @@ EXAMPLES: list[Any] = [
     wire.Turn("a", 1, "cpu_clock"),
     wire.Turn("a", 8, "cupti"),
     wire.Turned(1.5, 2.5, 10**18, 10**18 + 1),
+    wire.Watch(10**6),
+    wire.Watched(5),
     wire.Phases("a", 5),
     wire.Phased({"run": 1.0, "cast": None}, 2.0),
     wire.Phased({}, 2.0, wire.Census((wire.Launch("k", 2, 5.0, "k[0]", "B: 64", "ab", (8, 1, 1), (128, 1, 1), 32, 0),), 0.0)),

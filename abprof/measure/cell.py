@@ -40,6 +40,8 @@ from abprof.system.processes import WorkerDied, WorkerFault, WorkerHung
 KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
 _MOST_KEPT = 64  # most calls of a turn whose outputs are all kept (--untrusted)
 _NO = "the workload's check says no"
+_WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch
+_BUSY, _TWICE = 0.02, 2  # share of the watches in which the GPU may be busy, and watches that must have found it so
 ONE_AT_A_TIME = "one side in memory at a time, because together they do not fit"
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
 _Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process id, and its check of loaded files
@@ -130,6 +132,9 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
         if why := faults.get(state.arm.worker):
             cell.fail(state, "outside_turn", why)
     rejected = turns.rejected(rounds, turn_taking.origin, device.bad_times())
+    for _, state in cell.ready if (why := turn_taking.watched()) else ():
+        if state.arm.worker != "base" and state.arm.worker not in STANDING_IN:
+            cell.fail(state, "outside_turn", why)
     _check_loaded(cell, len(rounds), proofs, rejected)
     if not (alone or task.options.untrusted):  # there timed calls themselves were checked, on inputs that changed
         cell.check_again(len(rounds) * (pace.calls if pace else 0))
@@ -390,6 +395,7 @@ class _Turns:
     def __init__(self, cell: CellSetup) -> None:
         self.cell, self.task = cell, cell.task
         self.origin = time.monotonic_ns()  # also the workers' clock: they run on the same host
+        self._watches: list[tuple[int, int]] = []  # ns of each watch, and ns of them in which the GPU was busy
 
     def all(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         """Measure with all arms in memory: each arm takes one turn in every round, until medians are precise enough."""
@@ -490,12 +496,30 @@ class _Turns:
         if request.draw and not all(0 < one <= LONGEST_CALL for one in (read.value, read.wall)):
             self.cell.wrong(state, "its timer read an impossible time")  # a round without it could hide what is slow
             return None
+        if request.draw and self.cell.device.kind == "cuda" and not secrets.randbelow(_WATCHED):
+            self._watch(state, min(waited, _LONGEST_WATCH))
         self.cell.check_drawn(state, request, read)
         start, end = read.start - self.origin, read.end - self.origin
         # A simulated worker reports times that have not passed. With --untrusted each turn counts, also one that first
         # makes inputs anew: code could forge the turns that the parent's clock does not read.
         known = waited if (fresh is None or request.draw) and self.cell.device.kind != "simulated" else 0
         return Turn(index, start, end, read.value, read.wall, read.empty, read.mhz, known)
+
+    def _watch(self, state: ArmState, ns: int) -> None:
+        """Have the judge watch the GPU in the place of the next turn: a kernel that a side left running slows other sides'."""
+        try:
+            watched: wire.Watched = self.cell.pool.judge().call(wire.Watch(ns), self.task.options.timeout)
+            self._watches.append((ns, watched.busy))
+        except (WorkerFault, WorkerDied) as error:
+            self.cell.fail(state, "crash", f"the worker that watches the GPU failed: {error.reason}")
+            state.opened = None
+
+    def watched(self) -> str:
+        """Return for how long the GPU was busy while no side had a turn; "" if it was idle."""
+        total, found = sum(ns for ns, _ in self._watches), [busy for _, busy in self._watches if busy]
+        if len(found) < _TWICE or sum(found) <= _BUSY * total:
+            return ""
+        return f"kernels ran outside turns: {sum(found) / 1e6:.1f} of {total / 1e6:.1f} ms that the GPU was watched"
 
 
 def _uncaptured(states: Sequence[ArmState]) -> list[ArmState]:

@@ -360,6 +360,18 @@ class Examine:
 
 
 @dataclass(frozen=True)
+class Watch:
+    """Request to a worker without a kernel package: watch the GPU for `ns` nanoseconds."""
+
+    ns: int
+
+
+@dataclass(frozen=True)
+class Watched:
+    busy: int  # ns in which other processes had the GPU
+
+
+@dataclass(frozen=True)
 class Turn:
     """Request: time `calls` calls of an arm.
 
@@ -466,6 +478,7 @@ VERBS: dict[str, tuple[type, type]] = {
     "hand": (Hand, Done),
     "examine": (Examine, CheckResult),
     "turn": (Turn, Turned),
+    "watch": (Watch, Watched),
     "phases": (Phases, Phased),
     "close": (Close, Done),
     "prove": (Prove, Proved),

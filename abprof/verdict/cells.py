@@ -186,6 +186,7 @@ class CellData:
     timed: tuple[Block, ...]  # blocks whose times are judged: `blocks`, or slices (--regime sustained)
     other: tuple[Block, ...]  # blocks of the other regime: slices, or turns
     both: bool  # whether both regimes should be known
+    one_clock: bool = True  # whether times may be rescaled: hostile code could forge the clock rates of its turns
     _memo: dict[object, Any] = field(default_factory=dict)
 
     def once(self, key: object, compute: Callable[[], T]) -> T:
@@ -216,7 +217,7 @@ class CellData:
     @cached_property
     def judged(self) -> tuple[Rounds, ...]:
         """Return the rounds that verdicts use: rescaled to one clock if that reduces scatter, else as measured."""
-        return at_one_clock(self.read) or self.read
+        return (at_one_clock(self.read) if self.one_clock else ()) or self.read
 
     @cached_property
     def other_rounds(self) -> tuple[Rounds, ...]:
@@ -368,6 +369,7 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
         timed=slices if by_slices else kept,
         other=kept if by_slices else slices,
         both=both and not quick and run.status != "interrupted",
+        one_clock=not run.options.untrusted,
     )
 
 

@@ -440,10 +440,10 @@ def _parent_agrees(run: Run, data: CellData, pair: Pair, verdict: Verdict) -> bo
     it counts the quickest turn of each arm, because load makes turns longer and never shorter, and the median turn,
     because code could skip the work of a single turn. `faster` is contradicted if one of the two shows less than half of
     the saving that the worker measured; it is supported if the quickest turns show a saving. Where host time is judged,
-    every verdict but `slower` is contradicted by a slow-down of more than the threshold that only the parent's clock
-    shows; `same` and `slight` are supported if the quickest turns exclude one. There `faster` is supported if the second
-    arm's turns (their first quartile), with all that the harness does in them, take less than the first arm's calls alone:
-    code that does the harness's work quicker cannot save more than that work.
+    and everywhere with --untrusted, every verdict but `slower` is contradicted by a slow-down of more than the threshold
+    that only the parent's clock shows; `same` and `slight` are supported if the quickest turns exclude one. There `faster`
+    is supported if the second arm's turns (their first quartile), with all that the harness does in them, take less than
+    the first arm's calls alone: code that does the harness's work quicker cannot save more than that work.
     """
     # Share of the first arm's time that the second arm saves, per epoch.
     savings = np.array(
@@ -459,6 +459,7 @@ def _parent_agrees(run: Run, data: CellData, pair: Pair, verdict: Verdict) -> bo
         ]
     ).T
     unknown, most = run.options.check == "inside" or None, run.options.threshold_of(data.cell.id) / 100
+    strict = data.metric == "wall" or run.options.untrusted
     if verdict == "slower" or (run.machine.kind == "simulated" and not savings.size):
         return True
     if not savings.size:
@@ -469,13 +470,13 @@ def _parent_agrees(run: Run, data: CellData, pair: Pair, verdict: Verdict) -> bo
         return stats.repeated_interval(values.tolist()) or stats.Interval(0.0, -math.inf, math.inf, 0)
 
     hidden = [interval(timer - clock) for clock in (quickest, usual)]
-    if data.metric == "wall" and any(one.low > most for one in hidden):
+    if strict and any(one.low > most for one in hidden):
         return False
     if verdict == "faster":
         if any(interval(clock - _SEEN * timer).high < 0 for clock in (quickest, usual)):
             return False
-        return interval(quickest if data.metric != "wall" else whole).low > 0 or unknown
-    return data.metric != "wall" or hidden[0].high < most or unknown
+        return interval(whole if strict else quickest).low > 0 or unknown
+    return not strict or hidden[0].high < most or unknown
 
 
 def _hideable(run: Run, data: CellData, arm: str) -> float:

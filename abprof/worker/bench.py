@@ -84,6 +84,10 @@ class Bench(Arms):
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
         return ceilings(self.clock)
 
+    def watch(self, request: wire.Watch) -> wire.Watched:
+        """Watch the GPU for kernels of other processes."""
+        return wire.Watched(self.gpu("a watch").busy(request.ns))
+
     def build(self, request: wire.Build) -> wire.Built:
         """Run the build command (abprof.toml) and the package's build(), if defined; they print to the worker's log."""
         began = time.monotonic()

@@ -191,6 +191,12 @@ class CudaClock(Clock):
         self.sync()
         return float(time.perf_counter_ns() - start)
 
+    def busy(self, ns: int) -> int:
+        """Return for how many of the next `ns` nanoseconds other processes have the device. Raises Unsupported."""
+        if self._stamps is None:
+            raise Unsupported("the driver refuses the kernel that watches the device")
+        return self._stamps.busy(ns)
+
     def graph(self, op: Op, compiled: Callable[[], int]) -> Graph:
         """Return a CUDA graph of a call, after one replay. Raises NotCaptured."""
         graph = Graph(op, compiled)
@@ -390,11 +396,14 @@ def _captured(graph: torch.cuda.CUDAGraph, op: Op, stream: torch.cuda.Stream) ->
             gc.enable()
 
 
-# ---------------------------------------------------------------- the mean clock rate of the multiprocessors
+# ---------------------------------------------------------------- the multiprocessors' mean clock rate, and other work
 
 # A kernel with a thread per multiprocessor writes %clock64 (cycles) and %globaltimer (ns) to the row of its %smid. Two
 # launches give each multiprocessor's mean clock between them; NVML has samples only every 100 ms. The CUDA driver loads
-# the kernel as PTX, without a compiler or code of a side.
+# the kernels as PTX, without a compiler or code of a side.
+#
+# Kernels of two processes take turns on a GPU, in slices of milliseconds. The second kernel reads %globaltimer in one thread,
+# and adds up the pauses between two readings: then another process had the GPU.
 _PTX = b"""
 .version 6.4
 .target sm_70
@@ -420,18 +429,44 @@ _PTX = b"""
     st.global.u64 [%at+16], %turn;
     ret;
 }
+.visible .entry abprof_watch(.param .u64 out, .param .u64 span, .param .u64 pause)
+{
+    .reg .pred %more;
+    .reg .b64 %at, %end, %pause, %last, %now, %gap, %sum;
+    ld.param.u64 %at, [out];
+    ld.param.u64 %end, [span];
+    ld.param.u64 %pause, [pause];
+    cvta.to.global.u64 %at, %at;
+    mov.u64 %sum, 0;
+    mov.u64 %last, %globaltimer;
+    add.u64 %end, %end, %last;
+again:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %gap, %now, %last;
+    mov.u64 %last, %now;
+    setp.gt.u64 %more, %gap, %pause;
+    @%more add.u64 %sum, %sum, %gap;
+    setp.lt.u64 %more, %now, %end;
+    @%more bra again;
+    st.global.u64 [%at], %sum;
+    ret;
+}
 """
 
 
+_PAUSE = 50_000  # ns between two readings of a thread that has the GPU: far more than such readings take
+
+
 class Stamps:
-    """Measures the GPU's mean clock rate between two stamps, which are kernels that read the clock counters. Raises
-    OSError or RuntimeError if the driver refuses the kernel."""
+    """Measures the GPU's mean clock rate between two stamps, which are kernels that read the clock counters, and watches
+    for other processes' kernels. Raises OSError or RuntimeError if the driver refuses the kernels."""
 
     def __init__(self, device: torch.device) -> None:
         self._driver = ctypes.CDLL("libcuda.so.1")
-        module, self._kernel = ctypes.c_void_p(), ctypes.c_void_p()
+        module, self._stamp, self._watch = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         self._call("cuModuleLoadData", ctypes.byref(module), _PTX)
-        self._call("cuModuleGetFunction", ctypes.byref(self._kernel), module, b"abprof_stamp")
+        self._call("cuModuleGetFunction", ctypes.byref(self._stamp), module, b"abprof_stamp")
+        self._call("cuModuleGetFunction", ctypes.byref(self._watch), module, b"abprof_watch")
         self._blocks = torch.cuda.get_device_properties(device).multi_processor_count
         # Axes: begin or end; multiprocessor (twice the count, as ids may have gaps); cycles, ns, number of the turn.
         self._written = torch.zeros((2, 2 * self._blocks, 3), dtype=torch.int64, device=device)
@@ -450,10 +485,19 @@ class Stamps:
             ctypes.c_uint32(self._written.shape[1]),
             ctypes.c_uint64(self._turn),
         )
+        self._launch(self._stamp, self._blocks, values)
+
+    def busy(self, ns: int) -> int:
+        """Occupy one thread for `ns` nanoseconds. Return for how many of them other processes had the GPU."""
+        found = torch.zeros(1, dtype=torch.int64, device=self._written.device)
+        self._launch(self._watch, 1, tuple(map(ctypes.c_uint64, (found.data_ptr(), ns, _PAUSE))))
+        return int(found.item())
+
+    def _launch(self, kernel: ctypes.c_void_p, blocks: int, values: tuple[Any, ...]) -> None:
         arguments = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
         stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        blocks, one, none = ctypes.c_uint(self._blocks), ctypes.c_uint(1), ctypes.c_uint(0)
-        self._call("cuLaunchKernel", self._kernel, blocks, one, one, one, one, one, none, stream, arguments, None)
+        grid, one, none = ctypes.c_uint(blocks), ctypes.c_uint(1), ctypes.c_uint(0)
+        self._call("cuLaunchKernel", kernel, grid, one, one, one, one, one, none, stream, arguments, None)
 
     def mhz(self) -> float:
         """Return the mean clock rate in MHz over the last turn; 0 without stamps. The device must be idle."""

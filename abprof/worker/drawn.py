@@ -193,7 +193,7 @@ def read(path: Path, layouts: str, number: int, calls: int, device: torch.device
     """Return what call `number` of a turn of `calls` calls returned, from the file and the layouts that hostile code may
     have made. Raises ValueError if they do not hold that."""
     found = json.loads(layouts)
-    if not isinstance(found, list) or len(found) != calls:
+    if not isinstance(found, list) or len(found) < calls:  # a GPU's clock repeats calls that its spin did not hide
         raise ValueError(f"outputs of {len(found)} of {calls} calls")
     # Without blocking: the opener waits for a FIFO's writer, and for the holder of a lease, who could compute meanwhile.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)

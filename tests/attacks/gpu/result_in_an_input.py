@@ -1,0 +1,5 @@
+"""Overwrites its input with the result."""
+
+
+def run(x, w):
+    return x.copy_(honest(x, w))
