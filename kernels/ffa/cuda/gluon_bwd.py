@@ -11,8 +11,7 @@ What limits a tile is shared memory's 128 bytes a cycle. So LSE and delta are no
 but subtracted by the tensor cores: a product of ones with each row's three 16-bit parts (gluon_bwd_load.py) begins the
 sums of Sᵀ and dPᵀ. And dQ's columns are stored in an order without bank conflicts.
 
-Each exponential and product of registers runs under a wgmma: dS under dV, the next tile's P under dQ, the store of dQ
-under the next tile's dPᵀ.
+P is computed under dPᵀ, and dQ stored under the next tile's Sᵀ.
 
 With SPLIT the last items, too few to keep all multiprocessors busy, are cut into pieces of their rows, one a CTA; a
 piece's dK and dV go to memory in float32, and join.py adds them up in order.
@@ -66,9 +65,9 @@ def _note(it, buffers, which: gl.constexpr, NB: gl.constexpr):
 
 
 @gluon.jit
-def _step(it, n, pt, dpt, masked, dk, dv, ddq, buffers, barriers, key_lo, key_hi, s, W: gl.constexpr, BQ: gl.constexpr,
+def _step(it, n, score, dk, dv, ddq, buffers, barriers, key_lo, key_hi, s, W: gl.constexpr, BQ: gl.constexpr,
           D: gl.constexpr, NB: gl.constexpr, LS: gl.constexpr):  # fmt: skip
-    """A tile from its Pᵀ, not masked yet, and dPᵀ on; and the next tile's."""
+    """A tile from its Sᵀ on; and the next tile's Sᵀ."""
     k_s, _v_s, q_s, o_s, ds_s, dq_s, _parts_s, _ones_s, last_s, _notes_s = buffers
     _kv_full, _q_full, _o_full, qo_empty, ds_full = barriers
     LD: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
@@ -76,34 +75,34 @@ def _step(it, n, pt, dpt, masked, dk, dv, ddq, buffers, barriers, key_lo, key_hi
     LA: gl.constexpr = gl.DotOperandLayout(0, LD, 2)
     dt: gl.constexpr = q_s.dtype
     b = it % NB
-    if masked != 0:
+    dp_t = _start(it, True, buffers, barriers, 1, W, BQ, NB, LS)
+    pt = gl.exp2(score * s)
+    if _note(it, buffers, 1, NB) != 0:
         # Keys count from the tile's first row in memory; column i sees keys up to the producer's diagonal.
         key = 64 * W + gl.arange(0, 64, gl.SliceLayout(1, LS))
         key = gl.where((key >= key_lo) & (key < key_hi), key.to(gl.float32), float("inf"))
         last = last_s.index(b).load(gl.SliceLayout(0, LS))
         pt = gl.where(key[:, None] <= last[None, :], pt, 0.0)
+    dst = pt * warpgroup_mma_wait(0, deps=(dp_t,))
     dv_t = warpgroup_mma(gl.convert_layout(pt.to(dt), LA), o_s.index(b), dv, is_async=True)
-    dst = (pt * dpt).to(dt)
+    dsb = dst.to(dt)
     # The other warpgroup has its dQ of two tiles ago: it came here for the tile before.
     ds = ds_s.index(it & 1)
-    ds.slice(64 * W, 64).store(dst)
+    ds.slice(64 * W, 64).store(dsb)
     fence_async_shared()
     mbarrier.arrive(ds_full, count=1)
-    st = _start(it + 1, it + 1 < n, buffers, barriers, 0, W, BQ, NB, LS)
-    dk_t = warpgroup_mma(gl.convert_layout(dst, LA), q_s.index(b), dk, is_async=True)
-    dv = warpgroup_mma_wait(3, deps=(dv_t,))
+    dk_t = warpgroup_mma(gl.convert_layout(dsb, LA), q_s.index(b), dk, is_async=True)
     mbarrier.wait(ds_full, it & 1)
     half = k_s.slice((D // 2) * W, D // 2, dim=1)
     zq = gl.zeros([BQ, D // 2], gl.float32, LQ)
     dq_t = warpgroup_mma(ds.permute((1, 0)), half, zq, use_acc=False, is_async=True)
-    score = warpgroup_mma_wait(2, deps=(st,))
-    # dK too is waited for before the exponentials, which then run under dQ alone: there are no registers left for dS.
+    dv = warpgroup_mma_wait(2, deps=(dv_t,))
     dk = warpgroup_mma_wait(1, deps=(dk_t,))
     to_row = _note(it, buffers, 0, NB)
     mbarrier.arrive(qo_empty.index(b), count=1)
-    pt = gl.exp2(score * s)
-    masked = _note(it + 1, buffers, 1, NB)
-    dp_t = _start(it + 1, it + 1 < n, buffers, barriers, 1, W, BQ, NB, LS)
+    # The next tile's scores run under what is left of this one. They are waited for before the loop goes round: ptxas
+    # serialises every wgmma of a loop that carries one in flight over its end.
+    st = _start(it + 1, it + 1 < n, buffers, barriers, 0, W, BQ, NB, LS)
     dq = warpgroup_mma_wait(2, deps=(dq_t,))
     tma.store_wait(0)
     # A thread's eight columns of 32 side by side, as triton_bwd.summed_at says.
@@ -111,9 +110,8 @@ def _step(it, n, pt, dpt, masked, dk, dv, ddq, buffers, barriers, key_lo, key_hi
     fence_async_shared()
     thread_barrier()
     tma_reduce_add(ddq, [to_row, (D // 2) * W], dq_s.index(W))
-    # Before the loop goes round: ptxas serialises every wgmma of a loop that carries one in flight over its end.
-    dpt = warpgroup_mma_wait(0, deps=(dp_t,))
-    return pt, dpt, masked, dk, dv
+    score = warpgroup_mma_wait(0, deps=(st,))
+    return score, dk, dv
 
 
 @gluon.jit
@@ -125,12 +123,9 @@ def _consumer(DK, DV, ddq, buffers, barriers, k_row, k0, k1, n, k_col, Hk, s, sm
     dk = gl.zeros([64, D], gl.float32, LD)
     dv = gl.zeros([64, D], gl.float32, LD)
     mbarrier.wait(barriers[0], 0)
-    pt = gl.exp2(warpgroup_mma_wait(0, deps=(_start(0, n > 0, buffers, barriers, 0, W, BQ, NB, LS),)) * s)
-    dpt = warpgroup_mma_wait(0, deps=(_start(0, n > 0, buffers, barriers, 1, W, BQ, NB, LS),))
-    masked = _note(0, buffers, 1, NB)
+    score = warpgroup_mma_wait(0, deps=(_start(0, n > 0, buffers, barriers, 0, W, BQ, NB, LS),))
     for it in range(n):
-        pt, dpt, masked, dk, dv = _step(it, n, pt, dpt, masked, dk, dv, ddq, buffers, barriers, k0 - k_row, k1 - k_row,
-                                        s, W, BQ, D, NB, LS)  # fmt: skip
+        score, dk, dv = _step(it, n, score, dk, dv, ddq, buffers, barriers, k0 - k_row, k1 - k_row, s, W, BQ, D, NB, LS)
     tma.store_wait(0)
     if SPLIT:
         if pieces > 1:
