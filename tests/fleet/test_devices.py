@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import subprocess
 from pathlib import Path
 from types import SimpleNamespace
@@ -92,6 +93,13 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
         child.communicate("\n")
     assert "GPU-aaaa is left out: GPU-aaaa is in use by abprof main fast in /repo (process" in "\n".join(said.lines)
     assert [line for line in said.lines if line.startswith("GPU-abbb is left out: another process is using the GPU")]
+    child, warned = hold(tmp_path, "GPU-cccc"), list[str]()
+    monkeypatch.setattr(
+        said, "warn", lambda line: warned.append(line) or (len(warned) == 1 and child.communicate("\n"))
+    )
+    alone = dataclasses.replace(here, devices=tuple(one for one in here.devices if one.lease == "GPU-cccc"))
+    with alone.alone(said, wait=True):
+        assert warned[0].startswith("waiting for GPU-cccc, in use by "), "printed with --quiet, too"
 
 
 class Says(View):
