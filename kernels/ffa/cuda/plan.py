@@ -110,7 +110,7 @@ def query_items(slices: Slices, rows: int, keys: int, device: torch.device, part
 
 
 def key_items(slices: Slices, keys: int, rows: int, device: torch.device, part: Part) -> Items | None:
-    """Tiles of `keys` keys for tiles of `rows` queries: int32 [n, 6] (k0, k1, lo, hi, n_masked, n) and the entries
+    """Tiles of `keys` keys for tiles of `rows` queries: int32 [n, 5] (k0, k1, lo, hi, n) and the entries
     lo..hi, int32 [e, 6] (q0, q1, off, first, whole, end): see gluon_bwd.py. None when the part is empty.
 
     The key axis is cut at every slice's borders, so a tile lies inside a slice's keys or outside them. A tile that is
