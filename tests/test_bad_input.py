@@ -252,10 +252,10 @@ def test_a_kernel_that_one_side_lacks_is_an_outcome_and_no_refusal(tmp_path: Pat
 
 
 def test_a_full_disk(tmp_path: Path) -> None:
-    """Files are limited to 1 KiB, then 8 KiB: no run remains without run.json; later the measurements remain."""
+    """Files are limited to 1 KiB, then 11 KiB: no run remains without run.json; later the measurements remain."""
     lab = Lab(tmp_path, PLAIN)
     env = {**lab.environment(), "PYTHONDONTWRITEBYTECODE": "1"}  # the limit would cut abprof's own short
-    for kib, left in ((1, False), (8, True)):
+    for kib, left in ((1, False), (11, True)):
         line = (
             f"ulimit -f {kib}; exec {sys.executable} -P -m abprof main fast --repo {lab.repo.path} --device simulated"
         )

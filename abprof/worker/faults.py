@@ -63,9 +63,9 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
         shown = error
         while type(shown).__name__ == "InterpreterError" and shown.__cause__:  # Triton's, around each nested call
             shown = shown.__cause__
-        text = _one_line(_text(str, shown)) or _raised_at(error)
-        name = "" if isinstance(error, Unsupported) else type(shown).__name__
-        line = ": ".join(filter(None, (name, text))) or "unsupported"
+        name = "unsupported" if isinstance(error, Unsupported) else type(shown).__name__
+        text = _one_line(_text(str, shown))
+        line = text if text and isinstance(error, Unsupported) else f"{name}: {text or _raised_at(error)}"
     if isinstance(error, ModuleNotFoundError) and status == "crash":
         line += f" ({sys.executable} lacks it)"
     at = ""
