@@ -15,6 +15,10 @@ __all__ = ["AbprofError", "Result", "__version__", "compare", "load", "run"]
 __version__: str
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name on first use, because `import abprof` must be quick, also in a worker."""
     from importlib import import_module

@@ -81,7 +81,9 @@ print(json.dumps({"folder": str(made.folder), "verdicts": dict(zip(rows["cell"],
     assert again.verdict == "slower"
     assert "dense" in again.report()
     assert again.report("csv") == (folder / "cells.csv").read_text()
-    assert repr(again) == again.run.header.sentence  # type: ignore[union-attr]
+    sentence, *rows = repr(again).splitlines()
+    assert sentence == again.run.header.sentence  # type: ignore[union-attr]
+    assert [row.partition(";")[0] for row in rows] == ["dense/n=1: same", "dense/n=2: slower"]
     page = again._repr_html_()
     assert page.count("<tr>") == 3  # head and two cells
     assert "slower" in page

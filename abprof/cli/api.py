@@ -15,10 +15,13 @@ from abprof.cli.app import warn
 from abprof.cli.options import COMPARE, RUN, Given, one_of, options_from, past_of, values_of, view_of
 from abprof.records import Block, Run
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.visible import visible
 from abprof.report import sentences
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_SHOWN = 10  # rows of a printed result
 
 
 class Result:
@@ -51,7 +54,12 @@ class Result:
         return report.rendered(self.run, self._blocks, format).decode()
 
     def __repr__(self) -> str:
-        return "\n".join((*sentences.incomplete(self.run), sentences.headline(self.run), *sentences.weaker(self.run)))
+        rows = [row for row in self.run.comparisons if not row.with_peer]
+        judged = [f"{visible(row.cell)}: {sentences.verdict_and_change(row)}" for row in rows[:_SHOWN]]
+        judged += [f"and {len(rows) - _SHOWN} more: .comparisons"] if len(rows) > _SHOWN else []
+        failed = [sentences.warning(one) for one in self.run.warnings if one.kind in {"broken", "base_not_ok"}]
+        start = (*sentences.incomplete(self.run), sentences.headline(self.run))
+        return "\n".join((*start, *judged, *failed, *sentences.weaker(self.run)))
 
     def _repr_html_(self) -> str:
         return report.rendered(self.run, self._blocks, "notebook").decode()

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -199,6 +199,8 @@ def _likeness(one: Function, name: str) -> float:
     if name in one.kernels or mine == other:
         return 0.95
     part = 0.2 * len(other) / len(mine) + 0.7 if other and other in mine else 0.0
+    if name and name.lower() in PurePosixPath(one.path).stem.lower().split("_"):
+        part = max(part, 0.7)  # all functions of ops/attn.py resemble `attn`
     return max(part, 0.9 * difflib.SequenceMatcher(None, mine, other).ratio())
 
 

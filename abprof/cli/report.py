@@ -108,6 +108,9 @@ def compare(
     from abprof.records.options import GPU_THRESHOLD
     from abprof.report import recordings, suite_csv, terminal
 
+    if not (base.exists() or target.exists()):
+        advice = f"two refs are compared by: abprof {base} {target}"
+        raise AbprofError("no such files", where=f"{base}, {target}", advice=advice)
     threshold = values["threshold"] or GPU_THRESHOLD
     if found := recordings.compare(base, target, threshold, out):
         table, notes, sentence = found

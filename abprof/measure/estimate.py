@@ -54,7 +54,7 @@ class Estimate:
         start = self._seconds(0, peers=peers)
         each = self._seconds(1, peers=peers) - start
         epochs = min(last, int((options.budget - start) / each)) if each else last
-        cells = [cell for cell in self.run.cells if not cell.skip]
+        cells = [cell for cell in self.run.cells if not (cell.skip or cell.id.endswith("/"))]  # not of broken workloads
         decided = f"{sum(epochs >= self._needed(cell, needed) for cell in cells)} of {plural(len(cells), 'cell')}"
         decided = f"at most {decided}" if silent else decided
         return f"{about}; {epochs} epochs fit into the budget, enough to decide {decided} if nothing changed", True

@@ -71,6 +71,8 @@ def _row(run: Run, group: Group, row: Row, length: int) -> dict[str, Any]:
     if judged.low_pct is not None and judged.high_pct is not None:
         made["interval"] = [round(judged.low_pct, 2), round(judged.high_pct, 2)]
     failures = dict.fromkeys(f"{sentences.status(seen.status)}: {seen.reason}" for seen in row.failing)
+    if made["verdict"] == "unsupported" and not failures:
+        failures = dict.fromkeys(seen.reason for seen in (row.base, row.target) if seen and seen.reason)
     why = failures or filter(None, (sentences.because(judged), sentences.note(judged)))
     if length and (text := clean("; ".join(why), length)):
         made["cause"] = text

@@ -305,6 +305,10 @@ _WARNINGS = {
         "the sides do not fit into memory together: each was measured alone, in two visits",
         "intervals are wider; a device with more memory gives narrower intervals",
     ),
+    "interpreted": (
+        "TRITON_INTERPRET is set: Triton's kernels ran in its interpreter, whose times say nothing about a GPU",
+        "unset it, and measure on a GPU",
+    ),
     "foreign": (
         "other processes used the device: {names}",
         "end these processes, or wait until they end; then run again",
@@ -315,6 +319,8 @@ _WARNINGS = {
 def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Advice]:
     """Yield all warnings of a run, most serious first."""
     yield from _touched(run, falsifies=True)
+    if run.environment.get("TRITON_INTERPRET", "0") not in {"", "0"}:
+        yield _warning("interpreted")
     out = beyond_margin(run, cells, self_comparisons(rows, controls))
     worst = max((abs(row.pct or 0.0) for row in out), default=0.0)
     yield from _rows("untrusted", out, controls=plural(len(out), "control"), worst=worst)

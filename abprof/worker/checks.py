@@ -25,6 +25,7 @@ from abprof.worker.arms import Arms
 from abprof.worker.drawn import held
 from abprof.worker.faults import running
 
+NO_RESET = "a call depends on earlier calls, and the Op has no reset()"
 OVERWRITTEN = "the kernel overwrote its inputs, or added to their .grad, and the workload has no reset()"
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError, OSError, EOFError)
 SAMPLE = 1 << 16  # elements sampled from each output tensor
@@ -83,7 +84,10 @@ def _again(arms: Arms, request: wire.Check) -> wire.Checked:
     if tuple(sampled_digests(tensors)) == arm.outputs or (alone and not path.exists()):
         return wire.Checked(True)
     expected = _expected(path, lambda: _reference(arms, arm.request), host=alone)
-    return wire.Checked(*_fields(workload.check(arm.module, arm.request.case, tensors if alone else results, expected)))
+    verdict = workload.check(arm.module, arm.request.case, tensors if alone else results, expected)
+    if not verdict.ok and arm.op.reset is None:
+        verdict = dataclasses.replace(verdict, reason=f"{NO_RESET}: {verdict.reason}")
+    return wire.Checked(*_fields(verdict))
 
 
 def hand(arms: Arms, request: wire.Hand) -> wire.Done:

@@ -23,6 +23,7 @@ _LONGEST_NAME = 120  # characters of a file name in a reason
 _NO_GPU = {
     r"\b0 active drivers": "Triton finds no GPU",
     r"CUDA enabled|CUDA support|CUDA GPUs|NVIDIA driver|dummy base class": "torch finds no GPU",
+    r"Expected a cuda device, but got": "torch finds no GPU",
     r"^InterpreterError.*?\b(\w+ not supported|no attribute 'create_\w+'|Unsupported data type|`_semantic` argument)": ""
     "Triton's interpreter cannot run this ({})",
 }

@@ -307,7 +307,8 @@ def _shapes(one: Function, tensors: Sequence[Parameter], meaning: _Known | None)
     names: dict[str, str] = {}  # dimension in the known operation -> dimension in the code
     for p, usual in zip(tensors, meaning.shapes if meaning else (), strict=False):
         axes = one.shapes.get(p.name, ())
-        for general, mine in zip(usual, axes, strict=True) if len(axes) == len(usual) else ():
+        pairs = zip(usual, axes, strict=True) if len(axes) == len(usual) else zip(usual[-1:], axes[-1:], strict=False)
+        for general, mine in pairs:  # of more leading axes, the last still names the width
             if mine != "_":
                 names.setdefault(general, mine)
     for at, p in enumerate(tensors):
@@ -470,7 +471,7 @@ def _workload(one: Function, kernel: str, access: str, choices: Choices, alone: 
     call = _call_of(one)
     call = replace(call, reference=call.reference if choices.reference else "", wrt=choices.wrt or call.wrt)
     directions = choices.directions if one.differentiable else ("fwd",)
-    directed = len(directions) > 1 or choices.fresh
+    directed = len(directions) > 1 or (choices.fresh and one.differentiable)
     front, _, method = one.name.partition(".")
     target = f"{front}_" if access else f"kernel.{front}"  # with `access` each side's own module
     guessed = ", ".join(a.name for a in call.arguments if not a.shape)
@@ -483,6 +484,9 @@ def _workload(one: Function, kernel: str, access: str, choices: Choices, alone: 
     made = f"{target}{f'.{method}' if method else ''}({given})"
     wrt = f", wrt={_quoted(call.wrt)}" if call.wrt else ""
     op = f"return Op(lambda: {made})"
+    if choices.fresh and not directed:  # no gradients: torch refuses to write to a tensor that requires one
+        op = "kept = {name: one.clone() for name, one in inputs.items() if isinstance(one, torch.Tensor)}\n    "
+        op += f"return Op(lambda: {made}, lambda: [inputs[name].copy_(one) for name, one in kept.items()])"
     if directed:
         op = f"return directed(case, inputs, lambda inputs: {made}{wrt}{', fresh=True' if choices.fresh else ''})"
         op = op if len(op) < 116 else f"{op[:16]}\n        {op[16:-1]}\n    )"

@@ -25,7 +25,13 @@ _OF_TENSORS = re.compile(r"shape|size|stride|device|dtype|numel|n?dim|(is_)?cont
 _LIKE = {"empty_like", "zeros_like", "ones_like"}
 _SAME_SHAPE = {"contiguous", "detach", "to", "float", "half", "clone", "cuda", "type_as"}
 # "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]"; the text may go on in lines that are indented further.
-_DOCUMENTED = r"^([ \t]*)`*{name}`*[ \t]*(?:\([^()\n]*\))?[ \t]*[:=-][ \t]*(.*(?:\n\1[ \t]+\S.*)*)"
+_DOCUMENTED = (
+    r"^([ \t]*)(?:[^\n]*(?:[\])],|;) +)?(?:`*\w+`*, ?)*`*{name}`*(?:, ?`*\w+`*)*[ \t]*"
+    r"(?:\([^()\n]*\))?[ \t]*[:=-][ \t]*(.*(?:\n\1[ \t]+\S.*)*)"
+)
+_NEXT = re.compile(
+    r"(?:;|(?<=[\])]),)\s*(?!dtype|default)`*\w+`*\s*:"
+)  # where the next parameter begins on the same line
 _SHAPE = re.compile(
     r"(?:.*?\b(?:[Ss]hape|[Ss]ize|Tensor)s?\b(?: is| of)?[\s:=`]*)?`*[\[(]([\w ]+(?:,[\w ]+)+,?|\w+,)[\])]"
     r"|.*?\b[Ss]hapes?\b(?: is)?[\s:=`]*[\[(]([\w ]+)[\])]",
@@ -278,7 +284,7 @@ def _handed(value: ast.expr) -> str:
 
 def _text_of(name: str, text: str) -> str:
     match = name in text and re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
-    return match[2] if match else ""
+    return _NEXT.split(match[2])[0] if match else ""
 
 
 def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
