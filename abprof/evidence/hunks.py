@@ -8,12 +8,14 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from abprof.records import Build, Checkout, Hunk, Proof, Run
+from abprof.records import Build, Checkout, Hunk, Proof, Run, lines_of
 from abprof.system import doorway, trees
 
 # Files that may decide a build or a launch, beside the Python modules that were loaded.
-_OTHERS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".inl", ".ptx", ".json", ".yaml", ".yml",
-           ".toml", ".cmake", "setup.py", "Makefile", "CMakeLists.txt")  # fmt: skip
+# A kind that is missing here makes the only other hunk take the blame.
+_OTHERS = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hh", ".hpp", ".hxx", ".inl", ".ipp", ".tpp", ".ptx", ".ll",
+           ".s", ".S", ".asm", ".cl", ".hip", ".pyx", ".pxd", ".rs", ".f90", ".in", ".j2", ".jinja", ".tmpl", ".json",
+           ".yaml", ".yml", ".toml", ".cfg", ".ini", ".cmake", ".mk", "setup.py", "Makefile", "CMakeLists.txt")  # fmt: skip
 _REMARK = re.compile(r"^\s*(#(?!\s*(include|define|if|else|elif|endif|pragma|undef)\b).*|//.*)?$")
 _LARGEST = 2 << 20  # bytes of a file
 _MOST = 400  # hunks of a target: with more, none is kept
@@ -42,7 +44,7 @@ def differing_code(run: Run, checkouts: Sequence[Checkout]) -> dict[str, tuple[H
 def _differing(name: str, *roots: Path) -> Iterator[Hunk]:
     before, after = (text(root, name) for root in roots)
     if before != after:
-        yield from compared(name, before.splitlines(), after.splitlines())
+        yield from compared(name, lines_of(before), lines_of(after))
 
 
 def compared(name: str, before: Sequence[str], after: Sequence[str]) -> Iterator[Hunk]:
@@ -78,7 +80,7 @@ def text(root: Path, name: str) -> str:
 
 def changes_code(hunk: Hunk) -> bool:
     """Whether a hunk changes more than blank lines and comments of a whole line."""
-    one, two = ([line for line in side.splitlines() if not _REMARK.match(line)] for side in (hunk.removed, hunk.added))
+    one, two = ([line for line in lines_of(side) if not _REMARK.match(line)] for side in (hunk.removed, hunk.added))
     return one != two
 
 
@@ -98,7 +100,7 @@ def first_line(hunk: Hunk, patterns: Sequence[str]) -> str:
 
     Returns "" for a hunk of many lines of which none matches: any of them may be meant.
     """
-    lines = hunk.added.splitlines()
+    lines = lines_of(hunk.added)
     code = [place for place, line in enumerate(lines) if not _REMARK.match(line)]
     named = [place for place in code if any(re.search(pattern, lines[place]) for pattern in patterns)]
     return "" if len(code) > _FEW and not named else f"{hunk.file}:{hunk.at[1] + (named or code or [0])[0]}"

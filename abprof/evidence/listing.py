@@ -140,7 +140,7 @@ class _Maker:
     ) -> _Made:
         listing = of.listing(kernel, notes)
         data = msgspec.json.encode(listing)
-        label = re.sub(r"\W+", "_", kernel.name)[:60]
+        label = re.sub(r"\W+", "_", kernel.name, flags=re.ASCII)[:60]
         file = f"{LISTINGS}/{label}-{hashlib.sha256(data).hexdigest()[:12]}.{self.side}.json.gz"
         files.put(self.folder / file, gzip.compress(data, 6, mtime=0))
         return _Made(kernel, listing, file, offsets or {})
@@ -156,7 +156,7 @@ class _Maker:
 
     def _cuda(self, kernel: Kernel, made: _Listing, notes: list[str]) -> list[tuple[str, stages.Chain]]:
         """Return the SASS of a kernel in a shared object, and add its PTX."""
-        tool, plain = machine_code.cuda_binary("cuobjdump"), re.split(r"\W", kernel.name)[0]
+        tool = machine_code.cuda_binary("cuobjdump")
         if not tool or not (data := self._read(kernel.path)):
             notes.append("no cuobjdump: PTX and SASS are missing" if not tool else "the file could not be read")
             return []
@@ -177,7 +177,7 @@ class _Maker:
                 for name in re.findall(r"^\.text\.(\S+):", shown, re.MULTILINE):
                     if _is(kernel.name, name):
                         return [*stages.sass(shown, name)]
-        notes.append(f"no SASS of {plain} was found")
+        notes.append("the kernel was not found in the SASS of its file")
         return []
 
     def _tool(self, argv: Sequence[str], path: str, notes: list[str]) -> str:
@@ -192,13 +192,16 @@ class _Maker:
             copy.write(data)
             copy.flush()
             shown = proc.output([str(tool), *argv[1:], copy.name], timeout=_TIMEOUT, env={**os.environ, "LC_ALL": "C"})
+        if not shown:
+            notes.append(f"{name} failed or took more than {_TIMEOUT:.0f} s")
         return shown or ""
 
     def _read(self, path: str) -> bytes:
         file = Path(path)
         home = next((one for one in self.homes if file.is_relative_to(one)), None)
         try:
-            return doorway.read(file if home else file.resolve(), _LARGEST, home)
+            # A worker names the file: a link's target could be any file of the user, and pages show it.
+            return doorway.read(file if home else file.parent.resolve() / file.name, _LARGEST, home)
         except OSError:
             return b""
 
@@ -208,11 +211,12 @@ class _Maker:
         A cached build names the worktree of the run that built, so the longest suffix that the tree has counts.
         """
         if path not in self._owned:
-            parts, found = Path(path).parts, ""
-            if Path(path).is_relative_to(self.root):
-                found = str(Path(path).relative_to(self.root))
+            whole, found = Path(os.path.normpath(path)), ""  # `build/../src/a.cpp`, from a compiler that ran in build/
+            if whole.is_relative_to(self.root):
+                found = str(whole.relative_to(self.root))
             elif not any(part in path for part in _SOURCES_BUT):
-                ends = (Path(*parts[at:]) for at in range(path.startswith("/"), max(len(parts) - 1, 1)))
+                parts = whole.parts
+                ends = (Path(*parts[at:]) for at in range(whole.is_absolute(), max(len(parts) - 1, 1)))
                 found = next((str(end) for end in ends if ".." not in end.parts and (self.root / end).is_file()), "")
             self._owned[path] = found
         return self._owned[path]
@@ -224,6 +228,7 @@ class _Listing:
     def __init__(self, of: _Maker) -> None:
         self._of, self._stages = of, list[Stage]()
         self._places: dict[tuple[str, ...], int] = {}
+        self._wheres: list[tuple[str, ...]] = []  # the keys of `_places`
         self._chains: dict[stages.Chain, int] = {(): -1}
 
     def add(self, name: str, parsed: Iterable[tuple[str, stages.Chain]]) -> None:
@@ -236,14 +241,17 @@ class _Listing:
         if chain not in self._chains:
             own = [f"{name}:{line}" for path, line in chain if line and (name := self._of.own(path))]
             place = tuple(dict.fromkeys(own))
-            self._chains[chain] = self._places.setdefault(place, len(self._places)) if place else -1
+            if place and place not in self._places:
+                self._places[place] = len(self._wheres)
+                self._wheres.append(place)
+            self._chains[chain] = self._places.get(place, -1)
         return self._chains[chain]
 
     def at(self, stage: str) -> tuple[int, ...]:
         return next((one.at for one in self._stages if one.name == stage), ())
 
     def count(self, place: int, classes: Iterable[str], lines: dict[str, Counter[str]]) -> None:
-        for where in list(self._places)[place] if place >= 0 else ():
+        for where in self._wheres[place] if place >= 0 else ():
             lines.setdefault(where, Counter()).update(classes)
 
     def listing(self, kernel: Kernel, notes: Sequence[str]) -> Listing:
@@ -257,7 +265,11 @@ def _plain(lines: Mapping[str, Counter[str]]) -> Lines:
 
 
 def _is(kernel: str, mangled: str) -> bool:
-    return kernel in (mangled, (proc.output(["c++filt", mangled]) or "").strip())
+    """Whether a mangled name is the kernel's. A mangled name has the plain one in it: c++filt runs for few of a file."""
+    plain = re.search(r"(\w+)(?:<.*)?$", cpu.bare(kernel))
+    if kernel == mangled or (plain and plain[1] not in mangled):
+        return kernel == mangled
+    return kernel == (proc.output(["c++filt", mangled]) or "").strip()
 
 
 # ---------------------------------------------------------------- a profiler's samples, by line
@@ -300,8 +312,11 @@ def _of_ncu(run: Run, folder: Path, cell: str, arm: str, kernel: str, _made: _Ma
 
 
 def _of_perf(run: Run, _folder: Path, cell: str, arm: str, _kernel: str, made: _Made) -> _Samples:
-    bare = {cpu.bare(name): name for name, _ in made.offsets}
+    names = {f.name for f in made.kernel.functions}
+    each = Counter(map(cpu.bare, names))
+    bare = {cpu.bare(name): name for name in names if each[cpu.bare(name)] == 1}  # perf cannot tell overloads apart
+    file = Path(made.kernel.path).name or made.kernel.key
     for one in run.sampled:
         if (one.cell, one.arm) == (cell, arm):
-            for function in (f for f in one.functions if f.own and f.name in bare):
+            for function in (f for f in one.functions if f.own and f.object == file and f.name in bare):
                 yield from (((bare[function.name], int(at, 16)), {"": n}) for at, n in function.offsets.items())

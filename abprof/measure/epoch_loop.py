@@ -137,8 +137,8 @@ def _package(
         pool = known.ahead
     elif known.ahead:
         known.ahead.dismiss()
-    known.ahead = None
     with pool:
+        known.ahead = None  # not earlier: until then `epochs` ends its workers at a ^C
         known.starting += time.monotonic() - began
         if following:
             known.ahead = _pool(plan, known, following).begin()

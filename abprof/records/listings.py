@@ -8,6 +8,11 @@ Lines = dict[str, dict[str, int]]  # "FILE:LINE" -> class of instructions -> how
 LISTINGS = "code"  # the folder in the run folder
 
 
+def lines_of(source: str) -> list[str]:
+    """Return the lines that compilers count: str.splitlines also ends a line at a form feed, for example."""
+    return [line.removesuffix("\r") for line in source.removesuffix("\n").split("\n")] if source else []
+
+
 class Stage(Record, frozen=True, kw_only=True):
     """One form of a kernel: source code between compilers, or machine code."""
 

@@ -11,6 +11,7 @@ import difflib
 import gzip
 import hashlib
 import re
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
@@ -20,7 +21,8 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from abprof.records import UNREADABLE, Comparison, Listed, Listing, Run
+from abprof.records import UNREADABLE, Comparison, Listed, Listing, Run, lines_of
+from abprof.records.visible import visible
 from abprof.report import sentences
 from abprof.report.text import clean
 from abprof.system import doorway
@@ -65,7 +67,7 @@ def pages(run: Run) -> list[Code]:
     for one in run.listed:
         if row := rows.get((one.cell, one.from_, one.to)):
             digest = hashlib.sha256("\0".join(one.files).encode()).hexdigest()[:8]
-            name = re.sub(r"\W+", "_", one.kernel)[:60]
+            name = re.sub(r"\W+", "_", one.kernel, flags=re.ASCII)[:60]
             page = found.setdefault(one.files, Code(f"code/{name}-{digest}.html", clean(one.kernel, 120)))
             page.rows.append((row, one))
     return list(found.values())
@@ -76,7 +78,7 @@ def write(run: Run, folder: Path, render: Any) -> Iterator[Path]:
     for page in pages(run):
         try:
             before, after = (_listing(folder, name) for name in page.rows[0][1].files)
-        except (OSError, ValueError, EOFError, *UNREADABLE):
+        except (OSError, ValueError, EOFError, zlib.error, *UNREADABLE):
             continue  # a run folder without them, or a damaged one: the report stands without this page
         yield disk.put(folder / page.path, render(values(run, page, before, after)).encode(errors="replace"))
 
@@ -86,7 +88,10 @@ def _listing(folder: Path, name: str) -> Listing:
         data = plain.read(_LISTING + 1)
     if len(data) > _LISTING:
         raise ValueError("too large")
-    return msgspec.json.decode(data, type=Listing)
+    made = msgspec.json.decode(data, type=Listing)
+    if any(len(of.lines) != len(of.at) or max(of.at, default=-1) >= len(made.places) for of in made.stages):
+        raise ValueError("lines without their places")
+    return made
 
 
 # ---------------------------------------------------------------- both sides, aligned
@@ -113,13 +118,14 @@ class _Stage:
             if room < 0:
                 break
             lines += made
-        return self.name, Markup("\n".join(lines)), "the first differences" if room < 0 else ""  # noqa: S704 - escaped
+        cut = "" if room >= 0 else "the first differences" if lines else "too large to show"
+        return self.name, Markup("\n".join(lines)), cut  # noqa: S704 - escaped
 
 
 def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, Any]:
     """Return what the template shows; forms of the kernel are left out, the largest first, until the page fits."""
     both, left_out = (before, after), list[str]()
-    texts = {path: [one.files.get(path, "").splitlines() for one in both] for path in (*before.files, *after.files)}
+    texts = {path: [lines_of(one.files.get(path, "")) for one in both] for path in (*before.files, *after.files)}
     sources = [_aligned(path, [(lines, range(1, len(lines) + 1)) for lines in of]) for path, of in texts.items()]
     names = dict.fromkeys(stage.name for one in both for stage in one.stages)
     forms = [{stage.name: (stage.lines, stage.at) for stage in one.stages} for one in both]
@@ -133,14 +139,14 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
             "sources": [[s.name, s.rows] for s in sources], "at": next((one.at for one in causes if one.at), ""),
         }  # fmt: skip
         packed = Markup(base64.b64encode(gzip.compress(msgspec.json.encode(data), 9, mtime=0)).decode())  # noqa: S704
-        if len(packed) + _TEXT_PART <= LARGEST or not stages:
+        if len(packed) + _TEXT_PART <= LARGEST or not (stages or sources):
             break
-        gone = max(stages, key=lambda stage: len(stage.rows))
-        stages.remove(gone)
+        gone = max(stages + sources, key=lambda stage: len(stage.rows))
+        (stages if gone in stages else sources).remove(gone)
         left_out.append(f"{gone.name} has {len(gone.rows)} lines: no room for it side by side")
     return {
         "run": run, "page": page, "data": packed, "sides": [one.side for one in both], "sampled": any(spent),
-        "diffs": [diff for diff in diffs if diff[1]],
+        "diffs": [diff for diff in diffs if diff[1] or diff[2]],
         "notes": [f"{one.side}: {clean(note)}" for one in both for note in one.notes] + left_out,
         "causes": dict.fromkeys(sentences.cause(one, 600) for one in causes),
         "cells": dict.fromkeys(f"{r.cell}, {r.to}: {sentences.verdict_and_change(r)}" for r, _ in page.rows),
@@ -165,7 +171,9 @@ def _aligned(name: str, both: Sequence[tuple[Sequence[str], Sequence[int]]]) -> 
                 text = pattern.sub(to, text)
             key.append(text.strip() if patterns else text)
     matcher = difflib.SequenceMatcher(None, keys[0], keys[1], autojunk=max(map(len, keys)) > _EXACT)
-    shown, made = [_highlighted(name, lines) for lines, _ in both], _Stage(name, [])
+    # Bidirectional and invisible characters would make code look like other code.
+    shown = [_highlighted(name, [visible(line.expandtabs(4)) for line in lines]) for lines, _ in both]
+    made = _Stage(name, [])
     for tag, *ends in matcher.get_opcodes():
         for offset in range(max(ends[1] - ends[0], ends[3] - ends[2])):
             at = [begin + offset for begin in ends[::2]]

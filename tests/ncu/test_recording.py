@@ -123,3 +123,17 @@ def test_samples_by_instruction_of_a_real_source_page() -> None:
     most = max(samples, key=lambda at: sum(samples[at].values()))
     assert (most, samples[most]["long_scoreboard"]) == (0xE0, 1076)
     assert recording.sampled(SOURCE, "another") == {}
+
+
+def test_samples_of_two_instances_of_a_template_are_not_mixed(tmp_path: Path) -> None:
+    """All names of templates begin with `void`, and torch launches many."""
+    names = ("void at::fill<int>(int *)", "void scale<float>(const float *)", "void scale<double>(const double *)")
+    tables = [
+        f'"Kernel Name","{name}"\n"Address","Source","# Samples"\n"0x{n}00","NOP","{n}"\n'
+        for n, name in enumerate(names, 1)
+    ]
+    file = put(tmp_path / "a.csv", "".join(tables))
+    assert recording.sampled(file, "void scale<float>(float const*)") == {0: {"": 2}}
+    assert recording.sampled(file, "void at::fill<int>(int*)") == {0: {"": 1}}
+    assert recording.sampled(file, "scale") == {}, "either instance may be meant"
+    assert recording.sampled(put(tmp_path / "cut.csv", '"Kernel Name"\n'), "scale") == {}

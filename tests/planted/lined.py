@@ -177,7 +177,7 @@ BRANCHES = {
         "softmax",
         "e = tl.exp(x)",
         "e = tl.exp(x.to(tl.float64)).to(tl.float32)",
-        ("kernel", "spills", "memory"),
+        ("arithmetic", "kernel", "spills", "memory"),
         "e = tl.exp",
     ),
     "sine": Line(
@@ -208,22 +208,30 @@ BRANCHES = {
         "gather",
         "        total += x * x",
         "        tl.debug_barrier()\n        total += x * x",
-        ("kernel",),
+        ("barriers", "kernel"),
         "barrier()",
     ),
     "narrow": Line("blur", "x_ptr + at + 64,", "x_ptr + (at ^ (n & 1)) + 64,", ("memory",), "second = tl.load"),
     "summed": Line(
-        "blur", "second * 0.4", "second * 0.4 + 1e-30 * tl.cumsum(second, 0)", ("kernel", "memory"), "blurred = "
+        "blur",
+        "second * 0.4",
+        "second * 0.4 + 1e-30 * tl.cumsum(second, 0)",
+        ("shared", "kernel", "memory"),
+        "blurred = ",
     ),
     "sorted": Line(
-        "gather", "total += x * x", "total += x * x + 1e-30 * tl.sort(x)", ("kernel", "spills", "memory"), "tl.sort"
+        "gather",
+        "total += x * x",
+        "total += x * x + 1e-30 * tl.sort(x)",
+        ("shared", "kernel", "spills", "memory"),
+        "tl.sort",
     ),
     "layout": Line("glu", "[4], [32], [4]", "[1], [32], [4]", ("memory",), "BlockedLayout([1]"),
     "converted": Line(
         "glu",
         "y = x * 0.5",
         "y = gl.convert_layout(gl.convert_layout(x, other) * 0.5, layout)",
-        ("kernel",),
+        ("shared", "kernel"),
         "gl.convert_layout",
     ),
 }

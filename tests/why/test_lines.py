@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import msgspec
@@ -15,8 +16,10 @@ import pytest
 from abprof.evidence import hunks, stages
 from abprof.evidence.causes import changed
 from abprof.evidence.causes.lines import located
-from abprof.records import Cause, Listing, Run, Spent
+from abprof.evidence.listing import _is, _Made, _Maker, _of_perf
+from abprof.records import Cause, Function, Hunk, Kernel, Listing, Run, Sampled, SampledFunction, Spent
 from abprof.report import sentences, write_all
+from tests import blocks
 from tests.planted import lined
 from tests.why import cases
 from tests.why.listed import compiled, run_of
@@ -97,22 +100,85 @@ def test_the_page_and_the_reports_link_and_show_it(narrow: Any) -> None:
     assert f"code of both sides: `code/{page.name}`" in (home / "report.md").read_text()
 
 
+def test_a_page_is_made_of_any_source_and_a_damaged_listing_makes_none(narrow: Any) -> None:
+    folder, sides = narrow
+    run, home = run_of(folder, "narrow", sides)
+    (file, *_), [one] = listing(run, home, 0).files, run.listed
+    random = Random(1)
+    large = "".join(f"# {random.getrandbits(256):x} {random.getrandbits(256):x}\n" for _ in range(15_000))
+    for side, text in enumerate(("\tx = 1  # </script>\u202e\x1b\u2066`\n", large)):
+        made = msgspec.structs.replace(listing(run, home, side), files={file: text})
+        (home / one.files[side]).write_bytes(gzip.compress(msgspec.json.encode(made)))
+    write_all(home, run, [])
+    [page] = (home / "code").glob("*.html")
+    text = page.read_text()
+    assert len(text) < 1_000_000
+    assert not {*text} & {*"\u202e\x1b\u2066"}
+    assert "    x = 1  # &lt;/script&gt;\ufffd" in re.sub(r"</?i[^>]*>", "", text)
+    page.unlink()
+    data = bytearray((home / one.files[0]).read_bytes())
+    data[20] ^= 0xFF  # zlib refuses it
+    (home / one.files[0]).write_bytes(data)
+    write_all(home, run, [])
+    assert not page.exists()
+
+
 def test_samples_of_both_sides_name_the_line_and_what_it_waits_for(narrow: Any) -> None:
     folder, sides = narrow
     run, _ = run_of(folder, "narrow", sides)
     at = "kernels/lined/kernels.py:"
-    spent = ({f"{at}48": Spent(samples=20), f"{at}47": Spent(samples=80)},
-             {f"{at}50": Spent(samples=40, stall="long_scoreboard"), f"{at}49": Spent(samples=60)})  # fmt: skip
+    spent = ({f"{at}48": Spent(samples=200), f"{at}47": Spent(samples=800)},
+             {f"{at}50": Spent(samples=400, stall="long_scoreboard"), f"{at}49": Spent(samples=600)})  # fmt: skip
     [listed] = run.listed
     run = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=spent, by="ncu"),))
     [cause] = cases.explained(run).comparisons[0].causes or ()
     [sides] = changed(run)
     assert [one.at for one in located(run, sides, [])] == [f"{at}50"], "samples alone can name a line of the diff"
-    waits = spent[0] | {f"{at}46": Spent(samples=0)}, spent[1] | {f"{at}48": Spent(samples=900)}
+    waits = spent[0] | {f"{at}46": Spent(samples=0)}, spent[1] | {f"{at}48": Spent(samples=9000)}
     other = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=waits, by="ncu"),))
     assert located(other, sides, []) == [], "another line may only wait for one that changed"
+    few = tuple({where: Spent(samples=one.samples // 25) for where, one in of.items()} for of in spent)
+    other = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=few, by="ncu"),))
+    assert located(other, sides, []) == [], "40 samples differ as much by chance"
     assert cause.at == f"{at}50"
     assert cause.note.endswith("; line 50: 20 % -> 40 % of samples, stall: long scoreboard")
+
+
+def test_a_remark_that_has_a_word_of_the_sentence_names_no_hunk(narrow: Any) -> None:
+    folder, sides = narrow
+    run, _ = run_of(folder, "narrow", sides)
+    kernels = tuple(msgspec.structs.replace(kernel, lines={}) for kernel in run.kernels)
+    before, after = ["a = 1", "b", "c = 1"], ["a = 2", "b", "c = 2  # fewer loads in all loops"]
+    target = tuple(hunks.compared("kernels/lined/kernels.py", before, after))
+    run = msgspec.structs.replace(run, kernels=kernels, hunks={"target": target})
+    [cause] = cases.explained(run).comparisons[0].causes or ()
+    assert ("loads 4 -> " in cause.text, cause.at) == (True, "")
+
+
+def test_instructions_that_moved_are_not_taken_for_new_ones(narrow: Any) -> None:
+    folder, sides = narrow
+    run, _ = run_of(folder, "narrow", sides)
+
+    def line(before: dict[str, int], after: dict[str, int], *target: Hunk) -> str | None:
+        of = {"base": before, "target": after}
+        kernels = tuple(
+            msgspec.structs.replace(
+                one,
+                classes={"global loads": sum(of[one.side].values())},
+                lines={where: {"global loads": n} for where, n in of[one.side].items()},
+            )
+            for one in run.kernels
+        )
+        made = msgspec.structs.replace(run, kernels=kernels, hunks={"target": target})
+        [both] = changed(made)
+        [cause] = located(made, both, [Cause(kind="memory", text="more", kernels=(run.kernels[0].name,))])
+        return cause.at
+
+    assert line({"a.py:40": 4}, {"a.py:41": 10}) == "", "a compiler gave them to another line"
+    assert line({"a.py:40": 4}, {"a.py:40": 10}) == "a.py:40"
+    renamed = Hunk(file="a.py", at=(1, 1), count=(90, 0)), Hunk(file="b.py", at=(1, 1), count=(0, 90), added="x\n" * 90)
+    assert line({"a.py:40": 10}, {"b.py:40": 10, "b.py:50": 4}, *renamed) == "", "line 40 only moved"
+    assert line({"a.py:40": 10}, {"b.py:40": 10, "b.py:50": 40}, *renamed) == "b.py:50"
 
 
 @pytest.mark.slow
@@ -143,3 +209,52 @@ def test_a_hunk_knows_its_lines_and_the_triton_function_that_has_it() -> None:
     after = ["import triton", "@triton.jit", "def f(x):", "    y = x", "    return y", "", "A = 2", "B = 1"]
     found = list(hunks.compared("a.py", before, after))
     assert [(hunk.line, hunk.inside) for hunk in found] == [("-4 +4,2", (3, 5)), ("-6 +7,2", (0, 0))]
+
+
+def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
+    """GNU's sources have them between functions; compilers count line ends alone."""
+    for side, value in (("base", 1), ("target", 2)):
+        (tmp_path / side).mkdir()
+        (tmp_path / side / "a.c").write_text(f"int a;\n\x0c\nint b = {value};\r\n")
+    [hunk] = hunks._differing("a.c", tmp_path / "base", tmp_path / "target")
+    assert (hunk.line, hunks.first_line(hunk, [])) == ("-3 +3", "a.c:3")
+
+
+def test_files_of_the_tree_are_known_by_any_path_and_links_are_not_followed(tmp_path: Path) -> None:
+    tree = tmp_path / "tree"
+    for file in (tree / "src" / "a.cpp", tmp_path / "secret"):
+        file.parent.mkdir(exist_ok=True, parents=True)
+        file.write_text("secret")
+    (tree / "build").mkdir()
+    (tmp_path / "k.ttir").symlink_to(tmp_path / "secret")
+    maker = _Maker(blocks.head(), "base", tree, tmp_path / "run")
+    paths = (
+        f"{tree}/build/../src/a.cpp",
+        "/of/another/run/build/../src/a.cpp",
+        "../src/a.cpp",
+        f"{tree}/../secret",
+        "C:\\a.cpp",
+    )
+    assert [maker.own(path) for path in paths] == ["src/a.cpp", "src/a.cpp", "src/a.cpp", "", ""]
+    assert (maker._read(str(tmp_path / "secret")), maker._read(str(tmp_path / "k.ttir"))) == (b"secret", b"")
+
+
+def test_samples_of_another_object_or_of_overloads_are_left_out(tmp_path: Path) -> None:
+    functions = tuple(Function(name=name, code="", classes={}) for name in ("f(int)", "g(int)", "g(float)"))
+    kernel = Kernel(side="base", package="p", name="a", kind="object", key="a.so", path="/b/a.so", functions=functions)
+    made = _Made(kernel, Listing(name="a", side="base"), "", {})
+    sampled = tuple(SampledFunction(name=name, object=file, samples=1, own=True, offsets={"0x4": n})
+                    for n, (name, file) in enumerate((("f", "a.so"), ("f", "other.so"), ("g", "a.so")), 1))  # fmt: skip
+    run = msgspec.structs.replace(blocks.head(), sampled=(Sampled(cell="c", arm="base", functions=sampled),))
+    assert [*_of_perf(run, tmp_path, "c", "base", "a", made)] == [(("f(int)", 4), {"": 1})]
+
+
+def test_a_kernel_is_found_by_its_mangled_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _is("void scale<float>(float const*, float*, int)", "_Z5scaleIfEvPKT_PS0_i")
+    assert _is("(anonymous namespace)::scale(float*)", "_ZN12_GLOBAL__N_15scaleEPf")
+    assert not _is("scale(float*)", "_Z5scalePd")
+    assert (_is("scale", "scale"), _is("scale", "upscale")) == (True, False)
+    monkeypatch.setattr(
+        "abprof.system.processes.output", lambda *_, **__: pytest.fail("a process for each name of a file")
+    )
+    assert not _is("void scale<float>(float*)", "_Z3addPf")

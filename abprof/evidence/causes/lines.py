@@ -6,9 +6,10 @@ a wrong line is worse than none.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -18,6 +19,7 @@ from abprof.evidence.causes.sides import Sides
 from abprof.records import Arm, Cause, Function, Hunk, Kernel, Lines, Run
 
 _MOST = 0.5  # share of a change that a line must have
+_SIGMAS = 4.0  # by how many standard deviations samples must show it
 _ACCESSES = ("global loads", "global stores", "asynchronous copies", "atomics")
 _ARITHMETIC = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic", "scalar arithmetic")
 _CLASSES = {  # kind of cause -> the classes of instructions that its rule counts; (): all
@@ -29,6 +31,7 @@ _CLASSES = {  # kind of cause -> the classes of instructions that its rule count
 _HOT = ("coalescing", "dram_traffic", "kernel")  # kinds whose line samples may show
 _NO_LINE = ("same_code",)  # kinds that speak of no change of code
 _CALLED = {"warps": "num_warps", "stages": "num_stages", "CTAs": "num_ctas"}  # in sentences -> in code
+_WORDS = ("changed", "copies", "gained", "lost")  # of such sentences, not of code
 _SHOWN = {"tensor": "tensor-core instructions", "local loads": "spill loads", "local stores": "spill stores"}
 Unit = tuple[str, int] | int  # a line of the target, or the index of a hunk
 _Both = tuple[tuple[Lines, dict[str, int]], tuple[Lines, dict[str, int]]]
@@ -78,7 +81,10 @@ class _Search:
         for both in self._lines(cause):
             moved, size, total = self._moved(both, classes)
             whole = sum(map(abs, total.values()))
-            if most := [unit for unit in moved if moved[unit] > _MOST * whole > 0]:
+            # Compilers move instructions between lines: one that the diff does not touch counts only if few moved.
+            steady = moved.total() - whole <= _MOST * whole
+            most = [unit for unit in moved if moved[unit] > _MOST * whole > 0 and (steady or isinstance(unit, int))]
+            if most:
                 # The innermost of lines with as many: those that it is inlined at have more code.
                 unit = max(most, key=lambda unit: (isinstance(unit, int), moved[unit], -size[unit]))
                 what = "instructions" if len(total) > 1 else _SHOWN.get(name := next(iter(total)), name)
@@ -126,14 +132,22 @@ class _Search:
         return file, line + shift
 
     def _line_in(self, hunk: Hunk, cause: Cause, classes: Sequence[str] | None) -> str:
-        """Return the hunk's line with more than half of its instructions on the target; "" if there is none."""
-        counts = Counter[str]()
-        for _, (after, _) in self._lines(cause):
-            for where, found in after.items():
-                file, _, line = where.rpartition(":")
-                if file == hunk.file and hunk.at[1] <= int(line) < hunk.at[1] + hunk.count[1]:
-                    counts[where] += sum(n for name, n in found.items() if not classes or name in classes)
-        return next((where for where, count in counts.items() if count > _MOST * counts.total()), "")
+        """Return the hunk's line on the target that has most of what the hunk added; "" if there is none. Any line may
+        have had what the hunk removed, or what a hunk removed that adds nothing: code that moved."""
+        gone, new = 0, Counter[str]()
+        for both in self._lines(cause):
+            for side, (lines, _) in enumerate(both):
+                for where, found in lines.items():
+                    unit = self._unit(where, side)
+                    of = self.hunks[unit] if isinstance(unit, int) else None
+                    count = sum(n for name, n in found.items() if not classes or name in classes)
+                    if side and of is hunk:
+                        new[where] += count
+                    elif of and not side and (of is hunk or not of.count[1]):
+                        gone += count
+        if hunk.count[1] == 1:
+            return next(iter(+new), "")
+        return next((where for where, n in new.items() if n - gone > _MOST * (new.total() - gone) > 0), "")
 
     # ---- by the diff
 
@@ -172,18 +186,20 @@ class _Search:
     def _hot(self, kernels: Sequence[str]) -> _Hot | None:
         """Return where the time by samples grew (or shrank) by at least half of the row's change."""
         for one in (one for one in self.listed if one.by and (one.kernel in kernels or not self.sides.on_gpu)):
+            wholes = [sum(each.samples for each in spent.values()) for spent in one.spent]
             shares = [Counter[Unit](), Counter[Unit]()]
             for side, spent in enumerate(one.spent):
-                whole = sum(each.samples for each in spent.values())
                 for where, each in spent.items():
                     if where:
-                        shares[side][self._unit(where, side)] += each.samples / whole  # type: ignore[assignment]
-            ratio = 1 + (self.sides.row.pct or 0.0) / 100
-            grown = {
-                unit: (shares[1][unit] * ratio - shares[0][unit]) / (ratio - 1) for unit in (*shares[0], *shares[1])
+                        shares[side][self._unit(where, side)] += each.samples / wholes[side]  # type: ignore[assignment]
+            change = (self.sides.row.pct or 0.0) / 100
+            ways = math.copysign(1, change)
+            grown = {  # share of the former time that the unit takes longer, or shorter in a row that is faster
+                unit: ways * (shares[1][unit] * (1 + change) - shares[0][unit]) for unit in (*shares[0], *shares[1])
             }
             unit = max(grown, key=lambda unit: grown[unit], default=None)
-            if unit is not None and grown[unit] >= _MOST:
+            least = max(_MOST * abs(change), _SIGMAS * _scatter(unit, shares, wholes)) if unit is not None else 0.0
+            if unit is not None and change and grown[unit] >= least:
                 side = 1 if shares[1][unit] else 0
                 own = {w: each for w, each in one.spent[side].items() if w and self._unit(w, side) == unit}
                 where = max(own, key=lambda where: own[where].samples)
@@ -191,6 +207,12 @@ class _Search:
                 text = f"line {where.rpartition(':')[2]}{'' if side else ' of base'}: {100 * shares[0][unit]:.0f} % -> "
                 return _Hot(unit, where if side else "", f"{text}{100 * shares[1][unit]:.0f} % of samples{stall}")
         return None
+
+
+def _scatter(unit: Unit, shares: Sequence[Mapping[Unit, float]], wholes: Sequence[int]) -> float:
+    """Return the standard deviation of the difference of a unit's shares: of two runs of the same code, too."""
+    each = (of.get(unit, 0.0) for of in shares)
+    return math.sqrt(sum(share * (1 - share) / whole for share, whole in zip(each, wholes, strict=True) if whole))
 
 
 class _Hot(NamedTuple):
@@ -209,5 +231,7 @@ def _names(cause: Cause) -> list[str]:
     """Return patterns of what the cause gives as changed: launches of kernels, or constants and settings."""
     if cause.kind in ("launches", "kernels_replaced"):
         return [rf"\b{re.escape(name)}\s*(\[|<<<)" for name in cause.kernels]
+    if cause.kind in _CLASSES and cause.kind != "overlap":
+        return []  # its text has classes of instructions, which are no names in code
     words = re.findall(r"(\w+)(?::| \S+ ->) ", cause.text)
-    return [rf"\b{_CALLED.get(word, word)}\b" for word in words]
+    return [rf"\b{_CALLED.get(word, word)}\b" for word in words if word not in _WORDS]

@@ -127,17 +127,18 @@ _WAITS = {
 def sampled(path: Path, kernel: str) -> dict[int, dict[str, int]]:
     """Return offset of an instruction -> stall reason -> samples, over all launches of `kernel` in ncu's source page.
 
-    Samples without a reason have the reason "". Raises AbprofError if the file cannot be read.
+    Samples without a reason have the reason "". Empty if several kernels may be meant, such as two instances of a
+    template. Raises AbprofError if the file cannot be read.
     """
-    found: dict[int, dict[str, int]] = {}
-    own, header, start = False, list[str](), -1
+    each: dict[str, dict[int, dict[str, int]]] = {}  # name in the file -> what is returned
+    name, header, start = "", list[str](), -1
     for line in read_named(path, 1 << 30).decode("utf-8-sig", "replace").splitlines():
         cells = _cells(line)
         if cells[:1] == ["Kernel Name"]:
-            own, header = re.split(r"[<( ]", cells[1].strip())[0] == re.split(r"[<( ]", kernel)[0], []
+            name, header = "".join(cells[1:2]), []
         elif "Source" in cells and "Address" in cells:
             header, start = cells, -1
-        elif own and header and len(cells) == len(header):
+        elif header and len(cells) == len(header) and _plain(name) == _plain(kernel):
             row = dict(zip(header, cells, strict=True))
             try:
                 at, whole = int(row["Address"], 0), int(next((row[n] for n in _SAMPLES if row.get(n)), "0"))
@@ -145,8 +146,20 @@ def sampled(path: Path, kernel: str) -> dict[int, dict[str, int]]:
                 continue
             start = at if start < 0 else start
             counts = {_WAITS.get(m[1], m[1]): int(v) for n, v in row.items()
-                      if (m := _STALL.fullmatch(n)) and v.isdigit() and v != "0"}  # fmt: skip
-            here = found.setdefault(at - start, {})
+                      if (m := _STALL.fullmatch(n)) and v.isdecimal() and int(v)}  # fmt: skip
+            here = each.setdefault(name, {}).setdefault(at - start, {})
             for reason, n in (counts | {"": max(0, whole - sum(counts.values()))}).items():
                 here[reason] = here.get(reason, 0) + n
-    return found
+    same = [name for name in each if len(each) == 1 or _instance(name) == _instance(kernel)]
+    return each[same[0]] if len(same) == 1 else {}
+
+
+def _instance(name: str) -> str:
+    """Return a kernel's name with template arguments, without parameters: tools write these differently."""
+    return "".join(name.partition("(")[0].split())
+
+
+def _plain(name: str) -> str:
+    """Return a kernel's name without return type, namespaces, template arguments and parameters."""
+    words = re.split("[<(]", name.replace("(anonymous namespace)", ""), maxsplit=1)[0].split()
+    return words[-1].rpartition("::")[2] if words else ""
