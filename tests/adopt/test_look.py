@@ -104,6 +104,11 @@ def test_docstrings_tell_shapes(documented: str, axes: str) -> None:
     assert f'"x": draw({axes}),' in made({"frob.py": text})[1]
 
 
+def test_a_script_that_calls_its_function_does_not_rename_it() -> None:
+    text = "import torch\n\ndef add(x: torch.Tensor, y: torch.Tensor):\n    return torch.add(x, y)\n\nout = add(one, two)\n"
+    assert [one.name for one in candidates(look(["a.py"], {"a.py": text}.__getitem__))] == ["add"]
+
+
 def test_scalars_and_defaults_are_marked() -> None:
     text = (
         "import torch\n\n\ndef scan(q, k, chunk_size, reverse=False):\n"

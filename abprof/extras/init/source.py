@@ -183,7 +183,8 @@ def _read(found: Found, path: str, text: str) -> None:
                 mine[f"{node.name}.apply"] = _function(path, f"{node.name}.apply", inner["forward"], drop=1)
                 _differentiate(mine[f"{node.name}.apply"], inner.get("backward"))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):  # name = Class.apply
-            name, applied = node.targets[0].id, mine.pop(_dotted(node.value), None)
+            alias = isinstance(node.value, ast.Name | ast.Attribute)  # no call: out = add(x, y)
+            name, applied = node.targets[0].id, mine.pop(_dotted(node.value), None) if alias else None
             if applied:
                 applied.name = name
                 mine[name] = applied
