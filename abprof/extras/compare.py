@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -172,7 +173,7 @@ class _Here:
         self._request = request
 
     def receive(self, _request: Any, _timeout: float) -> Any:
-        request = self._request
+        request, sent = self._request, time.perf_counter_ns()
         try:
             if isinstance(request, wire.Start):
                 self._bench = Callables(request, self._question)
@@ -181,6 +182,8 @@ class _Here:
         except Exception as error:
             fault = classify(error, None)
             raise WorkerFault(fault.status, fault.reason, fault.at) from error
+        finally:
+            self.waited = time.perf_counter_ns() - sent
 
     def call(self, request: Any, timeout: float) -> Any:
         self.send(request)

@@ -133,6 +133,7 @@ def _package(
     before the first turn, while this part's workers import and compile: the driver makes contexts one by one."""
     epoch, began = part.epoch, time.monotonic()
     pool = _pool(plan, known, part)
+    present = set(pool.start_order)  # of those that started ahead, one may have hung since
     if known.ahead and known.ahead.serves(pool):
         pool = known.ahead
     elif known.ahead:
@@ -142,7 +143,6 @@ def _package(
         known.starting += time.monotonic() - began
         if following:
             known.ahead = _pool(plan, known, following).begin()
-        present = set(pool.start_order)
         yield from pool.proofs()
         loaded = set[tuple[str, str, str]]()
         for cell in part.cells:
