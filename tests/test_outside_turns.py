@@ -47,14 +47,14 @@ def double(x):
     _pool.map(_work, [30000, 30000])
     return x * 2
 """
-# After the last call its thread spins for up to 30 ms.
+# After the last call its thread spins for 0.3 s.
 SPINS = """
 import threading, time
 _honest, _called = double, threading.Event()
 def _spin():
     while _called.wait():
         _called.clear()
-        end = time.thread_time() + 0.03
+        end = time.thread_time() + 0.3
         while time.thread_time() < end:
             pass
 threading.Thread(target=_spin, daemon=True).start()

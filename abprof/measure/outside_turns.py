@@ -13,7 +13,8 @@ from abprof.records import STANDING_IN
 from abprof.system.processes import Worker, WorkerDied
 
 _LOOK = 0.005  # seconds that a side may run without a request
-_LEAST = 1_000_000  # ns of CPU time that an honest side may use then: idle OpenMP threads spin before they sleep
+_STOPPED = 1_000_000  # ns of CPU time that a side may use while it is stopped: signals reach its processes one by one
+_LEAST = 0.2  # processors that an honest side may use without a request: idle OpenMP threads spin before they sleep
 _LIKE_BASE = 2  # times what base uses then: where its libraries spin, so may the target's
 _SETTLE = 5.0  # most seconds to wait for child processes that start up, such as Inductor's compile workers
 
@@ -35,15 +36,17 @@ class OutsideTurns:
             if id == "base" or id in STANDING_IN or not worker.alive:
                 continue
             used, stopped = _observed(worker), worker.ran - self._before[id]
-            if stopped > _LEAST:
+            if stopped > _STOPPED:
                 found[id] = f"CPU time outside its turns: {stopped / 1e6:.1f} ms while it was stopped"
             elif used > _LEAST + _LIKE_BASE * (_observed(base) if base and base.alive else 0):
-                found[id] = f"CPU time outside its turns: {used / 1e6:.1f} ms in {_LOOK * 1e3:g} ms without a request"
+                found[id] = f"CPU time outside its turns: {used:.1f} processors without a request"
         return found
 
 
-def _observed(worker: Worker) -> int:
+def _observed(worker: Worker) -> float:
+    """Return how many processors the side uses without a request; on a loaded machine the look lasts longer."""
+    began = time.perf_counter_ns()
     try:
-        return worker.observed(_LOOK)
+        return worker.observed(_LOOK) / (time.perf_counter_ns() - began)
     except WorkerDied:  # a later request says why
-        return 0
+        return 0.0
