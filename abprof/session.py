@@ -286,7 +286,7 @@ def read_machine_code(place: RunContext, plan: Plan, record: Record) -> None:
             record.kernels[key] = kernel
     listed = keep_listings(record.judged("running"), tuple(plan.checkouts.values()), record.folder.path)
     record.kernels |= {kernel_key(kernel): kernel for kernel in listed.kernels}
-    record.head = msgspec.structs.replace(record.head, hunks=listed.hunks, listed=listed.listed)
+    record.head = msgspec.structs.replace(record.head, hunks=listed.hunks, listed=listed.listed, notes=listed.notes)
 
 
 def start(

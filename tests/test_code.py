@@ -99,7 +99,7 @@ OBJDUMP = """
 
 
 def test_a_processors_instructions_are_put_into_classes() -> None:
-    reading = x86(OBJDUMP)["f(int)"]
+    reading = x86(OBJDUMP.splitlines())["f(int)"]
     assert {kind: count for kind, count in reading.classes.items() if count} == {
         "256-bit arithmetic": 1, "scalar arithmetic": 1, "calls": 2, "other": 4, "loads": 2, "stores": 1, "loops": 1,
     }  # fmt: skip
@@ -108,8 +108,8 @@ def test_a_processors_instructions_are_put_into_classes() -> None:
         r"^( *)1([0-9a-f]{3}):|(?<=jne    )1", lambda m: m[0].replace("1", "7", 1), OBJDUMP, flags=re.MULTILINE
     )
     moved = moved.replace("0000001100 <", "0000007100 <").replace("0x2e(%rip)", "0x3e(%rip)").replace("nopl", "nopw")
-    assert x86(moved)["f(int)"].code == reading.code
-    assert x86(OBJDUMP.replace("$0x1,", "$0x2,"))["f(int)"].code != reading.code
+    assert x86(moved.splitlines())["f(int)"].code == reading.code
+    assert x86(OBJDUMP.replace("$0x1,", "$0x2,").splitlines())["f(int)"].code != reading.code
 
 
 @on_x86

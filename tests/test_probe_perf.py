@@ -24,6 +24,7 @@ while [[ $# -gt 0 ]]; do
   shift
 done
 if [[ $verb == script ]]; then
+  [[ -e $here/hangs ]] && exec sleep 1000
   cat -- "$file"
   exit
 fi
@@ -95,6 +96,14 @@ def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: P
     assert f"base has no sample: {why}" in (result.folder / "report.md").read_text().replace("\\_", "_")
 
 
+def test_a_perf_that_hangs_is_ended_and_the_report_says_so(new_lab: NewLab, fake: Path) -> None:
+    (fake / "hangs").touch()
+    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "perf", "--timeout", "2s")
+    assert {one.missing for one in result.run.sampled} == {"perf took more than 2 s"}
+    assert result.folder
+    assert "base has no sample: perf took more than 2 s" in (result.folder / "report.md").read_text()
+
+
 def test_lines_of_every_kind_are_read() -> None:
     text = """
 cycles:Pu:      7f4c464f270d void at::native::(anonymous namespace)::f<float (*)(int)>(int, char const*) (/a/b/libtorch_cpu.so)
@@ -107,7 +116,7 @@ cycles:Pu:      7f4c464f270d lambda (/a b/with (brackets)/x.so)
 cycles:Pu:
 [ perf record: Captured 3 samples ]
 """
-    event, seen = probes.count_samples(text, ["/work/x", ""])
+    event, seen = probes.count_samples(text.splitlines(), ["/work/x", ""])
     assert seen[0].offsets == {"0x1f": 1}, "where in an own function; other functions have none"
     assert event == "cycles"
     assert [(one.name, one.object, one.samples, one.own) for one in seen] == [
@@ -118,4 +127,4 @@ cycles:Pu:
         ("py::run", "perf-4711.map", 1, False),
         ("void at::native::(anonymous namespace)::f<float (*)(int)>(int, char const*)", "libtorch_cpu.so", 1, False),
     ]
-    assert probes.count_samples("", []) == ("", [])
+    assert probes.count_samples([], []) == ("", [])

@@ -151,3 +151,19 @@ def test_what_cannot_be_started_is_a_death(tmp_path: Path) -> None:
     with pytest.raises(proc.WorkerDied, match="could not be started"):
         proc.Worker([str(tmp_path / "nothing")], env={}, cwd=tmp_path, log=tmp_path / "log", name="base")
     assert descriptors() == before
+
+
+def test_lines_of_a_tool_are_read_as_it_prints_them_and_it_ends_with_their_reader(tmp_path: Path) -> None:
+    def lines(script: str, timeout: float = LONG) -> Iterator[str]:
+        return proc.output_lines(["/bin/sh", "-c", script], timeout=timeout, env={"PATH": os.environ["PATH"]})
+
+    printed = lines(f"echo $$ >{tmp_path}/pid; yes")
+    assert [next(printed) for _ in range(3)] == ["y\n"] * 3
+    printed.close()  # type: ignore[attr-defined]
+    assert not alive(int((tmp_path / "pid").read_text()))
+    with pytest.raises(proc.WorkerDied, match="sh ended with exit code 3"):
+        list(lines("echo half; exit 3"))
+    with pytest.raises(proc.WorkerHung, match=r"sh took more than 0\.2 s"):
+        list(lines("sleep 1000", 0.2))
+    with pytest.raises(proc.WorkerDied, match="could not be started"):
+        list(proc.output_lines(["/nowhere"], timeout=1, env={}))

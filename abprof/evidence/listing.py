@@ -11,7 +11,9 @@ import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -41,12 +43,17 @@ replace = msgspec.structs.replace
 def keep_listings(run: Run, checkouts: Sequence[Checkout], folder: Path) -> Run:
     """Write a listing of each kernel of a changed row into the run folder, for both sides.
 
-    Returns the run with `hunks`, `listed`, and the kernels' instructions by line. Never raises for files of the sides.
+    Returns the run with `hunks`, `listed`, `notes`, and the kernels' instructions by line. Never raises for files of the sides.
     """
     makers = {one.side.id: _Maker(run, one.side.id, Path(one.path), folder) for one in checkouts}
     run = replace(run, hunks=differing_code(run, checkouts))
     rows = sorted(changed(run), key=lambda sides: -abs(sides.row.pct or 0.0))
     todo = [(sides, pair) for sides in rows for pair in _pairs(run, sides) if {k.side for k in pair} <= makers.keys()]
+    if len(todo) > _MOST:
+        note = (
+            f"{_MOST} of {len(todo)} kernels of changed rows have a page of both sides: those with the largest changes"
+        )
+        run = replace(run, notes=tuple(dict.fromkeys((*run.notes, note))))
     each = {(kernel.side, *_key(kernel)): kernel for _, pair in todo[:_MOST] for kernel in pair}
     with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
         list(pool.map(lambda kernel: makers[kernel.side].made(kernel), each.values()))
@@ -118,7 +125,7 @@ class _Maker:
         lines, each = dict[str, Counter[str]](), {f.name: dict[str, Counter[str]]() for f in kernel.functions}
         if kernel.kind == "object":
             stage, argv = "assembly", ["objdump", "-d", "-l", "--inlines", "-C", "--no-show-raw-insn"]
-            own = [*stages.x86(self._tool(argv, kernel.path, notes), each.keys())]
+            own = self._parsed(argv, kernel.path, notes, partial(stages.x86, names=each.keys()))
             made.add(stage, ((line, chain) for line, chain, *_ in own))
             for place, (line, _, name, offset) in zip(made.at(stage), own, strict=False):
                 offsets[name, offset] = place
@@ -151,8 +158,8 @@ class _Maker:
         for name, suffix, parse in _IR:  # PTX is the last
             content = self._read(str(Path(kernel.path).with_suffix(f".{suffix}"))).decode(errors="replace")
             made.add(name, parse(content))
-        shown = self._tool(["nvdisasm", "-c", "-gi", "-gp"], kernel.path, notes)
-        return [*stages.sass(shown, kernel.name, stages.ptx_lines(content))]
+        parse = partial(stages.sass, wanted=kernel.name.__eq__, of_ptx=stages.ptx_lines(content))
+        return self._parsed(["nvdisasm", "-c", "-gi", "-gp"], kernel.path, notes, parse)
 
     def _cuda(self, kernel: Kernel, made: _Listing, notes: list[str]) -> list[tuple[str, stages.Chain]]:
         """Return the SASS of a kernel in a shared object, and add its PTX."""
@@ -172,29 +179,32 @@ class _Maker:
                     own = re.search(r"\.entry\s+([\w$]+)", part)
                     if own and _is(kernel.name, own[1]) and not made.at("PTX"):
                         made.add("PTX", stages.ptx(f"{part.partition(_END)[0]}{_END}{names}"))
+            parse = partial(stages.sass, wanted=partial(_is, kernel.name))
             for cubin in sorted(Path(place).glob("*.cubin"))[:_MOST]:
-                shown = self._tool(["nvdisasm", "-c", "-gi"], str(cubin), notes)
-                for name in re.findall(r"^\.text\.(\S+):", shown, re.MULTILINE):
-                    if _is(kernel.name, name):
-                        return [*stages.sass(shown, name)]
+                if code := self._parsed(["nvdisasm", "-c", "-gi"], str(cubin), notes, parse):
+                    return code
         notes.append("the kernel was not found in the SASS of its file")
         return []
 
-    def _tool(self, argv: Sequence[str], path: str, notes: list[str]) -> str:
-        """Return the output of a disassembler for a file; "" with a note if the tool or the file is missing."""
+    def _parsed(
+        self, argv: Sequence[str], path: str, notes: list[str], parse: Callable[[Iterable[str]], Iterable[Any]]
+    ) -> list[Any]:
+        """Parse what a disassembler prints for a file; [] with a note if the tool or the file is missing, or it fails."""
         name = argv[0]
         tool = shutil.which(name) if name == "objdump" else machine_code.cuda_binary(name)
         data = self._read(path) if tool else b""
         if not data:
             notes.append(f"no {name}: the machine code is missing" if not tool else "the file could not be read")
-            return ""
+            return []
         with tempfile.NamedTemporaryFile(suffix=Path(path).suffix) as copy:
             copy.write(data)
             copy.flush()
-            shown = proc.output([str(tool), *argv[1:], copy.name], timeout=_TIMEOUT, env={**os.environ, "LC_ALL": "C"})
-        if not shown:
-            notes.append(f"{name} failed or took more than {_TIMEOUT:.0f} s")
-        return shown or ""
+            argv = [str(tool), *argv[1:], copy.name]
+            try:
+                return list(parse(proc.output_lines(argv, timeout=_TIMEOUT, env={**os.environ, "LC_ALL": "C"})))
+            except proc.WorkerDied as died:  # half of a listing would name wrong lines
+                notes.append(died.reason)
+                return []
 
     def _read(self, path: str) -> bytes:
         file = Path(path)

@@ -13,6 +13,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any
 
@@ -166,7 +167,7 @@ def _read(copy: IO[bytes], data: bytes, cache: Path) -> Content:
     copy.write(data)
     copy.flush()
     functions: dict[str, Reading] = {}
-    missing = ""
+    missing = failed = ""
     if machine not in ("EM_CUDA", "EM_X86_64"):
         missing = "machine code of this kind of processor is not read"
     elif not tool:
@@ -179,10 +180,13 @@ def _read(copy: IO[bytes], data: bytes, cache: Path) -> Content:
         stripped = all(name != ".symtab" for name, _ in sections)  # nothing shows where each function begins
         if machine == "EM_X86_64" and objdump and not stripped:
             argv = [objdump, "-d", "-C", "--no-show-raw-insn", copy.name]
-            host = x86(proc.output(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}) or "")
-            functions = host | functions  # a kernel, not the host's function of its name, which launches it
+            try:
+                host = x86(proc.output_lines(argv, timeout=_TIMEOUT, env={"LC_ALL": "C"}))
+                functions = host | functions  # a kernel, not the host's function of its name, which launches it
+            except proc.WorkerDied as died:
+                failed = died.reason
         if not functions:
-            missing = "stripped of its symbols" if stripped else "the disassembler found no function"
+            missing = failed or ("stripped of its symbols" if stripped else "the disassembler found no function")
     fresh = Content(digest.hexdigest(), functions, missing)
     if not missing:
         with contextlib.suppress(AbprofError, OSError):  # without the cache another run disassembles it again
@@ -285,7 +289,7 @@ _X86 = {  # class -> instruction; the first that matches
     "calls": re.compile(r"call|jmp\s+[0-9a-f]+ <"),  # also a tail call
     "other": re.compile(""),
 }
-_FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:\n((?:.+\n?)*)", re.MULTILINE)
+_FUNCTION = re.compile(r"([0-9a-f]+) <(.+)>:$")
 _PREFIX = r"(?:(?:data16|addr32|[cdefgs]s|rex\.W|lock|repn?z?|bnd|notrack)\s+)*"
 _LINE = re.compile(rf"^\s*([0-9a-f]+):[ \t]+({_PREFIX})(.+?)(?:[ \t]+# .*)?[ \t]*$", re.MULTILINE)
 _IDLE = re.compile(r"nop|int3|xchg\s+%ax,\s*%ax$")  # instructions that align loops or pad functions
@@ -299,12 +303,17 @@ _COMPARES = ("cmp", "test", "ucomi", "vucomi", "comi", "vcomi")
 _GLUE = ("_init", "_fini", "deregister_tm_clones", "register_tm_clones", "frame_dummy", "__do_global_dtors_aux", ".plt")
 
 
-def x86(text: str) -> dict[str, Reading]:
-    """Parse the output of `objdump -d -C` into function name -> Reading. Functions of equal name become one."""
-    found: dict[str, list[Reading]] = {}
-    for at, name, body in _FUNCTION.findall(text):
-        if not name.startswith(_GLUE) and "@plt" not in name:
-            found.setdefault(name, []).append(_function(int(at, 16), name, body))
+def x86(printed: Iterable[str]) -> dict[str, Reading]:
+    """Parse the lines of `objdump -d -C` into function name -> Reading. Functions of equal name become one."""
+    found, part = dict[str, list[Reading]](), list[str]()
+    for line in chain(printed, [""]):  # a blank line follows each function
+        if line.strip():
+            part.append(line.rstrip("\n"))
+            continue
+        head = _FUNCTION.match(part[0]) if part else None
+        if head and not head[2].startswith(_GLUE) and "@plt" not in head[2]:
+            found.setdefault(head[2], []).append(_function(int(head[1], 16), head[2], "\n".join(part[1:])))
+        part.clear()
     return {
         name: Reading(
             code=hashlib.sha256(" ".join(sorted(one.code for one in readings)).encode()).hexdigest(),

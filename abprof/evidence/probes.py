@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,10 +177,10 @@ def _perf(worker: Worker, arm: str, call_ns: float, timeout: float, data: Path, 
     argv = [tool, "record", "-F", str(hz), "-B", "-N", "-o", str(data), "-p", str(worker.pid)]
     with proc.watching(argv, env=env, log=log, ready=lambda: data.exists() and data.stat().st_size > 0, why=_refusal):
         worker.call(wire.Turn(arm, calls, "wall_clock", cold=False), timeout)
-    text = proc.output([tool, "script", "-i", str(data), "-F", "event,ip,sym,symoff,dso"], timeout=120, env=env)
-    event, functions = count_samples(text or "", own)
+    script = [tool, "script", "-i", str(data), "-F", "event,ip,sym,symoff,dso"]
+    event, functions = count_samples(proc.output_lines(script, timeout=timeout, env=env), own)
     if not functions:
-        raise WorkerDied("perf took no sample of the calls" if text else "perf could not read its own recording")
+        raise WorkerDied("perf took no sample of the calls")
     kept, rest = functions[:_MOST_FUNCTIONS], sum(one.samples for one in functions[_MOST_FUNCTIONS:])
     whole = sum(one.samples for one in kept) + rest
     return {"calls": calls, "hz": hz, "event": event, "samples": whole, "functions": tuple(kept), "left_out": rest}
@@ -193,11 +193,11 @@ def _refusal(text: str) -> str:
     return f"perf could not record: {lines[0] if lines else 'no output'} (perf_event_paranoid is {paranoid}; {advice})"
 
 
-def count_samples(text: str, own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
-    """Return the sampled event, and the functions with most samples first, from the output of `perf script`. `own`:
+def count_samples(printed: Iterable[str], own: Sequence[str]) -> tuple[str, list[SampledFunction]]:
+    """Return the sampled event, and the functions with most samples first, from the lines of `perf script`. `own`:
     folders that hold the side's code."""
     event, counts, offsets = "", Counter[tuple[str, str, bool]](), dict[tuple[str, str, bool], Counter[str]]()
-    for line in text.splitlines():
+    for line in printed:
         found = _SAMPLE.fullmatch(line.rstrip())
         if found:
             event = event or found["event"].partition(":")[0]

@@ -4,7 +4,7 @@ instruction, and its lines of source as (path, line), innermost first, then the 
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 Chain = tuple[tuple[str, int], ...]
 Parsed = Iterator[tuple[str, Chain]]
@@ -124,21 +124,25 @@ def _ptx(text: str) -> Iterator[tuple[int, str, Chain]]:
 
 _SASS_LINE = re.compile(r'^\s*//## File "([^"]*)", line (\d+)(?: inlined at "([^"]*)", line (\d+))?')
 _SASS_CODE = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?)\s*;?\s*$")
-_SASS_BEGIN = re.compile(r"^\.text\.(\S+):", re.MULTILINE)
+_SASS_BEGIN = re.compile(r"\.text\.(\S+):")
 _OF_PTX = ".nv_debug_ptx_txt"
 
 
-def sass(text: str, name: str, of_ptx: Mapping[int, Chain] | None = None) -> Parsed:
-    """Parse the kernel `name` (mangled) of nvdisasm's output. Instructions lie 16 bytes apart, labels between them.
+def sass(printed: Iterable[str], wanted: Callable[[str], bool], of_ptx: Mapping[int, Chain] | None = None) -> Parsed:
+    """Parse the first kernel whose mangled name is wanted. Instructions lie 16 bytes apart, labels between them.
 
     `of_ptx`: lines of source by line of PTX. They count if given: ptxas believes LLVM's lines of inline assembly.
     """
-    parts = _SASS_BEGIN.split(text)
-    body = next((part for own, part in zip(parts[1::2], parts[2::2], strict=True) if own == name), "")
     now: Chain = ()
-    open_ = False  # whether the line before is of the same chain
-    for line in body.splitlines():
-        if found := _SASS_LINE.match(line):
+    inside = open_ = False  # open_: whether the line before is of the same chain
+    for line in printed:
+        if begin := _SASS_BEGIN.match(line):
+            if inside:
+                return
+            inside = wanted(begin[1])
+        elif not inside:
+            continue
+        elif found := _SASS_LINE.match(line):
             here = (found[1], int(found[2]))
             if found[1] == _OF_PTX:
                 now = now if of_ptx is None else of_ptx.get(here[1], ())
@@ -162,10 +166,10 @@ _X86_FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
 _X86_CODE = re.compile(r"^\s+([0-9a-f]+):\s+(.+?)\s*(?:#.*)?$")
 
 
-def x86(text: str, names: Container[str]) -> Iterator[tuple[str, Chain, str, int]]:
-    """Parse the functions `names` of objdump's output. Yields (text, chain, function, offset); offset -1 at its head."""
+def x86(printed: Iterable[str], names: Container[str]) -> Iterator[tuple[str, Chain, str, int]]:
+    """Parse the functions `names`. Yields (text, chain, function, offset); offset -1 at its head."""
     name, start, now, fresh = "", 0, list[tuple[str, int]](), True
-    for line in text.splitlines():
+    for line in printed:
         if found := _X86_FUNCTION.match(line):
             name, start, now = found[2] if found[2] in names else "", int(found[1], 16), []
             if name:

@@ -1,20 +1,22 @@
-"""On a GPU: are the causes named that were planted, and is none named where nothing changed?
+"""Are the causes named that were planted, at the right line, and is none named where nothing changed?
 
-    python -m tests.benchmarks.planted_causes [branch ...] [--lines triton|cuda|gpu|cpu] [--probe torch] [--epochs 4]
-                                              [--keep FOLDER]
+    python -m tests.benchmarks.planted_causes [branch ...] [--lines triton|cuda|gpu|cpu] [--together] [--probe torch]
+                                              [--ncu PART ...] [--epochs 4] [--keep FOLDER]
 
-Makes a repository of small Triton kernels (tests/planted/), with a branch for each cause, and compares all of them with
-main in one run: each branch changes one of the kernels, so every row but one of a branch is the same code twice. Prints
-what each planted row says, and every row of unchanged code that names a change of it. Exit code 0 when all are named and
-none wrongly. Branches that change neither machine code nor launches are looked at by Nsight Compute, which must be there.
+Makes a repository of small kernels with a branch for each cause, and compares all of them with main in one run: a branch
+changes one kernel, so every row but one of a branch is the same code twice. Prints what each planted row says, and every
+row of unchanged code that names a change of it. Exit code 0 when all are named and none wrongly. Branches that change
+neither machine code nor launches are looked at by Nsight Compute, which must be there.
 
-With --lines the branches are those of tests/planted/marked.py, whose causes are at known lines: a cause's `at` is compared
-with them, where a run records it. `--lines cpu` needs no GPU.
+The branches are those of tests/planted/, on a GPU; with --lines those of tests/planted/marked.py, whose lines are known.
+`--lines cpu` needs no GPU. With --together a branch changes every kernel at once (`marked.together`). `--ncu` then profiles
+the changed rows of these parts, for samples by line.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import tempfile
 import time
 from collections import Counter
@@ -28,35 +30,43 @@ from tests.planted import marked
 from tests.tinyrepo import abprof
 
 NO_CHANGE = {"same_code"}  # causes that speak of no change of code
+Branches = dict[str, tuple[str, ...]]  # branch -> its changes
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What is right for a branch: the changed part, the kinds of its first cause and of others, and FILE:LINE."""
+    """What is right for a row: the change, the kinds of its first cause and of others, and FILE:LINE."""
 
-    part: str
-    first: tuple[str, ...]
+    change: str = ""
+    first: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
     lines: frozenset[str] = frozenset()
 
 
-def expected(branch: str) -> Expected:
-    if branch in planted.BRANCHES:
-        of = planted.BRANCHES[branch]
-        return Expected(of.part, (of.kind,), of.also)
-    kinds = marked.BRANCHES[branch].kinds
-    return Expected(marked.BRANCHES[branch].part, kinds, kinds, frozenset(marked.right(branch)))
+def expected(changes: tuple[str, ...], part: str) -> Expected:
+    for change in changes:
+        if (old := planted.BRANCHES.get(change)) and old.part == part:
+            return Expected(change, (old.kind,), old.also)
+        if (of := marked.BRANCHES.get(change)) and of.part == part:
+            return Expected(change, of.kinds, of.kinds, frozenset(marked.right(change, changes)))
+    return Expected()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("branches", nargs="*", metavar="branch")
     parser.add_argument("--lines", choices=marked.SETS, default="", help="branches with known lines")
+    parser.add_argument("--together", action="store_true", help="with --lines: many changes on a branch")
     parser.add_argument("--probe", default="", help="look at changed rows with these profilers, too")
+    parser.add_argument("--ncu", nargs="*", default=[], metavar="PART", help="then profile the rows of these parts")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--keep", type=Path, help="leave the repository and its run here")
     requested = parser.parse_args()
-    branches = requested.branches or list(marked.SETS.get(requested.lines, planted.BRANCHES))
+    if requested.together:
+        known = marked.together(requested.lines or parser.error("--together needs --lines"))
+    else:
+        known = {name: (name,) for name in (marked.SETS.get(requested.lines) or planted.BRANCHES)}
+    branches = {name: known[name] for name in requested.branches or known}
     if requested.keep:
         requested.keep.mkdir(parents=True, exist_ok=True)
         return compare(requested.keep, branches, requested)
@@ -64,66 +74,72 @@ def main() -> int:
         return compare(Path(folder), branches, requested)
 
 
-def compare(home: Path, branches: list[str], requested: argparse.Namespace) -> int:
-    lined, epochs = requested.lines, requested.epochs
+def compare(home: Path, branches: Branches, requested: argparse.Namespace) -> int:
+    lined = requested.lines
     repo = make_repo(home / "repo")
     repo.commit("kernels", (marked.files(of=lined) if lined else planted.files()) | {".gitignore": "runs/\n"})
-    for name in branches:
+    for name, changes in branches.items():
         repo.branch(name)
-        repo.commit(name, marked.files(name, of=lined) if lined else planted.changed(name))
+        repo.commit(name, marked.files(changes, lined) if lined else planted.changed(name))
         repo.checkout("main")
     began = time.monotonic()
     tools = [*filter(None, [requested.probe]), *(["ncu"] if set(branches) & set(planted.COUNTED) else [])]
-    probe = ["--probe", ",".join(tools)] if tools else []
-    probe += ["--device", "cpu"] if lined == "cpu" else []
-    done = abprof("main", *branches, "--no-peers", "--json", "--epochs", str(epochs), *probe, cwd=repo.path, home=home)
-    took = time.monotonic() - began
+    more = ["--probe", ",".join(tools)] if tools else []
+    more += ["--device", "cpu"] if lined == "cpu" else []
+    epochs = str(requested.epochs)
+    done = abprof("main", *branches, "--no-peers", "--json", "--epochs", epochs, *more, cwd=repo.path, home=home)
     print(done.err[-3000:] if done.code not in (0, 1, 4) else "", end="")
     if not done.out:
         return 2
     reported = done.run
-    right, wrong, at = show(reported)
-    read = sum(not kernel["missing"] for kernel in reported["kernels"])
-    rows = sum(row["from"] == "base" for row in reported["comparisons"])
-    print(f"\n{right} of {len(branches)} planted causes named, {wrong} of {rows} rows name a wrong one, "
-          f"{rows - len(branches)} of them of unchanged code")  # fmt: skip
-    print(f"{read} of {len(reported['kernels'])} kernels read; {took:.0f} s; {reported['run_dir']}")
-    print("; ".join(f"{at[word]} {word}" for word in at) or "no cause has a line")
-    return 0 if right == len(branches) and not wrong and not at["wrong lines"] else 1
+    failed = show(reported, branches)
+    print(f"{time.monotonic() - began:.0f} s; {reported['run_dir']}", flush=True)
+    if requested.ncu:
+        began = time.monotonic()
+        each = [cell["id"] for cell in reported["cells"] if cell["params"]["part"] in requested.ncu]
+        only = [text for id in each for text in ("--only", id)]
+        print(abprof("profile", reported["run_dir"], *only, "--json", cwd=repo.path, home=home).err[-1500:])
+        failed += show(json.loads(Path(reported["run_dir"], "run.json").read_text()), branches)
+        print(f"{time.monotonic() - began:.0f} s under ncu")
+    return 1 if failed else 0
 
 
-def show(run: dict[str, Any]) -> tuple[int, int, Counter[str]]:
-    """How many planted causes were named, how many rows name one that was not planted, and what lines causes have."""
-    at = Counter[str]()
+def show(run: dict[str, Any], branches: Branches) -> int:
+    """Print what the rows say. Return how many planted causes were not named, and how many causes and lines are wrong."""
+    at, rows = Counter[str](), [row for row in run["comparisons"] if row["from"] == "base"]
     labels = {side["id"]: side["label"] for side in run["sides"]}
     parts = {cell["id"]: cell["params"]["part"] for cell in run["cells"]}
-    right = wrong = 0
-    for row in (row for row in run["comparisons"] if row["from"] == "base"):
+    right = wrong = due = changed = 0
+    for row in rows:
         branch, part = labels[row["to"]], parts[row["cell"]]
-        due = expected(branch)
-        here = due.part == part
+        of, moved = expected(branches[branch], part), row["verdict"] not in {"same", "unclear"}
         kinds = [cause["kind"] for cause in row["causes"] or ()]
         named = {kind for kind in kinds if kind not in NO_CHANGE}
-        right += here and bool(kinds) and kinds[0] in due.first
-        wrong += bool(named - {*due.first, *due.also} if here else named)
-        if here or named or (row["verdict"] not in {"same", "unclear"}):
+        due, changed = due + bool(of.change), changed + (moved and bool(of.change))
+        right += bool(of.change) and kinds[:1] != [] and kinds[0] in of.first
+        wrong += bool(named - {*of.first, *of.also})
+        if of.change or named or moved:
             pct = "no number" if row["pct"] is None else f"{row['pct']:+.1f} %"
-            wanted = " or ".join(due.first) if here else "none"
-            print(f"{branch} / {part}: {row['verdict']} {pct}; expected {wanted}, named {kinds or 'none'}")
+            wanted = " or ".join(of.first) or "none"
+            print(f"{of.change or branch} / {part}: {row['verdict']} {pct}; expected {wanted}, named {kinds or 'none'}")
             for cause in row["causes"] or ():
                 line = cause.get("at")  # None: not recorded
-                if line is not None and (here or line):
-                    at["right lines" if here and line in due.lines else "wrong lines" if line else "no line found"] += 1
+                if line is not None and (of.change or line):
+                    at["right lines" if line in of.lines else "wrong lines" if line else "no line found"] += 1
                 print(f"    {cause['text']}" + (f" ({line or 'no line found'})" if line is not None else ""))
-            if here and due.lines:
-                print(f"    right: {', '.join(sorted(due.lines))}")
+            if of.lines:
+                print(f"    right: {', '.join(sorted(of.lines))}")
     for seen in run["observations"]:
         census = seen.get("census")
         if census is None or census["missing"]:
-            print(
-                f"no census: {seen['arm']} {seen['cell']}: {census['missing'] if census else 'not requested'} {seen['reason']}"
-            )
-    return right, wrong, at
+            why = census["missing"] if census else "not requested"
+            print(f"no census: {seen['arm']} {seen['cell']}: {why} {seen['reason']}")
+    print(f"\n{right} of {due} planted causes named ({changed} rows changed), {wrong} of {len(rows)} rows name a wrong one, "
+          f"{len(rows) - due} of them of unchanged code")  # fmt: skip
+    print("; ".join(f"{at[word]} {word}" for word in at) or "no cause has a line")
+    read = sum(not kernel["missing"] for kernel in run["kernels"])
+    print(f"{read} of {len(run['kernels'])} kernels read", end="; ")
+    return due - right + wrong + at["wrong lines"]
 
 
 if __name__ == "__main__":

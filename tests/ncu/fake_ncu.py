@@ -2,7 +2,8 @@
 launches of which the program itself leaves a line each in $FAKE_NCU_LAUNCHES. Its words and its raw page are those of ncu.
 
 $FAKE_NCU: `denied` (no permission), `broken` (an error of ncu's own), `kills` (one that takes the program with it), `torn`
-(one after which it still writes a report), `late` (^C to whoever called it, where another report lies there already).
+(one after which it still writes a report), `late` (^C to whoever called it, where another report lies there already),
+`unsourced` (no source page).
 $FAKE_NCU may also name a file that says it: a variable is part of a build. $FAKE_NCU_LACKS: metrics that it does not know.
 With --nvtx-include the launches of the first call are left out: that is the one which abprof makes outside its range.
 """
@@ -117,6 +118,8 @@ def show(options: dict[str, str]) -> int:
     assert os.environ["LC_ALL"] == "C"
     kept = json.loads(Path(options["--import"]).read_bytes()[4:])
     if options["--page"] == "source":
+        if mode() == "unsourced":
+            return 1
         assert options == {**options, "--csv": "", "--print-source": "sass"}, options
         assert kept["section"] == "SourceCounters"
         table = SOURCE.read_text().split("\n", 1)[1]

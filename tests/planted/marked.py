@@ -1,19 +1,22 @@
-"""Branches of small kernels that each have one cause, at a known line: Triton and Gluon, C++, CUDA C++.
+"""Changes of small kernels that each have one cause, at a known line: Triton and Gluon, C++, CUDA C++.
 
-The files of `marked_tree/` hold base and every branch at once, in comments that a side's files do not have:
+The files of `marked_tree/` hold base and every change at once, in comments that a side's files do not have:
 
-    total += x  # - BRANCH          the line is not in the branch
-    # + BRANCH: total += exp(x)     the branch has this line instead or besides: the line of the cause
-    # ~ BRANCH: unrelated = 1       the branch has this line, too, and it is not the cause
-    load(x)  # = BRANCH             both sides have this line, and a right answer may name it, too
+    total += x  # - CHANGE          the line is not in a branch with this change
+    # + CHANGE: total += exp(x)     the branch has this line instead or besides: the line of the cause
+    # ~ CHANGE: unrelated = 1       the branch has this line, too, and it is not the cause
+    load(x)  # = CHANGE             both sides have this line, and a right answer may name it, too
 
-C++ has `//` for `#`. Every branch begins with lines of comment, so that no line has the same number on both sides.
+C++ has `//` for `#`. CHANGE `any` is of every branch, in code that no row runs: the diff alone does not show which of its
+hunks is meant. A changed file begins with lines of comment, so that no line has the same number on both sides.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 
 TREE = Path(__file__).parent / "marked_tree"
@@ -22,7 +25,7 @@ _MARK = re.compile(r"(?:#|//) ([-+~=]) ([\w, ]+)(?:: ?(.*))?$")
 
 @dataclass(frozen=True)
 class Lined:
-    """A branch: the file that it changes, the part of the workload, and the kinds of cause that are right."""
+    """A change: its file, the part of the workload, and the kinds of cause that are right."""
 
     file: str
     part: str
@@ -32,28 +35,38 @@ class Lined:
 _TRITON = {
     "special": ("activate", ("arithmetic",)),
     "double": ("activate", ("arithmetic",)),
+    "narrow": ("blur", ("memory",)),
+    "summed": ("blur", ("shared", "kernel", "memory")),
+    "not_unrolled": ("decay", ("unrolling",)),
     "division": ("gather", ("arithmetic",)),
     "reload": ("gather", ("memory",)),
-    "counter": ("sums", ("atomics",)),
-    "not_unrolled": ("decay", ("unrolling",)),
-    "barrier": ("relax", ("barriers",)),
+    "converted": ("gluon_steps", ("shared",)),
+    "column_order": ("gluon_steps", ("memory",)),
     "three_products": ("product", ("tensor",)),
     "dequantised": ("product", ("shared", "arithmetic", "tensor")),
     "rescaled": ("product", ("arithmetic",)),
-    "converted": ("gluon_steps", ("shared",)),
-    "column_order": ("gluon_steps", ("memory",)),
+    "exact": ("product", ("tensor",)),
+    "exchanged": ("product", ("atomics", "memory", "kernel")),
+    "barrier": ("relax", ("barriers",)),
+    "sine": ("softmax", ("kernel", "spills", "memory", "arithmetic")),
+    "again": ("softmax", ("memory",)),
+    "counter": ("sums", ("atomics",)),
+    "sorted": ("sums", ("shared", "kernel", "spills", "memory")),
 }
 _CPU = {
     "exact_exp": ("squash", ("vectorisation",)),
     "early_exit": ("norms", ("vectorisation",)),
     "columns_first": ("turned", ("vectorisation",)),
+    "swept": ("turned", ("pass",)),
     "divided": ("scaled", ("arithmetic",)),
     "allocated": ("sorted_rows", ("calls",)),
 }
 _CUDA = {
     "one_float": ("copied", ("memory",)),
     "waits": ("averaged", ("barriers",)),
+    "conflicting": ("averaged", ("arithmetic", "kernel")),
     "indexed": ("picked", ("spills",)),
+    "in_double": ("picked", ("arithmetic",)),
 }
 BRANCHES = {
     **{name: Lined(f"kernels/lined/{part}.py", part, kinds) for name, (part, kinds) in _TRITON.items()},
@@ -69,34 +82,44 @@ _NAMES = {
 }  # packages
 
 
-def files(branch: str = "", of: str = "") -> dict[str, str]:
-    """path -> content of the branch; "": of base. `of`: the set whose files are wanted; "": all."""
+def together(of: str) -> dict[str, tuple[str, ...]]:
+    """Return branches `one`, `two`, ... with a change in each kernel of a set, and `unchanged` with none."""
+    by_part: dict[str, list[str]] = {}
+    for name in SETS[of]:
+        by_part.setdefault(BRANCHES[name].part, []).append(name)
+    rounds = (tuple(filter(None, each)) for each in zip_longest(*by_part.values()))
+    return dict(zip(("one", "two", "three", "four", "five"), rounds, strict=False)) | {"unchanged": ()}
+
+
+def files(changes: Collection[str] | None = None, of: str = "") -> dict[str, str]:
+    """path -> content of a branch with these changes; None: of base. `of`: the set whose files are wanted; "": all."""
     names = {name for each in ([of] if of else _NAMES) for name in _NAMES[each]}
     found = [path for path in sorted(TREE.rglob("*.*")) if {path.stem, path.parent.name} & names]
-    read = {path.relative_to(TREE).as_posix(): path.read_text() for path in found}
-    changed = BRANCHES[branch].file if branch else ""
-    return {path: _side(path, text, branch if path == changed else "")[0] for path, text in read.items()}
+    return {name: _side(name, changes)[0] for name in (path.relative_to(TREE).as_posix() for path in found)}
 
 
-def right(branch: str) -> set[str]:
-    """Return the answers that are right: FILE:LINE of the branch."""
-    file = BRANCHES[branch].file
-    return {f"{file}:{line}" for line in _side(file, (TREE / file).read_text(), branch)[1]}
+def right(change: str, changes: Collection[str] = ()) -> set[str]:
+    """Return the answers that are right: FILE:LINE of a branch with this change, alone or among `changes`."""
+    file = BRANCHES[change].file
+    return {f"{file}:{number}" for number, by in _side(file, {change, *changes})[1] if change in by}
 
 
-def _side(path: str, text: str, branch: str) -> tuple[str, set[int]]:
-    made, lines = ["#" if path.endswith(".py") else "//"] * (3 if branch else 0), set[int]()
+def _side(path: str, changes: Collection[str] | None) -> tuple[str, list[tuple[int, set[str]]]]:
+    """Return a file's text, and each line that is an answer with the changes that it answers."""
+    mine = set() if changes is None else {*changes, "any"}
+    text = (TREE / path).read_text()
+    has = any(mine & set(re.split(r",\s*", found[2])) for line in text.splitlines() if (found := _MARK.search(line)))
+    made, lines = ["#" if path.endswith(".py") else "//"] * (3 * has), list[tuple[int, set[str]]]()
     for line in text.splitlines():
         found = _MARK.search(line)
-        names = re.split(r",\s*", found[2]) if found else []
+        of = mine & set(re.split(r",\s*", found[2])) if found else set[str]()
         if found is None:
             made.append(line)
-        elif found[1] in "-=":
-            if found[1] == "=" or branch not in names:
-                made.append(line[: found.start()].rstrip())
-            if found[1] == "=" and branch in names:
-                lines.add(len(made))
-        elif branch in names:
+            continue
+        if found[1] == "=" or (found[1] == "-" and not of):
+            made.append(line[: found.start()].rstrip())
+        elif of and found[1] in "+~":
             made.append(line[: found.start()] + (found[3] or ""))
-            lines |= {len(made)} if found[1] == "+" else set()
+        if of and found[1] in "+=":
+            lines.append((len(made), of))
     return "\n".join(made) + "\n", lines

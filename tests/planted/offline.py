@@ -34,7 +34,7 @@ def _side(folder: Path, name: str, side: str) -> dict[str, Any]:
     """One side's changed part, as its worker would import and compile it."""
     root = folder / f"{name}_{side}"
     lined = name in marked.BRANCHES
-    files = marked.files(name if side == "target" else "") if lined else planted.files()
+    files = marked.files([name] if side == "target" else None, "triton") if lined else planted.files()
     files |= planted.changed(name) if side == "target" and not lined else {}
     package, changed = ("lined", marked.BRANCHES[name].part) if lined else ("planted", planted.BRANCHES[name].part)
     for path, text in files.items():

@@ -1,4 +1,4 @@
-"""Rows of `tests/planted/lined.py`, compiled for sm_90a here, with the listings that a run keeps."""
+"""Rows of planted changes, compiled for sm_90a here, with the listings that a run keeps."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.why import cases
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def compiled(folder: Path, *branches: str) -> dict[str, Any]:
-    """branch -> side -> grid and kernels, whose machine code is read."""
+def compiled(folder: Path, *branches: str) -> dict[str, dict[str, Any]]:
+    """branch -> side -> grid and kernels, whose machine code is read. The sides' files are in `folder`."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.planted.lined", str(folder), *branches],
+        [sys.executable, "-m", "tests.planted.offline", str(folder), *branches],
         env=os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")},
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
-    made: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    made: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
     for sides in made.values():
         for side, part in sides.items():
             raw = [msgspec.convert(one | {"side": side, "package": "ffa", "kind": "triton"}, Kernel)

@@ -104,7 +104,7 @@ def test_a_pass_that_is_gone_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("branch", marked.SETS["cpu"])
 def test_a_cause_at_a_known_line_is_named_and_not_in_the_other_direction(tmp_path: Path, branch: str) -> None:
     (base, flags), (target, _) = [
-        (marked.files(name)["kernels/lined_cpu/parts.cpp"], "-O3 -march=x86-64-v3") for name in ("", branch)
+        (marked.files(changes)["kernels/lined_cpu/parts.cpp"], "-O3 -march=x86-64-v3") for changes in (None, [branch])
     ]
     found, expected = read(tmp_path, (base, flags), (target, flags)), marked.BRANCHES[branch]
     [cause] = judged(found, 40.0).causes or ()

@@ -13,14 +13,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.evidence import hunks, stages
+from abprof.evidence import hunks, keep_listings, stages
 from abprof.evidence.causes import changed
 from abprof.evidence.causes.lines import located
 from abprof.evidence.listing import _is, _Made, _Maker, _of_perf
-from abprof.records import Cause, Function, Hunk, Kernel, Listing, Run, Sampled, SampledFunction, Spent
+from abprof.records import Cause, Checkout, Function, Hunk, Kernel, Listing, Run, Sampled, SampledFunction, Spent
 from abprof.report import sentences, write_all
 from tests import blocks
-from tests.planted import lined
+from tests.planted import marked
 from tests.why import cases
 from tests.why.listed import compiled, run_of
 
@@ -48,11 +48,9 @@ def test_a_cause_names_its_line_and_the_hunk_that_changed_it(narrow: Any) -> Non
     folder, sides = narrow
     run, _ = run_of(folder, "narrow", sides)
     [cause] = named(run)
-    assert (cause.kind, {cause.at}) == ("memory", lined.lines_of("narrow"))
-    assert re.fullmatch(r"\d+ of \d+ more global loads in the hunk; changed by hunk -48 \+50", cause.note)
-    assert sentences.cause(cause).startswith(
-        "kernels/lined/kernels.py:50: more global memory traffic: global loads 4 -> "
-    )
+    assert (cause.kind, {cause.at}) == ("memory", marked.right("narrow"))
+    assert re.fullmatch(r"\d+ of \d+ more global loads in the hunk; changed by hunk -11 \+14", cause.note)
+    assert sentences.cause(cause).startswith("kernels/lined/blur.py:14: more global memory traffic: global loads 4 -> ")
 
 
 def test_every_form_has_the_line_of_the_load(narrow: Any) -> None:
@@ -61,7 +59,7 @@ def test_every_form_has_the_line_of_the_load(narrow: Any) -> None:
     run, home = run_of(folder, "narrow", sides)
     made = listing(run, home, 0)
     assert [stage.name for stage in made.stages] == ["TTIR", "TTGIR", "LLVM IR", "PTX", "SASS"]
-    text = made.files["kernels/lined/kernels.py"].splitlines()
+    text = made.files["kernels/lined/blur.py"].splitlines()
     for stage in made.stages:
         loads = {made.places[at][0] for line, at in zip(stage.lines, stage.at, strict=True)
                  if re.search(r"tt\.load|ld\.global|\bLDG", line)}  # fmt: skip
@@ -126,22 +124,22 @@ def test_a_page_is_made_of_any_source_and_a_damaged_listing_makes_none(narrow: A
 def test_samples_of_both_sides_name_the_line_and_what_it_waits_for(narrow: Any) -> None:
     folder, sides = narrow
     run, _ = run_of(folder, "narrow", sides)
-    at = "kernels/lined/kernels.py:"
-    spent = ({f"{at}48": Spent(samples=200), f"{at}47": Spent(samples=800)},
-             {f"{at}50": Spent(samples=400, stall="long_scoreboard"), f"{at}49": Spent(samples=600)})  # fmt: skip
+    at = "kernels/lined/blur.py:"
+    spent = ({f"{at}11": Spent(samples=200), f"{at}10": Spent(samples=800)},
+             {f"{at}14": Spent(samples=400, stall="long_scoreboard"), f"{at}13": Spent(samples=600)})  # fmt: skip
     [listed] = run.listed
     run = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=spent, by="ncu"),))
     [cause] = cases.explained(run).comparisons[0].causes or ()
     [sides] = changed(run)
-    assert [one.at for one in located(run, sides, [])] == [f"{at}50"], "samples alone can name a line of the diff"
-    waits = spent[0] | {f"{at}46": Spent(samples=0)}, spent[1] | {f"{at}48": Spent(samples=9000)}
+    assert [one.at for one in located(run, sides, [])] == [f"{at}14"], "samples alone can name a line of the diff"
+    waits = spent[0] | {f"{at}9": Spent(samples=0)}, spent[1] | {f"{at}12": Spent(samples=9000)}
     other = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=waits, by="ncu"),))
     assert located(other, sides, []) == [], "another line may only wait for one that changed"
     few = tuple({where: Spent(samples=one.samples // 25) for where, one in of.items()} for of in spent)
     other = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=few, by="ncu"),))
     assert located(other, sides, []) == [], "40 samples differ as much by chance"
-    assert cause.at == f"{at}50"
-    assert cause.note.endswith("; line 50: 20 % -> 40 % of samples, stall: long scoreboard")
+    assert cause.at == f"{at}14"
+    assert cause.note.endswith("; line 14: 20 % -> 40 % of samples, stall: long scoreboard")
 
 
 def test_a_remark_that_has_a_word_of_the_sentence_names_no_hunk(narrow: Any) -> None:
@@ -149,7 +147,7 @@ def test_a_remark_that_has_a_word_of_the_sentence_names_no_hunk(narrow: Any) -> 
     run, _ = run_of(folder, "narrow", sides)
     kernels = tuple(msgspec.structs.replace(kernel, lines={}) for kernel in run.kernels)
     before, after = ["a = 1", "b", "c = 1"], ["a = 2", "b", "c = 2  # fewer loads in all loops"]
-    target = tuple(hunks.compared("kernels/lined/kernels.py", before, after))
+    target = tuple(hunks.compared("kernels/lined/blur.py", before, after))
     run = msgspec.structs.replace(run, kernels=kernels, hunks={"target": target})
     [cause] = cases.explained(run).comparisons[0].causes or ()
     assert ("loads 4 -> " in cause.text, cause.at) == (True, "")
@@ -183,11 +181,25 @@ def test_instructions_that_moved_are_not_taken_for_new_ones(narrow: Any) -> None
 
 @pytest.mark.slow
 def test_every_planted_line_is_named(tmp_path: Path) -> None:
-    for branch, sides in compiled(tmp_path).items():
+    for branch, sides in compiled(tmp_path, *marked.SETS["triton"]).items():
         run, _ = run_of(tmp_path, branch, sides)
         causes = named(run)
-        assert causes[0].kind in lined.BRANCHES[branch].kinds, branch
-        assert {causes[0].at} == lined.lines_of(branch), branch
+        assert causes[0].kind in marked.BRANCHES[branch].kinds, branch
+        assert causes[0].at in marked.right(branch), branch
+
+
+def test_kernels_beyond_the_fortieth_are_counted_in_a_note(tmp_path: Path) -> None:
+    side = cases.recorded()["spill"]["base"]
+    run = cases.run(side, side, 30.0)
+    objects = tuple(
+        Kernel(side=of.id, package="ffa", name=name, kind="object", key=name, code=of.id,
+               functions=(Function(name="f", code=of.id, classes={}),))
+        for of in run.sides for name in (f"{n}.so" for n in range(43))
+    )  # fmt: skip
+    run = msgspec.structs.replace(run, kernels=objects, machine=msgspec.structs.replace(run.machine, kind="cpu"))
+    checkouts = [Checkout(side=of, path=str(tmp_path)) for of in run.sides]
+    made = keep_listings(keep_listings(run, checkouts, tmp_path), checkouts, tmp_path)
+    assert made.notes == ("40 of 43 kernels of changed rows have a page of both sides: those with the largest changes",)
 
 
 # ---------------------------------------------------------------- one form
@@ -200,7 +212,9 @@ def test_lines_of_cpp_go_to_the_caller_too(tmp_path: Path) -> None:
     subprocess.run(["g++", "-g", "-O2", "-c", "-o", str(tmp_path / "a.o"), str(source)], check=True)
     text = subprocess.run(["objdump", "-d", "-l", "--inlines", "-C", "--no-show-raw-insn", str(tmp_path / "a.o")],
                           capture_output=True, text=True, check=True).stdout  # fmt: skip
-    found = {line.split()[0]: [number for _, number in chain] for line, chain, *_ in stages.x86(text, {"f"})}
+    found = {
+        line.split()[0]: [number for _, number in chain] for line, chain, *_ in stages.x86(text.splitlines(), {"f"})
+    }
     assert (found["mulss"], found["addss"]) == ([2, 5], [5])
 
 

@@ -44,13 +44,24 @@ def test_each_cause_at_a_known_line_is_named(branch: str) -> None:
 
 
 def test_a_known_line_is_one_that_the_branch_has_and_base_has_not() -> None:
-    for branch in marked.BRANCHES:
-        base, files = marked.files(), marked.files(branch)
-        assert [path for path in files if files[path] != base[path]] == [marked.BRANCHES[branch].file]
-        text, before = files[marked.BRANCHES[branch].file].splitlines(), base[marked.BRANCHES[branch].file].splitlines()
+    base, spare = marked.files(), marked.files(())
+    for branch, of in marked.BRANCHES.items():
+        files = marked.files([branch])
+        own = {path for path in files if files[path] != spare[path]}
+        assert own == {of.file}, "the rest is code that no row runs"
+        text, before = files[of.file].splitlines(), base[of.file].splitlines()
         numbers = {int(one.rpartition(":")[2]) for one in marked.right(branch)}
         assert any(text[number - 1] not in before for number in numbers), branch
         assert not any("# +" in line or "// +" in line or "# -" in line for line in (*text, *before))
+
+
+def test_changes_of_one_branch_keep_their_lines() -> None:
+    both = ("exact", "exchanged")
+    text = marked.files(both)["kernels/lined/product.py"].splitlines()
+    lines = [text[int(where.rpartition(":")[2]) - 1].strip() for change in both for where in marked.right(change, both)]
+    assert [line.partition("(")[0] for line in lines] == ["total += tl.dot", "tl.atomic_xchg"]
+    every = [change for changes in marked.together("gpu").values() for change in changes]
+    assert sorted(every) == sorted(marked.SETS["gpu"])
 
 
 @pytest.mark.parametrize(

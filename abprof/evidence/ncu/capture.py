@@ -50,13 +50,11 @@ def _one(plan: Plan, build: Build, cell: Cell, arm: Arm, made: Profile, folder: 
         if broken := ncu.export(report, page, job.env, "raw", "--print-units", "base"):
             raise broken
         made, _ = traffic.count(recording.read(page, metrics), made, page, whole=True)
-        source = page.with_suffix(".source.csv")
-        if SOURCE in metrics and not ncu.export(report, source, job.env, "source", "--print-source", "sass"):
-            made = replace(made, source=f"{FOLDER}/{source.name}")
+        made = _sampled(ncu, made, report, page.with_suffix(".source.csv"), job.env) if SOURCE in metrics else made
     except Refused:
         raise
     except WorkerDied as died:
-        return replace(made, status="error", reason=died.reason)
+        return replace(made, status="error", reason=f"ncu: {died.reason}")
     except AbprofError as error:
         reason = f"{error.what} ({error.advice})" if error.advice else error.what
         return replace(made, status="error", reason=reason)
@@ -65,6 +63,12 @@ def _one(plan: Plan, build: Build, cell: Cell, arm: Arm, made: Profile, folder: 
     facts = {level: outcome.facts.get(f"minimum_{level}_bytes") for level in LEVELS}
     minimum = {level: float(value) for level, value in facts.items() if isinstance(value, int | float)}
     return replace(made, csv=f"{FOLDER}/{page.name}", minimum=minimum)
+
+
+def _sampled(ncu: Ncu, made: Profile, report: Path, page: Path, env: Mapping[str, str]) -> Profile:
+    if broken := ncu.export(report, page, env, "source", "--print-source", "sass"):
+        return replace(made, notes=(*made.notes, f"no samples by line: {broken.what}"))
+    return replace(made, source=f"{FOLDER}/{page.name}")
 
 
 # ---------------------------------------------------------------- the program ncu
@@ -123,9 +127,12 @@ class Ncu:
     def export(self, report: Path, to: Path, env: Mapping[str, str], page: str, *options: str) -> AbprofError | None:
         """Write a page of a report as CSV to `to`. Returns an error if ncu fails."""
         argv = [self.path, "--import", str(report.absolute()), "--csv", "--page", page, *options]
-        code = proc.logged(argv, env={**env, **_LOCALE}, cwd=to.parent, log=to, timeout=_TIMEOUT)
-        what = f"ncu could not export its report (exit code {code})"
-        return AbprofError(what, advice=f"try {' '.join(argv)}") if code else None
+        try:
+            code = proc.logged(argv, env={**env, **_LOCALE}, cwd=to.parent, log=to, timeout=_TIMEOUT)
+            why = f"exit code {code}" if code else ""
+        except WorkerDied as died:
+            why = died.reason
+        return AbprofError(f"ncu could not export its report ({why})", advice=f"try {' '.join(argv)}") if why else None
 
     def record(
         self, argv: Sequence[str], env: Mapping[str, str], cwd: Path, metrics: Sequence[str], to: Path, log: Path

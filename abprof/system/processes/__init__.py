@@ -15,10 +15,21 @@ from abprof.system.processes.children import (
     signals,
 )
 from abprof.system.processes.forks import ForkServer
-from abprof.system.processes.tools import Program, cuda_tool, foreground, guarded, logged, output, tried, watching
+from abprof.system.processes.tools import (
+    Program,
+    cuda_tool,
+    foreground,
+    guarded,
+    logged,
+    output,
+    output_lines,
+    tried,
+    watching,
+)
 from abprof.system.processes.worker import Worker, end_all
 
 __all__ = [
     "LOG_LIMIT", "ForkServer", "Program", "Worker", "WorkerDied", "WorkerFault", "WorkerHung", "cuda_tool", "dies_with",
-    "end_all", "foreground", "guarded", "how_ended", "logged", "no_orphans", "output", "signals", "tried", "watching",
+    "end_all", "foreground", "guarded", "how_ended", "logged", "no_orphans", "output", "output_lines", "signals", "tried",
+    "watching",
 ]  # fmt: skip

@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -36,6 +37,28 @@ def output(
     """Return the standard output of a short command, such as a compiler's --version; None if the command fails."""
     answered, text = tried(argv, timeout=timeout, env=env, cwd=cwd)
     return text if answered else None
+
+
+def output_lines(argv: Sequence[str], *, timeout: float, env: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines that a tool prints as it prints them, because all of them may not fit into memory.
+
+    Raises WorkerDied if the tool cannot start or fails, WorkerHung after `timeout` seconds.
+    """
+    name = Path(argv[0]).name
+    child, mark = start(argv, env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace")
+    late = threading.Timer(timeout, child.kill)
+    late.start()
+    try:
+        with child.stdout as printed:
+            yield from printed
+        code = child.wait()
+        if code and late.finished.is_set():
+            raise WorkerHung(f"{name} took more than {timeout:g} s")
+        if code:
+            raise WorkerDied(f"{name} {how_ended(code)}")
+    finally:
+        late.cancel()
+        end_tree(child, mark)
 
 
 def cuda_tool(name: str, env: Mapping[str, str] = os.environ) -> str:

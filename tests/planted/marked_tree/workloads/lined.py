@@ -8,7 +8,7 @@ API = 1
 KERNEL = "lined"
 SUITE = "lined"
 N = 1 << 26
-PARTS = ["activate", "decay", "gather", "sums", "relax", "product", "gluon_steps"]
+PARTS = ["activate", "decay", "gather", "sums", "relax", "product", "gluon_steps", "blur", "softmax"]
 PRESETS = {"default": {"part": PARTS}}
 SIDE, SHOWN = 4096, 4096
 
@@ -40,9 +40,12 @@ def reference(case, x):
     if part == "gather":
         width = 256 * 8 + 1
         return sum(x[step * width : step * width + SHOWN].double() for step in range(16)) * x[: 4 * SHOWN : 4].double()
-    return torch.full_like(
-        first, {"activate": 0.5, "decay": 0.5, "relax": 0.25, "gluon_steps": 0.5}[part]
-    )  # what it converges to
+    if part == "blur":
+        return 0.6 * first + 0.4 * x[64 : 64 + SHOWN].double()
+    if part == "softmax":
+        return first.softmax(0) / 2  # SHOWN is a row
+    # What it converges to.
+    return torch.full_like(first, {"activate": 0.5, "decay": 0.5, "relax": 0.25, "gluon_steps": 0.5}[part])
 
 
 def check(case, y, expected):

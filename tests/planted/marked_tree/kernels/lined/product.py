@@ -16,10 +16,12 @@ def product(a_ptr, b_ptr, c_ptr, side, scale, TILE: tl.constexpr, DEPTH: tl.cons
         a = tl.load(a_ptr + rows[:, None] * side + k + depth[None, :])
         b = tl.load(b_ptr + (k + depth[:, None]) * side + columns[None, :])
         # + dequantised: a = (a * scale).to(tl.bfloat16).to(tl.float32)
-        total += tl.dot(a, b, input_precision="tf32")  # - three_products
+        total += tl.dot(a, b, input_precision="tf32")  # - three_products, exact
         # + three_products: total += tl.dot(a, b, input_precision="tf32x3")
+        # + exact: total += tl.dot(a, b, input_precision="ieee")
         # + rescaled: total = tl.sqrt(total * total) * scale
-    tl.store(c_ptr + rows[:, None] * side + columns[None, :], total)
+    tl.store(c_ptr + rows[:, None] * side + columns[None, :], total)  # - exchanged
+    # + exchanged: tl.atomic_xchg(c_ptr + rows[:, None] * side + columns[None, :], total)
 
 
 def job(x, y):

@@ -12,6 +12,7 @@ def sums(x_ptr, y_ptr, count_ptr, stride, TERMS: tl.constexpr, BLOCK: tl.constex
     for term in tl.static_range(TERMS):
         total += tl.load(x_ptr + term * stride + at)
     # + counter: tl.atomic_add(count_ptr + at % 256, 1.0)
+    # + sorted: total += 1e-30 * tl.sort(total)
     tl.store(y_ptr + at, total)
 
 

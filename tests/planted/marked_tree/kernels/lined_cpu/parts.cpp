@@ -17,6 +17,12 @@ inline float unit(float v, float inverse, float scale) {
 
 }  // namespace
 
+extern "C" void spare(float *y) {
+  y[0] = 1.0f;  // - any
+  // ~ any: // a remark
+  // ~ any: y[0] = 2.0f;
+}
+
 extern "C" void squash(const float *__restrict x, float *__restrict y, long rows, long columns) {
   for (long i = 0; i < rows * columns; ++i) y[i] = bounded(x[i]);
 }
@@ -41,6 +47,8 @@ extern "C" void turned(const float *__restrict x, float *__restrict y, long rows
   // + columns_first: for (long c = 0; c < columns; ++c)
     // + columns_first: for (long r = 0; r < rows; ++r)
       y[r * columns + c] = x[r * columns + c] * 0.5f + 1.0f;  // = columns_first
+  // + swept: for (long t = 0; t < 8; ++t)
+    // + swept: for (long i = t; i < rows * columns; i += 8) y[i] += 1e-9f;
 }
 
 extern "C" void scaled(const float *__restrict x, float *__restrict y, long rows, long columns) {
