@@ -1,7 +1,7 @@
 """Are the causes named that were planted, at the right line, and is none named where nothing changed?
 
     python -m tests.benchmarks.planted_causes [branch ...] [--lines triton|cuda|gpu|cpu] [--together] [--probe torch]
-                                              [--ncu PART ...] [--epochs 4] [--keep FOLDER]
+                                              [--only PART] [--ncu PART ...] [--epochs 4] [--keep FOLDER]
 
 Makes a repository of small kernels with a branch for each cause, and compares all of them with main in one run: a branch
 changes one kernel, so every row but one of a branch is the same code twice. Prints what each planted row says, and every
@@ -58,6 +58,7 @@ def main() -> int:
     parser.add_argument("--lines", choices=marked.SETS, default="", help="branches with known lines")
     parser.add_argument("--together", action="store_true", help="with --lines: many changes on a branch")
     parser.add_argument("--probe", default="", help="look at changed rows with these profilers, too")
+    parser.add_argument("--only", default="", metavar="PART", help="measure this part alone")
     parser.add_argument("--ncu", nargs="*", default=[], metavar="PART", help="then profile the rows of these parts")
     parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--keep", type=Path, help="leave the repository and its run here")
@@ -86,6 +87,7 @@ def compare(home: Path, branches: Branches, requested: argparse.Namespace) -> in
     tools = [*filter(None, [requested.probe]), *(["ncu"] if set(branches) & set(planted.COUNTED) else [])]
     more = ["--probe", ",".join(tools)] if tools else []
     more += ["--device", "cpu"] if lined == "cpu" else []
+    more += ["--only", f"part={requested.only}"] if requested.only else []
     epochs = str(requested.epochs)
     done = abprof("main", *branches, "--no-peers", "--json", "--epochs", epochs, *more, cwd=repo.path, home=home)
     print(done.err[-3000:] if done.code not in (0, 1, 4) else "", end="")

@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from abprof.system import doorway
 from abprof.system.processes.children import LOG_LIMIT, WorkerDied, WorkerHung, end_tree, how_ended, start
@@ -46,13 +46,14 @@ def output_lines(argv: Sequence[str], *, timeout: float, env: Mapping[str, str])
     """
     name = Path(argv[0]).name
     child, mark = start(argv, env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, errors="replace")
-    late = threading.Timer(timeout, child.kill)
+    late, end = threading.Timer(timeout, end_tree, (child, mark)), time.monotonic() + timeout
     late.start()
+    printed: Any = child.stdout
     try:
-        with child.stdout as printed:
+        with printed:
             yield from printed
         code = child.wait()
-        if code and late.finished.is_set():
+        if code and time.monotonic() >= end:
             raise WorkerHung(f"{name} took more than {timeout:g} s")
         if code:
             raise WorkerDied(f"{name} {how_ended(code)}")
