@@ -11,7 +11,7 @@ import re
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
 from pathlib import Path
@@ -59,8 +59,7 @@ def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Ker
               for one in compiled if one.kind == "triton"]  # fmt: skip
     todo = [*triton, *_objects(run)]
     homes = [Path(build.path) for build in run.builds if build.path]
-    with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
-        contents = list(pool.map(lambda kernel: content(kernel.path, cache, homes), todo))
+    contents = at_once(lambda kernel: content(kernel.path, cache, homes), todo)
     pairs = list(zip(todo, contents, strict=True))
     found = []
     for kernel, of in pairs:
@@ -85,6 +84,12 @@ def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Ker
                 made = _replace(kernel, name=name, kind="cuda", key=f"{name} in {kernel.key}")
                 found.append(_filled(made, one, code=one.code, missing=""))
     return tuple(found)
+
+
+def at_once(function: Callable[[Any], Any], each: Iterable[Any]) -> list[Any]:
+    """Return the function's result for each item, made by threads on half of the processors."""
+    with ThreadPoolExecutor(max_workers=max(1, (os.cpu_count() or 2) // 2)) as pool:
+        return list(pool.map(function, each))
 
 
 def _filled(kernel: Kernel, of: Reading | None, **fields: Any) -> Kernel:
@@ -271,7 +276,7 @@ def sass(text: str) -> dict[str, Reading]:
 
 def sass_classes(text: str) -> list[str]:
     """Return the class of an instruction of SASS; [] for a label or a NOP."""
-    found = re.match(r"\s+(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", text)
+    found = re.match(r"\s*(?:@!?U?P\w+\s+)?([A-Z][A-Z0-9_]*)", text)
     return [_CLASS_OF.get(found[1], "other")] if found and found[1] != "NOP" else []
 
 

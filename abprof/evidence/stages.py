@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 
 Chain = tuple[tuple[str, int], ...]
+Instruction = tuple[str, Chain, str, int]  # text, chain, function (of a CPU), offset in it; offset -1: a label
 Parsed = Iterator[tuple[str, Chain]]
 _DEEPEST = 20  # lines of a chain
 
@@ -128,13 +129,15 @@ _SASS_BEGIN = re.compile(r"\.text\.(\S+):")
 _OF_PTX = ".nv_debug_ptx_txt"
 
 
-def sass(printed: Iterable[str], wanted: Callable[[str], bool], of_ptx: Mapping[int, Chain] | None = None) -> Parsed:
-    """Parse the first kernel whose mangled name is wanted. Instructions lie 16 bytes apart, labels between them.
+def sass(
+    printed: Iterable[str], wanted: Callable[[str], bool], of_ptx: Mapping[int, Chain] | None = None
+) -> Iterator[Instruction]:
+    """Parse the first kernel whose mangled name is wanted. Instructions lie 16 bytes apart.
 
     `of_ptx`: lines of source by line of PTX. They count if given: ptxas believes LLVM's lines of inline assembly.
     """
     now: Chain = ()
-    inside = open_ = False  # open_: whether the line before is of the same chain
+    at, inside, open_ = 0, False, False  # open_: whether the line before is of the same chain
     for line in printed:
         if begin := _SASS_BEGIN.match(line):
             if inside:
@@ -152,9 +155,10 @@ def sass(printed: Iterable[str], wanted: Callable[[str], bool], of_ptx: Mapping[
                 open_ = bool(found[3])
         elif code := _SASS_CODE.match(line):
             open_ = False
-            yield f"    {code[1]}", now
+            yield f"    {code[1]}", now, "", at
+            at += 16
         elif line.startswith(".L_"):
-            yield line.rstrip(), ()
+            yield line.rstrip(), (), "", -1
         elif line.startswith("//----"):
             return
 
@@ -166,8 +170,8 @@ _X86_FUNCTION = re.compile(r"^([0-9a-f]+) <(.+)>:$")
 _X86_CODE = re.compile(r"^\s+([0-9a-f]+):\s+(.+?)\s*(?:#.*)?$")
 
 
-def x86(printed: Iterable[str], names: Container[str]) -> Iterator[tuple[str, Chain, str, int]]:
-    """Parse the functions `names`. Yields (text, chain, function, offset); offset -1 at its head."""
+def x86(printed: Iterable[str], names: Container[str]) -> Iterator[Instruction]:
+    """Parse the functions `names`."""
     name, start, now, fresh = "", 0, list[tuple[str, int]](), True
     for line in printed:
         if found := _X86_FUNCTION.match(line):

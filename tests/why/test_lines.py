@@ -16,7 +16,7 @@ import pytest
 from abprof.evidence import hunks, keep_listings, stages
 from abprof.evidence.causes import changed
 from abprof.evidence.causes.lines import located
-from abprof.evidence.listing import _is, _Made, _Maker, _of_perf
+from abprof.evidence.listing import _is, _of_perf, _Tree
 from abprof.records import Cause, Checkout, Function, Hunk, Kernel, Listing, Run, Sampled, SampledFunction, Spent
 from abprof.report import sentences, write_all
 from tests import blocks
@@ -241,7 +241,7 @@ def test_files_of_the_tree_are_known_by_any_path_and_links_are_not_followed(tmp_
         file.write_text("secret")
     (tree / "build").mkdir()
     (tmp_path / "k.ttir").symlink_to(tmp_path / "secret")
-    maker = _Maker(blocks.head(), "base", tree, tmp_path / "run")
+    maker = _Tree(blocks.head(), tree)
     paths = (
         f"{tree}/build/../src/a.cpp",
         "/of/another/run/build/../src/a.cpp",
@@ -250,17 +250,16 @@ def test_files_of_the_tree_are_known_by_any_path_and_links_are_not_followed(tmp_
         "C:\\a.cpp",
     )
     assert [maker.own(path) for path in paths] == ["src/a.cpp", "src/a.cpp", "src/a.cpp", "", ""]
-    assert (maker._read(str(tmp_path / "secret")), maker._read(str(tmp_path / "k.ttir"))) == (b"secret", b"")
+    assert (maker.read(str(tmp_path / "secret")), maker.read(str(tmp_path / "k.ttir"))) == (b"secret", b"")
 
 
 def test_samples_of_another_object_or_of_overloads_are_left_out(tmp_path: Path) -> None:
     functions = tuple(Function(name=name, code="", classes={}) for name in ("f(int)", "g(int)", "g(float)"))
     kernel = Kernel(side="base", package="p", name="a", kind="object", key="a.so", path="/b/a.so", functions=functions)
-    made = _Made(kernel, Listing(name="a", side="base"), "", {})
     sampled = tuple(SampledFunction(name=name, object=file, samples=1, own=True, offsets={"0x4": n})
                     for n, (name, file) in enumerate((("f", "a.so"), ("f", "other.so"), ("g", "a.so")), 1))  # fmt: skip
     run = msgspec.structs.replace(blocks.head(), sampled=(Sampled(cell="c", arm="base", functions=sampled),))
-    assert [*_of_perf(run, tmp_path, "c", "base", "a", made)] == [(("f(int)", 4), {"": 1})]
+    assert [*_of_perf(run, tmp_path, "c", "base", kernel)] == [(("f(int)", 4), {"": 1})]
 
 
 def test_a_kernel_is_found_by_its_mangled_name(monkeypatch: pytest.MonkeyPatch) -> None:
