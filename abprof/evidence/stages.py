@@ -182,6 +182,7 @@ def x86(printed: Iterable[str], names: Container[str]) -> Iterator[Instruction]:
             fresh = True
             yield f"    {code[2]}", tuple(now), name, int(code[1], 16) - start
         elif name and (found := _X86_FILE.match(line)):
-            inner = line.lstrip().startswith("inlined by ")
-            now = [*now, (found[1], int(found[2]))] if inner and not fresh else [(found[1], int(found[2]))]
+            here = found[1], int(found[2])
+            # objdump leaves out the innermost line where it is the last instruction's.
+            now = [*(now[:1] if fresh else now), here] if line.lstrip().startswith("inlined by ") else [here]
             fresh = False

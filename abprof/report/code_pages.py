@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from abprof.records import UNREADABLE, Comparison, Listed, Listing, Run, lines_of
+from abprof.records import UNREADABLE, Arm, Comparison, Listed, Listing, Run, lines_of
 from abprof.records.visible import visible
 from abprof.report import sentences
 from abprof.report.text import clean
@@ -133,6 +133,7 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
     diffs = [stage.diff(_TEXT_PART // len([*sources, *stages])) for stage in (*sources, *stages)]
     spent, others = _spent(page), {one.kernel for one in run.listed} - {page.rows[0][1].kernel}
     causes = [one for row, _ in page.rows for one in row.causes or () if not others & set(one.kernels)]
+    labels = {side.id: clean(side.label, 60) for side in run.sides}
     while True:
         data = {
             "places": [one.places for one in both], "stages": [[s.name, s.rows] for s in stages], "spent": spent,
@@ -145,11 +146,11 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
         (stages if gone in stages else sources).remove(gone)
         left_out.append(f"{gone.name} has {len(gone.rows)} lines: no room for it side by side")
     return {
-        "run": run, "page": page, "data": packed, "sides": [one.side for one in both], "sampled": any(spent),
+        "run": run, "page": page, "data": packed, "sides": [labels.get(one.side, one.side) for one in both], "sampled": any(spent),
         "diffs": [diff for diff in diffs if diff[1] or diff[2]],
         "notes": [f"{one.side}: {clean(note)}" for one in both for note in one.notes] + left_out,
         "causes": dict.fromkeys(sentences.cause(one, 600) for one in causes),
-        "cells": dict.fromkeys(f"{r.cell}, {r.to}: {sentences.verdict_and_change(r)}" for r, _ in page.rows),
+        "cells": dict.fromkeys(f"{r.cell}, {labels.get(Arm.of(r.to).side, r.to)}: {sentences.verdict_and_change(r)}" for r, _ in page.rows),
     }  # fmt: skip
 
 

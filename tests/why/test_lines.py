@@ -207,7 +207,7 @@ def test_kernels_beyond_the_fortieth_are_counted_in_a_note(tmp_path: Path) -> No
 
 def test_lines_of_cpp_go_to_the_caller_too(tmp_path: Path) -> None:
     source = tmp_path / "a.cpp"
-    inner, outer = "static inline float twice(float a) {\n  return a * 3.0f;\n}\n", "  return twice(a) + 1;\n"
+    inner, outer = "static inline float twice(float a) {\n  return a * 3.0f / 7.0f;\n}\n", "  return twice(a) + 1;\n"
     source.write_text(f'{inner}extern "C" float f(float a) {{\n{outer}}}\n')
     subprocess.run(["g++", "-g", "-O2", "-c", "-o", str(tmp_path / "a.o"), str(source)], check=True)
     text = subprocess.run(["objdump", "-d", "-l", "--inlines", "-C", "--no-show-raw-insn", str(tmp_path / "a.o")],
@@ -215,7 +215,7 @@ def test_lines_of_cpp_go_to_the_caller_too(tmp_path: Path) -> None:
     found = {
         line.split()[0]: [number for _, number in chain] for line, chain, *_ in stages.x86(text.splitlines(), {"f"})
     }
-    assert (found["mulss"], found["addss"]) == ([2, 5], [5])
+    assert (found["mulss"], found["divss"], found["addss"]) == ([2, 5], [2, 5], [5])
 
 
 def test_a_hunk_knows_its_lines_and_the_triton_function_that_has_it() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.gitrepo import make_repo
-from tests.planted import cpu, native
+from tests.planted import cpu, marked
 from tests.tinyrepo import abprof
 
 pytestmark = pytest.mark.skipif(
@@ -40,20 +40,21 @@ def test_a_real_run_names_what_was_planted(tmp_path: Path) -> None:
 def test_a_real_run_names_the_line_and_its_folder_alone_makes_the_pages(tmp_path: Path) -> None:
     """Three branches of a C++ package with debug lines against main: the planted line is named, and unchanged rows have none."""
     repo = make_repo(tmp_path / "repo")
-    repo.commit("a package", native.files("cpp") | {".gitignore": "runs/\n"})
-    for name in native.CPP_BRANCHES:
+    repo.commit("a package", marked.files(of="cpu") | {".gitignore": "runs/\n"})
+    branches = ("columns_first", "swept", "divided")
+    for name in branches:
         repo.branch(name)
-        repo.commit(name, native.files("cpp", name))
+        repo.commit(name, marked.files([name], "cpu"))
         repo.checkout("main")
-    asked = ("--device", "cpu", "--no-peers", "--json", "--epochs", "4")
-    done = abprof("main", *native.CPP_BRANCHES, *asked, cwd=repo.path, home=tmp_path)
+    asked = ("--device", "cpu", "--no-peers", "--json", "--epochs", "4", "--only", "part=turned,scaled")
+    done = abprof("main", *branches, *asked, cwd=repo.path, home=tmp_path)
     labels = {side["id"]: side["label"] for side in done.run["sides"]}
     found = {(labels[row["to"]], row["cell"].partition("part=")[2]): row for row in done.run["comparisons"]}
     assert len(found) == 6, done.err
     for (branch, part), row in found.items():
         lines = {cause["at"] for cause in row["causes"] or () if cause["at"]}
-        mine = part == native.CPP_BRANCHES[branch].part and row["causes"]  # without perf no rule knows `rooted`
-        assert lines == (native.lines_of("cpp", branch) if mine else set()), (branch, part, row)
+        mine = part == marked.BRANCHES[branch].part
+        assert lines and lines <= marked.right(branch) if mine else not lines, (branch, part, row)
     pages = set(Path(done.run["run_dir"], "code").glob("*.html"))
     assert pages
     for page in pages:
