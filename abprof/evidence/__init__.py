@@ -6,28 +6,11 @@ rows, and `explained` returns the run with causes of the changes. `Ncu` records
 arms under Nsight Compute, as in PROFILE or otherwise, or is Refused; `measured` reads a file that ncu wrote.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from abprof.evidence.causes import explained
-    from abprof.evidence.listing import keep_listings
-    from abprof.evidence.machine_code import read_kernels
-    from abprof.evidence.ncu.capture import PROFILE, Ncu, Refused
-    from abprof.evidence.ncu.traffic import measured
-    from abprof.evidence.probes import probed, subjects
+from abprof.evidence.causes import explained
+from abprof.evidence.listing import keep_listings
+from abprof.evidence.machine_code import read_kernels
+from abprof.evidence.ncu.capture import PROFILE, Ncu, Refused
+from abprof.evidence.ncu.traffic import measured
+from abprof.evidence.probes import probed, subjects
 
 __all__ = ["PROFILE", "Ncu", "Refused", "explained", "keep_listings", "measured", "probed", "read_kernels", "subjects"]
-_MODULES = {
-    "explained": "causes", "keep_listings": "listing", "measured": "ncu.traffic", "probed": "probes", "read_kernels": "machine_code",
-    "subjects": "probes",
-}  # fmt: skip
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name on first use, because some callers need only `measured`."""
-    if name in __all__:
-        return getattr(importlib.import_module(f"abprof.evidence.{_MODULES.get(name, 'ncu.capture')}"), name)
-    raise AttributeError(name)

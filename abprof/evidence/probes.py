@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from abprof.evidence.causes import CHANGED
+from abprof.evidence.ncu.capture import PROFILE, Ncu, Refused
 from abprof.records import UNREADABLE, Arm, Cell, Profile, Run, Sampled, SampledFunction, Trace
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -71,8 +72,6 @@ def subjects(run: Run) -> Rows:
 
 
 def _looked(plan: Plan, rows: Rows, name: str, folder: Path, epoch: int) -> Iterator[Found]:
-    from abprof.evidence.ncu.capture import PROFILE, Ncu, Refused
-
     if name == "ncu":
         try:
             yield from Ncu.find().captured(plan, rows, PROFILE, folder, lambda _: None)

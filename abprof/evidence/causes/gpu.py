@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from abprof.evidence.causes.sides import SHARE, Pair, Sides, bytes_of, changes, dims, ns, recounts
+from abprof.evidence.causes.sides import ACCESSES, SHARE, Pair, Sides, bytes_of, changes, dims, ns, recounts
 from abprof.records import Cause, KernelProfile, Profile, Value, ncu
 from abprof.records.quantities import plural
 
@@ -14,7 +14,6 @@ _SIZES = re.compile(r"(^|_)(BLOCK|TILE|CHUNK)|(BLOCK|TILE)$|^B[MNK]$", re.IGNORE
 _SPILLS = 4  # instructions of local memory: one or two are an array's and cost nothing
 _GROWN = 1.2  # a class of instructions that grew by less is not an additional pass
 _HIDDEN = 0.05  # share of a call's kernel time: less overlap does not count
-_ACCESSES = ("global loads", "global stores", "asynchronous copies", "atomics")
 _CODE = ("census", "kernels")
 
 
@@ -145,8 +144,8 @@ def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
 
 def _memory(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
     """Yield a cause if global memory accesses grew (or shrank) by a larger factor than all instructions."""
-    each = {name: pair.classes(name) or (0, 0) for name in _ACCESSES}
-    loops, accesses, whole = (pair.classes(*names) or (0, 0) for names in (("loops",), _ACCESSES, ()))
+    each = {name: pair.classes(name) or (0, 0) for name in ACCESSES}
+    loops, accesses, whole = (pair.classes(*names) or (0, 0) for names in (("loops",), ACCESSES, ()))
     if not sides.along(accesses[1] - accesses[0]) or max(accesses) < _GROWN * min(accesses):
         return
     grown = accesses[1] / max(accesses[0], 1), whole[1] / max(whole[0], 1)

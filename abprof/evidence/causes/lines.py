@@ -15,16 +15,15 @@ from typing import NamedTuple
 import msgspec
 
 from abprof.evidence import hunks
-from abprof.evidence.causes.sides import Sides
+from abprof.evidence.causes.sides import ACCESSES, Sides
 from abprof.records import Arm, Cause, Function, Hunk, Kernel, Lines, Run
 
 _MOST = 0.5  # share of a change that a line must have
 _SIGMAS = 4.0  # by how many standard deviations samples must show it
-_ACCESSES = ("global loads", "global stores", "asynchronous copies", "atomics")
 _ARITHMETIC = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic", "scalar arithmetic")
 _CLASSES = {  # kind of cause -> the classes of instructions that its rule counts; (): all
     "spills": ("local stores", "local loads"), "tensor": ("tensor",), "overlap": ("asynchronous copies",),
-    "memory": _ACCESSES, "vectorisation": _ARITHMETIC, "pass": ("loads", "stores"), "kernel": (),
+    "memory": ACCESSES, "vectorisation": _ARITHMETIC, "pass": ("loads", "stores"), "kernel": (),
     "atomics": ("atomics",), "shared": ("shared loads", "shared stores"), "barriers": ("barriers",), "calls": ("calls",),
     "arithmetic": ("divisions", "double precision", "special functions"), "unrolling": (),
 }  # fmt: skip

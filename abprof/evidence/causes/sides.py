@@ -15,6 +15,7 @@ _MOST = 2.0  # times the row's change that a kernel's may be; above this limit t
 # Share of a kernel's own time that must change: profiled calls on an H200 scatter by up to 1 % (docs/CAUSES.md).
 _FLOOR = 0.03
 _ALL = 0.8  # share of a call's time from which the verdict is about this kernel, whatever a single profiled call shows
+ACCESSES = ("global loads", "global stores", "asynchronous copies", "atomics")  # classes of instructions
 _LISTED = 4  # most items that a sentence lists
 
 
