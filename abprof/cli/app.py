@@ -126,21 +126,10 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         return Exit.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence
         where = os.fsdecode(name) if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
-        hint = _REFUSALS.get(getattr(error, "errno", None) or 0) or _removed(where) or _named(where, argv)
+        hint = _REFUSALS.get(getattr(error, "errno", None) or 0) or _named(where, argv)
         if isinstance(error, OSError) and hint:
             return _refused(AbprofError(error.strerror or "", where=where, advice=hint), argv)
         return _bug(error, argv)
-
-
-def _removed(where: str) -> str | None:
-    """Return advice for an error on a file in abprof's own folders, which somebody else must have changed; else None."""
-    from abprof.system.paths import cache_dir, state_dir
-
-    try:
-        ours = any(Path(where).is_relative_to(folder) for folder in (cache_dir(), state_dir()))
-    except (OSError, AbprofError):
-        return None
-    return "a file of abprof's own: was it removed during the run?" if where and ours else None
 
 
 def _named(where: str, argv: Sequence[str]) -> str | None:

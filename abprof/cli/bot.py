@@ -45,22 +45,17 @@ def comment(run: Annotated[str, typer.Argument(metavar="[RUN]", help="A run fold
     if values["dry_run"]:
         sys.stdout.write(text)
         return Exit.OK
-    # The summary first, so that a result remains if posting the comment fails.
-    _append(values["summary"], text + "\n", "--summary")
+    _append(values["summary"], text + "\n")  # first, so that a result remains if posting the comment fails
     where = values["repo"], values["pr"], Path(event) if event else None
     done = post_notice(notice, *where, untrusted=bool(artifact), key=values["key"], link=link)
     print(f"comment: {done}")
     return Exit.OK
 
 
-def _append(path: str | None, text: str, option: str) -> None:
-    if not path:
-        return
-    try:
+def _append(path: str | None, text: str) -> None:
+    if path:
         with Path(path).open("a", encoding="utf-8") as file:
             file.write(text)
-    except OSError as error:
-        raise AbprofError(error.strerror or str(error), where=f"{option} {path}") from None
 
 
 @app.command("admit", short_help="Check whether a /abprof comment may start a run.")
@@ -78,6 +73,6 @@ def admit(**values: Any) -> int:
 
     found = checked(Path(values["event"]), Path(values["allow"]))
     lines = "".join(f"{name}={value}\n" for name, value in found.items())
-    _append(values["output"] or os.environ.get("GITHUB_OUTPUT"), lines, "--output")
+    _append(values["output"] or os.environ.get("GITHUB_OUTPUT"), lines)
     sys.stdout.write(lines)
     return Exit.OK
