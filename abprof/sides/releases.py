@@ -31,7 +31,6 @@ _ONE = re.compile(
     r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*(?:\[[A-Za-z0-9._,\s-]*\])?\s*"
     r"===?\s*(?P<version>[A-Za-z0-9]+(?:[.!+_-][A-Za-z0-9]+)*)"
 )
-_MOST_NAMED = 6  # versions that a message names
 _DIGITS = 20  # number of the content hash's digits in a folder's name
 _SCRATCH = "tmp"  # prefix of the temporary folder of one installation
 _PIP = (
@@ -118,7 +117,9 @@ def _install(release: str, python: str, scratch: Path, timeout: float) -> tuple[
     report, target = scratch / "report.json", scratch / "files"
     code, log = _pip(python, ["--report", str(report), "--target", str(target), release], scratch, timeout)
     if code:
-        raise _refusal(release, log)
+        line = re.search(r"^ERROR: (.*)$", log, re.MULTILINE)
+        advice = "PIP_INDEX_URL and PIP_FIND_LINKS set where pip searches"
+        raise AbprofError(f"pip: {line[1]}" if line else "pip failed without a message", where=release, advice=advice)
     try:
         (item,) = msgspec.json.decode(report.read_bytes())["install"]
         file = unquote(Path(urlsplit(item["download_info"]["url"]).path).name)
@@ -152,17 +153,3 @@ def _pip(python: str, options: Sequence[str], scratch: Path, timeout: float) -> 
         if "No module named pip" not in text:
             return code, text
     raise AbprofError("pip is not installed", where=python, advice=f"run {python} -m ensurepip")
-
-
-def _refusal(release: str, log: str) -> AbprofError:
-    listed = re.search(r"\(from versions: (.*)\)", log)
-    if listed is None:
-        line = re.search(r"^ERROR: (.*)$", log, re.MULTILINE)
-        return AbprofError(f"pip: {line[1]}" if line else "pip failed without a message", where=release)
-    if listed[1] == "none":
-        advice = "check the name; PIP_INDEX_URL and PIP_FIND_LINKS set where pip searches"
-        return AbprofError("pip found no wheel with this name", where=release, advice=advice)
-    versions = listed[1].split(", ")
-    more = "..., " if len(versions) > _MOST_NAMED else ""
-    advice = f"available versions: {more}{', '.join(versions[-_MOST_NAMED:])}"
-    return AbprofError("pip found no wheel of this version for this interpreter", where=release, advice=advice)
