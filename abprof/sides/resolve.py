@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import secrets
 import shutil
@@ -14,6 +13,7 @@ import msgspec
 
 from abprof.records import Side, join_spec
 from abprof.records.errors import AbprofError
+from abprof.records.filters import nearest
 from abprof.sides.git import Git, GitError
 from abprof.sides.repository import Folder, Repository, unicode
 from abprof.sides.toolchains import split
@@ -23,7 +23,6 @@ from abprof.system.trees import remove_tree
 _WORKING_TREE = "."
 _RANGE = "..."
 _HASH = re.compile(r"[0-9a-f]{40}")
-_MOST_NAMED = 6  # refs that a message lists
 _MOST_COMPARED = 5000  # ref names searched for similar spellings; more would take seconds
 _LONGEST = 4096  # characters; no file system stores a longer ref
 _DEEPER = "run git fetch --unshallow"
@@ -241,13 +240,6 @@ def _unknown(repository: Repository, spec: str) -> AbprofError:
         return AbprofError("the repository has no commits yet", where=str(repository.path))
     if repository.shallow:
         return AbprofError(f"{spec!r} is not in this shallow clone", advice=_DEEPER)
-    # Suggest refs that contain the name, such as origin/NAME for a branch that was never checked out here.
-    holding = sorted((ref for ref in refs if spec.lower() in ref.lower()), key=len)
-    if ".." in spec:
-        advice = "give base and target as two words, or base...target for the merge base"
-    elif near := holding or difflib.get_close_matches(spec, refs[:_MOST_COMPARED]):
-        advice = f"nearest: {', '.join(near[:3])}"
-    else:
-        more = ", ..." if len(refs) > _MOST_NAMED else ""
-        advice = f"available refs: {', '.join(refs[:_MOST_NAMED])}{more}"
+    several = "give base and target as two words, or base...target for the merge base"
+    advice = several if ".." in spec else nearest(spec, refs[:_MOST_COMPARED])
     return AbprofError(f"unknown ref {spec!r}", advice=advice)
