@@ -193,14 +193,9 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
     return name
 
 
-def arm(run: Run, id: str) -> Arm:
-    """Return the run's arm with this id; if the run does not list the arm, an arm made from the id."""
-    return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
-
-
 def arm_name(run: Run, id: str) -> str:
     """Name an arm in words: the side's label and the variant, or `peer NAME`."""
-    one = arm(run, id)
+    one = Arm.of(id)
     if one.peer:
         return f"peer {text.clean(one.peer)}"
     side = next((side for side in run.sides if side.id == one.side), None)
