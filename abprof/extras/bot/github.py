@@ -25,7 +25,7 @@ from abprof.extras.bot.notice import Notice
 from abprof.records import UNREADABLE, Record
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
-from abprof.records.visible import printable
+from abprof.report.text import clean
 from abprof.system import toml
 from abprof.system.files import read_named
 
@@ -84,12 +84,12 @@ def refusals(where: str) -> Iterator[None]:
     try:
         yield
     except github.GithubException as error:
-        reason = printable(str(error.data.get("message") or "") if isinstance(error.data, dict) else "", 200)
+        reason = clean(error.data.get("message") or "" if isinstance(error.data, dict) else "", 200)
         what, advice = f"GitHub answers {error.status}", _RIGHTS if error.status in (401, 403, 404) else ""
         raise AbprofError(f"{what}: {reason}" if reason else what, where=where, advice=advice) from None
     except requests.exceptions.RequestException as error:
         cause = error.args[0] if error.args else error
-        reason = printable(str(getattr(cause, "reason", None) or cause), 200)
+        reason = clean(getattr(cause, "reason", None) or cause, 200)
         raise AbprofError(f"GitHub cannot be reached: {reason}", where=where, advice="try again later") from None
     except (github.BadAttributeException, AttributeError, LookupError, TypeError, ValueError):
         raise AbprofError("the answer did not come from GitHub", where=where, advice="check GITHUB_API_URL") from None
