@@ -27,7 +27,6 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import Options, upgraded
 from abprof.records.quantities import plural, span
 from abprof.report import asset, environment, sentences
-from abprof.report.text import code, markdown
 from abprof.sides import Link
 from abprof.store import RUN
 from abprof.system import files as disk
@@ -203,7 +202,7 @@ def _searched(of: Bisection, row: Row, given: Sequence[tuple[Step, Answer]]) -> 
 
 
 def finish(of: Bisection, folder: Path, view: View) -> Bisection:
-    """Run steps until the search ends or a step's budget gives no answer. Each updates bisect.json and the reports."""
+    """Run steps until the search ends or a step's budget gives no answer. Each updates bisect.json and the report."""
     while True:
         searches = _searches(of)
         asks = {row: each for row, each in searches.items() if isinstance(each, Ask)}
@@ -213,11 +212,9 @@ def finish(of: Bisection, folder: Path, view: View) -> Bisection:
         status: Literal["running", "complete"] = "running" if asks else "complete"
         of = msgspec.structs.replace(of, status=status, found=found, culprits=culprits)
         write(folder, of)
-        for file, made in (("report.md", environment(markdown)), ("report.html", environment(escape))):
-            template = made.get_template(f"bisect.{file.rpartition('.')[2]}")
-            style = Markup(asset("report.css"))  # noqa: S704 - abprof's own
-            page = template.render(of=of, result=result(of), code=code, style=style)
-            disk.replace(folder / file, page.encode(errors="replace"))
+        style = Markup(asset("report.css"))  # noqa: S704 - abprof's own
+        page = environment(escape).get_template("bisect.html").render(of=of, result=result(of), style=style)
+        disk.replace(folder / "report.html", page.encode(errors="replace"))
         if not asks:
             return of
         try:
