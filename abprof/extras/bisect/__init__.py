@@ -157,13 +157,7 @@ def read(folder: Path) -> Bisection:
         of = msgspec.convert(upgraded(msgspec.json.decode(data)), Bisection)
         if of.schema != SCHEMA:
             raise ValueError(f"schema = {of.schema}, this abprof reads schema = {SCHEMA}")
-        before: set[str] = set()
-        commits = {link.commit for link in of.links}
-        for link in of.links:
-            if link.commit in before or not before.issuperset(commits.intersection(link.parents)):
-                raise ValueError(f"commit {link.commit[:12]} is listed before its parents")
-            before.add(link.commit)
-        _searches(of)
+        _searches(of)  # raises if the answers are of other questions
     except (*UNREADABLE, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AbprofError(f"not a bisection of this abprof: {error}", where=str(file), advice=advice) from None
     return of
