@@ -116,7 +116,7 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
         made.files.update(better.files)
         right = right and fine
         print("\n".join(lines))
-    _what_next(root, made, refs, begun=bool(repository.ref_names()))
+    _what_next(root, made, refs)
     return Exit.OK if right else Exit.SLOWER
 
 
@@ -227,7 +227,7 @@ def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
         print(f"unchanged {path}" if path in same else f"wrote {disk.put(path, content)}")
 
 
-def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> None:
+def _what_next(root: Path, made: Made, refs: Sequence[str]) -> None:
     from abprof import devices
 
     one = made.function
@@ -236,14 +236,10 @@ def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> N
     print(f"{called}; check {guessed} marks GUESSED or WRITE.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
     on_cpu = devices.choose(()).kind == "cpu"
-    if not begun:
-        print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
     interpreted, sides = "TRITON_INTERPRET=1 " if on_cpu and made.triton else "", shlex.join(refs)
     more = " --preset smoke" if on_cpu else ""  # the default sizes are for GPUs
     print(f"Next: {interpreted}abprof {sides or '.'}{where} --dry-run")
     print(f"then: {interpreted}abprof run {sides or '.'}{where} --quick{more}")
-    if interpreted:
-        print("      (no GPU here: the kernels run in Triton's interpreter, and their times mean nothing)")
     print(
         f"then: {interpreted}abprof {sides or 'BASE TARGET'}{more}{'' if sides else ' with two branches'} (more in docs/ADOPT.md)"
     )
