@@ -89,7 +89,13 @@ class Page:
         self.alerts = [*_alerts(run)]
         self.counts = _counts(run)
         self.weaker = sentences.weaker(run)  # sentences about guarantees weaker than usual
-        self.trust, self.trusted = _trust(run, blocks), _trusted(run)
+        self.trusted = _trusted(run)
+        why = [*(("guarantee", text) for text in (*self.weaker, sentences.guarantee(run))), ("trust", self.trusted)]
+        self.trust = [
+            *((name, text) for name, text in why if text),
+            ("proofs", _proofs(run)),
+            ("epochs", _epochs(blocks)),
+        ]
         self.strip = charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options)
         detailed, measured = {line.row.cell.id for line in every if line.id}, dict[str, list[Measured]]()
         for block in blocks:
@@ -212,13 +218,6 @@ def _trusted(run: Run) -> str:
     if not sentence:
         return f"no control {'has an interval' if run.controls else 'was measured'}{proofs}"
     return f"{'trusted' if inside else 'not confirmed'}: {sentence}{proofs}"
-
-
-def _trust(run: Run, blocks: Sequence[Measured]) -> Facts:
-    found: Facts = [("guarantee", text) for text in (*sentences.weaker(run), sentences.guarantee(run)) if text]
-    if sentence := _trusted(run):
-        found.append(("trust", sentence))
-    return [*found, ("proofs", _proofs(run)), ("epochs", _epochs(blocks))]
 
 
 def _proofs(run: Run) -> str:

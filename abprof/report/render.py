@@ -71,15 +71,6 @@ def markdown(page: Page) -> str:
     return environment(text.markdown).get_template("report.md").render(page=page, run=page.run)
 
 
-def _png(page: Page) -> bytes:
-    counts = ", ".join(f"{count} {name}" for name, count in page.counts)
-    return page.strip.png(page.headline, f"{counts}   {page.where}")
-
-
-def _notebook(page: Page) -> str:
-    return environment(escape).get_template("notebook.html").render(page=page, run=page.run)
-
-
 def _junit(page: Page) -> str:
     def kind(row: Row) -> str:
         if row.comparison and (row.apart or "waived" in row.comparison.reasons):
@@ -97,7 +88,9 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
     "md": markdown,
     "csv": lambda page: cells_csv(page.run),
     "json": lambda page: checksummed.text(page.run, 1).decode() + "\n",
-    "png": _png,
+    "png": lambda page: page.strip.png(
+        page.headline, f"{', '.join(f'{n} {name}' for name, n in page.counts)}   {page.where}"
+    ),
     "junit": _junit,
     "bmf": lambda page: exports.bmf(page.run),
     "action": lambda page: exports.action(page.run),
@@ -106,7 +99,10 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
 
 def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
     """Return the report of a run in `format`, a key of FORMATS, or `notebook`: a part of a page, in HTML."""
-    made = _notebook(Page(run, blocks)) if format == "notebook" else FORMATS[format](Page(run, blocks))
+    page = Page(run, blocks)
+    if format == "notebook":
+        return environment(escape).get_template("notebook.html").render(page=page, run=run).encode(errors="replace")
+    made = FORMATS[format](page)
     return made.encode(errors="replace") if isinstance(made, str) else made
 
 

@@ -96,7 +96,9 @@ def _side(repository: Repository, spec: str) -> tuple[Side, Sequence[str]]:
             raise
         return _side(repository, remote[0])[0], [f"{error.what}: took {remote[0]}"]
     if spec != _WORKING_TREE:
-        return _of_commit(repository, spec, commit, _label(repository, spec, commit)), ()
+        name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
+        match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
+        return _of_commit(repository, spec, commit, match[1] if match else commit[:10]), ()
     tree, notes = _snapshot(repository)
     side = _of_commit(repository, spec, commit, "working-tree")
     return msgspec.structs.replace(side, kind="worktree", tree=tree), notes
@@ -226,12 +228,6 @@ def commit_of(repository: Repository, spec: str) -> str:
 def _verify(repository: Repository, spec: str) -> str | None:
     found = repository.git.maybe("rev-parse", "--verify", "--quiet", spec)
     return found if found and _HASH.fullmatch(found) else None
-
-
-def _label(repository: Repository, spec: str, commit: str) -> str:
-    name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
-    match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
-    return match[1] if match else commit[:10]
 
 
 def _unknown(repository: Repository, spec: str) -> AbprofError:
