@@ -5,7 +5,7 @@ All reports (terminal, output.txt, Markdown, HTML and CSV) use these rows, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from abprof.records import (
@@ -30,7 +30,6 @@ from abprof.report.code_pages import Code
 
 ROWS_UP_TO = 300  # of a table below the verdicts, on a page and a terminal; the CSV files have all
 ORDER: tuple[Verdict | None, ...] = ("broken", "slower", "unclear", "faster", "slight", None, "same")
-ArmOf = Callable[["Row"], Observation | None]
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,10 @@ class Row:
         """The arms that failed or had a wrong output. `unsupported` is a failure if the other side works."""
         fine = ("ok", "identical") if self.comparison and not self.apart else ("ok", "identical", "unsupported")
         return [seen for seen in (self.base, self.target) if seen and not self.apart and seen.status not in fine]
+
+    def of(self, side: str) -> Observation | None:
+        """Return a side's arm."""
+        return self.base if side == "base" else self.target
 
     def ns(self, seen: Observation | None) -> float | None:
         """Return an arm's time in ns per call, by the row's metric; None if not recorded."""
@@ -111,10 +114,9 @@ class Group:
         return (*map(text.clean, self.axes), *(["variant"] if self.variants else []))
 
     @property
-    def sides(self) -> list[tuple[str, ArmOf]]:
-        """For each side, base first: its id, and a function that returns this side's arm of a row."""
-        found: list[tuple[str, ArmOf]] = [("base", lambda row: row.base)]
-        return [*found, (self.target.id, lambda row: row.target)] if self.target else found
+    def sides(self) -> list[str]:
+        """The sides' ids, base first."""
+        return ["base", self.target.id] if self.target else ["base"]
 
     def name(self, row: Row) -> str:
         """Name the row by its variant and the axes that differ between cells: `mask_type=full direction=fwd ws`."""

@@ -161,12 +161,8 @@ def _profile(run: Run, suite: Suite, side: Side) -> Lines:
     }
 
 
-def _arm(side: Side, row: Row) -> Observation | None:
-    return row.base if side.id == "base" else row.target
-
-
 def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
-    seen, cell = _arm(side, row), row.cell
+    seen, cell = row.of(side.id), row.cell
     timed, parts, memory = metric(seen, row.metric), Breakdown(cell, seen), value(seen, "peak_mem_bytes")
     ns = timed.value if timed else None
     line: Line = {name: clean(cell.params.get(name, "")) for name in suite.columns}
@@ -238,11 +234,11 @@ def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
 
 
 def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
-    arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
-    scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
+    arms = {(row.cell.id, row.variant): row.of(side.id) for row in group.rows}
+    scaled, peers = gains.efficiency(group, side.id), gains.peers(group)
     ladder = group.workload.ladder
     for row in group.rows:
-        seen = _arm(side, row)
+        seen = row.of(side.id)
         line: Line = {"memory_mb": row.cell.bytes and row.cell.bytes / 1e6}
         if ladder:
             steps = {step: arms.get((row.cell.id, step)) for step in ladder}
@@ -402,7 +398,7 @@ def with_footer(log: str, page: Page) -> str:
         target = next((s.id for s in run.sides[1:]), None) if side.id == "base" else side.id
         mine = [group for group in of if (group.target.id if group.target else None) == target]
         pairs = ((g, row) for g in mine for row in sorted(g.rows, key=lambda row: order[row.cell.id]))
-        sides.append((side, [_shown(group, row, _arm(side, row)) for group, row in pairs]))
+        sides.append((side, [_shown(group, row, row.of(side.id)) for group, row in pairs]))
     lists = {
         "incomplete": sentences.incomplete(run),
         "targets": [_fluctuations(run, of, side) for side in run.sides[1:]],
