@@ -60,7 +60,7 @@ class Workload:
         traced = probes.trace_pages(self.run)
         pages = {(of[0].cell, Arm.of(of[0].arm).variant): path for path, of in traced.items()}
         for line in (line for line in self.lines if line.id):
-            sides = [line.row.base, line.row.target] if self.group.target else [line.row.base]
+            sides = [line.row.of(side) for side in self.group.sides]
             logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
             command = shlex.join(("abprof", "rerun", f"runs/{self.run.id}", "--only", line.row.cell.id))
             command = "" if self.run.workloads_from in (sentences.FORKED, sentences.HERE) else clean(command, LONGEST)

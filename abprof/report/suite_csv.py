@@ -247,9 +247,7 @@ def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
             line |= _gain("baseline", gains.Gain(group, steps[ladder[0]], seen, row.metric))
             before = steps[ladder[place - 1]] if place else None
             line |= _gain("step_before", gains.Gain(group, before, seen, row.metric))
-            right = {step: one for step, one in steps.items() if one and one.status != "wrong"}
-            timed = {step: ns for step, one in right.items() if (ns := row.ns(one))}
-            line["best_step"] = clean(min(timed, key=timed.__getitem__)) if timed else ""
+            line["best_step"] = clean(gains.fastest(row, steps)[1])
         for name, by_cell in peers.items():
             line |= _gain(f"peer_{name}", gains.Gain(group, by_cell.get(row.cell.id), seen, row.metric))
         if group.workload.scaled:

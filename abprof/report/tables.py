@@ -232,7 +232,7 @@ def _scaling(group: Group) -> Iterator[Block]:
     series: dict[tuple[str, str], list[tuple[Row, Steps, float | None]]] = {}  # rows with the ns of the fastest arm
     for row, side, seen in _by_cell(group):
         if axis in row.cell.params:  # not in every cell of a foreign run.json
-            series.setdefault((_case(group, row, axis), side), []).append((row, seen, _best(row, seen)[0]))
+            series.setdefault((_case(group, row, axis), side), []).append((row, seen, fastest(row, seen)[0]))
     rated = any(tflops(row.cell, best) for points in series.values() for row, _, best in points)
     rows = []
     for (case, side), points in series.items():
@@ -242,7 +242,7 @@ def _scaling(group: Group) -> Iterator[Block]:
             speed = tflops(row.cell, best)
             texts = {"case": case, "side": side, axis: clean(row.cell.params[axis])}
             texts |= {name or "time": time_text(seen.get(name), row.metric) for name in names or ("",)}
-            texts |= {"best": clean(_best(row, seen)[1])} if names else {}
+            texts |= {"best": clean(fastest(row, seen)[1]) or NOT_RECORDED} if names else {}
             share = f"{100 * speed / most:.0f} %" if speed and most else NOT_RECORDED
             rows.append(texts | {"TFLOP/s": rate(speed), "efficiency": share})
     text = "Best is the fastest by its own time. " if names else ""
@@ -250,10 +250,10 @@ def _scaling(group: Group) -> Iterator[Block]:
     yield from _block(f"Scaling over {clean(axis)}", rows, 3, text)
 
 
-def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
-    """Return (ns, variant) of the fastest arm whose output is right; ns is None if there is no such arm."""
+def fastest(row: Row, seen: Steps) -> tuple[float | None, str]:
+    """Return (ns, variant) of the fastest arm whose output is right; (None, "") if there is none."""
     right = [(ns, name) for name, one in seen.items() if one and one.status != "wrong" and (ns := row.ns(one))]
-    return min(right, default=(None, NOT_RECORDED))
+    return min(right, default=(None, ""))
 
 
 def _sweep(group: Group) -> Iterator[Block]:
