@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from abprof.records import (
     GPU_GRAPH,
@@ -80,7 +81,7 @@ class Group:
 
     def __init__(self, run: Run, workload: Workload, target: Side | None, cells: Sequence[Cell]) -> None:
         """Collect the rows of `cells`, which are all cells of this workload."""
-        self.workload, self.target = workload, target
+        self.run, self.workload, self.target = run, workload, target
         # The axes that differ between cells; each other axis with its one value, or with the axis that it always equals.
         self.axes, self.constants = _axes(workload, cells)
         seen = {(o.cell, o.arm): o for o in run.observations}
@@ -108,6 +109,11 @@ class Group:
         # (cell, from, to) -> comparison of another pair of arms: a peer with a side, or variants of a side with each other.
         self.others = {(c.cell, c.from_, c.to): c for c in others if c.cell in names and Arm.of(c.to).side in sides}
 
+    @cached_property
+    def lines(self) -> list[Line]:
+        """The texts of the rows."""
+        return [Line(self, row) for row in self.rows]
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Headings of the columns that name a row: axes that differ between cells, and `variant` if a row has one."""
@@ -127,9 +133,10 @@ class Group:
         axes = (f"{axis}={cell.params[axis]}" for axis in self.axes if axis in cell.params)
         return text.clean(" ".join(filter(None, (self.workload.name, *axes, variant))))
 
-    def title(self, run: Run) -> str:
-        """Name the workload, and the target if the run has several targets."""
-        against = f" against {text.clean(self.target.label, 60)}" if self.target and len(run.sides) > 2 else ""
+    @property
+    def title(self) -> str:
+        """The workload's name, and the target's if the run has several targets."""
+        against = f" against {text.clean(self.target.label, 60)}" if self.target and len(self.run.sides) > 2 else ""
         return text.clean(self.workload.name) + against
 
 

@@ -386,7 +386,7 @@ _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
 
 def with_footer(log: str, page: Page) -> str:
     """Return the text of output.txt with the run's results at the end, in place of this run's earlier results."""
-    run, of = page.run, [workload.group for workload in page.workloads]
+    run, of = page.run, page.workloads
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
     kept = body if found else "" if log.startswith(marker) else log.rstrip("\n")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from abprof.records import Observation, Run, Sweep, Value
+from abprof.records import Observation, Sweep, Value
 from abprof.records.quantities import plural
 from abprof.report import sentences
 from abprof.report.rows import (
@@ -15,7 +15,6 @@ from abprof.report.rows import (
     Block,
     Breakdown,
     Group,
-    Line,
     Row,
     Table,
     arm_name,
@@ -34,11 +33,11 @@ _PEERS = "Library implementations, measured in the same rounds"
 _PAIRS = "The second against the first, judged by the same rules as the sides"
 
 
-def blocks(run: Run, group: Group, lines: Sequence[Line]) -> list[Block]:
-    """Return the tables that follow a group's rows, as blocks of the report. `lines` are the rows as texts."""
+def blocks(group: Group) -> list[Block]:
+    """Return the tables that follow a group's rows, as blocks of the report."""
     declared = [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
-    alone = [_alone(group, lines)] if group.target is None else []
-    return [*alone, *_phases(group, lines), *declared, *_peers(group), *_pairs(run, group)]
+    alone = [_alone(group)] if group.target is None else []
+    return [*alone, *_phases(group), *declared, *_peers(group), *_pairs(group)]
 
 
 def _block(
@@ -52,23 +51,23 @@ def _block(
         yield Block(title, (text.strip(),) if text else (), tables=(table,), folded=folded)
 
 
-def _alone(group: Group, lines: Sequence[Line]) -> Block:
+def _alone(group: Group) -> Block:
     units = (("TFLOP/s", tflops), ("GB/s", gbps))
     known = [(unit, of) for unit, of in units if any(of(row.cell, row.ns(row.base)) for row in group.rows)][:1]
     rows = [
         (*line.values, line.before, line.interval, *(rate(of(line.row.cell, line.row.ns(line.row.base))) for _, of in known),
          size(value(line.row.base, "peak_mem_bytes")))
-        for line in lines
+        for line in group.lines
     ]  # fmt: skip
     header = (*group.columns, "time", "95 % interval", *(unit for unit, _ in known), "peak memory")
     caption = "Time of a call with its 95 % interval over epochs"
     return Block(tables=(Table(header, tuple(rows), len(group.columns), caption),))
 
 
-def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
+def _phases(group: Group) -> Iterator[Block]:
     seen = [
         ((line.case, side) if group.target else line.values, Breakdown(line.row.cell, observed))
-        for line in lines
+        for line in group.lines
         for side in group.sides
         if (observed := line.row.of(side)) and observed.phases
     ]
@@ -96,12 +95,12 @@ def _peers(group: Group) -> Iterator[Block]:
     yield from _block("", rows, 2, caption=_PEERS)
 
 
-def _pairs(run: Run, group: Group) -> Iterator[Block]:
-    cells = {cell.id: cell for cell in run.cells}
+def _pairs(group: Group) -> Iterator[Block]:
+    cells = {cell.id: cell for cell in group.run.cells}
     failed = ("both", "unsupported", "missing")  # the arm's own row gives the reason
     rows = [
         {"verdict": f"{sentences.MARKS[one.verdict]} {one.verdict}", "case": label(cells[one.cell], group.axes),
-         "first": arm_name(run, one.from_), "second": arm_name(run, one.to), "change of time": sentences.change_text(one),
+         "first": arm_name(group.run, one.from_), "second": arm_name(group.run, one.to), "change of time": sentences.change_text(one),
          "95 % interval": sentences.reach(one), "note": sentences.note(one)}
         for one in group.others.values() if not any(code.endswith(failed) for code in one.reasons)
     ]  # fmt: skip
