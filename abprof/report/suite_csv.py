@@ -291,8 +291,9 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold
     per cent. Raises AbprofError if the files cannot be compared or written."""
     base, target = (ProfileFile(path, *read(path)) for path in (base_csv, target_csv))
     mode, keys = _mode(base, target)
-    columns = _value_columns(base, target, keys)
-    joining = keys + tuple(name for name in _OWN_KEYS if name in base.columns and name in target.columns)
+    shared = {*base.columns} & {*target.columns}
+    columns = [name for name in compared_columns(keys) if name in shared]
+    joining = (*keys, *(name for name in _OWN_KEYS if name in shared))
     left, right = (_lines_by_case(of, joining, columns) for of in (base, target))
     cases = [(left.get(case, {}), right.get(case, {})) for case in {**left, **right}]
     if not any(one and other for one, other in cases):
@@ -331,25 +332,11 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
         keys = "cell,variant or mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
         raise AbprofError(f"not a table of profiled cases: its columns are {found}", where=str(base.path),
                           advice=f"expected columns {keys}; to compare two runs: abprof report RUN1 RUN2")  # fmt: skip
-    for name in needed:
-        if name not in target.columns:
-            raise AbprofError(f"no column {name!r}, which {base.path} has", where=str(target.path))
-    if "latency_ms" not in base.columns:
-        raise AbprofError("no column 'latency_ms'", where=str(base.path))
+    for name in (*needed, "latency_ms", "tflops_per_sec"):
+        if lacking := [of for of in (base, target) if name not in of.columns]:
+            raise AbprofError(f"no column {name!r}", where=str(lacking[0].path))
     axes = base.columns[: base.columns.index("latency_ms")]
     return mode, compare_keys([name for name in axes if name in target.columns])
-
-
-def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
-    found = []
-    for name in compared_columns(keys):
-        lacking = [of for of in (base, target) if name not in of.columns]
-        if not lacking:
-            found.append(name)
-        elif name == "tflops_per_sec" or (len(lacking) == 1 and name not in LATER):
-            other = base if lacking[0] is target else target
-            raise AbprofError(f"no column {name!r}, which {other.path} has", where=str(lacking[0].path))
-    return found
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
