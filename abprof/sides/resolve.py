@@ -233,7 +233,8 @@ def _verify(repository: Repository, spec: str) -> str | None:
 def _unknown(repository: Repository, spec: str) -> AbprofError:
     refs = repository.ref_names()
     if _verify(repository, "HEAD") is None and (spec in {"HEAD", "@"} or not refs):
-        return AbprofError("the repository has no commits yet", where=str(repository.path))
+        advice = "run git add --all && git commit"
+        return AbprofError("the repository has no commits yet", where=str(repository.path), advice=advice)
     if repository.shallow:
         return AbprofError(f"{spec!r} is not in this shallow clone", advice=_DEEPER)
     several = "give base and target as two words, or base...target for the merge base"
