@@ -109,11 +109,10 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
     for line in notes:
         print(line)
     right = True
-    for part in (made.parts or (made,)) if values["check"] else ():
+    for part in made.parts if values["check"] else ():
         from abprof.extras.init import checked
 
-        better, lines, fine = checked(part, root)
-        made.files.update(better.files)
+        made.files[part.path], lines, fine = checked(part, root)
         right = right and fine
         print("\n".join(lines))
     _what_next(root, made, refs)
@@ -230,7 +229,7 @@ def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
 def _what_next(root: Path, made: Made, refs: Sequence[str]) -> None:
     from abprof import devices
 
-    one = made.function
+    one = made.parts[0].function
     guessed = sum(text.count("GUESSED") + text.count("# WRITE") for text in made.files.values()) - 1
     called = "These workloads call them" if refs else f"The workload calls {one.name} ({one.path}:{one.line})"
     print(f"{called}; check {guessed} marks GUESSED or WRITE.")
