@@ -134,8 +134,7 @@ def _made(
         where = there[0] if there else place(root)[0].name
         raise AbprofError("already exists", where=where, advice="--workload NAME writes a workload for this package")
     found = maker.look(files, lambda path: (root / path).read_text(encoding="utf-8-sig"))
-    more = f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
-    notes = [f"not parsed as Python: {', '.join(found.unread[:3])}{more}"] if found.unread else []
+    notes = [f"not parsed as Python: {_few(found.unread)}"] if found.unread else []
     some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
         what = "; ".join(["found no function to measure: no @triton.jit kernel, and no function takes tensors", *notes])

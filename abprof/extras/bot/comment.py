@@ -70,11 +70,6 @@ def job_summary(run: Run, folder: Path, room: int) -> bytes:
     return next((made for made in sizes if len(made) <= room), b"")
 
 
-def title(notice: Notice) -> str:
-    """Return the sentence that sums up the run, with "Weaker guarantee." at the end if a usual guarantee is missing."""
-    return _sentence(notice) + (" Weaker guarantee." if notice.lacking else "")
-
-
 def _sentence(notice: Notice) -> str:
     if notice.status == "running":
         return "Measuring, no answer yet."
@@ -153,7 +148,6 @@ def _rendered(notice: Notice, room: _Room, **context: str) -> str:
         warnings=notice.warnings[: room.details],
         left_out=[plural(count, noun) for noun, count in left_out.items() if count],
         sentence=_sentence(notice),
-        title=title(notice),
         weaker=_weaker(notice, room.text),
         next_step=next_step(notice, outdated=outdated),
         outdated=outdated,
