@@ -115,8 +115,6 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
     except USAGE as error:
         param, context = getattr(error, "param", None), getattr(error, "ctx", None)
         advice = f"{context.command_path if context else 'abprof'} --help"
-        if advice == "abprof list --help" and "extra argument" in error.message:
-            advice = "use --workloads NAME"
         if param and error.message:
             return _refused(AbprofError(error.message.rstrip("."), where=param.opts[0], advice=advice), argv)
         text = error.format_message()  # empty if no arguments were given and the help was shown
