@@ -43,8 +43,6 @@ def resolve(
     releases, `repository` may be a `Folder`. The notes say how many commits the base has gained since the merge base,
     and how many of these change `kernel_paths`. Raises AbprofError for a spec that names no commit.
     """
-    if not specs:
-        raise AbprofError("no ref given", advice="run abprof BASE TARGET, or abprof run REF")
     refs, needed = zip(*map(split, specs), strict=True)
     if any(_RANGE in ref for ref in refs[1:]):
         raise AbprofError("base...target must be the first ref", advice="write further targets after base...target")
