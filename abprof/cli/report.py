@@ -139,7 +139,6 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
         advice = "leave it out; --only chooses cells"
         refuse(ctx, "a run keeps its own options", but=("of", "repo", "out", "only", "quiet"), advice=advice)
         run, _ = session.judged(path, warn)
-        filters.of_workloads(run, str(path))
         cells, folder = filters.choose(run, values["only"]), (path.parent if path.is_file() else path) / "scripts"
     else:
         run = session.dry_run(options_from(of, values, dry_run=True), view)

@@ -69,7 +69,8 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
     Raises AbprofError if code, workloads, machine or toolchain differ from those of the run, or if no cell changed."""
     ncu, made = Ncu.find(), []
     head, blocks, notes = store.read(path)
-    filters.of_workloads(head, str(path))
+    if head.command:
+        raise AbprofError("a command has no operation to profile", where=str(path), advice="profile the command itself")
     sandbox.refuse_foreground(head.options.contain, _SUBJECT)
     folder = RunFolder(path.parent if path.is_file() else path)
     changed = [(cell, arm) for cell, arms in subjects(head) for arm in arms]
