@@ -181,16 +181,13 @@ def _searches(of: Bisection) -> dict[Row, Ask | tuple[Finding, ...]]:
 
 def _searched(of: Bisection, row: Row, given: Sequence[tuple[Step, Answer]]) -> Ask | tuple[Finding, ...]:
     steps = search(of.history(of.kernels[row.cell]), of.bad, stats.band(of.threshold[row.cell])[1])
-    rest = iter(given)
     try:
         ask = next(steps)
-        for step, answer in rest:
+        for step, answer in given:
             if ask.place != (step.question, step.base, step.commit):
                 raise ValueError(f"run {step.run} does not answer the question about {row.label}")
             ask = steps.send(answer)
     except StopIteration as done:
-        if more := len(list(rest)):
-            raise ValueError(f"{row.label}: {more} of {len(given)} answers came after the search ended") from None
         return tuple(done.value)
     return ask
 
