@@ -52,18 +52,8 @@ def _trace_documents(folder: Path, run: Run) -> Iterator[tuple[str, str]]:
                 packed = b64encode(data).decode() if len(data) <= _EMBEDDED else ""
                 sides.append((Arm.of(one.arm).side, one.file.rpartition("/")[2], Markup(packed)))  # noqa: S704 - base64
         if sides:
-            yield (
-                path,
-                _scripted(
-                    "trace",
-                    "report.css",
-                    run=run,
-                    cell=traces[0].cell,
-                    arm=Arm.of(traces[0].arm),
-                    sides=sides,
-                    path=path,
-                ),
-            )
+            about = {"run": run, "cell": traces[0].cell, "arm": Arm.of(traces[0].arm)}
+            yield path, _scripted("trace", "report.css", sides=sides, path=path, **about)
 
 
 def markdown(page: Page) -> str:

@@ -211,7 +211,6 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
 
 # ---------------------------------------------------------------- posting
 
-_MOST_BYTES = 59_500  # of a comment without its hidden line; GitHub accepts 65,536 characters
 _CLOCKS = timedelta(hours=1)  # how far the measuring machine's clock may be ahead
 _OURS = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id viewerDidAuthor isMinimized } } }"
 _MARK = re.compile(
@@ -272,7 +271,7 @@ def _pull_of(repo: Repository, event: Event, pr: int) -> int:
 def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
-    mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}
+    mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head))}
     live = [(fields, one) for fields, one in _ours(repo, issue.get_comments()) if fields.get("key") == mine["key"]]
     live.sort(key=lambda one: (_rank(one[0], head), one[1].id))
     there, best = live.pop() if live else (dict[str, str](), None)
@@ -284,7 +283,7 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
         done = f"nothing: the comment has a newer result {best.html_url}"
     else:
         replaces = there["head"] if there and there["head"] != notice.head else ""
-        text = render(notice, link=link, head=head, replaces=replaces, most=_MOST_BYTES)
+        text = render(notice, link=link, head=head, replaces=replaces)
         body = f"{text}\n<!-- abprof:v1 {' '.join(f'{name}={value}' for name, value in mine.items())} -->\n"
         if best and there["answer"] == mine["answer"]:
             best.edit(body)

@@ -180,17 +180,10 @@ def cell_history(runs_dir: Path, run: Run) -> tuple[CellHistory, ...]:
             of |= {"pct": change.pct, "because": change.because}
         level = 1 + levels(trend)[timed] / 100
         times = trend.head[timed[-1]] * level / level[-1]
+        of["dates"] = tuple(nights[trend.numbers[place]].began[:10] for place in timed)
+        of["ns"] = tuple(float(f"{ns:.5g}") for ns in times)
         cell, variant = cells[trend.name]
-        made.append(
-            CellHistory(
-                cell=cell,
-                variant=variant,
-                series=series,
-                dates=tuple(nights[trend.numbers[place]].began[:10] for place in timed),
-                ns=tuple(float(f"{ns:.5g}") for ns in times),
-                **of,
-            )
-        )
+        made.append(CellHistory(cell=cell, variant=variant, series=series, **of))
     return tuple(made)
 
 

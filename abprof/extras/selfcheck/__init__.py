@@ -99,7 +99,8 @@ def read(folder: Path, recordings: tuple[Recording, ...] = ()) -> Selfcheck:
     head, blocks, _ = store.read(folder)
     stored = folder / "selfcheck.json"
     if not recordings and stored.exists():
-        recordings = msgspec.json.decode(stored.read_bytes(), type=_Stored).recordings
+        loose = msgspec.json.decode(stored.read_bytes())
+        recordings = msgspec.convert(loose.get("recordings", ()), tuple[Recording, ...])
     found = examine(head, blocks, recordings)
     stored.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     (folder / "selfcheck.md").write_text(as_markdown(found, folder))
@@ -231,12 +232,6 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     others: tuple[Tally, ...] = ()  # of the recordings
 
 
-class _Stored(msgspec.Struct):
-    """The part of selfcheck.json that the rounds do not give."""
-
-    recordings: tuple[Recording, ...] = ()
-
-
 @dataclass(frozen=True)
 class _Pair:
     """Two sides of a cell. `inject`: extra work in per cent; `values`: log ratios of times, one per epoch; `seconds`: of
@@ -288,14 +283,13 @@ def examine(run: Run, blocks: Sequence[Block], recordings: tuple[Recording, ...]
 
 def _fault(tallies: Sequence[Tally], threshold: float) -> str:
     here = [row for row in tallies if row.threshold == threshold]
-    alarms, most = (
-        sum(row.slower + row.faster for row in here if not row.inject),
-        max((row.inject for row in here), default=0.0),
-    )
+    same, most = [row for row in here if not row.inject], max((row.inject for row in here), default=0.0)
+    if not any(row.cells for row in same):
+        return "no unchanged cell was measured"
+    if alarms := sum(row.slower + row.faster for row in same):
+        return f"{plural(alarms, 'false alarm')} on unchanged code"
     known = [row for row in here if row.inject == most]
     found, of = sum(row.slower for row in known), sum(row.cells for row in known)
-    if alarms or not any(row.cells for row in here if not row.inject):
-        return f"{plural(alarms, 'false alarm')} on unchanged code" if alarms else "no unchanged cell was measured"
     return "" if most and found == of else f"+{most:g} % was found in {found} of {of} cells"
 
 
