@@ -57,7 +57,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
 @pytest.mark.parametrize(
     ("typed", "says"),
     [
-        ("main fst", "unknown ref 'fst' (nearest: fast)"),
+        ("main fst", "unknown ref 'fst' (did you mean fast)"),
         ("main -- -x", "-x on base: -x could not be started: No such file or directory"),
         ("main -x", "No such option: -x (abprof run --help)"),
         ("main --quick --epochs 8", "--epochs: --quick measures exactly one epoch (leave one of them out)"),

@@ -260,14 +260,13 @@ def test_what_does_not_fit_together_is_refused(hub, post):
         assert says in post.capsys.readouterr().err
 
 
-def test_a_run_is_posted_and_its_comment_is_added_to_the_named_file_alone(hub, tmp_path, monkeypatch, capsys):
+def test_a_run_is_posted_or_printed_and_the_summary_of_the_job_is_left_to_the_run(hub, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "job"))  # the run has written its summary there
     folder = runs.write(tmp_path, notices.slower())
-    where = ["--repo", REPO, "--pr", "7", "--url", "https://ci.example/7", "--summary", str(tmp_path / "summary")]
+    where = ["--repo", REPO, "--pr", "7", "--url", "https://ci.example/7"]
     assert run_command_line(["comment", str(folder), *where]) == 0
     assert not (tmp_path / "job").exists()
     assert "[full report](https://ci.example/7)" in hub.live()[0]["body"]
-    assert (tmp_path / "summary").read_text().startswith("## abprof: Act: ")
     hub.requests.clear()
     assert run_command_line(["comment", str(folder), "--dry-run"]) == 0
     assert capsys.readouterr().out.splitlines()[-1].startswith("<sub>Run ")

@@ -8,7 +8,7 @@ import pytest
 
 from abprof.records import Sweep
 from abprof.report import tables
-from abprof.report.rows import Block, Line, groups
+from abprof.report.rows import Block, groups
 from tests.reports import html, markdown
 
 from . import declared, runs
@@ -16,9 +16,7 @@ from . import declared, runs
 
 def made(run) -> dict[str, Block]:
     """The blocks with a sentence of their own: those that a workload declares."""
-    found = [
-        part for group in groups(run) for part in tables.blocks(run, group, [Line(group, row) for row in group.rows])
-    ]
+    found = [part for group in groups(run) for part in tables.blocks(group)]
     return {part.title: part for part in found if part.text}
 
 

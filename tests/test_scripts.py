@@ -14,7 +14,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.cli import run_command_line
 from abprof.records import Cell, Run
 from abprof.records.errors import AbprofError
 from abprof.report.scripts import NAMES, scripts
@@ -262,15 +261,6 @@ def test_what_fails_is_said_and_the_others_go_on(tmp_path: Path, tools: Path) ->
     assert {cell for _, cell in part.cells("10")} == {run.cells[1].id}
 
 
-@pytest.mark.parametrize("text", ["a\0b", "a\udc80b"])
-def test_what_no_argument_can_hold_is_refused(text: str, tmp_path: Path) -> None:
-    run = hostile()
-    cell = cell_of(run.cells[0], f"dense/mask={text}")
-    seen = (runs.observed(cell, "base", 1.0),)
-    with pytest.raises(AbprofError, match=r"NUL|UTF-8"):
-        scripts(msgspec.structs.replace(run, cells=(cell,), observations=seen), [cell], tmp_path)
-
-
 def test_where_nothing_could_be_called_no_script_is_written(tmp_path: Path) -> None:
     run = runs.run()
     with pytest.raises(AbprofError, match="no cell can be called"):
@@ -366,14 +356,6 @@ def test_what_the_verb_refuses(lab: Lab, args: Sequence[str], said: str, tmp_pat
     assert done.code == 2
     assert said in done.err
     assert not (tmp_path / "no").exists()
-
-
-def test_a_run_of_commits_that_the_repository_lacks_is_refused(
-    tmp_path: Path, lab: Lab, capsys: pytest.CaptureFixture[str]
-) -> None:
-    other = tiny_repo(tmp_path / "other")
-    assert run_command_line(["scripts", str(lab.newest()), "--repo", str(other.path)]) == 2
-    assert "unknown ref" in capsys.readouterr().err
 
 
 @pytest.mark.slow

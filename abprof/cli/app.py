@@ -115,8 +115,6 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
     except USAGE as error:
         param, context = getattr(error, "param", None), getattr(error, "ctx", None)
         advice = f"{context.command_path if context else 'abprof'} --help"
-        if advice == "abprof list --help" and "extra argument" in error.message:
-            advice = "use --workloads NAME"
         if param and error.message:
             return _refused(AbprofError(error.message.rstrip("."), where=param.opts[0], advice=advice), argv)
         text = error.format_message()  # empty if no arguments were given and the help was shown
@@ -126,29 +124,10 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         return Exit.INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence
         where = os.fsdecode(name) if isinstance(name := getattr(error, "filename", None), str | bytes) else ""
-        hint = _REFUSALS.get(getattr(error, "errno", None) or 0) or _removed(where) or _named(where, argv)
-        if isinstance(error, OSError) and hint:
-            return _refused(AbprofError(error.strerror or "", where=where, advice=hint), argv)
+        if isinstance(error, OSError) and (where or error.errno in _REFUSALS):
+            advice = _REFUSALS.get(error.errno or 0, "")
+            return _refused(AbprofError(error.strerror or str(error), where=where, advice=advice), argv)
         return _bug(error, argv)
-
-
-def _removed(where: str) -> str | None:
-    """Return advice for an error on a file in abprof's own folders, which somebody else must have changed; else None."""
-    from abprof.system.paths import cache_dir, state_dir
-
-    try:
-        ours = any(Path(where).is_relative_to(folder) for folder in (cache_dir(), state_dir()))
-    except (OSError, AbprofError):
-        return None
-    return "a file of abprof's own: was it removed during the run?" if where and ours else None
-
-
-def _named(where: str, argv: Sequence[str]) -> str | None:
-    """Return advice for an error on a path that the command line names; else None."""
-    words = [word.partition("=")[2] if word.startswith("--") and "=" in word else word for word in argv]
-    places = {os.path.abspath(word) for word in words if word and not word.startswith("-")}  # noqa: PTH100 - any text
-    here = os.path.abspath(where)  # noqa: PTH100
-    return "name another path" if where and any(f"{here}/".startswith(f"{place}/") for place in places) else None
 
 
 def _refused(error: AbprofError, argv: Sequence[str]) -> int:

@@ -79,7 +79,7 @@ def bisect(
         print(msgspec.json.encode({**shown, "bisect_dir": str(folder)}).decode())
     else:
         print("\n".join(map(visible, [*done.weaker, *result(done)])))
-    view.say(f"saved in {folder}: report.html, report.md, bisect.json, steps/")
+    view.say(f"saved in {folder}: report.html, bisect.json, steps/")
     if done.status != "complete":
         view.warn(f"a step's budget gave no answer; continue it with abprof bisect --resume {folder} --budget TIME")
     return Exit.OK if done.decided and done.status == "complete" else Exit.UNTRUSTED

@@ -109,14 +109,13 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
     for line in notes:
         print(line)
     right = True
-    for part in (made.parts or (made,)) if values["check"] else ():
+    for part in made.parts if values["check"] else ():
         from abprof.extras.init import checked
 
-        better, lines, fine = checked(part, root)
-        made.files.update(better.files)
+        made.files[part.path], lines, fine = checked(part, root)
         right = right and fine
         print("\n".join(lines))
-    _what_next(root, made, refs, begun=bool(repository.ref_names()))
+    _what_next(root, made, refs)
     return Exit.OK if right else Exit.SLOWER
 
 
@@ -135,8 +134,7 @@ def _made(
         where = there[0] if there else place(root)[0].name
         raise AbprofError("already exists", where=where, advice="--workload NAME writes a workload for this package")
     found = maker.look(files, lambda path: (root / path).read_text(encoding="utf-8-sig"))
-    more = f" and {len(found.unread) - 3} more" if len(found.unread) > 3 else ""
-    notes = [f"not parsed as Python: {', '.join(found.unread[:3])}{more}"] if found.unread else []
+    notes = [f"not parsed as Python: {_few(found.unread)}"] if found.unread else []
     some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
     if not some:
         what = "; ".join(["found no function to measure: no @triton.jit kernel, and no function takes tensors", *notes])
@@ -227,23 +225,19 @@ def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
         print(f"unchanged {path}" if path in same else f"wrote {disk.put(path, content)}")
 
 
-def _what_next(root: Path, made: Made, refs: Sequence[str], *, begun: bool) -> None:
+def _what_next(root: Path, made: Made, refs: Sequence[str]) -> None:
     from abprof import devices
 
-    one = made.function
+    one = made.parts[0].function
     guessed = sum(text.count("GUESSED") + text.count("# WRITE") for text in made.files.values()) - 1
     called = "These workloads call them" if refs else f"The workload calls {one.name} ({one.path}:{one.line})"
     print(f"{called}; check {guessed} marks GUESSED or WRITE.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
     on_cpu = devices.choose(()).kind == "cpu"
-    if not begun:
-        print("First: git add --all && git commit -m 'Begin' (the repository has no commit yet)")
     interpreted, sides = "TRITON_INTERPRET=1 " if on_cpu and made.triton else "", shlex.join(refs)
     more = " --preset smoke" if on_cpu else ""  # the default sizes are for GPUs
     print(f"Next: {interpreted}abprof {sides or '.'}{where} --dry-run")
     print(f"then: {interpreted}abprof run {sides or '.'}{where} --quick{more}")
-    if interpreted:
-        print("      (no GPU here: the kernels run in Triton's interpreter, and their times mean nothing)")
     print(
         f"then: {interpreted}abprof {sides or 'BASE TARGET'}{more}{'' if sides else ' with two branches'} (more in docs/ADOPT.md)"
     )

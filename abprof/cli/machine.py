@@ -41,7 +41,7 @@ def demo(
     worded("epochs", "Measure N epochs of every cell; default: 8, with preset ci or quick 4."),
     flag("--quick", "Short for --preset quick."),
     *("only", "device", "timer", "runs_dir", "json", "quiet"),
-    flag("--certificate", "Also time the cells as other tools do; write certificate.html and .md."),
+    flag("--certificate", "Also time the cells as other tools do; write certificate.html."),
 )
 def selfcheck(**values: Any) -> int:
     """Measure abprof's error rates on this machine: false alarms, detection of known changes, coverage of intervals.
@@ -65,7 +65,7 @@ def selfcheck(**values: Any) -> int:
     loose = {**msgspec.to_builtins(found), "run_dir": str(folder)}
     print(msgspec.json.encode(loose).decode() if values["json"] else check.as_markdown(found, folder))
     if found.recordings and not values["json"]:
-        print(*(folder / name for name in check.PAGES), sep="\n")
+        print(folder / check.PAGE)
     return (Exit.UNTRUSTED if found.fault else Exit.OK) if found.cells else Exit.CANNOT_RUN
 
 

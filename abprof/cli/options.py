@@ -315,8 +315,6 @@ def values_of(names: Sequence[str], given: Mapping[str, Given], where: str) -> d
         several, text = option.kind == list[str], os.environ.get(variable_of(option.option))
         if value is None:
             value = (text.split() if several else text) if text and option.metavar else option.default
-        elif option.kind is bool and not isinstance(value, bool):
-            raise AbprofError(f"{value!r} is not True or False", where=option.option)
         elif isinstance(value, Mapping):
             value = [f"{key}={text}" for key, text in value.items()]
         if several:

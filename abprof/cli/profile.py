@@ -106,8 +106,6 @@ def memory(
     for name in values["out"]:
         if not name.endswith((".csv", ".json")):
             raise AbprofError(f"{name!r} does not end in .csv or .json", where="--out")
-        if any(Path(name).resolve() == Path(file).resolve() for file in files):
-            raise AbprofError("--from reads this file", where=f"--out {name}", advice="name another file")
     if not files:
         refuse(ctx, "has no effect with refs", only=("kernel",))
         warmup, runs = 10 if warmup is None else warmup, runs or 50

@@ -6,7 +6,7 @@ import sys
 import webbrowser
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -14,9 +14,6 @@ from abprof.cli.app import Verb, app, note, refuse, warn
 from abprof.cli.options import MATRIX, RESULT_JSON, RunOrRefs, flag, one_of, options_from, takes, text, view_of
 from abprof.cli.run import show
 from abprof.records.errors import AbprofError, Exit
-
-if TYPE_CHECKING:
-    from abprof.records import Run
 
 _FORMATS = ("html", "md", "csv", "json", "png", "junit", "bmf", "action", "legacy", "artifact")
 
@@ -142,32 +139,14 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
         advice = "leave it out; --only chooses cells"
         refuse(ctx, "a run keeps its own options", but=("of", "repo", "out", "only", "quiet"), advice=advice)
         run, _ = session.judged(path, warn)
-        filters.of_workloads(run, str(path))
         cells, folder = filters.choose(run, values["only"]), (path.parent if path.is_file() else path) / "scripts"
     else:
         run = session.dry_run(options_from(of, values, dry_run=True), view)
         for cell, reason in dict.fromkeys((seen.cell, seen.reason) for seen in run.observations):
             view.warn(f"{cell} is broken, so it is left out: {reason}")
         cells, folder = run.cells, Path("abprof-scripts")
-    root = _repository(run, values["repo"])
-    for name, content in made(run, cells, root).items():
+    for name, content in made(run, cells, Path(values["repo"]).absolute()).items():
         written = disk.put(Path(values["out"] or folder) / name, content.encode())
         written.chmod(0o755)
         print(written)
     return Exit.OK
-
-
-def _repository(run: Run, where: str) -> Path:
-    """Return the run's repository; warn if the working tree has changed. Raises AbprofError if a commit is missing."""
-    from abprof import sides as repo
-    from abprof.system import paths
-
-    released = {side.ref: (side, ()) for side in run.sides if side.kind == "dist"}
-    if len(released) == len({side.ref for side in run.sides}):
-        return Path(where).resolve()
-    repository = repo.open_repository(Path(where), cache=paths.cache_dir())
-    now, _ = repo.resolve(repository, tuple(side.ref for side in run.sides), known=released)
-    for before, side in zip(run.sides, now, strict=True):
-        if before.tree != side.tree:
-            note(f"warning: {before.id} is the working tree, which has changed since the run")
-    return Path(repository.path)

@@ -70,8 +70,6 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     options = options_from(refs, values, command=command, devices=devices)
     if values["watch"]:
         return _watch(ctx, options, view)
-    if options.dry_run and values["json"] == "summary":
-        raise AbprofError("--dry-run has no verdicts", where="--json=summary", advice="give --json")
     if not options.dry_run:
         return _finished(session.run(options, view, past=past_of(values)), values)
     _show_plan(session.dry_run(options, view), json=values["json"])

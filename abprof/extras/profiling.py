@@ -14,7 +14,7 @@ from abprof import report, store
 from abprof.builds import in_use, sandbox
 from abprof.evidence import Ncu, Refused, explained, keep_listings, subjects
 from abprof.measure import Plan, RunContext, look_around
-from abprof.records import Arm, Build, Cell, Profile, Run, filters, names, variants_of
+from abprof.records import Arm, Build, Cell, Profile, Run, arm_id, filters, names, variants_of
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
@@ -69,7 +69,8 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
     Raises AbprofError if code, workloads, machine or toolchain differ from those of the run, or if no cell changed."""
     ncu, made = Ncu.find(), []
     head, blocks, notes = store.read(path)
-    filters.of_workloads(head, str(path))
+    if head.command:
+        raise AbprofError("a command has no operation to profile", where=str(path), advice="profile the command itself")
     sandbox.refuse_foreground(head.options.contain, _SUBJECT)
     folder = RunFolder(path.parent if path.is_file() else path)
     changed = [(cell, arm) for cell, arms in subjects(head) for arm in arms]
@@ -174,10 +175,9 @@ def _arm(plan: Plan, build: Build, variant: str | None, peer: str | None) -> Arm
     if build.failure:
         raise AbprofError(f"{build.kernel}: {build.failure.status}: {build.failure.reason}")
     if peer:
-        return Arm(id=f"peer:{peer}", side="base", peer=peer)
+        return Arm.of(f"peer:{peer}")
     variants = variants_of(plan.run.workloads[0], [build])
     if variant and variant not in variants:
         advice = f"variants: {', '.join(variants)}" if variants else "the kernel has no variants"
         raise AbprofError(f"{build.kernel} has no variant {variant!r}", where="--variant", advice=advice)
-    variant = variant or next(iter(variants), "")
-    return Arm(id=f"base:{variant}" if variant else "base", side="base", variant=variant)
+    return Arm.of(arm_id("base", variant or next(iter(variants), "")))

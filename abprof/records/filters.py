@@ -69,13 +69,6 @@ def choose(run: Run, only: Sequence[str]) -> tuple[Cell, ...]:
     return select(cells, filters)
 
 
-def of_workloads(run: Run, where: str) -> None:
-    """Raise AbprofError (naming `where`) if the run measured a command, which has no workload to call."""
-    if run.command:
-        what = "this run is of a command, which has no operation to call"
-        raise AbprofError(what, where=where, advice="run the command itself under the profiler")
-
-
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return advice that names the `known` words nearest to `word`; "" if there are none."""
     choices = sorted(known)

@@ -38,8 +38,3 @@ def is_number(text: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def printable(text: str, most: int) -> str:
-    """Return at most `most` characters of untrusted text, with a space for each unprintable character."""
-    return "".join(letter if letter.isprintable() else " " for letter in text[:most])

@@ -16,7 +16,7 @@ from abprof.records import Block, Observation, Run, Value
 from abprof.records.errors import AbprofError
 from abprof.records.names import safe_label, safe_labels
 from abprof.report import sentences
-from abprof.report.rows import ArmOf, Group, Row, gbps, groups, tflops, value
+from abprof.report.rows import Group, Row, gbps, groups, tflops, value
 from abprof.report.tables import order
 from abprof.report.text import clean
 
@@ -31,8 +31,8 @@ def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
     for group in groups(run):
         write = _WRITERS.get(group.workload.suite)
         whole = all(axis in row.cell.params for row in group.rows for axis in _AXES.get(group.workload.suite, ()))
-        for side, arm in group.sides if whole else ():
-            for name, content in write(run, group, arm, blocks) if write else ():
+        for side in group.sides if whole else ():
+            for name, content in write(run, group, side, blocks) if write else ():
                 made[f"{name}_{labels[side]}.json"] = json.dumps(content, indent=2, allow_nan=False) + "\n"
     if not made:
         advice = f"only the suites {', '.join(sorted(_WRITERS))} have such files"
@@ -40,21 +40,21 @@ def files(run: Run, blocks: Sequence[Block]) -> dict[str, str]:
     return made
 
 
-def _analysis(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Written:  # noqa: ARG001
+def _analysis(run: Run, group: Group, side: str, blocks: Sequence[Block]) -> Written:  # noqa: ARG001
     found = [
         {"n_ctx": row.cell.params["N_CTX"], "provider": row.variant, "time_ms": ns / 1e6, "tflops": tflops(row.cell, ns),
          "bandwidth_gb_s": gbps(row.cell, ns), "memory_mb": row.cell.bytes / 1e6 if row.cell.bytes else None}
-        for row in group.rows if (ns := row.ns(arm(row)))
+        for row in group.rows if (ns := row.ns(row.of(side)))
     ]  # fmt: skip
     yield "analysis_results", sorted(found, key=lambda one: (order(one["n_ctx"]), one["provider"]))
 
 
-def _bubbles(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Written:
+def _bubbles(run: Run, group: Group, side: str, blocks: Sequence[Block]) -> Written:
     for fixed, rows in _by_file(run, group, ("pattern", "sparsity")).items():
         found: dict[str, dict[str, Any]] = {}
         for row in rows:
             pattern, sparsity = str(row.cell.params["pattern"]), str(row.cell.params["sparsity"])
-            found.setdefault(pattern, {})[sparsity] = _times(row, arm(row), blocks)
+            found.setdefault(pattern, {})[sparsity] = _times(row, row.of(side), blocks)
         yield f"bubble_reduction{fixed}", found
 
 
@@ -79,22 +79,22 @@ def _times(row: Row, seen: Observation | None, blocks: Sequence[Block]) -> dict[
     }  # fmt: skip
 
 
-def _scaling(run: Run, group: Group, arm: ArmOf, blocks: Sequence[Block]) -> Written:  # noqa: ARG001
+def _scaling(run: Run, group: Group, side: str, blocks: Sequence[Block]) -> Written:  # noqa: ARG001
     for fixed, rows in _by_file(run, group, ("seq_len",)).items():
         by_length: dict[Value, dict[str, Row]] = {}
         for row in rows:
             by_length.setdefault(row.cell.params["seq_len"], {})[row.variant] = row
         lengths = sorted(by_length, key=order)
-        results = [one for length in lengths if (one := _at_length(group, length, by_length[length], arm))]
-        yield f"fmha_scaling_results{fixed}", {"config": _config(run, rows, arm), "results": results}
+        results = [one for length in lengths if (one := _at_length(group, length, by_length[length], side))]
+        yield f"fmha_scaling_results{fixed}", {"config": _config(run, rows, side), "results": results}
 
 
-def _at_length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf) -> dict[str, Any] | None:
+def _at_length(group: Group, length: Value, rows: Mapping[str, Row], side: str) -> dict[str, Any] | None:
     first = next(iter(rows.values()))
     timed = [(0, BASELINE, value(seen, first.metric)) for cell, peer, seen in group.peers
              if (cell.id, peer.peer) == (first.cell.id, BASELINE) and seen.status != "wrong"]  # fmt: skip
     ladder = enumerate(group.workload.ladder or tuple(rows), 1)
-    timed += [(number, name, rows[name].ns(arm(rows[name]))) for number, name in ladder if name in rows]
+    timed += [(number, name, rows[name].ns(rows[name].of(side))) for number, name in ladder if name in rows]
     steps: list[dict[str, Any]] = [
         {"step": number, "name": name, "latency_ms": ns / 1e6, "tflops": tflops(rows.get(name, first).cell, ns)}
         for number, name, ns in timed
@@ -110,10 +110,10 @@ def _at_length(group: Group, length: Value, rows: Mapping[str, Row], arm: ArmOf)
     return {"seq_len": length, "steps": steps, **bests, **tilegym}
 
 
-def _config(run: Run, rows: Sequence[Row], arm: ArmOf) -> dict[str, Any]:
+def _config(run: Run, rows: Sequence[Row], side: str) -> dict[str, Any]:
     params = rows[0].cell.params
     said = next((str(seen.facts["configuration"]) for row in reversed(rows)
-                 if (seen := arm(row)) and "configuration" in seen.facts), "")  # fmt: skip
+                 if (seen := row.of(side)) and "configuration" in seen.facts), "")  # fmt: skip
     known = dict(part.split("=", 1) for part in said.split() if "=" in part)
     keys = {"tile_m": "block_m", "tile_n": "block_n", "occupancy": "per_sm", "num_ctas": "num_ctas"}
     numbers = {name: int(known[key]) if known.get(key, "").isdigit() else None for name, key in keys.items()}

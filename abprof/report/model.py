@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache
 
 from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Arm, Ceilings, Kernel, Observation, Run
 from abprof.records import Block as Measured
@@ -37,48 +37,12 @@ class Detail:
     traces: str = ""  # page that opens the traces, relative to the run folder
 
 
-@dataclass(frozen=True)
-class Workload:
-    """One workload's rows, which compare base with one target. `lines`: the same rows as text."""
-
-    run: Run
-    group: Group
-    lines: Sequence[Line]
-    measured: Mapping[str, Sequence[Measured]]  # judged blocks with turns, by cell, of the rows with an entry
-
-    @property
-    def title(self) -> str:
-        return self.group.title(self.run)
-
-    @cached_property
-    def blocks(self) -> list[Block]:
-        """Return the further tables of this workload, which a report shows below its rows."""
-        return tables.blocks(self.run, self.group, self.lines)
-
-    def details(self) -> Iterator[Detail]:
-        """Yield the entries of the section "Cell by cell", one at a time to save memory."""
-        traced = probes.trace_pages(self.run)
-        pages = {(of[0].cell, Arm.of(of[0].arm).variant): path for path, of in traced.items()}
-        for line in (line for line in self.lines if line.id):
-            sides = [line.row.base, line.row.target] if self.group.target else [line.row.base]
-            logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
-            command = shlex.join(("abprof", "rerun", f"runs/{self.run.id}", "--only", line.row.cell.id))
-            command = "" if self.run.workloads_from in (sentences.FORKED, sentences.HERE) else clean(command, LONGEST)
-            arms = {side: seen.arm for side, seen in zip(("base", "target"), sides, strict=False) if seen}
-            turns = charts.Densities(self.measured.get(line.row.cell.id, ()), arms)
-            changed = line.verdict in ("slower", "faster", "slight")
-            tree = charts.call_tree(line.row.base, line.row.target) if changed else None
-            numbers = tuple(_numbers(self.run, line.row, sides))
-            yield Detail(line, numbers, logs, command, turns, tree, pages.get((line.row.cell.id, line.row.variant), ""))
-
-
 class Page:
     """Everything that a report of a judged run shows, in the report's order."""
 
     def __init__(self, run: Run, blocks: Sequence[Measured]) -> None:
         groups = rows.groups(run)
-        lines = [[Line(group, row) for row in group.rows] for group in groups]
-        every = sorted((line for of in lines for line in of), key=lambda line: line.row.folded)
+        every = sorted((line for group in groups for line in group.lines), key=lambda line: line.row.folded)
         for number, line in enumerate(every[:DETAILS_UP_TO], 1):
             line.id = f"c{number}"
         code = code_pages.pages(run)
@@ -89,19 +53,43 @@ class Page:
         self.alerts = [*_alerts(run)]
         self.counts = _counts(run)
         self.weaker = sentences.weaker(run)  # sentences about guarantees weaker than usual
-        self.trust, self.trusted = _trust(run, blocks), _trusted(run)
+        self.trusted = _trusted(run)
+        why = [*(("guarantee", text) for text in (*self.weaker, sentences.guarantee(run))), ("trust", self.trusted)]
+        self.trust = [
+            *((name, text) for name, text in why if text),
+            ("proofs", _proofs(run)),
+            ("epochs", _epochs(blocks)),
+        ]
         self.strip = charts.Strip((row.comparison for g in groups for row in g.rows if row.comparison), run.options)
-        detailed, measured = {line.row.cell.id for line in every if line.id}, dict[str, list[Measured]]()
+        detailed = {line.row.cell.id for line in every if line.id}
+        self._measured: dict[str, list[Measured]] = {}  # judged blocks with turns, by cell, of the rows with an entry
         for block in blocks:
             if block.cell in detailed and block.judged and block.rounds:
-                measured.setdefault(block.cell, []).append(block)
-        self.workloads = [Workload(run, *of, measured) for of in zip(groups, lines, strict=True)]
+                self._measured.setdefault(block.cell, []).append(block)
+        self.workloads = groups
         left_out = f"{DETAILS_UP_TO} of {len(every)} rows have a detail; cells.csv and rounds.jsonl have all numbers."
         self.caption = sentences.CHANGE_AND_TIMES if groups and groups[0].target else ""
         self.left_out = left_out if len(every) > DETAILS_UP_TO else ""
         self.probes = [*probes.sections(run)]
         self.failed = rows.all_failures(run, groups)
         self.about = [*_about(run, blocks)]  # machine, builds, environments; method and words
+        self.tables = cache(tables.blocks)  # the further tables of a workload, below its rows
+
+    def details(self, of: Group) -> Iterator[Detail]:
+        """Yield a workload's entries of the section "Cell by cell", one at a time to save memory."""
+        run, traced = self.run, probes.trace_pages(self.run)
+        pages = {(seen[0].cell, Arm.of(seen[0].arm).variant): path for path, seen in traced.items()}
+        for line in (line for line in of.lines if line.id):
+            sides = [line.row.of(side) for side in of.sides]
+            logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
+            command = shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", line.row.cell.id))
+            command = "" if run.workloads_from in (sentences.FORKED, sentences.HERE) else clean(command, LONGEST)
+            arms = {side: seen.arm for side, seen in zip(("base", "target"), sides, strict=False) if seen}
+            turns = charts.Densities(self._measured.get(line.row.cell.id, ()), arms)
+            changed = line.verdict in ("slower", "faster", "slight")
+            tree = charts.call_tree(line.row.base, line.row.target) if changed else None
+            numbers = tuple(_numbers(run, line.row, sides))
+            yield Detail(line, numbers, logs, command, turns, tree, pages.get((line.row.cell.id, line.row.variant), ""))
 
 
 def _alerts(run: Run) -> Iterator[tuple[str, str]]:
@@ -212,13 +200,6 @@ def _trusted(run: Run) -> str:
     if not sentence:
         return f"no control {'has an interval' if run.controls else 'was measured'}{proofs}"
     return f"{'trusted' if inside else 'not confirmed'}: {sentence}{proofs}"
-
-
-def _trust(run: Run, blocks: Sequence[Measured]) -> Facts:
-    found: Facts = [("guarantee", text) for text in (*sentences.weaker(run), sentences.guarantee(run)) if text]
-    if sentence := _trusted(run):
-        found.append(("trust", sentence))
-    return [*found, ("proofs", _proofs(run)), ("epochs", _epochs(blocks))]
 
 
 def _proofs(run: Run) -> str:

@@ -1,4 +1,4 @@
-"""Show what torch's profiler, proton, perf and Nsight Compute recorded, as tables and CSV."""
+"""Show what torch's profiler, perf and Nsight Compute recorded, as tables and CSV."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ def files(run: Run) -> dict[str, str]:
 
 def sections(run: Run) -> Iterator[Section]:
     """Yield a section for each profiler that the run used."""
-    used = {one.by for one in run.traces}
-    names = [name for by, name in (("torch", "torch's profiler"), ("proton", "Triton's proton")) if by in used]
     for title, text, made in (
-        (f"Under {' and '.join(names)}", _TRACED, _evidence(run, run.traces)),
+        ("Under torch's profiler", _TRACED, _evidence(run, run.traces)),
         ("Under Nsight Compute", _COUNTED, counters(run)),
         ("Sampled by perf", _SAMPLED, _evidence(run, run.sampled)),
     ):
@@ -60,7 +58,7 @@ def _pairs(group: Sequence[_Seen]) -> list[tuple[_Seen, _Seen | None]]:
     return [(one, None) for one in group]
 
 
-# ---------------------------------------------------------------- torch's profiler, proton, perf
+# ---------------------------------------------------------------- torch's profiler, perf
 
 
 def trace_pages(run: Run) -> dict[str, list[Trace]]:
@@ -75,13 +73,12 @@ def _evidence(run: Run, of: Sequence[Trace] | Sequence[Sampled]) -> Iterator[Blo
         sides = [Arm.of(one.arm).side for one in seen]
         title = clean(" ".join(filter(None, (before.cell, Arm.of(before.arm).variant))))
         title += f", {' and '.join(sides)}" if after else ""
-        title += ", by proton" if isinstance(before, Trace) and before.by == "proton" else ""
         notes, kept = [], []
         for side, one in zip(sides, seen, strict=True):
-            kind = "sample" if isinstance(one, Sampled) else "trace" if one.by == "torch" else "tree"
+            kind = "sample" if isinstance(one, Sampled) else "trace"
             notes += [f"{side} has no {kind}: {clean(one.missing)}"] if one.missing else []
             if isinstance(one, Trace):
-                opened = "Perfetto (ui.perfetto.dev)" if one.by == "torch" else "proton-viewer"
+                opened = "Perfetto (ui.perfetto.dev)" if one.by == "torch" else "proton-viewer"  # in older runs
                 cut = f"the first part: {plural(one.left_out, 'event')} had no room" if one.left_out else ""
                 kept += [(f"{side}, for {opened}", one.file, cut)] if one.file else []
             elif not one.missing:

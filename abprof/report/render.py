@@ -52,32 +52,13 @@ def _trace_documents(folder: Path, run: Run) -> Iterator[tuple[str, str]]:
                 packed = b64encode(data).decode() if len(data) <= _EMBEDDED else ""
                 sides.append((Arm.of(one.arm).side, one.file.rpartition("/")[2], Markup(packed)))  # noqa: S704 - base64
         if sides:
-            yield (
-                path,
-                _scripted(
-                    "trace",
-                    "report.css",
-                    run=run,
-                    cell=traces[0].cell,
-                    arm=Arm.of(traces[0].arm),
-                    sides=sides,
-                    path=path,
-                ),
-            )
+            about = {"run": run, "cell": traces[0].cell, "arm": Arm.of(traces[0].arm)}
+            yield path, _scripted("trace", "report.css", sides=sides, path=path, **about)
 
 
 def markdown(page: Page) -> str:
     """Return the report as GitHub-flavoured Markdown."""
     return environment(text.markdown).get_template("report.md").render(page=page, run=page.run)
-
-
-def _png(page: Page) -> bytes:
-    counts = ", ".join(f"{count} {name}" for name, count in page.counts)
-    return page.strip.png(page.headline, f"{counts}   {page.where}")
-
-
-def _notebook(page: Page) -> str:
-    return environment(escape).get_template("notebook.html").render(page=page, run=page.run)
 
 
 def _junit(page: Page) -> str:
@@ -97,7 +78,9 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
     "md": markdown,
     "csv": lambda page: cells_csv(page.run),
     "json": lambda page: checksummed.text(page.run, 1).decode() + "\n",
-    "png": _png,
+    "png": lambda page: page.strip.png(
+        page.headline, f"{', '.join(f'{n} {name}' for name, n in page.counts)}   {page.where}"
+    ),
     "junit": _junit,
     "bmf": lambda page: exports.bmf(page.run),
     "action": lambda page: exports.action(page.run),
@@ -106,7 +89,10 @@ FORMATS: dict[str, Callable[[Page], str | bytes]] = {
 
 def rendered(run: Run, blocks: Sequence[Block], format: str) -> bytes:
     """Return the report of a run in `format`, a key of FORMATS, or `notebook`: a part of a page, in HTML."""
-    made = _notebook(Page(run, blocks)) if format == "notebook" else FORMATS[format](Page(run, blocks))
+    page = Page(run, blocks)
+    if format == "notebook":
+        return environment(escape).get_template("notebook.html").render(page=page, run=run).encode(errors="replace")
+    made = FORMATS[format](page)
     return made.encode(errors="replace") if isinstance(made, str) else made
 
 

@@ -5,8 +5,9 @@ All reports (terminal, output.txt, Markdown, HTML and CSV) use these rows, so th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from abprof.records import (
     GPU_GRAPH,
@@ -30,7 +31,6 @@ from abprof.report.code_pages import Code
 
 ROWS_UP_TO = 300  # of a table below the verdicts, on a page and a terminal; the CSV files have all
 ORDER: tuple[Verdict | None, ...] = ("broken", "slower", "unclear", "faster", "slight", None, "same")
-ArmOf = Callable[["Row"], Observation | None]
 
 
 @dataclass(frozen=True)
@@ -67,6 +67,10 @@ class Row:
         fine = ("ok", "identical") if self.comparison and not self.apart else ("ok", "identical", "unsupported")
         return [seen for seen in (self.base, self.target) if seen and not self.apart and seen.status not in fine]
 
+    def of(self, side: str) -> Observation | None:
+        """Return a side's arm."""
+        return self.base if side == "base" else self.target
+
     def ns(self, seen: Observation | None) -> float | None:
         """Return an arm's time in ns per call, by the row's metric; None if not recorded."""
         return value(seen, self.metric)
@@ -77,7 +81,7 @@ class Group:
 
     def __init__(self, run: Run, workload: Workload, target: Side | None, cells: Sequence[Cell]) -> None:
         """Collect the rows of `cells`, which are all cells of this workload."""
-        self.workload, self.target = workload, target
+        self.run, self.workload, self.target = run, workload, target
         # The axes that differ between cells; each other axis with its one value, or with the axis that it always equals.
         self.axes, self.constants = _axes(workload, cells)
         seen = {(o.cell, o.arm): o for o in run.observations}
@@ -105,16 +109,20 @@ class Group:
         # (cell, from, to) -> comparison of another pair of arms: a peer with a side, or variants of a side with each other.
         self.others = {(c.cell, c.from_, c.to): c for c in others if c.cell in names and Arm.of(c.to).side in sides}
 
+    @cached_property
+    def lines(self) -> list[Line]:
+        """The texts of the rows."""
+        return [Line(self, row) for row in self.rows]
+
     @property
     def columns(self) -> tuple[str, ...]:
         """Headings of the columns that name a row: axes that differ between cells, and `variant` if a row has one."""
         return (*map(text.clean, self.axes), *(["variant"] if self.variants else []))
 
     @property
-    def sides(self) -> list[tuple[str, ArmOf]]:
-        """For each side, base first: its id, and a function that returns this side's arm of a row."""
-        found: list[tuple[str, ArmOf]] = [("base", lambda row: row.base)]
-        return [*found, (self.target.id, lambda row: row.target)] if self.target else found
+    def sides(self) -> list[str]:
+        """The sides' ids, base first."""
+        return ["base", self.target.id] if self.target else ["base"]
 
     def name(self, row: Row) -> str:
         """Name the row by its variant and the axes that differ between cells: `mask_type=full direction=fwd ws`."""
@@ -125,9 +133,10 @@ class Group:
         axes = (f"{axis}={cell.params[axis]}" for axis in self.axes if axis in cell.params)
         return text.clean(" ".join(filter(None, (self.workload.name, *axes, variant))))
 
-    def title(self, run: Run) -> str:
-        """Name the workload, and the target if the run has several targets."""
-        against = f" against {text.clean(self.target.label, 60)}" if self.target and len(run.sides) > 2 else ""
+    @property
+    def title(self) -> str:
+        """The workload's name, and the target's if the run has several targets."""
+        against = f" against {text.clean(self.target.label, 60)}" if self.target and len(self.run.sides) > 2 else ""
         return text.clean(self.workload.name) + against
 
 
@@ -193,14 +202,9 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
     return name
 
 
-def arm(run: Run, id: str) -> Arm:
-    """Return the run's arm with this id; if the run does not list the arm, an arm made from the id."""
-    return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
-
-
 def arm_name(run: Run, id: str) -> str:
     """Name an arm in words: the side's label and the variant, or `peer NAME`."""
-    one = arm(run, id)
+    one = Arm.of(id)
     if one.peer:
         return f"peer {text.clean(one.peer)}"
     side = next((side for side in run.sides if side.id == one.side), None)

@@ -161,12 +161,8 @@ def _profile(run: Run, suite: Suite, side: Side) -> Lines:
     }
 
 
-def _arm(side: Side, row: Row) -> Observation | None:
-    return row.base if side.id == "base" else row.target
-
-
 def _profile_line(run: Run, suite: Suite, side: Side, row: Row) -> Line:
-    seen, cell = _arm(side, row), row.cell
+    seen, cell = row.of(side.id), row.cell
     timed, parts, memory = metric(seen, row.metric), Breakdown(cell, seen), value(seen, "peak_mem_bytes")
     ns = timed.value if timed else None
     line: Line = {name: clean(cell.params.get(name, "")) for name in suite.columns}
@@ -238,11 +234,11 @@ def _groups(run: Run, suite: Suite, target: Side | None) -> list[Group]:
 
 
 def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
-    arms = {(row.cell.id, row.variant): _arm(side, row) for row in group.rows}
-    scaled, peers = gains.efficiency(group, lambda row: _arm(side, row)), gains.peers(group)
+    arms = {(row.cell.id, row.variant): row.of(side.id) for row in group.rows}
+    scaled, peers = gains.efficiency(group, side.id), gains.peers(group)
     ladder = group.workload.ladder
     for row in group.rows:
-        seen = _arm(side, row)
+        seen = row.of(side.id)
         line: Line = {"memory_mb": row.cell.bytes and row.cell.bytes / 1e6}
         if ladder:
             steps = {step: arms.get((row.cell.id, step)) for step in ladder}
@@ -251,9 +247,7 @@ def _gain_lines(group: Group, side: Side) -> Iterator[tuple[Row, Line]]:
             line |= _gain("baseline", gains.Gain(group, steps[ladder[0]], seen, row.metric))
             before = steps[ladder[place - 1]] if place else None
             line |= _gain("step_before", gains.Gain(group, before, seen, row.metric))
-            right = {step: one for step, one in steps.items() if one and one.status != "wrong"}
-            timed = {step: ns for step, one in right.items() if (ns := row.ns(one))}
-            line["best_step"] = clean(min(timed, key=timed.__getitem__)) if timed else ""
+            line["best_step"] = clean(gains.fastest(row, steps)[1])
         for name, by_cell in peers.items():
             line |= _gain(f"peer_{name}", gains.Gain(group, by_cell.get(row.cell.id), seen, row.metric))
         if group.workload.scaled:
@@ -297,8 +291,9 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold
     per cent. Raises AbprofError if the files cannot be compared or written."""
     base, target = (ProfileFile(path, *read(path)) for path in (base_csv, target_csv))
     mode, keys = _mode(base, target)
-    columns = _value_columns(base, target, keys)
-    joining = keys + tuple(name for name in _OWN_KEYS if name in base.columns and name in target.columns)
+    shared = {*base.columns} & {*target.columns}
+    columns = [name for name in compared_columns(keys) if name in shared]
+    joining = (*keys, *(name for name in _OWN_KEYS if name in shared))
     left, right = (_lines_by_case(of, joining, columns) for of in (base, target))
     cases = [(left.get(case, {}), right.get(case, {})) for case in {**left, **right}]
     if not any(one and other for one, other in cases):
@@ -337,25 +332,11 @@ def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]
         keys = "cell,variant or mask_type,direction,seqlen or seqlen,sparsity_ratio,q_block_size,k_block_size,direction"
         raise AbprofError(f"not a table of profiled cases: its columns are {found}", where=str(base.path),
                           advice=f"expected columns {keys}; to compare two runs: abprof report RUN1 RUN2")  # fmt: skip
-    for name in needed:
-        if name not in target.columns:
-            raise AbprofError(f"no column {name!r}, which {base.path} has", where=str(target.path))
-    if "latency_ms" not in base.columns:
-        raise AbprofError("no column 'latency_ms'", where=str(base.path))
+    for name in (*needed, "latency_ms", "tflops_per_sec"):
+        if lacking := [of for of in (base, target) if name not in of.columns]:
+            raise AbprofError(f"no column {name!r}", where=str(lacking[0].path))
     axes = base.columns[: base.columns.index("latency_ms")]
     return mode, compare_keys([name for name in axes if name in target.columns])
-
-
-def _value_columns(base: ProfileFile, target: ProfileFile, keys: Sequence[str]) -> list[str]:
-    found = []
-    for name in compared_columns(keys):
-        lacking = [of for of in (base, target) if name not in of.columns]
-        if not lacking:
-            found.append(name)
-        elif name == "tflops_per_sec" or (len(lacking) == 1 and name not in LATER):
-            other = base if lacking[0] is target else target
-            raise AbprofError(f"no column {name!r}, which {other.path} has", where=str(lacking[0].path))
-    return found
 
 
 def _lines_by_case(profile: ProfileFile, keys: Sequence[str], columns: Sequence[str]) -> dict[str, Line]:
@@ -392,7 +373,7 @@ _TITLES = {"fwd": "FORWARD PERFORMANCE", "bwd": "BACKWARD PERFORMANCE"}
 
 def with_footer(log: str, page: Page) -> str:
     """Return the text of output.txt with the run's results at the end, in place of this run's earlier results."""
-    run, of = page.run, [workload.group for workload in page.workloads]
+    run, of = page.run, page.workloads
     marker = visible(f"======== abprof: results of run {run.id} ========")
     body, found, _ = log.rpartition(f"\n{marker}\n")
     kept = body if found else "" if log.startswith(marker) else log.rstrip("\n")
@@ -402,7 +383,7 @@ def with_footer(log: str, page: Page) -> str:
         target = next((s.id for s in run.sides[1:]), None) if side.id == "base" else side.id
         mine = [group for group in of if (group.target.id if group.target else None) == target]
         pairs = ((g, row) for g in mine for row in sorted(g.rows, key=lambda row: order[row.cell.id]))
-        sides.append((side, [_shown(group, row, _arm(side, row)) for group, row in pairs]))
+        sides.append((side, [_shown(group, row, row.of(side.id)) for group, row in pairs]))
     lists = {
         "incomplete": sentences.incomplete(run),
         "targets": [_fluctuations(run, of, side) for side in run.sides[1:]],

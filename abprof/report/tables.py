@@ -7,16 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from abprof.records import Observation, Run, Sweep, Value
+from abprof.records import Observation, Sweep, Value
 from abprof.records.quantities import plural
 from abprof.report import sentences
 from abprof.report.rows import (
     ROWS_UP_TO,
-    ArmOf,
     Block,
     Breakdown,
     Group,
-    Line,
     Row,
     Table,
     arm_name,
@@ -35,11 +33,11 @@ _PEERS = "Library implementations, measured in the same rounds"
 _PAIRS = "The second against the first, judged by the same rules as the sides"
 
 
-def blocks(run: Run, group: Group, lines: Sequence[Line]) -> list[Block]:
-    """Return the tables that follow a group's rows, as blocks of the report. `lines` are the rows as texts."""
+def blocks(group: Group) -> list[Block]:
+    """Return the tables that follow a group's rows, as blocks of the report."""
     declared = [*_ladder(group), *_scaling(group), *_sweep(group), *_configurations(group)]
-    alone = [_alone(group, lines)] if group.target is None else []
-    return [*alone, *_phases(group, lines), *declared, *_peers(group), *_pairs(run, group)]
+    alone = [_alone(group)] if group.target is None else []
+    return [*alone, *_phases(group), *declared, *_peers(group), *_pairs(group)]
 
 
 def _block(
@@ -53,25 +51,25 @@ def _block(
         yield Block(title, (text.strip(),) if text else (), tables=(table,), folded=folded)
 
 
-def _alone(group: Group, lines: Sequence[Line]) -> Block:
+def _alone(group: Group) -> Block:
     units = (("TFLOP/s", tflops), ("GB/s", gbps))
     known = [(unit, of) for unit, of in units if any(of(row.cell, row.ns(row.base)) for row in group.rows)][:1]
     rows = [
         (*line.values, line.before, line.interval, *(rate(of(line.row.cell, line.row.ns(line.row.base))) for _, of in known),
          size(value(line.row.base, "peak_mem_bytes")))
-        for line in lines
+        for line in group.lines
     ]  # fmt: skip
     header = (*group.columns, "time", "95 % interval", *(unit for unit, _ in known), "peak memory")
     caption = "Time of a call with its 95 % interval over epochs"
     return Block(tables=(Table(header, tuple(rows), len(group.columns), caption),))
 
 
-def _phases(group: Group, lines: Sequence[Line]) -> Iterator[Block]:
+def _phases(group: Group) -> Iterator[Block]:
     seen = [
         ((line.case, side) if group.target else line.values, Breakdown(line.row.cell, observed))
-        for line in lines
-        for side, of in group.sides
-        if (observed := of(line.row)) and observed.phases
+        for line in group.lines
+        for side in group.sides
+        if (observed := line.row.of(side)) and observed.phases
     ]
     if seen:
         names = [*dict.fromkeys(name for _, parts in seen for name, ns in parts.all.items() if ns is not None)]
@@ -97,12 +95,12 @@ def _peers(group: Group) -> Iterator[Block]:
     yield from _block("", rows, 2, caption=_PEERS)
 
 
-def _pairs(run: Run, group: Group) -> Iterator[Block]:
-    cells = {cell.id: cell for cell in run.cells}
+def _pairs(group: Group) -> Iterator[Block]:
+    cells = {cell.id: cell for cell in group.run.cells}
     failed = ("both", "unsupported", "missing")  # the arm's own row gives the reason
     rows = [
         {"verdict": f"{sentences.MARKS[one.verdict]} {one.verdict}", "case": label(cells[one.cell], group.axes),
-         "first": arm_name(run, one.from_), "second": arm_name(run, one.to), "change of time": sentences.change_text(one),
+         "first": arm_name(group.run, one.from_), "second": arm_name(group.run, one.to), "change of time": sentences.change_text(one),
          "95 % interval": sentences.reach(one), "note": sentences.note(one)}
         for one in group.others.values() if not any(code.endswith(failed) for code in one.reasons)
     ]  # fmt: skip
@@ -126,15 +124,15 @@ def _by_cell(group: Group) -> Iterator[tuple[Row, str, Steps]]:
     for row in sorted(group.rows, key=lambda row: tuple(map(order, row.cell.params.values()))):
         cells.setdefault(row.cell.id, []).append(row)
     for rows in cells.values():
-        for side, arm in group.sides:
-            yield rows[0], side, {row.variant: arm(row) for row in rows}
+        for side in group.sides:
+            yield rows[0], side, {row.variant: row.of(side) for row in rows}
 
 
 def _steps(group: Group) -> tuple[str, ...]:
     """Return the variants to show: first the workload's ladder (optimisation steps in order), then the others."""
     known = dict.fromkeys(row.variant for row in group.rows if row.variant)
     ladder = group.workload.ladder
-    timed = {row.variant for row in group.rows for _, arm in group.sides if row.ns(arm(row))}
+    timed = {row.variant for row in group.rows for side in group.sides if row.ns(row.of(side))}
     return (*ladder, *(n for n in known if n in timed and n not in ladder)) if ladder else tuple(known)
 
 
@@ -173,13 +171,13 @@ def peers(group: Group) -> dict[str, dict[str, Observation]]:
     return found
 
 
-def efficiency(group: Group, arm: ArmOf) -> dict[tuple[str, str], float]:
+def efficiency(group: Group, side: str) -> dict[tuple[str, str], float]:
     """Return {(cell id, variant): scaling efficiency}: the growth of TFLOP/s divided by the growth of the scaled axis.
     Both growths are measured from the smallest value of this axis, with the other axes equal."""
     axis = group.workload.scaled
     series: dict[tuple[str, ...], list[tuple[float, float, tuple[str, str]]]] = {}
     for row in group.rows if axis in group.axes else ():
-        at, speed = number(row.cell.params.get(axis)), tflops(row.cell, row.ns(arm(row)))
+        at, speed = number(row.cell.params.get(axis)), tflops(row.cell, row.ns(row.of(side)))
         if at and speed:
             rest = (row.variant, *(str(row.cell.params.get(name)) for name in group.axes if name != axis))
             series.setdefault(rest, []).append((at, speed, (row.cell.id, row.variant)))
@@ -195,7 +193,7 @@ def _ladder(group: Group) -> Iterator[Block]:
     if not steps:
         return
     over = {name: seen for name, seen in peers(group).items() if any(one.metrics for one in seen.values())}
-    scaled = {side: efficiency(group, arm) for side, arm in group.sides}
+    scaled = {side: efficiency(group, side) for side in group.sides}
     axis = clean(group.workload.scaled) if any(scaled.values()) else ""
     rows = []
     for row, side, seen in _by_cell(group):
@@ -233,7 +231,7 @@ def _scaling(group: Group) -> Iterator[Block]:
     series: dict[tuple[str, str], list[tuple[Row, Steps, float | None]]] = {}  # rows with the ns of the fastest arm
     for row, side, seen in _by_cell(group):
         if axis in row.cell.params:  # not in every cell of a foreign run.json
-            series.setdefault((_case(group, row, axis), side), []).append((row, seen, _best(row, seen)[0]))
+            series.setdefault((_case(group, row, axis), side), []).append((row, seen, fastest(row, seen)[0]))
     rated = any(tflops(row.cell, best) for points in series.values() for row, _, best in points)
     rows = []
     for (case, side), points in series.items():
@@ -243,7 +241,7 @@ def _scaling(group: Group) -> Iterator[Block]:
             speed = tflops(row.cell, best)
             texts = {"case": case, "side": side, axis: clean(row.cell.params[axis])}
             texts |= {name or "time": time_text(seen.get(name), row.metric) for name in names or ("",)}
-            texts |= {"best": clean(_best(row, seen)[1])} if names else {}
+            texts |= {"best": clean(fastest(row, seen)[1]) or NOT_RECORDED} if names else {}
             share = f"{100 * speed / most:.0f} %" if speed and most else NOT_RECORDED
             rows.append(texts | {"TFLOP/s": rate(speed), "efficiency": share})
     text = "Best is the fastest by its own time. " if names else ""
@@ -251,10 +249,10 @@ def _scaling(group: Group) -> Iterator[Block]:
     yield from _block(f"Scaling over {clean(axis)}", rows, 3, text)
 
 
-def _best(row: Row, seen: Steps) -> tuple[float | None, str]:
-    """Return (ns, variant) of the fastest arm whose output is right; ns is None if there is no such arm."""
+def fastest(row: Row, seen: Steps) -> tuple[float | None, str]:
+    """Return (ns, variant) of the fastest arm whose output is right; (None, "") if there is none."""
     right = [(ns, name) for name, one in seen.items() if one and one.status != "wrong" and (ns := row.ns(one))]
-    return min(right, default=(None, NOT_RECORDED))
+    return min(right, default=(None, ""))
 
 
 def _sweep(group: Group) -> Iterator[Block]:
@@ -262,14 +260,14 @@ def _sweep(group: Group) -> Iterator[Block]:
     if declared is None:
         return
     rows = []
-    for side, arm in group.sides:
-        for row, density, speedup in _densities(group, declared, arm):
+    for side in group.sides:
+        for row, density, speedup in _densities(group, declared, side):
             band = next((b.speedup for b in declared.bands if b.density[0] <= density <= b.density[1]), None)
             placed = "-"
             if band and speedup is not None:
                 placed = "below" if speedup < band[0] else "above" if speedup > band[1] else "inside"
             rows.append({
-                "case": group.name(row), "side": side, "density": f"{density:.3f}", "time": time_text(arm(row), row.metric),
+                "case": group.name(row), "side": side, "density": f"{density:.3f}", "time": time_text(row.of(side), row.metric),
                 "speed-up": NOT_RECORDED if speedup is None else f"{speedup:.2f} ×",
                 "expected": f"{band[0]:g} to {band[1]:g} ×" if band else "-", "it is": placed,
             })  # fmt: skip
@@ -279,7 +277,7 @@ def _sweep(group: Group) -> Iterator[Block]:
     yield from _block("Density sweep", rows, 2, text)
 
 
-def _densities(group: Group, declared: Sweep, arm: ArmOf) -> Iterator[tuple[Row, float, float | None]]:
+def _densities(group: Group, declared: Sweep, side: str) -> Iterator[tuple[Row, float, float | None]]:
     """Yield (row, density, speed-up); the speed-up is over the densest row, or over the variant `declared.against`."""
 
     def series(row: Row) -> tuple[str, ...]:  # all axes but the sweep's, and the variant
@@ -290,17 +288,17 @@ def _densities(group: Group, declared: Sweep, arm: ArmOf) -> Iterator[tuple[Row,
 
     dense, name = [], declared.density
     for row in group.rows:
-        seen = arm(row)
+        seen = row.of(side)
         known = seen.facts.get(name) if seen else None
         if (at := number(row.cell.params.get(name) if known is None else known)) is not None:
             dense.append((row, at))
     dense.sort(key=lambda pair: (series(pair[0]), pair[1]))
     first = {counts_from(row): row for row, _ in dense  # of several rows the densest
-             if (row.variant == declared.against if declared.against else row.ns(arm(row)))}  # fmt: skip
+             if (row.variant == declared.against if declared.against else row.ns(row.of(side)))}  # fmt: skip
     for row, at in dense:
         if not declared.against or row.variant != declared.against:
-            start, ns = first.get(counts_from(row)), row.ns(arm(row))
-            before = start.ns(arm(start)) if start else None
+            start, ns = first.get(counts_from(row)), row.ns(row.of(side))
+            before = start.ns(start.of(side)) if start else None
             yield row, at, before / ns if before and ns else None
 
 
@@ -317,7 +315,7 @@ def _configurations(group: Group) -> Iterator[Block]:
     for fact, (title, text) in _CONFIGURED.items():
         rows = []
         for row in group.rows:
-            known = {side: seen.facts.get(fact) if (seen := arm(row)) else None for side, arm in group.sides}
+            known = {side: seen.facts.get(fact) if (seen := row.of(side)) else None for side in group.sides}
             if any(one is not None for one in known.values()):
                 texts = {side: NOT_RECORDED if one is None else sentences.fact(one) for side, one in known.items()}
                 same = "-" if None in known.values() else "same" if len(set(known.values())) == 1 else "differs"

@@ -17,7 +17,7 @@ from rich.text import Text
 from abprof.records import Run
 from abprof.records.quantities import plural
 from abprof.report import rows, sentences
-from abprof.report.model import Page, Workload, folded_title
+from abprof.report.model import Page, folded_title
 from abprof.report.text import clean
 
 WRAPS = 120  # columns of a terminal that is wide enough for a table of verdicts with wrapped texts
@@ -56,7 +56,7 @@ def show(of: Page, console: Console, folder: Path, *, everything: bool = False) 
     for line in of.weaker:
         _say(console, line, "yellow")
     for workload in of.workloads:
-        _workload(workload, console, everything)
+        _workload(of, workload, console, everything)
     if of.caption and any(everything or not line.row.folded for workload in of.workloads for line in workload.lines):
         console.print(Text(of.caption, style="dim"))
     for line in (*sentences.incomplete(of.run), of.headline):
@@ -66,11 +66,10 @@ def show(of: Page, console: Console, folder: Path, *, everything: bool = False) 
     _say(console, f"Report: {folder / 'report.html'}", "")
 
 
-def _workload(workload: Workload, console: Console, everything: bool) -> None:
-    group = workload.group
+def _workload(of: Page, group: rows.Group, console: Console, everything: bool) -> None:
     constants = " ".join(f"{clean(axis)}={clean(value)}" for axis, value in group.constants.items())
-    console.print(Text(workload.title, style="bold"), Text(constants, style="dim"))
-    shown = [line for line in workload.lines if everything or not line.row.folded]
+    console.print(Text(group.title, style="bold"), Text(constants, style="dim"))
+    shown = [line for line in group.lines if everything or not line.row.folded]
     if group.target and shown:
         header = ("verdict", *group.columns, "change of time", "95 % interval", "base", group.target.id, "TFLOP/s")
         texts = tuple(
@@ -80,15 +79,15 @@ def _workload(workload: Workload, console: Console, everything: bool) -> None:
         )  # fmt: skip
         styles = [_STYLES.get(line.verdict, "") for line in shown]
         _table(rows.Table(header, texts, 1 + len(group.columns)), console, styles=styles)
-        for line in workload.lines:
+        for line in group.lines:
             _say(console, f"why {line.case}: {line.why}" if line.why else "", "")
     for line in shown:
         _say(console, f"nights {line.case}: {line.nights}" if line.nights else "", "")
-    for block in workload.blocks if everything or not group.target else ():
+    for block in of.tables(group) if everything or not group.target else ():
         _say(console, ": ".join(filter(None, (block.title, *block.text))), "dim")
         for table in block.tables:
             _table(table, console)
-    hidden = [line for line in workload.lines if line.row.folded and not everything and group.target]
+    hidden = [line for line in group.lines if line.row.folded and not everything and group.target]
     _say(console, f"{folded_title(hidden)} not shown (abprof report RUN --all)" if hidden else "", "dim")
 
 

@@ -208,8 +208,7 @@ def unicode(text: str) -> str:
 
 
 def open_store(cache: Path, objects: Path) -> Path:
-    """Return the path of the bare clone that shares the object folder `objects`; create a missing clone. Raises
-    AbprofError if the clone cannot be created in the folder `cache`."""
+    """Return the path of the bare clone that shares the object folder `objects`; create a missing clone."""
     store = cache / "repos" / hashlib.sha256(os.fsencode(objects)).hexdigest()[:16]
     with locks.locked(lock_of(store)):
         locks.hold(store.with_name(f"{store.name}.use"), shared=True)
@@ -218,16 +217,12 @@ def open_store(cache: Path, objects: Path) -> Path:
         new = store.with_name(f"{store.name}.new")
         remove_tree(new)  # left by a killed process: this process holds the lock
         quoted = str(objects).replace("\\", "\\\\").replace('"', '\\"')
-        try:
-            Git(str(new.parent)).text("init", "--bare", "--quiet", "--template=", str(new))
-            (new / "objects" / "info").mkdir(exist_ok=True)
-            (new / "objects" / "info" / "alternates").write_bytes(os.fsencode(f'"{quoted}"\n'))
-            (new / SOURCE).write_bytes(os.fsencode(objects))
-            (new / "config").write_text((new / "config").read_text() + _CONFIG)
-            new.rename(store)
-        except (OSError, GitError) as error:
-            why = error.line_of_git if isinstance(error, GitError) else error.strerror
-            raise AbprofError(f"cannot use the cache folder: {why}", where=str(cache)) from error
+        Git(str(new.parent)).text("init", "--bare", "--quiet", "--template=", str(new))
+        (new / "objects" / "info").mkdir(exist_ok=True)
+        (new / "objects" / "info" / "alternates").write_bytes(os.fsencode(f'"{quoted}"\n'))
+        (new / SOURCE).write_bytes(os.fsencode(objects))
+        (new / "config").write_text((new / "config").read_text() + _CONFIG)
+        new.rename(store)
     return store
 
 

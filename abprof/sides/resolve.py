@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import secrets
 import shutil
@@ -14,6 +13,7 @@ import msgspec
 
 from abprof.records import Side, join_spec
 from abprof.records.errors import AbprofError
+from abprof.records.filters import nearest
 from abprof.sides.git import Git, GitError
 from abprof.sides.repository import Folder, Repository, unicode
 from abprof.sides.toolchains import split
@@ -23,7 +23,6 @@ from abprof.system.trees import remove_tree
 _WORKING_TREE = "."
 _RANGE = "..."
 _HASH = re.compile(r"[0-9a-f]{40}")
-_MOST_NAMED = 6  # refs that a message lists
 _MOST_COMPARED = 5000  # ref names searched for similar spellings; more would take seconds
 _LONGEST = 4096  # characters; no file system stores a longer ref
 _DEEPER = "run git fetch --unshallow"
@@ -44,8 +43,6 @@ def resolve(
     releases, `repository` may be a `Folder`. The notes say how many commits the base has gained since the merge base,
     and how many of these change `kernel_paths`. Raises AbprofError for a spec that names no commit.
     """
-    if not specs:
-        raise AbprofError("no ref given", advice="run abprof BASE TARGET, or abprof run REF")
     refs, needed = zip(*map(split, specs), strict=True)
     if any(_RANGE in ref for ref in refs[1:]):
         raise AbprofError("base...target must be the first ref", advice="write further targets after base...target")
@@ -97,7 +94,9 @@ def _side(repository: Repository, spec: str) -> tuple[Side, Sequence[str]]:
             raise
         return _side(repository, remote[0])[0], [f"{error.what}: took {remote[0]}"]
     if spec != _WORKING_TREE:
-        return _of_commit(repository, spec, commit, _label(repository, spec, commit)), ()
+        name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
+        match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
+        return _of_commit(repository, spec, commit, match[1] if match else commit[:10]), ()
     tree, notes = _snapshot(repository)
     side = _of_commit(repository, spec, commit, "working-tree")
     return msgspec.structs.replace(side, kind="worktree", tree=tree), notes
@@ -229,25 +228,13 @@ def _verify(repository: Repository, spec: str) -> str | None:
     return found if found and _HASH.fullmatch(found) else None
 
 
-def _label(repository: Repository, spec: str, commit: str) -> str:
-    name = repository.git.maybe("rev-parse", "--symbolic-full-name", spec) or ""
-    match = re.fullmatch(r"refs/(?:heads/|tags/|remotes/)?(.+)", name)
-    return match[1] if match else commit[:10]
-
-
 def _unknown(repository: Repository, spec: str) -> AbprofError:
     refs = repository.ref_names()
     if _verify(repository, "HEAD") is None and (spec in {"HEAD", "@"} or not refs):
-        return AbprofError("the repository has no commits yet", where=str(repository.path))
+        advice = "run git add --all && git commit"
+        return AbprofError("the repository has no commits yet", where=str(repository.path), advice=advice)
     if repository.shallow:
         return AbprofError(f"{spec!r} is not in this shallow clone", advice=_DEEPER)
-    # Suggest refs that contain the name, such as origin/NAME for a branch that was never checked out here.
-    holding = sorted((ref for ref in refs if spec.lower() in ref.lower()), key=len)
-    if ".." in spec:
-        advice = "give base and target as two words, or base...target for the merge base"
-    elif near := holding or difflib.get_close_matches(spec, refs[:_MOST_COMPARED]):
-        advice = f"nearest: {', '.join(near[:3])}"
-    else:
-        more = ", ..." if len(refs) > _MOST_NAMED else ""
-        advice = f"available refs: {', '.join(refs[:_MOST_NAMED])}{more}"
+    several = "give base and target as two words, or base...target for the merge base"
+    advice = several if ".." in spec else nearest(spec, refs[:_MOST_COMPARED])
     return AbprofError(f"unknown ref {spec!r}", advice=advice)

@@ -35,14 +35,11 @@ def checkouts(
     paths = [folder / f"s{place:0{width}}" for place in range(len(sides))]
     made = tuple(Checkout(side=side, path=str(path)) for side, path in zip(sides, paths, strict=True))
     try:
-        try:
-            remove_tree(folder)  # left by a killed process of the same run
-            _prune(repository.cache)
-            folder.mkdir(parents=True)
-            for checkout in made:
-                _check_out(repository, checkout, submodules=submodules)
-        except OSError as error:
-            raise AbprofError(f"cannot write the worktrees: {error.strerror}", where=str(folder)) from error
+        remove_tree(folder)  # left by a killed process of the same run
+        _prune(repository.cache)
+        folder.mkdir(parents=True)
+        for checkout in made:
+            _check_out(repository, checkout, submodules=submodules)
         yield made
     finally:
         remove_tree(folder)

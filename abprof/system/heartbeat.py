@@ -12,7 +12,7 @@ import msgspec
 
 from abprof.records import UNREADABLE
 from abprof.records.errors import AbprofError, Exit
-from abprof.records.visible import printable
+from abprof.records.visible import visible
 from abprof.system.files import put
 
 FOLDER = "nightly"
@@ -69,9 +69,9 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
             continue
         hours = min(abs(now - (beat.ended or beat.began)) / 3600, 1e9)
         event = "began" if beat.ended is None else "ended"
-        finding = printable(f"{beat.series} of {beat.repo}", 300) + f": last {event} {hours:.0f} h ago"
+        finding = visible(f"{beat.series} of {beat.repo}"[:300]) + f": last {event} {hours:.0f} h ago"
         if beat.ended is not None:
-            finding += f", exit code {beat.exit_code}: {printable(beat.did, 300)}"
+            finding += f", exit code {beat.exit_code}: {visible(beat.did[:300])}"
         failed = beat.ended is not None and beat.exit_code in (Exit.CANNOT_RUN, Exit.BUG)
         fine = hours * 3600 < _LATE and not failed
         yield fine, finding, "" if fine else "check the timer (crontab -l), or run abprof nightly by hand"

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from abprof.records.errors import AbprofError
-from abprof.records.visible import printable
+from abprof.records.visible import visible
 from abprof.system import doorway
 
 _held: dict[Path, int] = {}  # lock file -> descriptor, for locks taken by `hold`
@@ -47,7 +47,7 @@ def locked(
     descriptor = _lock(lock, how, wait=False)
     if descriptor is None:
         with contextlib.suppress(OSError):
-            busy(printable(doorway.read(lock, 400).decode(errors="replace"), 200) or "another abprof")
+            busy(visible(doorway.read(lock, 400).decode(errors="replace")[:200]) or "another abprof")
         descriptor = _lock(lock, how, wait=True)
     assert descriptor is not None
     try:

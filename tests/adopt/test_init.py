@@ -166,6 +166,7 @@ def test_a_check_mends_what_its_failures_explain(tmp_path: Path) -> None:
 
 def test_a_repository_without_a_commit_is_an_error(tmp_path: Path) -> None:
     repo = make_repo(tmp_path / "repo")
-    done = init(repo, "--kernel", "rows", home=tmp_path)
-    assert done.code == 0
-    assert "First: git add --all && git commit" in done.out, "a side stands on a commit, `.` too"
+    assert init(repo, "--kernel", "rows", home=tmp_path).code == 0
+    done = abprof(".", "--dry-run", cwd=repo.path, home=tmp_path)  # the command that init prints next
+    assert done.code == 2
+    assert "the repository has no commits yet (run git add --all && git commit)" in done.err

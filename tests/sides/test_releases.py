@@ -88,11 +88,10 @@ def test_what_cannot_be_had_is_one_line(shelf: Shelf) -> None:
     wheel(shelf.links, "tinyk", "3.0", FILES, tag="cp27-cp27mu-manylinux1_x86_64")
     (shelf.links / "tinyk-2.0.tar.gz").write_text("")
     for version in ("9", "2.0", "3.0"):
-        says = "pip found no wheel of this version for this interpreter (available versions: 0.8, 0.9, 1.0)"
-        assert shelf.refusal(f"dist:tinyk=={version}") == f"tinyk=={version}: {says}"
-    assert shelf.refusal("dist:absent==1.0").startswith(
-        "absent==1.0: pip found no wheel with this name (check the name;"
-    )
+        said = shelf.refusal(f"dist:tinyk=={version}")
+        assert said.startswith(f"tinyk=={version}: pip: Could not find a version that satisfies")
+        assert "(from versions: 0.8, 0.9, 1.0)" in said
+    assert "(from versions: none) (PIP_INDEX_URL and PIP_FIND_LINKS" in shelf.refusal("dist:absent==1.0")
     assert not (shelf.cache / "dists" / "files").exists()
 
 
@@ -103,7 +102,7 @@ def test_a_release_that_was_withdrawn_or_is_for_another_python(shelf: Shelf) -> 
     shelf.set_pip(PIP_INDEX_URL=index(shelf.links / "simple", "tinyk", links), PIP_NO_INDEX="0")
     _, notes = shelf.resolve("dist:tinyk==1.0")
     assert notes == ("tinyk==1.0 was withdrawn by its authors: wrong at 4096",)
-    assert shelf.refusal("dist:tinyk==2.0").startswith("tinyk==2.0: pip found no wheel")
+    assert shelf.refusal("dist:tinyk==2.0").startswith("tinyk==2.0: pip: ")
 
 
 @pytest.mark.parametrize(

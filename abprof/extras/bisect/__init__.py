@@ -27,7 +27,6 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import Options, upgraded
 from abprof.records.quantities import plural, span
 from abprof.report import asset, environment, sentences
-from abprof.report.text import code, markdown
 from abprof.sides import Link
 from abprof.store import RUN
 from abprof.system import files as disk
@@ -158,13 +157,7 @@ def read(folder: Path) -> Bisection:
         of = msgspec.convert(upgraded(msgspec.json.decode(data)), Bisection)
         if of.schema != SCHEMA:
             raise ValueError(f"schema = {of.schema}, this abprof reads schema = {SCHEMA}")
-        before: set[str] = set()
-        commits = {link.commit for link in of.links}
-        for link in of.links:
-            if link.commit in before or not before.issuperset(commits.intersection(link.parents)):
-                raise ValueError(f"commit {link.commit[:12]} is listed before its parents")
-            before.add(link.commit)
-        _searches(of)
+        _searches(of)  # raises if the answers are of other questions
     except (*UNREADABLE, ValueError, KeyError, TypeError, AttributeError) as error:
         raise AbprofError(f"not a bisection of this abprof: {error}", where=str(file), advice=advice) from None
     return of
@@ -188,22 +181,19 @@ def _searches(of: Bisection) -> dict[Row, Ask | tuple[Finding, ...]]:
 
 def _searched(of: Bisection, row: Row, given: Sequence[tuple[Step, Answer]]) -> Ask | tuple[Finding, ...]:
     steps = search(of.history(of.kernels[row.cell]), of.bad, stats.band(of.threshold[row.cell])[1])
-    rest = iter(given)
     try:
         ask = next(steps)
-        for step, answer in rest:
+        for step, answer in given:
             if ask.place != (step.question, step.base, step.commit):
                 raise ValueError(f"run {step.run} does not answer the question about {row.label}")
             ask = steps.send(answer)
     except StopIteration as done:
-        if more := len(list(rest)):
-            raise ValueError(f"{row.label}: {more} of {len(given)} answers came after the search ended") from None
         return tuple(done.value)
     return ask
 
 
 def finish(of: Bisection, folder: Path, view: View) -> Bisection:
-    """Run steps until the search ends or a step's budget gives no answer. Each updates bisect.json and the reports."""
+    """Run steps until the search ends or a step's budget gives no answer. Each updates bisect.json and the report."""
     while True:
         searches = _searches(of)
         asks = {row: each for row, each in searches.items() if isinstance(each, Ask)}
@@ -213,11 +203,9 @@ def finish(of: Bisection, folder: Path, view: View) -> Bisection:
         status: Literal["running", "complete"] = "running" if asks else "complete"
         of = msgspec.structs.replace(of, status=status, found=found, culprits=culprits)
         write(folder, of)
-        for file, made in (("report.md", environment(markdown)), ("report.html", environment(escape))):
-            template = made.get_template(f"bisect.{file.rpartition('.')[2]}")
-            style = Markup(asset("report.css"))  # noqa: S704 - abprof's own
-            page = template.render(of=of, result=result(of), code=code, style=style)
-            disk.replace(folder / file, page.encode(errors="replace"))
+        style = Markup(asset("report.css"))  # noqa: S704 - abprof's own
+        page = environment(escape).get_template("bisect.html").render(of=of, result=result(of), style=style)
+        disk.replace(folder / "report.html", page.encode(errors="replace"))
         if not asks:
             return of
         try:

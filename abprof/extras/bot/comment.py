@@ -25,7 +25,7 @@ from abprof.report.text import block_of_code, code, duration, span_of_code
 from abprof.report.text import markdown as escape
 from abprof.verdict import headline
 
-MOST_BYTES = 60_000  # of UTF-8; GitHub accepts 65,536 characters
+MOST_BYTES = 59_500  # of UTF-8; GitHub accepts 65,536 characters, with the hidden line that github.py adds
 TOP = 5  # rows that are not folded
 _NAMED = 5  # workloads named in the sentence about a weaker guarantee
 
@@ -68,11 +68,6 @@ def job_summary(run: Run, folder: Path, room: int) -> bytes:
     short = f"abprof: {escape(sentences.headline(run))} The rest is too long for a summary: see report.md of the run."
     sizes = (f"{shown}\n\n".encode(errors="replace") for shown in (text, short))
     return next((made for made in sizes if len(made) <= room), b"")
-
-
-def title(notice: Notice) -> str:
-    """Return the sentence that sums up the run, with "Weaker guarantee." at the end if a usual guarantee is missing."""
-    return _sentence(notice) + (" Weaker guarantee." if notice.lacking else "")
 
 
 def _sentence(notice: Notice) -> str:
@@ -153,7 +148,6 @@ def _rendered(notice: Notice, room: _Room, **context: str) -> str:
         warnings=notice.warnings[: room.details],
         left_out=[plural(count, noun) for noun, count in left_out.items() if count],
         sentence=_sentence(notice),
-        title=title(notice),
         weaker=_weaker(notice, room.text),
         next_step=next_step(notice, outdated=outdated),
         outdated=outdated,

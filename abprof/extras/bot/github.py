@@ -25,7 +25,7 @@ from abprof.extras.bot.notice import Notice
 from abprof.records import UNREADABLE, Record
 from abprof.records.errors import AbprofError
 from abprof.records.quantities import seconds
-from abprof.records.visible import printable
+from abprof.report.text import clean
 from abprof.system import toml
 from abprof.system.files import read_named
 
@@ -84,12 +84,12 @@ def refusals(where: str) -> Iterator[None]:
     try:
         yield
     except github.GithubException as error:
-        reason = printable(str(error.data.get("message") or "") if isinstance(error.data, dict) else "", 200)
+        reason = clean(error.data.get("message") or "" if isinstance(error.data, dict) else "", 200)
         what, advice = f"GitHub answers {error.status}", _RIGHTS if error.status in (401, 403, 404) else ""
         raise AbprofError(f"{what}: {reason}" if reason else what, where=where, advice=advice) from None
     except requests.exceptions.RequestException as error:
         cause = error.args[0] if error.args else error
-        reason = printable(str(getattr(cause, "reason", None) or cause), 200)
+        reason = clean(getattr(cause, "reason", None) or cause, 200)
         raise AbprofError(f"GitHub cannot be reached: {reason}", where=where, advice="try again later") from None
     except (github.BadAttributeException, AttributeError, LookupError, TypeError, ValueError):
         raise AbprofError("the answer did not come from GitHub", where=where, advice="check GITHUB_API_URL") from None
@@ -211,7 +211,6 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
 
 # ---------------------------------------------------------------- posting
 
-_MOST_BYTES = 59_500  # of a comment without its hidden line; GitHub accepts 65,536 characters
 _CLOCKS = timedelta(hours=1)  # how far the measuring machine's clock may be ahead
 _OURS = "query($ids: [ID!]!) { nodes(ids: $ids) { ... on IssueComment { id viewerDidAuthor isMinimized } } }"
 _MARK = re.compile(
@@ -272,7 +271,7 @@ def _pull_of(repo: Repository, event: Event, pr: int) -> int:
 def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) -> str:
     head, issue = str(repo.get_pull(number).head.sha), repo.get_issue(number)
     mine = {"key": _short(key), "answer": notice.answer, "head": notice.head, "began": notice.began}
-    mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head, most=_MOST_BYTES))}
+    mine |= {"run": _short(notice.run), "text": _short(render(notice, link=link, head=head))}
     live = [(fields, one) for fields, one in _ours(repo, issue.get_comments()) if fields.get("key") == mine["key"]]
     live.sort(key=lambda one: (_rank(one[0], head), one[1].id))
     there, best = live.pop() if live else (dict[str, str](), None)
@@ -284,7 +283,7 @@ def _post(repo: Repository, number: int, notice: Notice, key: str, link: str) ->
         done = f"nothing: the comment has a newer result {best.html_url}"
     else:
         replaces = there["head"] if there and there["head"] != notice.head else ""
-        text = render(notice, link=link, head=head, replaces=replaces, most=_MOST_BYTES)
+        text = render(notice, link=link, head=head, replaces=replaces)
         body = f"{text}\n<!-- abprof:v1 {' '.join(f'{name}={value}' for name, value in mine.items())} -->\n"
         if best and there["answer"] == mine["answer"]:
             best.edit(body)

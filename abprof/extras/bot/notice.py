@@ -204,10 +204,9 @@ def _ref(side: Side) -> Ref:
 
 def _rows(run: Run, shown: Page) -> Iterator[Row]:
     """Yield the rows to post: all but those whose verdict is `same` and those that both sides skip."""
-    for workload in shown.workloads:
-        group = workload.group
+    for group in shown.workloads:
         several = f" against {group.target.label}" if group.target and len(run.sides) > 2 else ""
-        for line in workload.lines:
+        for line in group.lines:
             row, judged = line.row, line.row.comparison
             if not judged or row.verdict == "same" or row.apart:
                 continue

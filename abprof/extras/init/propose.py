@@ -23,7 +23,6 @@ from abprof.records import Observation, PackageTable
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options
 from abprof.system import files as disk
-from abprof.system.config_file import parse_file
 from abprof.system.console import View
 from abprof.system.paths import bundled
 
@@ -43,69 +42,61 @@ class Choices:
 
 
 @dataclass(frozen=True)
+class Part:
+    """A proposed workload. `text` makes it."""
+
+    function: Function  # that it calls
+    path: str  # in the repository
+    text: Callable[[Choices], str]
+
+
+@dataclass(frozen=True)
 class Made:
     """A proposal of `abprof init`. `files`: path in the repository -> content."""
 
-    function: Function  # function that the workload calls
     files: dict[str, str]
-    missing: tuple[str, ...] = ()  # lines that the existing configuration lacks
-    notes: tuple[str, ...] = ()  # lines to print
-    again: Callable[[Choices], Made] | None = None  # propose with other choices
-    parts: tuple[Made, ...] = ()  # of `proposed`: one for each function
-    triton: bool = False  # whether the repository has Triton kernels
+    parts: tuple[Part, ...]  # one for each function
+    missing: tuple[str, ...]  # tables that the existing configuration lacks
+    notes: tuple[str, ...]  # lines to print
+    triton: bool  # whether the repository has Triton kernels
 
 
 def proposed(
     found: Found, some: Sequence[Function], file: File | None, folder: str, name: str = "", under: Sequence[str] = ()
 ) -> Made:
-    """Propose a workload for each function, and the tables that the configuration `file` lacks.
+    """Propose a workload for each function, and the tables of packages that the configuration `file` lacks.
 
     `folder`: the folder of workloads. `name`: the first workload's, by default its function's. `under`: the keys before a
     table's name, ("tool", "abprof") in pyproject.toml.
     """
-    files, missing, parts = dict[str, str](), dict[str, None](), list[Made]()
+    known, tables, parts = dict(file.kernels) if file else {}, list[str](), dict[str, Part]()
+    notes = dict[str, None]()
     for one in some:
-        known = parse_file(files[_CONFIG], _CONFIG) if _CONFIG in files else file
-        made = _adopted(found, one, known, folder, "" if parts else name, under)
-        if files.keys() & made.files.keys() - {_CONFIG}:  # another function of this name
-            made = _adopted(found, one, known, folder, f"{one.name}_{len(files)}".replace(".", "_"), under)
-        if file is None and made.missing:
-            files[_CONFIG] += "\n".join(["", *made.missing, ""])
-        else:
-            missing |= dict.fromkeys(made.missing[:1] and ["\n".join(made.missing)])
-        files |= made.files
-        parts.append(made)
-    notes = tuple(dict.fromkeys(note for made in parts for note in made.notes))
-    return Made(some[0], files, tuple(missing), notes, parts=tuple(parts), triton=bool(found.kernels))
-
-
-def _adopted(
-    found: Found,
-    one: Function,
-    file: File | None,
-    folder: str,
-    name: str,
-    under: Sequence[str],
-    choices: Choices = Choices(),
-) -> Made:
-    """Propose a workload that calls `one`, and a table for its package if `file` has none (see `proposed`)."""
-    kernel, access, entry = _package_of(found, one)
-    for known, there in (file.kernels if file else {}).items():
-        if entry and (there.path.rstrip("/"), there.module) == (entry.path, entry.module):
-            kernel, entry = known, None
-    if entry and file and kernel in file.kernels:  # another package has this name
-        kernel = re.sub(r"\W+", "_", entry.path.removesuffix(".py"))
-    table = _table(kernel, entry, under) if entry else []
-    path = f"{folder}/{name or one.name.removesuffix('.apply').strip('_')}.py"
-    alone = _forward_alone(found, one)
-    files = {path: _workload(one, kernel, access, choices, alone)}
-    if file is None and (table or folder != "workloads"):
+        kernel, access, entry = _package_of(found, one)
+        there = (
+            name
+            for name, it in known.items()
+            if entry and (it.path.rstrip("/"), it.module) == (entry.path, entry.module)
+        )
+        if own := next(there, ""):
+            kernel, entry = own, None
+        if entry:
+            if kernel in known:  # another package has this name
+                kernel = re.sub(r"\W+", "_", entry.path.removesuffix(".py"))
+            known[kernel] = entry
+            tables.append("\n".join(_table(kernel, entry, under)))
+        path = f"{folder}/{(not parts and name) or one.name.removesuffix('.apply').strip('_')}.py"
+        if path in parts:  # another function of this name
+            path = f"{folder}/{one.name.replace('.', '_')}_{len(parts) + 1}.py"
+        alone = _forward_alone(found, one)
+        notes |= {f"The workload times {alone}.": None} if alone else {}
+        parts[path] = Part(one, path, partial(_workload, one, kernel, access, alone))
+    files = {part.path: part.text(Choices()) for part in parts.values()}
+    if file is None and (tables or folder != "workloads"):
         head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
         head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
-        files = {_CONFIG: "\n".join([*head, *table, ""]), **files}
-    again = partial(_adopted, found, one, file, folder, name, under)
-    notes = (f"The workload times {alone}.",) if alone else ()
-    return Made(one, files, tuple(table) if file else (), notes, again)
+        files = {_CONFIG: "\n".join([*head, *(["\n\n".join(tables)] if tables else []), ""]), **files}
+    return Made(files, tuple(parts.values()), tuple(tables) if file else (), tuple(notes), bool(found.kernels))
 
 
 def _forward_alone(found: Found, one: Function) -> str:
@@ -467,7 +458,7 @@ _VECTOR = (65536, 1 << 24)  # sizes if all tensors share a single axis
 _STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the first matching axis gets several values in a preset
 
 
-def _workload(one: Function, kernel: str, access: str, choices: Choices, alone: str) -> str:
+def _workload(one: Function, kernel: str, access: str, alone: str, choices: Choices) -> str:
     call = _call_of(one)
     call = replace(call, reference=call.reference if choices.reference else "", wrt=choices.wrt or call.wrt)
     directions = choices.directions if one.differentiable else ("fwd",)
@@ -562,34 +553,33 @@ def _tensors(tensors: Sequence[_Argument]) -> list[tuple[_Argument, str]]:
 _OF_TYPE = re.compile(r"dtype|scalar type|not (supported|implemented) for '|\b(fp(16|32)|bf16|Half)\b", re.IGNORECASE)
 
 
-def checked(made: Made, root: Path) -> tuple[Made, list[str], bool]:
+def checked(part: Part, root: Path) -> tuple[str, list[str], bool]:
     """Run the workload's preset smoke for one epoch, on a CPU in Triton's interpreter if there is no GPU. While failures
-    have a known remedy, write the workload again and repeat. Return the last proposal, lines to print, and whether every
+    have a known remedy, write the workload again and repeat. Return its last text, lines to print, and whether every
     cell is right. Raises AbprofError if the run cannot start.
     """
     cpu, lines, choices = devices.choose(()).kind == "cpu", list[str](), Choices()
-    name = [name for name in made.files if name.endswith(".py") and Path(name).name != "__init__.py"][-1]
-    if cpu and made.function.kernels:
+    if cpu and part.function.kernels:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # in this process, which ends after the check
-    where = "on the GPU" if not cpu else "in Triton's interpreter" if made.function.kernels else "on the CPU"
-    before, failed = made, list[Observation]()
+    where = "on the GPU" if not cpu else "in Triton's interpreter" if part.function.kernels else "on the CPU"
+    text, before, failed = part.text(choices), "", list[Observation]()
     for _ in range(6):  # more runs than there are remedies
-        seen, last = _run(root, Path(name).stem), failed
+        seen, last = _run(root, Path(part.path).stem), failed
         failed = [one for one in seen if one.status != "ok"]
         if failed and [(one.cell, one.reason) for one in failed] == [(one.cell, one.reason) for one in last]:
-            made = before  # the remedy changed nothing
-            disk.put(root / name, made.files[name].encode())
+            text = before  # the remedy changed nothing
+            disk.put(root / part.path, text.encode())
             lines.pop()
             break
-        better = _mended(choices, made.files[name], failed)
-        if better is None or made.again is None:
+        better = _mended(choices, text, failed)
+        if better is None:
             break
-        before, made, choices = made, made.again(better), better
-        disk.put(root / name, made.files[name].encode())
+        before, text, choices = text, part.text(better), better
+        disk.put(root / part.path, text.encode())
         lines.append(f"mended: {choices.why[-1]}")
     lines += [f"failed: {one.cell}: {one.status}: {one.reason}" for one in failed]
-    how = "are right" if "\ndef reference(" in made.files[name] else "ran, without a reference,"
-    return made, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells {how} {where}"], not failed
+    how = "are right" if "\ndef reference(" in text else "ran, without a reference,"
+    return text, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells {how} {where}"], not failed
 
 
 def _run(root: Path, name: str) -> Sequence[Observation]:

@@ -33,7 +33,7 @@ from abprof.records.options import File, Options
 from abprof.report import environment, sentences
 from abprof.report.text import code, markdown
 from abprof.store import RUN
-from abprof.system import heartbeat
+from abprof.system import heartbeat, workload_files
 from abprof.system import processes as proc
 from abprof.system.console import View
 from abprof.system.files import put
@@ -153,11 +153,8 @@ def _matrix_hash(place: RunContext) -> str:
     if source != "target" and source not in {side.id for side in place.sides}:  # a side's workloads are in its commit
         file = options.file or File()
         folder = Path(source) if source else place.root / (file.workloads or "workloads")
-        files = sorted(folder.glob("*.py")) if folder.is_dir() else []
-        for path in (place.root / name for name in file.benchmarks):
-            files += [path] if path.is_file() else sorted(path.rglob("*.py"))
-        for path in files:
-            parts += [os.fsencode(path.name), hashlib.sha256(path.read_bytes()).digest()]
+        folders = [folder, *(place.root / name for name in file.benchmarks)]
+        parts += [workload_files.content(each).encode() for each in folders]
     return hashlib.sha256(b"\0".join(parts)).hexdigest()[:16]
 
 

@@ -180,17 +180,10 @@ def cell_history(runs_dir: Path, run: Run) -> tuple[CellHistory, ...]:
             of |= {"pct": change.pct, "because": change.because}
         level = 1 + levels(trend)[timed] / 100
         times = trend.head[timed[-1]] * level / level[-1]
+        of["dates"] = tuple(nights[trend.numbers[place]].began[:10] for place in timed)
+        of["ns"] = tuple(float(f"{ns:.5g}") for ns in times)
         cell, variant = cells[trend.name]
-        made.append(
-            CellHistory(
-                cell=cell,
-                variant=variant,
-                series=series,
-                dates=tuple(nights[trend.numbers[place]].began[:10] for place in timed),
-                ns=tuple(float(f"{ns:.5g}") for ns in times),
-                **of,
-            )
-        )
+        made.append(CellHistory(cell=cell, variant=variant, series=series, **of))
     return tuple(made)
 
 
@@ -240,7 +233,11 @@ def _without(trend: Trend, shifts: Sequence[Shift]) -> Trend:
 
 
 def _changes_of(trend: Trend, drift: Mapping[int, float]) -> Iterator[Change]:
-    levels, chain = _levels_of(trend), _chain_of(trend)
+    levels, places = (
+        _levels_of(trend),
+        [int(i) for i in np.flatnonzero(np.isfinite(trend.ratio) & ~np.isnan(trend.head))],
+    )
+    chain = _Series(places, trend.ratio[places], _sigma(trend.ratio[places], len(places)))  # over all machines
     start = -1  # index of the first night at the current level
     while hits := [(level.places[at], level, first, at) for level in levels for first, at in _hit(level, start)]:
         found, level, first, at = min(hits, key=lambda hit: hit[0])
@@ -266,13 +263,6 @@ def _levels_of(trend: Trend) -> list[_Series]:
         made.append(_Series([place for place, _ in points], values, sigma))
         first = i
     return made
-
-
-def _chain_of(trend: Trend) -> _Series:
-    """Return the trend's log ratios of head to base, as one series over all machines."""
-    places = [i for i in range(len(trend.numbers)) if not np.isnan(trend.head[i]) and math.isfinite(trend.ratio[i])]
-    values = trend.ratio[places] if places else np.empty(0)
-    return _Series(places, values, _sigma(values, len(values)))
 
 
 def _sigma(scatter: Floats, length: int) -> Floats:

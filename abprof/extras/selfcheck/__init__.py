@@ -36,7 +36,9 @@ from abprof.system import certificate, paths, processes
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, decide, stats
 
-__all__ = ["CLASSES", "GROUP", "PAGES", "Selfcheck", "as_markdown", "examine", "make", "pages", "read", "run"]
+__all__ = [
+    "CLASSES", "GROUP", "PAGE", "Selfcheck", "as_markdown", "certificate_page", "examine", "make", "read", "run",
+]  # fmt: skip
 
 _TREE = Path(__file__).parent / "tree"
 _SHARED = "kernels/meter/__init__.py"
@@ -68,7 +70,7 @@ class Recording(Record, frozen=True, kw_only=True):
 
 def run(config: Options, view: View, *, compared: bool = False) -> tuple[Selfcheck, Path]:
     """Measure and judge the selfcheck; return the result and the run's folder. Uses the options `config`, but with refs
-    and repository of the selfcheck. `compared`: also time the cells as other tools do, and write the pages that compare
+    and repository of the selfcheck. `compared`: also time the cells as other tools do, and write the page that compares
     them with abprof. Raises AbprofError if the run cannot be measured."""
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
@@ -92,17 +94,18 @@ def run(config: Options, view: View, *, compared: bool = False) -> tuple[Selfche
 def read(folder: Path, recordings: tuple[Recording, ...] = ()) -> Selfcheck:
     """Judge the rounds in a selfcheck's run folder, and `recordings` of other protocols (by default those stored there).
 
-    Write selfcheck.json, selfcheck.md and, with recordings, certificate.md and certificate.html. Return the result.
+    Write selfcheck.json, selfcheck.md and, with recordings, certificate.html. Return the result.
     """
     head, blocks, _ = store.read(folder)
     stored = folder / "selfcheck.json"
     if not recordings and stored.exists():
-        recordings = msgspec.json.decode(stored.read_bytes(), type=_Stored).recordings
+        loose = msgspec.json.decode(stored.read_bytes())
+        recordings = msgspec.convert(loose.get("recordings", ()), tuple[Recording, ...])
     found = examine(head, blocks, recordings)
     stored.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     (folder / "selfcheck.md").write_text(as_markdown(found, folder))
-    for name, page in pages(found).items() if recordings and found.tallies else ():
-        (folder / name).write_text(page)
+    if recordings and found.tallies:
+        (folder / PAGE).write_text(certificate_page(found))
     return found
 
 
@@ -125,29 +128,31 @@ def as_markdown(found: Selfcheck, folder: Path) -> str:
     return template.render(found=found, command=command, folder=code(folder), rate=_rate, bound=stats.false_alarm_bound)
 
 
-PAGES = ("certificate.md", "certificate.html")
+PAGE = "certificate.html"
 
 
-def pages(found: Selfcheck) -> dict[str, str]:
-    """Return file name -> page that compares abprof with the other protocols. Layouts: templates/certificate.*."""
+def certificate_page(found: Selfcheck) -> str:
+    """Return the page that compares abprof with the other protocols. The layout is templates/certificate.html."""
     rows = {(row.protocol, row.duration_class, row.threshold, row.inject): row for row in found.tallies + found.others}
-    here = {
-        "found": found,
-        "protocols": list(dict.fromkeys(name for name, *_ in rows)),
-        "classes": [name for name, _ in CLASSES if any(row.duration_class == name for row in found.tallies)],
-        "thresholds": list(dict.fromkeys(row.threshold for row in found.tallies))[:2],
-        "sizes": sorted({row.inject for row in found.tallies} - {0.0}),
-        "tally": lambda *key: rows.get(key),
-        "sums": partial(_sums, rows.values()),
-        "precision": {row.duration_class: row for row in found.precision},
-        "seconds": {"abprof": found.whole_seconds} | {of.protocol: of.seconds for of in found.recordings},
-        "loads": {"abprof": found.load} | {of.protocol: of.load for of in found.recordings},
-        "bound": stats.false_alarm_bound,
-        "command": " ".join(("abprof", *found.arguments)),
-    }
-    style = Markup(asset("report.css") + asset("certificate.css"))  # noqa: S704 - abprof's own
-    layouts = zip(PAGES, (escape, html), strict=True)
-    return {name: environment(by).get_template(name).render(**here, style=style) for name, by in layouts}
+    return (
+        environment(html)
+        .get_template(PAGE)
+        .render(
+            found=found,
+            protocols=list(dict.fromkeys(name for name, *_ in rows)),
+            classes=[name for name, _ in CLASSES if any(row.duration_class == name for row in found.tallies)],
+            thresholds=list(dict.fromkeys(row.threshold for row in found.tallies))[:2],
+            sizes=sorted({row.inject for row in found.tallies} - {0.0}),
+            tally=lambda *key: rows.get(key),
+            sums=partial(_sums, rows.values()),
+            precision={row.duration_class: row for row in found.precision},
+            seconds={"abprof": found.whole_seconds} | {of.protocol: of.seconds for of in found.recordings},
+            loads={"abprof": found.load} | {of.protocol: of.load for of in found.recordings},
+            bound=stats.false_alarm_bound,
+            command=" ".join(("abprof", *found.arguments)),
+            style=Markup(asset("report.css") + asset("certificate.css")),  # noqa: S704 - abprof's own
+        )
+    )
 
 
 def _sums(rows: Iterable[Tally], protocol: str, threshold: float) -> tuple[int, int, int, int]:
@@ -227,12 +232,6 @@ class Selfcheck(Record, frozen=True, kw_only=True):
     others: tuple[Tally, ...] = ()  # of the recordings
 
 
-class _Stored(msgspec.Struct):
-    """The part of selfcheck.json that the rounds do not give."""
-
-    recordings: tuple[Recording, ...] = ()
-
-
 @dataclass(frozen=True)
 class _Pair:
     """Two sides of a cell. `inject`: extra work in per cent; `values`: log ratios of times, one per epoch; `seconds`: of
@@ -284,14 +283,13 @@ def examine(run: Run, blocks: Sequence[Block], recordings: tuple[Recording, ...]
 
 def _fault(tallies: Sequence[Tally], threshold: float) -> str:
     here = [row for row in tallies if row.threshold == threshold]
-    alarms, most = (
-        sum(row.slower + row.faster for row in here if not row.inject),
-        max((row.inject for row in here), default=0.0),
-    )
+    same, most = [row for row in here if not row.inject], max((row.inject for row in here), default=0.0)
+    if not any(row.cells for row in same):
+        return "no unchanged cell was measured"
+    if alarms := sum(row.slower + row.faster for row in same):
+        return f"{plural(alarms, 'false alarm')} on unchanged code"
     known = [row for row in here if row.inject == most]
     found, of = sum(row.slower for row in known), sum(row.cells for row in known)
-    if alarms or not any(row.cells for row in here if not row.inject):
-        return f"{plural(alarms, 'false alarm')} on unchanged code" if alarms else "no unchanged cell was measured"
     return "" if most and found == of else f"+{most:g} % was found in {found} of {of} cells"
 
 
