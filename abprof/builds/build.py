@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from abprof.builds import keys
-from abprof.builds.worker_factory import WorkerFactory
+from abprof.builds.worker_factory import WorkerFactory, WorkerSpec
 from abprof.records import UNREADABLE, Build, Cell, Checkout, Failure, Package, Record
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -65,6 +65,10 @@ class Job:
     @property
     def name(self) -> str:
         return f"{self.id} {self.package.name}"
+
+    def spec(self, build: Build) -> WorkerSpec:
+        """Return the builder to start for `build`."""
+        return WorkerSpec(self.checkout.side.id, self.checkout, self.package, build)
 
 
 class _Published(Record, frozen=True):
@@ -172,7 +176,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
     content = tree_hash(tree, names)
     chain = factory.toolchain[side]
     # {build} stands for the build's folder, whose name depends on the key.
-    received = factory.worker_env(job.checkout, job.package, Path("{build}"))
+    received = factory.worker_env(job.spec(msgspec.structs.replace(fresh, path="{build}")))
     package = keys.of_side(job.package, side)
     parts = keys.made_of(package, content, chain, keys.counted(received, factory.named, chain.get("prefix", "")))
     home = factory.cache / "builds" / "-".join(filter(None, (keys.build_key(parts), job.second)))
@@ -306,17 +310,10 @@ class _Builder:
         for left in reversed(range(_MOST_DEATHS + 1)):
             try:
                 worker = self.factory.worker(
-                    self.job.checkout.side.id,
-                    self.job.checkout,
-                    self.job.package,
-                    self.place,
-                    log=log,
-                    name=name,
-                    on_line=lambda line: self.say(name, line),
-                    builder=True,
+                    self.job.spec(fresh), log, on_line=lambda line: self.say(name, line), builder=True
                 )
                 with self.running.entered(worker):
-                    built = self._built(worker)
+                    built = self._built(worker, self.factory.mount(self.job.spec(fresh)))
                     if calls is None:  # call one case per workload, but every case if the package has no build()
                         cells = {
                             cell.workload if built.has_build else cell.id: cell for cell in reversed(self.job.cells)
@@ -343,9 +340,8 @@ class _Builder:
                 break
         return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)
 
-    def _built(self, worker: Worker) -> wire.Built:
+    def _built(self, worker: Worker, mount: wire.Mount) -> wire.Built:
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
-        mount = factory.mount(self.job.checkout, self.job.package, place)
         worker.call(factory.start(id, mount), factory.timeout)
         parts = self.job.package.build
         recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in parts]

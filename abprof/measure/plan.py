@@ -14,11 +14,21 @@ from typing import Any
 
 import msgspec
 
-from abprof.builds import Job, Watch, WorkerFactory, build_packages, differences, environment, identical, missing
+from abprof.builds import (
+    Job,
+    Watch,
+    WorkerFactory,
+    WorkerSpec,
+    build_packages,
+    differences,
+    environment,
+    identical,
+    missing,
+)
 from abprof.builds import sandbox as contain
 from abprof.devices import Device
 from abprof.measure import discovery, matrix
-from abprof.measure.pool import Foreground, WorkerPool, WorkerSpec
+from abprof.measure.pool import Foreground, WorkerPool
 from abprof.measure.run_context import RunContext
 from abprof.records import (
     SCHEMA,
@@ -305,14 +315,14 @@ class Plan:
 
         `facts`: whether the process also reports facts of the workload, such as tile sizes.
         """
-        side, factory, place = self.checkouts[build.side], self.factory, Path(build.path)
-        package, name = self.packages[cell.kernel].of(side.side), f"cell-{uuid.uuid4().hex}"
+        side, factory, name = self.checkouts[build.side], self.factory, f"cell-{uuid.uuid4().hex}"
+        spec = WorkerSpec(build.side, side, self.packages[cell.kernel].of(side.side), build)
         file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
-        start = factory.start(build.side, factory.mount(side, package, place))
+        start = factory.start(build.side, factory.mount(spec))
         opened = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, seed=self.run.options.seed)
         file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(result), facts))))
         argv = (*factory.argv(build.side), "--cell", str(file))
-        return Foreground(argv, factory.worker_env(side, package, place), place / "src", result)
+        return Foreground(argv, factory.worker_env(spec), spec.place / "src", result)
 
 
 def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
