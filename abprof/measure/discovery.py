@@ -19,8 +19,6 @@ from abprof.records.options import Options
 from abprof.system import processes as proc
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
 
-_SCREEN = 200  # most cases of one request, which stays well under a pipe's size
-
 
 @dataclass(frozen=True)
 class Discovered:
@@ -172,25 +170,22 @@ def _failure(error: WorkerFault | WorkerDied, file: str) -> Failure:
 
 
 def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:
-    cells = []
-    for start in range(0, len(cases), _SCREEN):
-        some = cases[start : start + _SCREEN]
-        screened: wire.Screened = worker.call(wire.Screen(load.name, some), timeout)
-        for i, case in enumerate(some):
-            cells.append(
-                Cell(
-                    id=wire.cell_id(load.name, case),
-                    workload=load.name,
-                    kernel=load.kernel,
-                    suite=load.suite,
-                    params=case,
-                    flops=screened.flops[i],
-                    bytes=screened.bytes[i],
-                    convention=screened.conventions[i],
-                    skip=screened.skips[i],
-                )
-            )
-    return cells
+    screened: wire.Screened = worker.call(wire.Screen(load.name, cases), timeout)
+    work = zip(cases, screened.flops, screened.bytes, screened.conventions, screened.skips, strict=True)
+    return [
+        Cell(
+            id=wire.cell_id(load.name, case),
+            workload=load.name,
+            kernel=load.kernel,
+            suite=load.suite,
+            params=case,
+            flops=flops,
+            bytes=count,
+            convention=convention,
+            skip=skip,
+        )
+        for case, flops, count, convention, skip in work
+    ]
 
 
 def _sha256(file: str) -> str:

@@ -181,17 +181,16 @@ def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[
     """
     found: dict[int, str] = {}
     for number, row in enumerate(rounds):
-        if any(turn.value <= 0 or turn.wall <= 0 for turn in row):
-            found[number] = "the timer read zero or less"
-    for number, row in enumerate(rounds):
-        if any(max(turn.value, turn.wall) > LONGEST_CALL for turn in row):
-            found.setdefault(number, "the timer read more than thirty years")
-    for number, row in enumerate(rounds):
         start = origin + min((turn.start for turn in row), default=0)
         end = origin + max((turn.end for turn in row), default=0)
-        for bad_from, bad_to, why in bad:
-            if start <= bad_to and end >= bad_from:
-                found.setdefault(number, why)
+        why = [why for bad_from, bad_to, why in bad if start <= bad_to and end >= bad_from]
+        readings = [reading for turn in row for reading in (turn.value, turn.wall)]
+        if max(readings, default=0.0) > LONGEST_CALL:
+            why = ["the timer read more than thirty years"]
+        if min(readings, default=1.0) <= 0:
+            why = ["the timer read zero or less"]
+        if why:
+            found[number] = why[0]
     return found
 
 
@@ -200,10 +199,7 @@ def ranked(items: Sequence[T], number: int) -> list[T]:
 
     Odd epochs exchange the first two items (base, target). In 2 n epochs, each of n items is twice at every place.
     """
-    at = number // 2 % max(1, len(items))
-    begun = [*range(at, len(items)), *range(at)]
-    exchanged = {0: 1, 1: 0} if number % 2 and len(items) > 1 else {}
-    return [items[exchanged.get(one, one)] for one in begun]
+    return [items[place] for place in _rotated(range(len(items)), number)]
 
 
 def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list[int]]:
@@ -219,11 +215,14 @@ def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list
 
 
 def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]]:
-    order = random.Random(f"{seed}/{number // (2 * max(1, arms))}").sample(range(arms), arms)
-    at = number // 2 % max(1, arms)
-    exchanged = {0: 1, 1: 0} if number % 2 and arms > 1 else {}
-    first = [exchanged.get(one, one) for one in (*order[at:], *order[:at])]
+    first = _rotated(random.Random(f"{seed}/{number // (2 * max(1, arms))}").sample(range(arms), arms), number)
     return first, first[::-1]
+
+
+def _rotated(order: Sequence[int], number: int) -> list[int]:
+    at = number // 2 % max(1, len(order))
+    exchanged = {0: 1, 1: 0} if number % 2 and len(order) > 1 else {}
+    return [exchanged.get(one, one) for one in (*order[at:], *order[:at])]
 
 
 def epoch_cost(kind: str, arms: int) -> float:
