@@ -35,7 +35,6 @@ from abprof.system.processes import LOG_LIMIT, Worker, WorkerDied, WorkerFault, 
 from abprof.system.trees import inventory, link_of, remove_tree, tree_hash
 
 _LOOK = 0.5  # seconds between wake-ups of the main thread, in which Python handles signals
-_EARLIER = ("bundles", "harness", "landed")  # cache folders of earlier versions of abprof
 _MOST_DEATHS = 3  # after so many deaths of the process in cases, no further case is called at build time
 _ERROR = re.compile(
     r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
@@ -449,13 +448,10 @@ def in_use(cache: Path) -> Iterator[None]:
 
 
 def sweep(cache: Path, *, everything: bool) -> list[str]:
-    """Remove unfinished builds, caches of earlier abprof versions and, if no run is active, replaced builds. With
-    `everything` remove all builds, or raise AbprofError if a run is active. Return a line of text for each removal."""
+    """Remove unfinished builds and, if no run is active, replaced builds. With `everything` remove all builds, or raise
+    AbprofError if a run is active. Return a line of text for each removal."""
     homes = sorted(path for path in (cache / "builds").glob("*") if path.is_dir())
     lines = []
-    for earlier in (cache / name for name in _EARLIER if (cache / name).is_dir()):
-        remove_tree(earlier)
-        lines.append(f"removed {earlier} (of an earlier abprof)")
     with locks.abandoned(cache / "builds" / ".in-use") as free:
         if everything and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait until the run ends")
