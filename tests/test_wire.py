@@ -23,7 +23,7 @@ EXAMPLES: list[Any] = [
     wire.Screen("w", [CASE, {}]),
     wire.Screened(["", "too large"], [1e9, None], [None, 4.0], ["", "fwd"]),
     wire.Build(["make", "all"], "/r"),
-    wire.Built(True, 1.5, ["v1"]),
+    wire.Built(True, ["v1"]),
     wire.Open("w", CASE, "base:v1", "v1", "", 1, 2),
     wire.Opened(1e6, 2e6, 1 << 30),
     wire.Opened(1e6, 2e6, 1 << 30, 3e4),

@@ -256,7 +256,6 @@ class Build:
 @dataclass(frozen=True)
 class Built:
     has_build: bool  # False: the parent then calls every distinct case once, so that the JIT compiles now
-    seconds: float
     variants: list[str] = field(default_factory=list)  # the package's VARIANTS
 
 

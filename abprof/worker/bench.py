@@ -12,7 +12,6 @@ import platform
 import subprocess
 import sys
 import sysconfig
-import time
 import types
 from collections.abc import Callable
 from importlib import metadata
@@ -90,7 +89,6 @@ class Bench(Arms):
 
     def build(self, request: wire.Build) -> wire.Built:
         """Run the build command (abprof.toml) and the package's build(), if defined; they print to the worker's log."""
-        began = time.monotonic()
         if request.recipe:
             print("$", *request.recipe, flush=True)
             subprocess.run(request.recipe, check=True, cwd=request.recipe_cwd or None, stdin=subprocess.DEVNULL)
@@ -98,7 +96,7 @@ class Bench(Arms):
         has_build = hasattr(kernel, "build")
         if has_build:
             kernel.build(verbose=True)
-        return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
+        return wire.Built(has_build, list(getattr(kernel, "VARIANTS", ())))
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
         """Return the files that this process has loaded, and whether this side may load all of them."""

@@ -137,7 +137,7 @@ class Worker:
             raise Typed("crash", str(self.own()["build"]))
         mount = self.start_.mount
         variants = self.scenario.variants_of(self.start_.side, mount.name) if mount else []
-        return wire.Built(has_build=True, seconds=0.0, variants=variants)
+        return wire.Built(has_build=True, variants=variants)
 
     def open(self, args: wire.Open, faults: list[Fault]) -> wire.Opened:
         workload, cell, label = self._find(args.workload), cell_id(args.workload, args.case), _label(args)
