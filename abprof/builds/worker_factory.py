@@ -186,7 +186,7 @@ class WorkerFactory:
         below = {id: worker_argv() or (interpreter(options, id), "-P", str(install_bundle(cache))) for id in sides}
         workers = {id: (pythons.get(id, argv[0]), *argv[1:]) for id, argv in below.items()}
         settings = (options.file or File()).environment
-        env, withheld = environment.clean(os.environ, environment.mode(options.env, os.environ), settings.allow)
+        env, withheld = environment.clean(os.environ, environment.mode(options.env), settings.allow)
         env |= settings.set
         # "1" stores the autotuner's choice in the build's cache: the builder tunes, workers reuse the choice.
         env["TRITON_CACHE_AUTOTUNING"] = "1" if options.autotune == "pinned" else "0"
@@ -213,7 +213,7 @@ class WorkerFactory:
     def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
         """Return this factory with the sandbox that `options` ask for, and a note if none works. For --contain always,
         a missing sandbox raises AbprofError."""
-        sandbox, why = chosen(options.contain, environment.mode(options.env, os.environ))
+        sandbox, why = chosen(options.contain, environment.mode(options.env))
         made = replace(self, sandbox=sandbox)
         if sandbox is not None and self.device != "cpu":
             try:

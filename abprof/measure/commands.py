@@ -78,7 +78,7 @@ class Bench:
         Raises AbprofError if the command fails on every side, or if no cell is left.
         """
         continued = place.continued
-        entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
+        entry, mode = place.file.command, environment.mode(place.options.env)
         command = continued.run.command if continued else None
         command = command or Command(
             argv=place.options.command, build=entry.build, env=entry.env, network=entry.network

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 import uuid
 from collections.abc import Mapping, Sequence
@@ -52,7 +51,6 @@ from abprof.records import (
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.sides import Repository
 from abprof.system import paths, workload_files
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
@@ -203,16 +201,11 @@ class Plan:
         ]
 
     def watched(self, place: RunContext) -> Watch:
-        """Return a watch on the files that code under test must not change.
-
-        In a `clean` environment without a sandbox, also watches the repository and the folder of runs.
-        """
-        folder = self.factory.scratch.parent
-        judging = (folder / "workloads", Path(self.factory.argv("base")[-1]).parent)
-        uncontained = environment.mode(place.options.env, os.environ) == "clean" and self.factory.sandbox is None
-        git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
-        outside = (place.root, git, place.runs_dir) if uncontained else None
-        return Watch(judging, self.checkouts.values(), outside, self.factory.scratch, self.packages.values())
+        """Return a watch on the files that code under test must not change."""
+        judging = (self.factory.scratch.with_name("workloads"), Path(self.factory.argv("base")[-1]).parent)
+        strict = environment.mode(place.options.env) == "clean" and self.factory.sandbox is None
+        trees, packages = self.checkouts.values(), self.packages.values()
+        return Watch(judging, trees, self.factory.scratch, packages, strict=strict)
 
     def broken_workloads(self) -> tuple[Observation, ...]:
         """Return an observation for every side and each workload that could not be described."""
@@ -409,7 +402,7 @@ def _head(place: RunContext, factory: WorkerFactory, found: discovery.Discovered
         python={
             side: config.python[side] if side in place.pythons else factory.argv(side)[0] for side in factory.workers
         },
-        env=environment.mode(config.env, os.environ),
+        env=environment.mode(config.env),
         sandbox=_sandbox(factory),
         workloads_from=folder if folder in {"", *factory.workers} else str(Path(folder).absolute()),
         executor_options=config.executor_options if config.executor else {},
