@@ -322,10 +322,9 @@ class _Builder:
                         ]
                     elif not left:
                         calls = []
-                    alive = True
-                    while alive and calls:
-                        alive = self._call(worker, *calls.pop(0))
-                    if alive:
+                    while calls and worker.alive:
+                        self._call(worker, *calls.pop(0))
+                    if worker.alive:
                         return self._outcome(fresh, worker, built, time.monotonic() - began)
             except WorkerHung as hung:
                 failure = Failure(status="build_failed", reason=hung.reason, log=fresh.log)
@@ -350,17 +349,15 @@ class _Builder:
             raise WorkerHung(f"still building after {factory.build_timeout:.0f} s") from hung
         return built
 
-    def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
-        """Call a cell of one variant in `worker`. Return whether the worker is still alive."""
+    def _call(self, worker: Worker, cell: Cell, variant: str) -> None:
+        """Call a cell of one variant. A failure is that of the measurement; but say that the call killed the worker."""
         try:
             worker.call(wire.Open(cell.workload, dict(cell.params), "build", variant), self.factory.timeout)
             worker.call(wire.Close(), self.factory.timeout)
         except WorkerFault:
-            return True
+            pass
         except WorkerDied as died:
             self.say(self.job.name, f"{cell.id}: {died.reason}")
-            return False
-        return True
 
     def _outcome(self, fresh: Build, worker: Worker, built: wire.Built, seconds: float) -> Build:
         proved: wire.Proved = worker.call(wire.Prove(), self.factory.timeout)
