@@ -54,7 +54,6 @@ EXAMPLES: list[Any] = [
     wire.Reach(),
     wire.Ceilings(750.5, "products"),
     wire.Inventory(),
-    wire.Cupti(),
     wire.Listed({"torch": "2.13.0"}),
     wire.Stop(),
     wire.Fault("crash", "ValueError: x"),

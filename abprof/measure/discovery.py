@@ -109,11 +109,10 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
     return Discovered(ready, run.workloads, cells, {})
 
 
-def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str, cupti: str = "") -> Toolchain:
+def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str) -> Toolchain:
     """Return a Toolchain: `versions` of compilers and libraries that builds depend on, and the worker's `packages`.
 
     `packages` is empty if the worker fails to list what is installed. `kind`: the device's kind, `cuda` or `cpu`.
-    `cupti`: the option that needs CUPTI, or "". Raises AbprofError if the worker then cannot import CUPTI.
     """
     facts, env = ready.facts, factory.env
     chain = {**ready.versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
@@ -126,12 +125,6 @@ def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: s
     packages: dict[str, str] = {}
     with contextlib.suppress(WorkerDied, WorkerFault):
         packages = worker.call(wire.Inventory(), factory.timeout).packages
-    if cupti:
-        try:
-            worker.call(wire.Cupti(), factory.timeout)
-        except (WorkerDied, WorkerFault) as error:
-            advice = f"{worker.program} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
-            raise AbprofError(error.reason, where=cupti, advice=advice) from error
     return Toolchain(versions={name: value for name, value in chain.items() if value}, packages=packages)
 
 

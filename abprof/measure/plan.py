@@ -353,29 +353,23 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
 def _discovered(
     place: RunContext, factory: WorkerFactory, digest: str, *, dry: bool
 ) -> tuple[discovery.Discovered, dict[str, Toolchain], Ceilings | None]:
-    """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here).
-
-    Raises AbprofError if the timer is CUPTI and a side's worker cannot import it.
-    """
+    """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here)."""
     options, kind, continued = place.options, place.device.kind, place.continued
     ceilings = continued.run.ceilings if continued else None
-    # Workers of a package with its own PYTHONPATH import from other folders: the turns of its cells try instead.
-    own_path = any("PYTHONPATH" in package.env for package in place.file.kernels.values())
-    cupti = options.asked_by("--timer") if options.by_timer == "cupti" and kind != "cpu" and not own_path else ""
     chains: dict[tuple[str, ...], Toolchain] = {}
     with factory.alone("discovery", forked=True) as worker:
         if continued:
             found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
             found = discovery.Discovered.of(worker, factory, options, kind)
-        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind, cupti)
+        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind)
         if not (ceilings or dry or options.executor):
             ceilings = discovery.ceilings(worker, options.timeout)
     for side, argv in factory.workers.items():
         if tuple(argv) not in chains:
             with factory.alone("discovery", side) as worker:
                 ready = discovery.start(worker, factory)
-                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind, cupti)
+                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind)
     return found, {side: chains[tuple(argv)] for side, argv in factory.workers.items()}, ceilings
 
 

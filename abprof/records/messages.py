@@ -241,11 +241,6 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Cupti:
-    """Request: import CUPTI (cupti-python). A fault says why that fails."""
-
-
-@dataclass(frozen=True)
 class Build:
     """Request: import the kernel package and call its `build(verbose=True)`, if any. The output is the build log."""
 
@@ -469,7 +464,6 @@ VERBS: dict[str, tuple[type, type]] = {
     "screen": (Screen, Screened),
     "reach": (Reach, Ceilings),
     "inventory": (Inventory, Listed),
-    "cupti": (Cupti, Done),
     "build": (Build, Built),
     "open": (Open, Opened),
     "capture": (Capture, Captured),

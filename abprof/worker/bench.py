@@ -23,7 +23,7 @@ from abprof.records import messages as wire
 from abprof.worker import checks, drawn, package, profile, workload
 from abprof.worker.api import Op, Work
 from abprof.worker.arms import Arms
-from abprof.worker.clocks import Clock, CudaClock, Records, shortest
+from abprof.worker.clocks import Clock, CudaClock, shortest
 from abprof.worker.compiles import chosen
 
 
@@ -75,10 +75,6 @@ class Bench(Arms):
         for one in metadata.distributions():
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
-
-    def cupti(self, _request: wire.Cupti) -> wire.Done:
-        Records()
-        return wire.Done()
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
         return ceilings(self.clock)

@@ -82,7 +82,7 @@ class Worker:
             place = args.workload
         elif verb in ("open", "examine"):
             place, label = cell_id(args.workload, args.case), _label(args) if verb == "open" else ""
-        elif verb not in ("close", "reach", "inventory", "cupti"):
+        elif verb not in ("close", "reach", "inventory"):
             label = self.arms[args.arm].label if args.arm in self.arms else ""
         return self.faults.strike(verb, begun.side, begun.epoch, place, label, begun.device)
 
@@ -128,9 +128,6 @@ class Worker:
 
     def inventory(self, args: wire.Inventory, faults: list[Fault]) -> wire.Listed:
         return wire.Listed(self.scenario.packages)
-
-    def cupti(self, args: wire.Cupti, faults: list[Fault]) -> wire.Done:
-        return wire.Done()
 
     def build(self, args: wire.Build, faults: list[Fault]) -> wire.Built:
         if "build" in self.own():
