@@ -145,21 +145,22 @@ class Plan:
                 specs.append(WorkerSpec(id, side, self.packages[kernel].of(side.side), made))
         return WorkerPool(self.factory, specs, epoch)
 
-    def check_packages(self, place: RunContext) -> None:
-        """Raise AbprofError if every package is missing on every side."""
-        jobs = self._jobs()
-        reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
-        if jobs and all(reasons):
-            raise _on_no_side(place, [job.package.name for job in jobs], reasons[0])
+    def check_packages(self, place: RunContext, builds: Sequence[Build] = ()) -> None:
+        """Raise AbprofError if every package is missing on every side: as `builds` found, or without any as the sides'
+        folders show."""
+        absent = [(b.kernel, b.failure.reason if b.failure and b.failure.status == "missing" else "") for b in builds]
+        absent = absent or [(job.package.name, missing(Path(job.checkout.path), job.package)) for job in self._jobs()]
+        if absent and all(reason for _, reason in absent):
+            names, package = ", ".join(dict(absent)), place.file.package(absent[0][0])
+            where = place.file.at(f"kernels.{package.name}.path") if package.path else ""
+            advice = "name its folder in abprof.toml (docs/CONFIG.md)"
+            raise AbprofError(f"no side has a kernel package {names}: {absent[0][1]}", where=where, advice=advice)
 
     def build_kernels(self, place: RunContext, view: View) -> tuple[Build, ...]:
         """Build the package of every cell on every side. Raises AbprofError if no side has any of these packages."""
-        gpu = place.device.kind == "cuda"
-        how = {"rebuild": place.options.rebuild, "untrusted": place.options.untrusted}
+        gpu, how = place.device.kind == "cuda", {"rebuild": place.options.rebuild, "untrusted": place.options.untrusted}
         builds = build_packages(self.factory, self._jobs(), view, gpu=gpu, **how)
-        reasons = [made.failure.reason for made in builds if made.failure and made.failure.status == "missing"]
-        if builds and len(reasons) == len(builds):
-            raise _on_no_side(place, [made.kernel for made in builds], reasons[0])
+        self.check_packages(place, builds)
         return builds
 
     def second_builds(self, builds: Sequence[Build], view: View, *, rebuild: bool = False) -> tuple[Build, ...]:
@@ -435,14 +436,6 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
         arms=(),
         **rest,
     )
-
-
-def _on_no_side(place: RunContext, kernels: Sequence[str], reason: str) -> AbprofError:
-    package = place.file.package(kernels[0])
-    names = ", ".join(dict.fromkeys(kernels))
-    where = place.file.at(f"kernels.{package.name}.path") if package.path else ""
-    advice = "name its folder in abprof.toml (docs/CONFIG.md)"
-    return AbprofError(f"no side has a kernel package {names}: {reason}", where=where, advice=advice)
 
 
 def _same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build, ...]:
