@@ -63,12 +63,11 @@ _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:ini
 
 @dataclass(frozen=True)
 class Bench:
-    """A command that times itself, ready to be run: the run's header, the sides, the arms and the names of the times."""
+    """A command that times itself, ready to be run: the run's header, the sides and the arms."""
 
     head: Run
     sides: dict[str, _Side]  # side id -> how the command runs there
     arms: dict[str, tuple[Arm, ...]]  # cell id -> the arms that are measured in it
-    names: frozenset[str]  # names that the first run printed on any side
 
     @classmethod
     def of(cls, place: RunContext, trees: Sequence[Checkout], logs: Path, view: View) -> Bench:
@@ -134,22 +133,14 @@ class Bench:
                 notes=notes,
             )
         every = dict.fromkeys((*head.arms, *(arm for row in arms.values() for arm in row)))  # a rerun may add controls
-        return cls(msgspec.structs.replace(head, arms=tuple(every)), sides, arms, frozenset(names))
+        return cls(msgspec.structs.replace(head, arms=tuple(every)), sides, arms)
 
-    def epochs(
-        self,
-        device: Device,
-        wanted: Callable[[], set[str]],
-        warn: Callable[[str], None],
-        *,
-        first: int,
-        budget: float,
-    ) -> Iterator[Block]:
+    def epochs(self, device: Device, wanted: Callable[[], set[str]], *, first: int, budget: float) -> Iterator[Block]:
         """Yield blocks of all cells, epoch by epoch, until `wanted` names no cell or no epoch fits into `budget` seconds.
 
         Decided cells get blocks too, because a process prints the times of all cells.
         """
-        number, cost, warned = first, 0.0, False
+        number, cost = first, 0.0
         while todo := wanted() & self.arms.keys():
             if number > first and (self.head.options.quick or cost > budget):
                 return
@@ -161,12 +152,6 @@ class Bench:
             }
             cost = time.monotonic() - clock
             budget -= cost
-            new = [name for each in ended.values() for name in each.times if name not in self.names]
-            if new and not warned:
-                warned = True
-                warn(
-                    f"left out the times of {plural(len({*new}), 'name')} that no first run printed, like {new[0][:80]!r}"
-                )
             start, end = min(each.began for each in ended.values()), max(each.ended for each in ended.values())
             bad = dict.fromkeys(why for begin, stop, why in device.bad_times() if begin <= end and stop >= start)
             state = device.state()
