@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.builds import WorkerFactory
@@ -134,12 +134,7 @@ def ceilings(worker: Worker, timeout: float) -> Ceilings:
         best: Ceilings = worker.call(wire.Reach(), timeout)
     except (WorkerDied, WorkerFault) as error:
         return Ceilings(why_not=error.reason)
-    why_not = (
-        ""
-        if best.tflops and best.gbps
-        else "they could not be measured, or the device had no free memory (logs/discovery.log)"
-    )
-    return replace(best, why_not=why_not)
+    return best
 
 
 def start(worker: Worker, factory: WorkerFactory) -> wire.Ready:

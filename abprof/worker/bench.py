@@ -190,4 +190,7 @@ def ceilings(clock: Clock) -> wire.Ceilings:
     how = f"{'' if gpu else f' on {torch.get_num_threads()} threads'}, the best of {READINGS} readings"
     products = f"{str(dtype).removeprefix('torch.')} matrix products of {size} x {size} x {size}{how}"
     copies = f"copies of {mib} MiB, bytes read and written{how}"
-    return wire.Ceilings(tflops, products if tflops else "", gbps, copies if gbps else "")
+    why_not = (
+        "" if tflops and gbps else "they could not be measured, or the device had no free memory (logs/discovery.log)"
+    )
+    return wire.Ceilings(tflops, products if tflops else "", gbps, copies if gbps else "", why_not)

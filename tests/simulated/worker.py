@@ -124,7 +124,8 @@ class Worker:
 
     def reach(self, args: wire.Reach, faults: list[Fault]) -> wire.Ceilings:
         tflops, gbps = self.scenario.ceilings or (None, None)
-        return wire.Ceilings(tflops, "simulated products" if tflops else "", gbps, "simulated copies" if gbps else "")
+        found = "simulated products" if tflops else "", "simulated copies" if gbps else ""
+        return wire.Ceilings(tflops, found[0], gbps, found[1], "" if tflops and gbps else "not simulated")
 
     def inventory(self, args: wire.Inventory, faults: list[Fault]) -> wire.Listed:
         return wire.Listed(self.scenario.packages)
