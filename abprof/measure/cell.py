@@ -42,7 +42,6 @@ _MOST_KEPT = 64  # most calls of a turn whose outputs are all kept (--untrusted)
 _NO = "the workload's check says no"
 _WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch
 _BUSY, _TWICE = 0.02, 2  # share of the watches in which the GPU may be busy, and watches that must have found it so
-ONE_AT_A_TIME = "one side in memory at a time, because together they do not fit"
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
 _Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process id, and its check of loaded files
 
@@ -137,7 +136,6 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     block = cell.block(
         timer=pace.timer if pace else "",
         calls=pace.calls if pace else 0,
-        rule=pace.rule if pace else "",
         rounds=rounds,
         rejected=tuple(sorted(rejected)),
         rejected_why="; ".join(dict.fromkeys(rejected[number] for number in rejected)),
@@ -448,7 +446,7 @@ class _Turns:
             self.cell.pool.close()
         count = max(map(len, columns.values()))
         rounds = [turns.levelled([column[n] for column in columns.values() if n < len(column)]) for n in range(count)]
-        return dataclasses.replace(pace, rule=f"{ONE_AT_A_TIME}; {pace.rule}"), rounds
+        return pace, rounds
 
     def graphs(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         """Measure replays of CUDA graphs (--timer graph). If one side's arm cannot be captured, no side is timed."""

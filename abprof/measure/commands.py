@@ -55,7 +55,6 @@ from abprof.system.processes import WorkerDied, WorkerHung, how_ended
 
 AXIS = "name"
 CONTROL = "control"
-_RULE = "the command's own timing, a process of each side an epoch"
 _ORDERS = 64  # orders drawn at once: more than epochs, so that they do not depend on the number of epochs
 MOST_TIMES = 200_000  # most times that a process prints, of all names together: each becomes a round
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:inity)?", re.I)
@@ -346,7 +345,6 @@ def _block(
         metric=REPORTED,
         timer="the command",
         calls=1,
-        rule=_RULE,
         arms=tuple(arm.id for arm in arms),
         began=span[0],
         seconds=span[1],

@@ -26,11 +26,9 @@ from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
 
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
-_PROFILED = "the profiled pass, in processes of its own"
 _MOST_SECONDS = 5.0  # for the slices of a cell, with the start of its workers
 _EPOCH, _SHORTEST = 6e8, 5e7  # ns of all slices in an epoch; ns of a slice
 _FEWEST_CALLS = 3  # least number of calls of a slice; the first is not timed
-_RULE = "slices without a pause, the first third not timed; each arm, then back"
 _Rounds = tuple[tuple[Turn, ...], ...]
 
 
@@ -100,7 +98,7 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: 
                     setup.wrong(state, NEVER_LAUNCHED)
         pool.close()
         state.outcome = msgspec.structs.replace(state.outcome, host_ns=None, peak_mem_bytes=None)
-    return setup.block(timer=turns.timer_of(plan.device.kind, load.judge), calls=0, rule=_PROFILED)
+    return setup.block(timer=turns.timer_of(plan.device.kind, load.judge), calls=0)
 
 
 def _profile_request(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
@@ -132,7 +130,6 @@ def slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
         metric=SUSTAINED,
         timer=f"{turns.TIMER[device.kind]} without pauses",
         calls=calls,
-        rule=_RULE,
         rounds=rounds,
         rejected=tuple(range(len(rounds))) if bad else (),
         rejected_why="; ".join(dict.fromkeys(bad)) if rounds else "",

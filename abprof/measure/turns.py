@@ -51,7 +51,6 @@ class Pace:
     rounds: int  # most rounds
     fresh_every: int  # rounds between re-allocations of the inputs
     wanted: float  # standard error of a median log ratio at which the epoch has enough rounds
-    rule: str  # why a turn has so many `calls`, in words
     fewest: int = FEWEST  # fewest rounds, however long they take
     early: bool = False  # whether to re-allocate in the first `FEWEST` rounds too
     empties: int = 0  # empty launches timed in each turn (see `levelled`)
@@ -92,7 +91,7 @@ def pace(
     timer = timer or TIMER[kind]
     known = [ns for ns in call_ns if ns > 0]
     if not known:
-        return Pace(timer, 1, FEWEST, FEWEST, wanted, "one call a turn: the timer read zero or less")
+        return Pace(timer, 1, FEWEST, FEWEST, wanted)
     together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
     most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
     shortest = _SHORTEST_TURN[kind] * (_UNTRUSTED if options.untrusted and kind == "cpu" else 1.0)
@@ -107,20 +106,12 @@ def pace(
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it if calls are long.
     again = sum(open_ns) + (together if long else 0.0)
     affordable = 0.2 * rounds * together * calls / max(again, 1.0)
-    length = shortest / 1e6
-    if timer == CUPTI and calls == _MOST_RECORDED:
-        rule = f"{calls} calls a turn: each has its own reading"
-    elif calls == 1:
-        rule = f"one call a turn: a call takes at least {length:g} ms"
-    else:
-        rule = f"{calls} calls a turn, so that it takes {length:g} ms"
     return Pace(
         timer=timer,
         calls=calls,
         rounds=rounds,
         fresh_every=max(2, math.ceil(rounds / max(affordable, 1.0))),
         wanted=wanted,
-        rule=rule,
         fewest=fewest,
         early=again < _LONG_OPEN and not long,
         empties=min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0,
