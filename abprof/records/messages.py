@@ -121,7 +121,7 @@ class Launch:
     ns: float  # of all `count` launches together, the median over calls
     compiled: str = ""  # Compiled.key of the kernel, if Triton compiled it
     choice: str = ""  # configuration that the kernel's autotuner chose
-    offered: str = ""  # hash of all configurations that the autotuner chose from
+    offered: str = ""  # in older runs: hash of all configurations that the autotuner chose from
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     registers: int | None = None
