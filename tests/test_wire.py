@@ -22,7 +22,7 @@ EXAMPLES: list[Any] = [
     wire.Describe("w"),
     wire.Screen("w", [CASE, {}]),
     wire.Screened(["", "too large"], [1e9, None], [None, 4.0], ["", "fwd"]),
-    wire.Build(["make", "all"], "/r"),
+    wire.Build(["make", "all"]),
     wire.Built(True, ["v1"]),
     wire.Open("w", CASE, "base:v1", "v1", "", 1, 2),
     wire.Opened(1e6, 2e6, 1 << 30),

@@ -134,9 +134,9 @@ class ForkServers:
         self._with_package.clear()
         self._servers.clear()
 
-    def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
-        """Start the fork servers for `argv` without waiting for them; with `at_once` and few cores, start only one."""
-        for number in range(_SERVERS if self.plenty or not at_once else 1):
+    def start(self, argv: Sequence[str]) -> None:
+        """Start the fork servers for `argv` without waiting for them."""
+        for number in range(_SERVERS):
             self.server(argv, number + 1)
 
 

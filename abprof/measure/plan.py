@@ -84,7 +84,8 @@ class Plan:
         continued = place.continued
         source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
         factory = _factory(place, trees, files, logs)
-        factory.forks.start(factory.argv("base"), at_once=not dry)
+        if factory.forks.plenty and not dry:  # elsewhere they take the cores of the discovery's worker
+            factory.forks.start(factory.argv("base"))
         found, chains, ceilings = _discovered(place, factory, digest, dry=dry)
         factory, notes = _contained(place, factory, chains, dry=dry)
         if not (continued and continued.part):

@@ -245,7 +245,6 @@ class Build:
     """Request: import the kernel package and call its `build(verbose=True)`, if any. The output is the build log."""
 
     recipe: list[str] = field(default_factory=list)  # argv of the package's build command, run before the import
-    recipe_cwd: str = ""
 
 
 @dataclass(frozen=True)

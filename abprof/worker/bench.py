@@ -87,7 +87,7 @@ class Bench(Arms):
         """Run the build command (abprof.toml) and the package's build(), if defined; they print to the worker's log."""
         if request.recipe:
             print("$", *request.recipe, flush=True)
-            subprocess.run(request.recipe, check=True, cwd=request.recipe_cwd or None, stdin=subprocess.DEVNULL)
+            subprocess.run(request.recipe, check=True, stdin=subprocess.DEVNULL)
         kernel = self.kernel()
         has_build = hasattr(kernel, "build")
         if has_build:
