@@ -154,9 +154,7 @@ class WorkerFactory:
     build_timeout: float
     withheld: tuple[str, ...] = ()  # names of variables left out of `env`
     forbidden: tuple[str, ...] = ()  # folders of all sides; a worker may not load files of other sides
-    sources: tuple[
-        str, ...
-    ] = ()  # folders of the repository under test; packages installed from them belong to no side
+    sources: tuple[str, ...] = ()  # folders of the repository; packages installed from them belong to no side
     workloads: Mapping[str, str] = field(default_factory=dict)  # name -> file
     toolchain: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # side id -> versions in the build key
     imports: int = _SERVERS  # fork servers that import a side's package; 0 where workloads wrap benchmarks

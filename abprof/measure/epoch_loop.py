@@ -41,13 +41,7 @@ class _Part:
     arms: dict[str, list[Arm]]
 
 
-def epochs(
-    plan: Plan,
-    wanted: Callable[[], set[str]],
-    *,
-    first: int,
-    budget: float,
-) -> Iterator[Item]:
+def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: float) -> Iterator[Item]:
     """Yield the block of each measured cell, and records of what the workers loaded (Proof) and compiled (Kernel).
 
     `wanted()` returns the ids of cells that need one more epoch. `first`: number of the next epoch. A further epoch

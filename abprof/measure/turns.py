@@ -73,13 +73,7 @@ def timer_of(kind: str, judge: Judge) -> str:
     return {"graph": CUDA_GRAPH, "kernels": CUPTI}.get(judge, TIMER[kind])
 
 
-def pace(
-    kind: str,
-    call_ns: Sequence[float],
-    open_ns: Sequence[float],
-    options: Options,
-    timer: str = "",
-) -> Pace:
+def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options: Options, timer: str = "") -> Pace:
     """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make.
 
     `timer`: "" for the default of `kind`.
