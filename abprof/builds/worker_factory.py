@@ -1,13 +1,11 @@
 """Start the workers and builders of a run: choose their interpreter, environment, sandbox, log and worker bundle.
 
-The worker bundle is a copy of the worker's code in its own folder, named by content hash. Workers import the copy, so
-that they cannot import other files of abprof's installation, nor an abprof/ folder of the branch under test.
+The worker bundle is the run's copy of the worker's code. Workers import the copy, so that they cannot import other files
+of abprof's installation, nor an abprof/ folder of the branch under test.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import secrets
 import shutil
@@ -26,7 +24,6 @@ from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options, worker_argv
 from abprof.system.config_file import fill
 from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
-from abprof.system.trees import remove_tree
 
 _SERVERS = 3  # fork servers per interpreter, or per sandbox
 _MOST_SERVERS = 12  # of a run, which then ends one that is not in use: each server takes some 200 MB
@@ -181,7 +178,8 @@ class WorkerFactory:
         sides; `pythons`: interpreters of those with packages of their own. Raises AbprofError if an interpreter does not
         exist."""
         # Links are not resolved: a venv's python is a link.
-        below = {id: worker_argv() or (interpreter(options, id), "-P", str(install_bundle(cache))) for id in sides}
+        bundle = str(install_bundle(scratch.with_name("worker")))
+        below = {id: worker_argv() or (interpreter(options, id), "-P", bundle) for id in sides}
         workers = {id: (pythons.get(id, argv[0]), *argv[1:]) for id, argv in below.items()}
         settings = (options.file or File()).environment
         env, withheld = environment.clean(os.environ, environment.mode(options.env), settings.allow)
@@ -373,40 +371,13 @@ def interpreter(config: Options, side: str) -> str:
     return str(Path(found).absolute())
 
 
-def install_bundle(cache: Path) -> Path:
-    """Copy the worker's code to CACHE/worker/HASH/, and return the path of the start script there. A copy that code
-    under test has changed is replaced. Raises AbprofError if this fails."""
+def install_bundle(home: Path) -> Path:
+    """Copy the worker's code to the folder `home`, and return the path of the start script there."""
     # Of records/ only messages.py: the other modules need msgspec.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
     for file in [_SOURCE / name for name in _FILES] + [*(_SOURCE / "worker").rglob("*.py")]:
         files[f"abprof/{file.relative_to(_SOURCE)}"] = file.read_bytes()
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0".encode() + files[name])
-    home = cache / "worker" / digest.hexdigest()[:16]
-    if not _holds(home, files):
-        fresh = home.with_name(f"{home.name}.{secrets.token_hex(8)}")
-        for name, text in files.items():
-            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            (fresh / name).write_bytes(text)
-        with contextlib.suppress(OSError):  # another process may install the same bundle now
-            if home.is_symlink():
-                home.unlink()
-            elif home.exists() and not _holds(home, files):
-                remove_tree(home)
-            fresh.rename(home)
-        shutil.rmtree(fresh, ignore_errors=True)
-        if not _holds(home, files):
-            what = "this copy of the worker's code differs from abprof's"
-            raise AbprofError(what, where=str(home), advice="remove the folder by hand")
+    for name, text in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(text)
     return home / "run_worker.py"
-
-
-def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether `home` contains exactly `files` (relative path -> content), and no links."""
-    try:
-        paths = [path for path in home.rglob("*") if path.is_symlink() or not path.is_dir()]
-        links = any(path.is_symlink() for path in (home, *paths))
-        return not links and {str(path.relative_to(home)): path.read_bytes() for path in paths} == files
-    except OSError:
-        return False

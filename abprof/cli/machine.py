@@ -117,8 +117,10 @@ def _discover(root: Path, options: Options, cache: Path) -> Discovered:
     chosen = devices.choose(options.device)
     folder = options.file.workloads if options.file else ""
     files = workload_files.find(root / (folder or "workloads"), options.workloads)
-    with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
-        factory = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch), files)
+    with processes.no_orphans(), tempfile.TemporaryDirectory() as place:
+        scratch = Path(place, "scratch")
+        scratch.mkdir()
+        factory = WorkerFactory.of(options, cache, scratch, chosen.worker, ["base"], scratch, files)
         with factory.alone("discovery") as worker:
             return Discovered.of(worker, factory, options, chosen.kind)
 

@@ -326,7 +326,7 @@ def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str)
     Returns the original folder, workload -> copied file, and the SHA-256 of all content.
     """
     folder = Path(trees[0].path).parent  # removed with the worktrees
-    for name in ("workloads", "scratch", "temporary"):
+    for name in ("workloads", "worker", "scratch", "temporary"):
         remove_tree(folder / name)
     source = place.workloads_folder(trees, recorded)
     by = "--cell" if place.options.cell else "--workloads"
