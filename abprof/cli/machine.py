@@ -149,7 +149,7 @@ def doctor(**values: Any) -> int:
 )
 def clean(**values: Any) -> int:
     """Remove leftovers of killed runs (worktrees, incomplete clones and builds, run folders without a run.json), builds
-    replaced by --rebuild, and cache folders of earlier versions. Run folders with a run.json stay."""
+    replaced by --rebuild. Run folders with a run.json stay."""
     from abprof import builds, sides, store
     from abprof.system import paths
 
