@@ -148,8 +148,8 @@ def doctor(**values: Any) -> int:
     flag("--all", "Also remove clones, releases, environments and builds."),
 )
 def clean(**values: Any) -> int:
-    """Remove leftovers of killed runs (worktrees, incomplete clones and builds, run folders without a run.json), builds
-    replaced by --rebuild. Run folders with a run.json stay."""
+    """Remove leftovers of killed runs (worktrees, incomplete clones and builds, run folders without a run.json), and
+    builds replaced by --rebuild. Run folders with a run.json stay."""
     from abprof import builds, sides, store
     from abprof.system import paths
 
