@@ -139,10 +139,7 @@ def build_packages(
 
 def _as_checked_out(jobs: Sequence[Job], builds: Sequence[Build]) -> tuple[Build, ...]:
     """Return `builds`; failed is a build whose sources are no longer those of the checkout, where base's build keeps them."""
-    changed = [
-        keys.rewritten(Path(job.checkout.path), job.package, Path(build.path)) if build.path else set[str]()
-        for job, build in zip(jobs, builds, strict=True)
-    ]
+    changed = [_rewritten(Path(job.checkout.path), job.package, build) for job, build in zip(jobs, builds, strict=True)]
     of_base = {b.kernel: names for b, names in zip(builds, changed, strict=True) if b.side == "base"}
     made = []
     for build, names in zip(builds, changed, strict=True):
@@ -152,6 +149,12 @@ def _as_checked_out(jobs: Sequence[Job], builds: Sequence[Build]) -> tuple[Build
             build = msgspec.structs.replace(build, path="", failure=failure)  # noqa: PLW2901
         made.append(build)
     return tuple(made)
+
+
+def _rewritten(tree: Path, package: Package, build: Build) -> set[str]:
+    """Return the files of `package` in `tree` that `build` changed in its copy."""
+    names, src = keys.inputs(tree, package) if build.path else (), Path(build.path) / "src"
+    return {name for name in names if keys.content(src, name) != keys.content(tree, name)}
 
 
 def missing(tree: Path, package: Package) -> str:
@@ -341,7 +344,7 @@ class _Builder:
         parts = self.job.package.build
         recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in parts]
         try:
-            built: wire.Built = worker.call(wire.Build(recipe), factory.build_timeout)
+            built: wire.Built = worker.call(wire.Build(recipe, str(place / "src")), factory.build_timeout)
         except WorkerHung as hung:
             raise WorkerHung(f"still building after {factory.build_timeout:.0f} s") from hung
         return built

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import fnmatch
 import hashlib
 import os
@@ -35,15 +34,12 @@ def inputs(tree: Path, package: Package) -> list[str]:
     return [name for name in files_of(tree) if any(_matches(name, pattern) for pattern in package.patterns)]
 
 
-def rewritten(tree: Path, package: Package, place: Path) -> set[str]:
-    """Return the inputs of `package` in `tree` that the build in the folder `place` changed in its copy."""
-    return {name for name in inputs(tree, package) if _content(place / "src", name) != _content(tree, name)}
-
-
-def _content(tree: Path, name: str) -> str:
-    with contextlib.suppress(OSError):
+def content(tree: Path, name: str) -> str:
+    """Return a hash of the file `name` below `tree`; "" if it cannot be read."""
+    try:
         return tree_hash(tree, [name])
-    return ""
+    except OSError:
+        return ""
 
 
 FOLDERS = ("src", "out", "caches")  # of a build

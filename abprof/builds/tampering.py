@@ -10,6 +10,7 @@ count as well: one that is renamed away while a worker starts, with another in i
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -44,16 +45,17 @@ class Watch:
         strict: bool = False,
     ) -> None:
         """Take fingerprints of the files in `judging` (folders of workloads and worker code), `trees` (the sides'
-        checkouts) and `scratch` (expected values). `packages`: those that are built. `strict`: code that may be
+        checkouts) and `scratch` (expected values), and hashes of the inputs of `packages`. `strict`: code that may be
         hostile runs without a sandbox, so a file that was changed and restored counts, too."""
         self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
         for tree in trees:  # watched only until the builds are made, because builds are copies of the trees
             self._roots.setdefault(Path(tree.path), "tree")
         self._building = True
         self._strict = strict
-        self._sources = {
-            (tree.side.id, one.name): (Path(tree.path), one.of(tree.side)) for tree in trees for one in packages
-        }
+        self._inputs = {}  # (side, package) -> name -> digest, "" if unreadable
+        for tree, package in itertools.product(trees, packages):
+            names = keys.inputs(Path(tree.path), package.of(tree.side))
+            self._inputs[tree.side.id, package.name] = {name: keys.content(Path(tree.path), name) for name in names}
         self._decide: set[str] = set()  # paths of the copies of inputs
         self._hashes: dict[str, str] = {}
         self._builds: dict[str, Path] = {}  # path of a file that a build loaded -> the build's folder
@@ -64,33 +66,44 @@ class Watch:
     def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
         """Yield the files in `builds` that changed after they were made. From then on, watch the builds and no longer
         the checkouts."""
+        yield from self.look(moment)
         fresh = [build for build in builds if not build.failure and build.path]
-        owners = {build.path: ("base" if build.side in STANDING_IN else build.side, build.kernel) for build in fresh}
-        sources = {path: self._sources[owner] for path, owner in owners.items() if owner in self._sources}
+        of = {a: Path(build.path) for build in fresh for a in build.artefacts if a.path.startswith(f"{build.path}/")}
+        made = list(of)
         # Take fingerprints first: code under test may run during the comparison.
-        for build in fresh:
-            made = [artefact for artefact in build.artefacts if artefact.path.startswith(f"{build.path}/")]
-            self._hashes |= {artefact.path: artefact.sha256 for artefact in made}
-            self._builds |= {artefact.path: Path(build.path) for artefact in made}
+        self._hashes |= {artefact.path: artefact.sha256 for artefact in made}
+        self._builds |= {artefact.path: place for artefact, place in of.items()}
         added = {Path(build.path) / name: name for build in fresh for name in keys.FOLDERS}
         added = {root: name for root, name in added.items() if root not in self._roots}
         self._roots |= added
-        self._decide |= {f"{path}/src/{name}" for path, of in sources.items() for name in keys.inputs(*of)}
+        self._decide |= {str(Path(build.path) / "src" / name) for build in fresh for name in self._inputs_of(build)}
         self._known |= self._fingerprints(added)
-        self._folders = self._folder_fingerprints() | self._folders
-        for path, of in sources.items():
-            for name in sorted(keys.rewritten(*of, Path(path))):
-                how: How = "changed" if os.path.lexists(f"{path}/src/{name}") else "removed"
-                yield from self._report(f"{path}/src/{name}", how, moment, falsifies=self._strict)
+        self._folders = self._folder_fingerprints()
+        for artefact in made:
+            if self._sha256(artefact.path) != artefact.sha256:
+                yield from self._report(artefact.path, "changed", moment)
         for build in fresh:
+            yield from self._copied(build, moment)
             for name in ("src", "out"):
                 for compiled in keys.importable(Path(build.path) / name, keys.COMPILED):
                     if "__pycache__" in compiled:  # build.py removes these files
                         yield from self._report(f"{build.path}/{name}/{compiled}", "added", moment)
-        yield from self.look(moment, contents=True)  # last: what was compared did not change meanwhile
         self._known = {path: seen for path, seen in self._known.items() if self._kind(path) != "tree"}
         self._roots = {root: kind for root, kind in self._roots.items() if kind != "tree"}
         self._building = False
+
+    def _copied(self, build: Build, moment: str) -> Iterator[Touched]:
+        """Yield the copied source files in `build` that the build itself changed."""
+        src = Path(build.path) / "src"
+        for name, digest in self._inputs_of(build).items():
+            now = keys.content(src, name)
+            if now != digest:
+                how: How = "changed" if now else "removed"
+                yield from self._report(str(src / name), how, moment, falsifies=self._strict)
+
+    def _inputs_of(self, build: Build) -> dict[str, str]:
+        side = "base" if build.side in STANDING_IN else build.side
+        return self._inputs.get((side, build.kernel), {})
 
     def look(self, moment: str, *, contents: bool = False) -> Iterator[Touched]:
         """Yield the watched files that changed since the last call. `moment`: when this was, as text for the report.
