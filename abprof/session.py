@@ -305,7 +305,7 @@ def measure_command(place: RunContext, bench: Bench, record: Record) -> None:
     budget, first, add = place.options.budget, record.next_epoch, progress(record)
     with proc.no_orphans(), interruptible(record), record.view.working("starting workers", budget):
         record.start(record.head)
-        for block in bench.epochs(place.device, record.wanted, record.view.warn, first=first, budget=budget):
+        for block in bench.epochs(place.device, record.wanted, first=first, budget=budget):
             add(block)
 
 

@@ -84,7 +84,7 @@ def block(
     outcomes = {arm: Outcome(status="ok") for arm in arms}
     for arm, given in (status or {}).items():
         outcomes[arm] = given if isinstance(given, Outcome) else Outcome(status=given, reason=f"{arm} went {given}")
-    values = {"metric": "wall", "timer": "simulated", "calls": 1, "rule": "programmed", **fields}
+    values = {"metric": "wall", "timer": "simulated", "calls": 1, **fields}
     return Block(
         epoch=epoch, cell=cell, arms=arms, began=float(epoch), seconds=1.0, rounds=tuple(turns) if arms else (),
         outcomes=outcomes, **values,

@@ -31,9 +31,6 @@ class Nvml:
     mps: list[int] = field(default_factory=list)
     pids: list[int] | None = field(default_factory=list)
     use: int | None = 0
-    clock: int | None = 1980
-    power: int | None = 350_000
-    temperature: int | None = 41
     reasons: int | None = 0
     failure: int | None = None  # the code by which every question is answered
 
@@ -63,9 +60,6 @@ class Nvml:
             "nvmlDeviceGetMPSComputeRunningProcesses_v3": [SimpleNamespace(pid=pid) for pid in self.mps],
             "nvmlDeviceGetComputeRunningProcesses": None if self.pids is None else [SimpleNamespace(pid=p) for p in self.pids],
             "nvmlDeviceGetUtilizationRates": None if self.use is None else SimpleNamespace(gpu=self.use),
-            "nvmlDeviceGetClockInfo": self.clock,
-            "nvmlDeviceGetPowerUsage": self.power,
-            "nvmlDeviceGetTemperature": self.temperature,
             "nvmlDeviceGetCurrentClocksThrottleReasons": self.reasons,
         }  # fmt: skip
         if name not in answers:

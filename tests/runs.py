@@ -289,7 +289,6 @@ def run(run_id: str = "20261120T021700Z-main-optimize_ffa", *, target: Side = TA
             counts=counts,
             trusted=True,
             false_alarm_bound=0.39,
-            geomean_pct=-0.6,
             exit_code=1,
         ),
         observations=tuple(seen),

@@ -37,7 +37,7 @@ def worker(
 ) -> Worker:
     folder.mkdir(exist_ok=True)
     return Worker(
-        argv, env={**os.environ, **env}, cwd=folder, log=folder / "log", name="w", walled=walled, paused=paused,
+        argv, env={**os.environ, **env}, cwd=folder, log=folder / "log", walled=walled, paused=paused,
         servers=[one for one in servers if one],
     )  # fmt: skip
 

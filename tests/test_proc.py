@@ -33,7 +33,6 @@ def begin(tmp_path: Path) -> Iterator[Begin]:
             env={"PATH": os.environ["PATH"], "ABPROF_SIMULATED": str(path)},
             cwd=tmp_path,
             log=tmp_path / "log",
-            name="base",
         )
         workers.append(worker)
         worker.call(wire.Start("cpu", "base"), LONG)
@@ -149,7 +148,7 @@ def test_nothing_is_left_open(begin: Begin) -> None:
 def test_what_cannot_be_started_is_a_death(tmp_path: Path) -> None:
     before = descriptors()
     with pytest.raises(proc.WorkerDied, match="could not be started"):
-        proc.Worker([str(tmp_path / "nothing")], env={}, cwd=tmp_path, log=tmp_path / "log", name="base")
+        proc.Worker([str(tmp_path / "nothing")], env={}, cwd=tmp_path, log=tmp_path / "log")
     assert descriptors() == before
 
 

@@ -156,7 +156,8 @@ def test_branches_that_also_hold_an_abprof_folder(ordinary: Ordinary) -> None:
     """abprof is installed here (editable, in a checkout), and each branch has one that raises: neither mixes in."""
     log = (Path(ordinary.done.run["run_dir"]) / "logs" / "worker-target-tiny.log").read_text()
     kit = next(line for line in log.splitlines() if line.startswith("KIT ")).removeprefix("KIT ")
-    assert kit.startswith(str(ordinary.home / "cache" / "worker"))
+    assert kit.startswith(str(ordinary.home / "cache" / "worktrees"))
+    assert "/worker/abprof/kit.py" in kit
 
 
 FINDER = '''

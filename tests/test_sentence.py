@@ -105,13 +105,6 @@ def test_counts_add_up_whatever_happens() -> None:
     assert (counts["undecided"], counts["base_not_ok"]) == (2, 1)
 
 
-def test_geometric_mean_is_over_cells_ok_on_both_sides() -> None:
-    assert made("slower", "faster").header.geomean_pct == pytest.approx(100 * ((1.05 * 0.95) ** 0.5 - 1))
-    assert made("slower", "broken", "base_crash", "unsupported").header.geomean_pct == pytest.approx(5.0)
-    assert made("broken").header.geomean_pct is None
-    assert made("1.2").header.geomean_pct is None  # quick: no number without an interval
-
-
 @pytest.mark.parametrize(
     ("kinds", "sentence"),
     [

@@ -160,20 +160,3 @@ def test_a_build_that_changes_its_sources_is_said_to(new_lab: NewLab) -> None:
     result = lab.abprof("main", "fast", "--quick")
     (said,) = [advice.text for advice in result.run.warnings if advice.kind == "written_elsewhere"]
     assert said.endswith(": the build changed its own sources")
-
-
-@pytest.mark.parametrize("where", ["repo/planted+", "home/.profile+", "repo/.git/hooks/post-checkout+"])
-def test_in_a_clean_environment_writes_elsewhere_are_reported(new_lab: NewLab, where: str) -> None:
-    faults = [Fault("write", "turn", side="target", text=where, once=True)]
-    lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=[Time(ns=1e6)], faults=faults))
-    (lab.repo.path / ".git" / "hooks").mkdir(exist_ok=True)
-    by_hand = lab.abprof("main", "fast", "--quick")
-    assert not by_hand.run.touched, "who measures by hand edits files meanwhile"
-    (lab.folder / "scenario.json.once.0").unlink()
-    (lab.folder / where.removesuffix("+")).unlink()
-    result = lab.abprof("main", "fast", "--quick", "--env", "clean", "--contain", "never")
-    assert [(one.path, one.how, one.falsifies) for one in result.run.touched] == [
-        (str(lab.folder / where.removesuffix("+")), "added", False)
-    ]
-    assert result.run.header.trusted  # type: ignore[union-attr]
-    assert "written_elsewhere" in [advice.kind for advice in result.run.warnings]

@@ -48,7 +48,7 @@ ATTACKS = {
     "an object of its own build": "open(glob.glob(OWN + '/out/*.so')[0], 'ab')",  # in the builder there is none yet
     "a source of its own build": "glob.glob(OWN + '/out/*.so')[0], open(OWN + '/src/kernels/tiny/tiny.c', 'r+b')",
     "the key that seals builds": "open(glob.glob(M + '/**/build-key', recursive=True, include_hidden=True)[0], 'rb')",
-    "the workers' code": "open(glob.glob(M + '/cache/worker/*/run_worker.py')[0], 'ab')",
+    "the workers' code": "open(glob.glob(M + '/cache/worktrees/**/run_worker.py', recursive=True)[0], 'ab')",
     "the workloads": "open(glob.glob(M + '/cache/worktrees/**/workloads/tiny.py', recursive=True)[0], 'ab')",
     "record of the build": "open(os.path.dirname(OWN) + '/lock', 'r+b')",
     "the run's folder": "open(glob.glob(M + '/repo/runs/*/logs/*')[0], 'ab')",

@@ -7,9 +7,9 @@ reports changes of files that code under test must not change.
 
 from abprof.builds.build import Job, build_packages, differences, identical, in_use, missing, sweep
 from abprof.builds.tampering import Watch
-from abprof.builds.worker_factory import WorkerFactory, interpreter
+from abprof.builds.worker_factory import WorkerFactory, WorkerSpec, interpreter
 
 __all__ = [
-    "Job", "Watch", "WorkerFactory", "build_packages", "differences", "identical", "in_use", "interpreter",
-    "missing", "sweep",
+    "Job", "Watch", "WorkerFactory", "WorkerSpec", "build_packages", "differences", "identical", "in_use",
+    "interpreter", "missing", "sweep",
 ]  # fmt: skip

@@ -25,7 +25,7 @@ from pathlib import Path
 import msgspec
 
 from abprof.builds import keys
-from abprof.builds.worker_factory import WorkerFactory
+from abprof.builds.worker_factory import WorkerFactory, WorkerSpec
 from abprof.records import UNREADABLE, Build, Cell, Checkout, Failure, Package, Record
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
@@ -35,7 +35,6 @@ from abprof.system.processes import LOG_LIMIT, Worker, WorkerDied, WorkerFault, 
 from abprof.system.trees import inventory, link_of, remove_tree, tree_hash
 
 _LOOK = 0.5  # seconds between wake-ups of the main thread, in which Python handles signals
-_EARLIER = ("bundles", "harness", "landed")  # cache folders of earlier versions of abprof
 _MOST_DEATHS = 3  # after so many deaths of the process in cases, no further case is called at build time
 _ERROR = re.compile(
     r"(^|[\s:])(fatal error|error|Error|undefined reference|nvcc fatal|ptxas fatal|FAILED)\b.*"
@@ -65,6 +64,10 @@ class Job:
     @property
     def name(self) -> str:
         return f"{self.id} {self.package.name}"
+
+    def spec(self, build: Build) -> WorkerSpec:
+        """Return the builder to start for `build`."""
+        return WorkerSpec(self.checkout.side.id, self.checkout, self.package, build)
 
 
 class _Published(Record, frozen=True):
@@ -172,7 +175,7 @@ def _build(factory: WorkerFactory, job: Job, say: Say, running: _Running, *, reb
     content = tree_hash(tree, names)
     chain = factory.toolchain[side]
     # {build} stands for the build's folder, whose name depends on the key.
-    received = factory.worker_env(job.checkout, job.package, Path("{build}"))
+    received = factory.worker_env(job.spec(msgspec.structs.replace(fresh, path="{build}")))
     package = keys.of_side(job.package, side)
     parts = keys.made_of(package, content, chain, keys.counted(received, factory.named, chain.get("prefix", "")))
     home = factory.cache / "builds" / "-".join(filter(None, (keys.build_key(parts), job.second)))
@@ -306,17 +309,10 @@ class _Builder:
         for left in reversed(range(_MOST_DEATHS + 1)):
             try:
                 worker = self.factory.worker(
-                    self.job.checkout.side.id,
-                    self.job.checkout,
-                    self.job.package,
-                    self.place,
-                    log=log,
-                    name=name,
-                    on_line=lambda line: self.say(name, line),
-                    builder=True,
+                    self.job.spec(fresh), log, on_line=lambda line: self.say(name, line), builder=True
                 )
                 with self.running.entered(worker):
-                    built = self._built(worker)
+                    built = self._built(worker, self.factory.mount(self.job.spec(fresh)))
                     if calls is None:  # call one case per workload, but every case if the package has no build()
                         cells = {
                             cell.workload if built.has_build else cell.id: cell for cell in reversed(self.job.cells)
@@ -326,10 +322,9 @@ class _Builder:
                         ]
                     elif not left:
                         calls = []
-                    alive = True
-                    while alive and calls:
-                        alive = self._call(worker, *calls.pop(0))
-                    if alive:
+                    while calls and worker.alive:
+                        self._call(worker, *calls.pop(0))
+                    if worker.alive:
                         return self._outcome(fresh, worker, built, time.monotonic() - began)
             except WorkerHung as hung:
                 failure = Failure(status="build_failed", reason=hung.reason, log=fresh.log)
@@ -343,9 +338,8 @@ class _Builder:
                 break
         return msgspec.structs.replace(fresh, path="", seconds=time.monotonic() - began, failure=failure)
 
-    def _built(self, worker: Worker) -> wire.Built:
+    def _built(self, worker: Worker, mount: wire.Mount) -> wire.Built:
         factory, id, place = self.factory, self.job.checkout.side.id, self.place
-        mount = factory.mount(self.job.checkout, self.job.package, place)
         worker.call(factory.start(id, mount), factory.timeout)
         parts = self.job.package.build
         recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in parts]
@@ -355,17 +349,15 @@ class _Builder:
             raise WorkerHung(f"still building after {factory.build_timeout:.0f} s") from hung
         return built
 
-    def _call(self, worker: Worker, cell: Cell, variant: str) -> bool:
-        """Call a cell of one variant in `worker`. Return whether the worker is still alive."""
+    def _call(self, worker: Worker, cell: Cell, variant: str) -> None:
+        """Call a cell of one variant. A failure is that of the measurement; but say that the call killed the worker."""
         try:
             worker.call(wire.Open(cell.workload, dict(cell.params), "build", variant), self.factory.timeout)
             worker.call(wire.Close(), self.factory.timeout)
         except WorkerFault:
-            return True
+            pass
         except WorkerDied as died:
             self.say(self.job.name, f"{cell.id}: {died.reason}")
-            return False
-        return True
 
     def _outcome(self, fresh: Build, worker: Worker, built: wire.Built, seconds: float) -> Build:
         proved: wire.Proved = worker.call(wire.Prove(), self.factory.timeout)
@@ -453,13 +445,10 @@ def in_use(cache: Path) -> Iterator[None]:
 
 
 def sweep(cache: Path, *, everything: bool) -> list[str]:
-    """Remove unfinished builds, caches of earlier abprof versions and, if no run is active, replaced builds. With
-    `everything` remove all builds, or raise AbprofError if a run is active. Return a line of text for each removal."""
+    """Remove unfinished builds and, if no run is active, replaced builds. With `everything` remove all builds, or raise
+    AbprofError if a run is active. Return a line of text for each removal."""
     homes = sorted(path for path in (cache / "builds").glob("*") if path.is_dir())
     lines = []
-    for earlier in (cache / name for name in _EARLIER if (cache / name).is_dir()):
-        remove_tree(earlier)
-        lines.append(f"removed {earlier} (of an earlier abprof)")
     with locks.abandoned(cache / "builds" / ".in-use") as free:
         if everything and not free:
             raise AbprofError("a run is using the builds", where="abprof clean", advice="wait until the run ends")

@@ -80,9 +80,9 @@ def without_profilers(name: str, value: str) -> str:
     return "" if _PROFILER.match(name) else value
 
 
-def mode(asked: Literal["", "user", "clean"], environ: Mapping[str, str]) -> Literal["user", "clean"]:
+def mode(asked: Literal["", "user", "clean"]) -> Literal["user", "clean"]:
     """Return `asked`, the value of `--env`. If it is "" (not given), return "clean" if $CI is set, else "user"."""
-    return asked or ("clean" if environ.get("CI") else "user")
+    return asked or ("clean" if os.environ.get("CI") else "user")
 
 
 def worker(base: Mapping[str, str], caches: Path, device: str, extra: Mapping[str, str]) -> dict[str, str]:

@@ -48,7 +48,7 @@ COMPILED = (".pyc",)
 CODE = (*IMPORTABLE, ".cubin", ".hsaco", ".ptx", ".json")  # suffixes of compiled code in caches, and of its index
 
 
-def importable(tree: Path, kinds: tuple[str, ...] = IMPORTABLE) -> tuple[str, ...]:
+def importable(tree: Path, kinds: tuple[str, ...]) -> tuple[str, ...]:
     """Return the files below `tree` whose suffix is in `kinds`, sorted, as paths relative to `tree`."""
     found = [Path(folder) / name for folder, _, names in walk(tree) for name in names if name.endswith(kinds)]
     return tuple(sorted(str(path.relative_to(tree)) for path in found))

@@ -18,7 +18,7 @@ from typing import Literal
 
 from abprof.builds import keys
 from abprof.records import STANDING_IN, Build, Checkout, Package, Touched
-from abprof.system import doorway, paths
+from abprof.system import doorway
 from abprof.system.trees import walk
 
 _MOST_REPORTED = 50  # largest number of reports in a run
@@ -27,7 +27,6 @@ _LOADED = (*keys.IMPORTABLE, ".cubin", ".hsaco", ".ptx")  # suffixes of files in
 # Kind of folder -> suffixes of watched files (other kinds: all files), and of added files to report.
 _SEEN = {"caches": keys.CODE, "scratch": (".expected",), "out": keys.COMPILED}
 _ADDED = {"out": keys.COMPILED, "caches": keys.COMPILED}
-_IN_HOME = (".ssh", ".config", ".config/systemd/user", ".local/bin")
 
 How = Literal["changed", "removed", "added"]
 Print = tuple[int, int, int]  # size, inode, ns of the last change
@@ -40,18 +39,19 @@ class Watch:
         self,
         judging: Iterable[Path],
         trees: Collection[Checkout],
-        outside: tuple[Path, Path, Path] | None = None,
         scratch: Path | None = None,
         packages: Iterable[Package] = (),
+        *,
+        strict: bool = False,
     ) -> None:
         """Take fingerprints of the files in `judging` (folders of workloads and worker code), `trees` (the sides'
-        checkouts) and `scratch` (expected values), and hashes of the inputs of `packages`. In `outside` (the
-        repository, its git folder, the runs folder) a change is reported, but does not affect results."""
+        checkouts) and `scratch` (expected values), and hashes of the inputs of `packages`. `strict`: code that may be
+        hostile runs without a sandbox, so a file that was changed and restored counts, too."""
         self._roots = dict.fromkeys(judging, "judging") | ({scratch: "scratch"} if scratch else {})
         for tree in trees:  # watched only until the builds are made, because builds are copies of the trees
             self._roots.setdefault(Path(tree.path), "tree")
         self._building = True
-        self._elsewhere = _elsewhere(*outside) if outside else []
+        self._strict = strict
         self._inputs = {}  # (side, package) -> name -> digest, "" if unreadable
         for tree, package in itertools.product(trees, packages):
             names = keys.inputs(Path(tree.path), package.of(tree.side))
@@ -61,9 +61,7 @@ class Watch:
         self._builds: dict[str, Path] = {}  # path of a file that a build loaded -> the build's folder
         self._known = self._fingerprints(self._roots)
         self._folders = self._folder_fingerprints()
-        self._outside = self._fingerprints_elsewhere()
         self._reported: set[tuple[str, str]] = set()
-        self._strict = bool(self._elsewhere)  # code under test runs without a sandbox
 
     def built(self, builds: Iterable[Build], moment: str) -> Iterator[Touched]:
         """Yield the files in `builds` that changed after they were made. From then on, watch the builds and no longer
@@ -131,9 +129,6 @@ class Watch:
             moved = now[2] != old[path][2] and self._folders.get(above) != old.get(above)
             if moved or now[1] != old[path][1]:
                 yield from self._report(path, "changed", moment)
-        before, self._outside = self._outside, self._fingerprints_elsewhere()
-        for path, how in _changes(before, self._outside):
-            yield from self._report(path, how, moment, falsifies=False)
 
     def _report(self, path: str, how: How, moment: str, *, falsifies: bool = True) -> Iterator[Touched]:
         if (path, how) not in self._reported and len(self._reported) < _MOST_REPORTED:
@@ -174,28 +169,11 @@ class Watch:
                 _add(found, str(folder), folder=True)
         return found
 
-    def _fingerprints_elsewhere(self) -> dict[str, Print]:
-        found: dict[str, Print] = {}
-        for place in self._elsewhere:
-            with contextlib.suppress(OSError):
-                inside = place.iterdir() if place.is_dir() else [place]
-                for path in (path for path in inside if not path.is_dir() or path.is_symlink()):
-                    _add(found, str(path))
-        return found
-
 
 def _changes(before: Mapping[str, Print], after: Mapping[str, Print]) -> Iterator[tuple[str, How]]:
     for path in sorted(before.keys() | after.keys()):
         if before.get(path) != after.get(path):
             yield path, "added" if path not in before else "removed" if path not in after else "changed"
-
-
-def _elsewhere(repository: Path, git: Path, runs_dir: Path) -> list[Path]:
-    """Return more paths to watch: the repository, git's folders, run.json of earlier runs, folders like ~/.ssh."""
-    home = paths.home()
-    homes = [home, *(home / name for name in _IN_HOME)] if home else []
-    older = sorted(runs_dir.glob("*/run.json"))[-200:]
-    return [repository, git, git / "hooks", git / "refs" / "heads", *older, *homes]
 
 
 def _add(found: dict[str, Print], path: str, *, folder: bool = False) -> None:

@@ -1,13 +1,11 @@
 """Start the workers and builders of a run: choose their interpreter, environment, sandbox, log and worker bundle.
 
-The worker bundle is a copy of the worker's code in its own folder, named by content hash. Workers import the copy, so
-that they cannot import other files of abprof's installation, nor an abprof/ folder of the branch under test.
+The worker bundle is the run's copy of the worker's code. Workers import the copy, so that they cannot import other files
+of abprof's installation, nor an abprof/ folder of the branch under test.
 """
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import os
 import secrets
 import shutil
@@ -20,13 +18,12 @@ from typing import Any
 
 from abprof.builds import environment
 from abprof.builds.sandbox import ADVICE, Sandbox, chosen
-from abprof.records import PEERS, STANDING_IN, Checkout, Package
+from abprof.records import PEERS, STANDING_IN, Build, Checkout, Package
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options, worker_argv
 from abprof.system.config_file import fill
 from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
-from abprof.system.trees import remove_tree
 
 _SERVERS = 3  # fork servers per interpreter, or per sandbox
 _MOST_SERVERS = 12  # of a run, which then ends one that is not in use: each server takes some 200 MB
@@ -39,6 +36,21 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from abprof.worker.main import main
 sys.exit(main())
 """
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """A worker or builder to start, and the build that it loads or makes."""
+
+    id: str  # a side's id, "control" or "peers"
+    checkout: Checkout
+    package: Package  # as it is on the side (`Package.of`)
+    build: Build
+
+    @property
+    def place(self) -> Path:
+        """Return the build's folder."""
+        return Path(self.build.path)
 
 
 class ForkServers:
@@ -119,9 +131,9 @@ class ForkServers:
         self._with_package.clear()
         self._servers.clear()
 
-    def start(self, argv: Sequence[str], *, at_once: bool = False) -> None:
-        """Start the fork servers for `argv` without waiting for them; with `at_once` and few cores, start only one."""
-        for number in range(_SERVERS if self.plenty or not at_once else 1):
+    def start(self, argv: Sequence[str]) -> None:
+        """Start the fork servers for `argv` without waiting for them."""
+        for number in range(_SERVERS):
             self.server(argv, number + 1)
 
 
@@ -139,9 +151,7 @@ class WorkerFactory:
     build_timeout: float
     withheld: tuple[str, ...] = ()  # names of variables left out of `env`
     forbidden: tuple[str, ...] = ()  # folders of all sides; a worker may not load files of other sides
-    sources: tuple[
-        str, ...
-    ] = ()  # folders of the repository under test; packages installed from them belong to no side
+    sources: tuple[str, ...] = ()  # folders of the repository; packages installed from them belong to no side
     workloads: Mapping[str, str] = field(default_factory=dict)  # name -> file
     toolchain: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # side id -> versions in the build key
     imports: int = _SERVERS  # fork servers that import a side's package; 0 where workloads wrap benchmarks
@@ -168,10 +178,11 @@ class WorkerFactory:
         sides; `pythons`: interpreters of those with packages of their own. Raises AbprofError if an interpreter does not
         exist."""
         # Links are not resolved: a venv's python is a link.
-        below = {id: worker_argv() or (interpreter(options, id), "-P", str(install_bundle(cache))) for id in sides}
+        bundle = str(install_bundle(scratch.with_name("worker")))
+        below = {id: worker_argv() or (interpreter(options, id), "-P", bundle) for id in sides}
         workers = {id: (pythons.get(id, argv[0]), *argv[1:]) for id, argv in below.items()}
         settings = (options.file or File()).environment
-        env, withheld = environment.clean(os.environ, environment.mode(options.env, os.environ), settings.allow)
+        env, withheld = environment.clean(os.environ, environment.mode(options.env), settings.allow)
         env |= settings.set
         # "1" stores the autotuner's choice in the build's cache: the builder tunes, workers reuse the choice.
         env["TRITON_CACHE_AUTOTUNING"] = "1" if options.autotune == "pinned" else "0"
@@ -198,7 +209,7 @@ class WorkerFactory:
     def contained(self, options: Options) -> tuple[WorkerFactory, tuple[str, ...]]:
         """Return this factory with the sandbox that `options` ask for, and a note if none works. For --contain always,
         a missing sandbox raises AbprofError."""
-        sandbox, why = chosen(options.contain, environment.mode(options.env, os.environ))
+        sandbox, why = chosen(options.contain, environment.mode(options.env))
         made = replace(self, sandbox=sandbox)
         if sandbox is not None and self.device != "cpu":
             try:
@@ -214,8 +225,9 @@ class WorkerFactory:
         """Return the command that starts a worker of `side`; control and peers use the command of base."""
         return self.workers["base" if side in STANDING_IN else side]
 
-    def mount(self, checkout: Checkout, package: Package, place: Path) -> wire.Mount:
-        """Return how a worker imports the build at `place`, and which files the worker may load."""
+    def mount(self, spec: WorkerSpec) -> wire.Mount:
+        """Return how a worker imports its build, and which files the worker may load."""
+        package, place, checkout = spec.package, spec.place, spec.checkout
         src = place / "src"
         if package.module:
             # `path` is the package's folder; the import root lies as many levels above as the import name has parts.
@@ -246,45 +258,37 @@ class WorkerFactory:
         if self.sandbox is not None:
             argv, env = self.sandbox.around(argv, env, own=self.scratch, readable=self._shared(), network=False)
         servers = [server] if server else []
-        return self._started(argv, env, self.scratch, self.logs / f"{name}.log", name, servers=servers)
+        return self._started(argv, env, self.scratch, self.logs / f"{name}.log", servers=servers)
 
     def worker(
         self,
-        side: str,
-        checkout: Checkout,
-        package: Package,
-        place: Path,
-        *,
+        spec: WorkerSpec,
         log: Path,
-        name: str,
+        *,
         on_line: Callable[[str], None] | None = None,
         builder: bool = False,
         epoch: int | None = None,
-        modules: Sequence[str] = (),
         imported: bool = False,
     ) -> Worker:
-        """Start a process for the build in the folder `place`: forked by a server of `epoch`, or fresh if that is None.
-        `modules`: those that the build loaded, which a fork server may import for its workers. `imported`: whether to
-        use a server that has imported the package.
-        `builder`: in a sandbox, whether the process may write to all of `place`, and use the network if the package
-        declares that. Raises WorkerDied if the process cannot be started."""
-        argv, env = self._command(side, checkout, package, place, builder=builder)
-        servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch, modules)
+        """Start a process for a build: forked by a server of `epoch`, or fresh if that is None. `imported`: whether to
+        use a server that has imported the package. `builder`: in a sandbox, whether the process may write to all of
+        the build's folder, and use the network if the package declares that. Raises WorkerDied if the process cannot
+        be started."""
+        argv, env = self._command(spec, builder=builder)
+        servers = [] if epoch is None else self._servers(spec, epoch)
         servers = servers if imported else servers[-1:]
         paused = self.pauses and epoch is not None
-        return self._started(argv, env, place / "src", log, name, on_line=on_line, servers=servers, paused=paused)
+        return self._started(argv, env, spec.place / "src", log, on_line=on_line, servers=servers, paused=paused)
 
     @property
     def pauses(self) -> bool:
         """Whether workers that measure are stopped while they have no request."""
         return self.untrusted and self.sandbox is not None and not worker_argv()
 
-    def _command(
-        self, side: str, checkout: Checkout, package: Package, place: Path, *, builder: bool = False
-    ) -> tuple[Sequence[str], dict[str, str]]:
-        """Return the command and environment of a process for the build in `place`, in the run's sandbox if any. There
-        it may write to the build's folder and the side's part of the scratch folder."""
-        argv, env, room = self.argv(side), self.worker_env(checkout, package, place), self.scratch / side
+    def _command(self, spec: WorkerSpec, *, builder: bool = False) -> tuple[Sequence[str], dict[str, str]]:
+        """Return the command and environment of a process for a build, in the run's sandbox if any. There it may write
+        to the build's folder and the side's part of the scratch folder."""
+        argv, env, room = self.argv(spec.id), self.worker_env(spec), self.scratch / spec.id
         room.mkdir(exist_ok=True)
         if self.sandbox is None:
             return argv, env
@@ -293,70 +297,66 @@ class WorkerFactory:
         return self.sandbox.around(
             argv,
             env,
-            own=place,
-            writable=[self.scratch if side in {"base", *STANDING_IN} else room],  # base computes expected values
-            readable=[*self._shared(), self.scratch, Path(checkout.path)],
-            fixed=() if builder else self.forks.fixed(place),
-            names={*self.named, *package.env},
-            network=builder and package.network,
+            own=spec.place,
+            writable=[self.scratch if spec.id in {"base", *STANDING_IN} else room],  # base computes expected values
+            readable=[*self._shared(), self.scratch, Path(spec.checkout.path)],
+            fixed=() if builder else self.forks.fixed(spec.place),
+            names={*self.named, *spec.package.env},
+            network=builder and spec.package.network,
         )
 
     def _shared(self) -> list[Path]:
         files = (*(argv[-1] for argv in self.workers.values()), *self.workloads.values())
         return list(dict.fromkeys(Path(file).parent for file in files))
 
-    def preload(
-        self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]
-    ) -> int:
-        """Start fork servers of the build at `place`, without waiting for their imports: on a host with many cores all of
-        them, unless they would disturb calls on the CPU; else that of `epoch`. Return how many can fork a worker in
-        `epoch`: 2 with one that imports the package."""
+    def preload(self, spec: WorkerSpec, epoch: int) -> int:
+        """Start fork servers of a build, without waiting for their imports: on a host with many cores all of them, unless
+        they would disturb calls on the CPU; else that of `epoch`. Return how many can fork a worker in `epoch`: 2 with
+        one that imports the package."""
         if self.forks.plenty and self.device != "cpu":
-            count = _SERVERS if self._apart(package) else self.imports if self._preloads(side, package) else 0
+            count = _SERVERS if self._apart(spec) else self.imports if self._preloads(spec) else 0
             for number in range(count):
-                self._servers(side, checkout, package, place, number + 1, modules)
-        return len(self._servers(side, checkout, package, place, epoch, modules))
+                self._servers(spec, number + 1)
+        return len(self._servers(spec, epoch))
 
-    def _apart(self, package: Package) -> bool:
-        """Whether the package's workers need fork servers of their own: in their sandbox, or with their environment. Such
-        a server runs no code under test, unless that environment's PYTHONPATH has modules that torch imports."""
-        return self.sandbox is not None or bool(package.env)
+    def _apart(self, spec: WorkerSpec) -> bool:
+        """Whether the workers need fork servers of their own: in their sandbox, or with their environment. Such a server
+        runs no code under test, unless that environment's PYTHONPATH has modules that torch imports."""
+        return self.sandbox is not None or bool(spec.package.env)
 
-    def _preloads(self, side: str, package: Package) -> bool:
+    def _preloads(self, spec: WorkerSpec) -> bool:
         # Not on a CPU: all epochs of a server would have the package's code at the same addresses, which affects times.
-        return self.device != "cpu" and side != PEERS and self.imports > 0 and not self._apart(package)
+        return self.device != "cpu" and spec.id != PEERS and self.imports > 0 and not self._apart(spec)
 
-    def _servers(
-        self, side: str, checkout: Checkout, package: Package, place: Path, epoch: int, modules: Sequence[str]
-    ) -> Sequence[ForkServer]:
+    def _servers(self, spec: WorkerSpec, epoch: int) -> Sequence[ForkServer]:
         """Return the fork servers to try for a worker: one that has imported the package, and one that has not. In the
         first epoch workers import the package themselves: that takes as long as to wait for the servers' imports, and
         half as long if these turn out not to be safe to share."""
-        command, own_env = self._command(side, checkout, package, place)
+        command, own_env = self._command(spec)
         command = [*command, "--walled"] if self.sandbox is not None else command
-        plain = self.forks.server(command, epoch, own_env if self._apart(package) else None)
-        if plain is None or not self._preloads(side, package):
+        plain = self.forks.server(command, epoch, own_env if self._apart(spec) else None)
+        if plain is None or not self._preloads(spec):
             return [plain] if plain else []
-        mount, env = self.mount(checkout, package, place), self.worker_env(checkout, package, place)
-        start = self.start(side, mount)
-        start.modules.extend(name for name in modules if f"{name}.".startswith(f"{mount.module}."))
-        own = self.forks.with_package(plain, f"{checkout.path} {place}", epoch, start, env, place / "src")
+        start = self.start(spec.id, mount := self.mount(spec))
+        loaded = (artefact.name for artefact in spec.build.artefacts if artefact.kind == "module")
+        start.modules.extend(name for name in loaded if f"{name}.".startswith(f"{mount.module}."))
+        key, env = f"{spec.checkout.path} {spec.place}", self.worker_env(spec)
+        own = self.forks.with_package(plain, key, epoch, start, env, spec.place / "src")
         return [own, plain] if own and epoch > 1 else [plain]
 
-    def worker_env(self, checkout: Checkout, package: Package, place: Path) -> dict[str, str]:
-        """Return the environment of each builder or worker that uses the build at `place`."""
-        places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": checkout.side.id}
+    def worker_env(self, spec: WorkerSpec) -> dict[str, str]:
+        """Return the environment of each builder or worker that uses the build."""
+        package, place, side = spec.package, spec.place, spec.checkout.side.id
+        places = {"worktree": str(place / "src"), "build_dir": str(place / "out"), "side": side}
         extra = fill(package.env, f"abprof.toml [kernels.{package.name}.env]", **places)
         extra["ABPROF_BUILD_DIR"] = places["build_dir"]
-        own, path = f"{Path(self.argv(checkout.side.id)[0]).parent}{os.pathsep}", self.env["PATH"]
+        own, path = f"{Path(self.argv(side)[0]).parent}{os.pathsep}", self.env["PATH"]
         env = {**self.env, "PATH": path if path.startswith(own) else own + path}  # a build command may run `python`
         return environment.worker(env, place / "caches", self.device, extra)
 
-    def _started(
-        self, argv: Sequence[str], env: dict[str, str], cwd: Path, log: Path, name: str, **more: Any
-    ) -> Worker:
+    def _started(self, argv: Sequence[str], env: dict[str, str], cwd: Path, log: Path, **more: Any) -> Worker:
         walled = self.sandbox is not None
-        return Worker(list(argv), env=env, cwd=cwd, log=log, name=name, started=self.own.add, walled=walled, **more)
+        return Worker(list(argv), env=env, cwd=cwd, log=log, started=self.own.add, walled=walled, **more)
 
 
 def interpreter(config: Options, side: str) -> str:
@@ -371,40 +371,13 @@ def interpreter(config: Options, side: str) -> str:
     return str(Path(found).absolute())
 
 
-def install_bundle(cache: Path) -> Path:
-    """Copy the worker's code to CACHE/worker/HASH/, and return the path of the start script there. A copy that code
-    under test has changed is replaced. Raises AbprofError if this fails."""
+def install_bundle(home: Path) -> Path:
+    """Copy the worker's code to the folder `home`, and return the path of the start script there."""
     # Of records/ only messages.py: the other modules need msgspec.
     files = {"run_worker.py": _RUN.encode(), "abprof/records/__init__.py": b""}
     for file in [_SOURCE / name for name in _FILES] + [*(_SOURCE / "worker").rglob("*.py")]:
         files[f"abprof/{file.relative_to(_SOURCE)}"] = file.read_bytes()
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0".encode() + files[name])
-    home = cache / "worker" / digest.hexdigest()[:16]
-    if not _holds(home, files):
-        fresh = home.with_name(f"{home.name}.{secrets.token_hex(8)}")
-        for name, text in files.items():
-            (fresh / name).parent.mkdir(parents=True, exist_ok=True)
-            (fresh / name).write_bytes(text)
-        with contextlib.suppress(OSError):  # another process may install the same bundle now
-            if home.is_symlink():
-                home.unlink()
-            elif home.exists() and not _holds(home, files):
-                remove_tree(home)
-            fresh.rename(home)
-        shutil.rmtree(fresh, ignore_errors=True)
-        if not _holds(home, files):
-            what = "this copy of the worker's code differs from abprof's"
-            raise AbprofError(what, where=str(home), advice="remove the folder by hand")
+    for name, text in files.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_bytes(text)
     return home / "run_worker.py"
-
-
-def _holds(home: Path, files: Mapping[str, bytes]) -> bool:
-    """Whether `home` contains exactly `files` (relative path -> content), and no links."""
-    try:
-        paths = [path for path in home.rglob("*") if path.is_symlink() or not path.is_dir()]
-        links = any(path.is_symlink() for path in (home, *paths))
-        return not links and {str(path.relative_to(home)): path.read_bytes() for path in paths} == files
-    except OSError:
-        return False

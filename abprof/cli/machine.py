@@ -117,8 +117,10 @@ def _discover(root: Path, options: Options, cache: Path) -> Discovered:
     chosen = devices.choose(options.device)
     folder = options.file.workloads if options.file else ""
     files = workload_files.find(root / (folder or "workloads"), options.workloads)
-    with processes.no_orphans(), tempfile.TemporaryDirectory() as scratch:
-        factory = WorkerFactory.of(options, cache, Path(scratch), chosen.worker, ["base"], Path(scratch), files)
+    with processes.no_orphans(), tempfile.TemporaryDirectory() as place:
+        scratch = Path(place, "scratch")
+        scratch.mkdir()
+        factory = WorkerFactory.of(options, cache, scratch, chosen.worker, ["base"], scratch, files)
         with factory.alone("discovery") as worker:
             return Discovered.of(worker, factory, options, chosen.kind)
 
@@ -146,8 +148,8 @@ def doctor(**values: Any) -> int:
     flag("--all", "Also remove clones, releases, environments and builds."),
 )
 def clean(**values: Any) -> int:
-    """Remove leftovers of killed runs (worktrees, incomplete clones and builds, run folders without a run.json), builds
-    replaced by --rebuild, and cache folders of earlier versions. Run folders with a run.json stay."""
+    """Remove leftovers of killed runs (worktrees, incomplete clones and builds, run folders without a run.json), and
+    builds replaced by --rebuild. Run folders with a run.json stay."""
     from abprof import builds, sides, store
     from abprof.system import paths
 

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from abprof.devices.device import Device
@@ -40,10 +39,9 @@ _RESTORE = "import sys; from abprof.devices import cuda; cuda.restore(*sys.argv[
 
 @dataclass(frozen=True)
 class Sample:
-    """The values that NVML reported for a GPU at one moment. A reading is None if NVML does not report it."""
+    """What NVML reported of a GPU at one moment."""
 
     at: int  # time.monotonic_ns()
-    readings: tuple[float | None, float | None, float | None]  # clock, MHz; power, W; temperature, °C
     reasons: int  # bits of _REASONS
     processes: list[tuple[int, str]]  # processes on the GPU: (id, name)
 
@@ -205,11 +203,8 @@ class CudaDevice(Device):
             self._thread.start()
 
     def _sample(self) -> None:
-        clock, power = self._ask("nvmlDeviceGetClockInfo", 1), self._ask("nvmlDeviceGetPowerUsage")
-        temperature = self._ask("nvmlDeviceGetTemperature", 0)
         reasons = int(self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
-        readings = clock or None, power / 1000 if power else None, temperature or None
-        sample = Sample(time.monotonic_ns(), readings, reasons, self._processes())
+        sample = Sample(time.monotonic_ns(), reasons, self._processes())
         with self._lock:
             self._samples.append(sample)
             self._bad.append(sample)
@@ -226,15 +221,10 @@ class CudaDevice(Device):
         return others if len(others) < len(sample.processes) else set()
 
     def state(self) -> MachineState:
-        """Return the means of all samples since the last call; None for a value that NVML does not report."""
+        """Return what slowed the GPU down, and who used it, in all samples since the last call."""
         with self._lock:
             seen, self._samples = self._samples, []
-        known = [[value for one in seen if (value := one.readings[place]) is not None] for place in range(3)]
-        clock, power, temperature = (fmean(of) if of else None for of in known)
         return MachineState(
-            sm_clock_mhz=clock,
-            power_w=power,
-            temperature_c=temperature,
             throttle=tuple(name for bit, name in _REASONS.items() if any(one.reasons & bit for one in seen)),
             foreign=tuple(sorted(set[str]().union(*map(self._foreign, seen)))),
         )

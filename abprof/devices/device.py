@@ -75,10 +75,7 @@ class CpuDevice(Device):
         )
 
     def state(self) -> MachineState:
-        import psutil
-
-        frequency = psutil.cpu_freq()
-        return MachineState(load1=os.getloadavg()[0], cpu_mhz=frequency.current or None if frequency else None)
+        return MachineState(load1=os.getloadavg()[0])
 
 
 class SimulatedDevice(Device):

@@ -30,7 +30,7 @@ import msgspec
 import torch
 
 from abprof import session
-from abprof.builds import WorkerFactory, environment
+from abprof.builds import WorkerFactory, WorkerSpec, environment
 from abprof.devices import Device, lease, several
 from abprof.measure import Plan, epochs, matrix
 from abprof.records import SCHEMA, VERSION, Block, Build, Cell, Checkout, Machine, Options, Package, Run, Side, Workload
@@ -144,18 +144,22 @@ class _Factory(WorkerFactory):
     def preload(self, *_: Any, **__: Any) -> int:
         return 1
 
-    def worker(self, side: str, *_: Any, log: Path, name: str, **__: Any) -> Worker:
+    def worker(self, spec: WorkerSpec, log: Path, **_: Any) -> Worker:
+        return self.of_side(spec.id, log)
+
+    def of_side(self, side: str, log: Path) -> Worker:
+        """Start the worker of a side's callable. Raises WorkerDied."""
         if self.here:
             self.own.add(os.getpid())
             return cast("Worker", _Here(self.question))
         env = environment.shared({"TRITON_CACHE_AUTOTUNING": "1"}, self.device)
         fork = cast("Any", [_Fork(self.question)])
-        return Worker([side], env=env, cwd=self.scratch, log=log, name=name, started=self.own.add, servers=fork)
+        return Worker([side], env=env, cwd=self.scratch, log=log, started=self.own.add, servers=fork)
 
 
 def _computes(factory: _Factory) -> bool:
     """Whether forks of this process can compute: start one, in which `Callables` tries."""
-    with contextlib.suppress(WorkerDied, WorkerFault), factory.worker("base", log=factory.logs / "0", name="") as fork:
+    with contextlib.suppress(WorkerDied, WorkerFault), factory.of_side("base", factory.logs / "0") as fork:
         fork.call(factory.start("base"), factory.timeout)
         return True
     return False

@@ -98,24 +98,25 @@ def tools() -> Iterator[Finding]:
 
 
 def _workers(kind: str, device: str, config: Options) -> Iterator[Finding]:
-    known: set[tuple[str, ...]] = set()
+    known = set[str]()
     for side in ("base", *sorted((config.file or File()).python.keys() - {"all", "base"})):
         name = f"worker on {kind}" + (f" ({side})" if known else "")
         with tempfile.TemporaryDirectory() as scratch:
-            place = Path(scratch)
+            place = Path(scratch, "scratch")
+            place.mkdir()
             try:
                 factory = WorkerFactory.of(config, paths.cache_dir(), place, device, [side], place, {})
             except AbprofError as error:
                 yield Finding(name, "problem", error.line, "name an existing interpreter")
                 continue
-            argv = tuple(factory.argv(side))
-            if argv in known:
+            python = factory.argv(side)[0]
+            if python in known:
                 continue
-            known.add(argv)
+            known.add(python)
             try:
                 with factory.alone("discovery", side) as worker:
                     ready = worker.call(Start(device, "base"), 120)
             except (WorkerDied, WorkerFault) as error:
                 yield Finding(name, "problem", error.reason, "check `import torch` in that interpreter")
                 continue
-        yield Finding(name, "ok", f"{argv[0]}: {', '.join(f'{key} {value}' for key, value in ready.versions.items())}")
+        yield Finding(name, "ok", f"{python}: {', '.join(f'{key} {value}' for key, value in ready.versions.items())}")

@@ -115,8 +115,6 @@ class _Coordinator:
         self._losses = dict.fromkeys(self._left, 0)  # slot -> shards lost in a row
         self._any_began = False
         self._reopened: dict[str, int] = {}  # cell -> its epochs when it went back to its device
-        self._looked = dict.fromkeys(self._left, 0)  # slot -> `_ended` when its undecided cells were last looked for
-        self._ended = 1
         self._arms = dict(plan.arms)
         self._controlled: dict[str, set[str]] = {}  # slot -> its cells with a control
         judge = Path(next(iter(plan.factory.workloads.values()))).parent
@@ -161,7 +159,6 @@ class _Coordinator:
         live, record = self._live[number], self._record
         if isinstance(message, Lost):
             del self._live[number]
-            self._ended += 1
             if fault := live.fault(message):
                 yield from self._lost(live, fault)
             else:
@@ -215,9 +212,8 @@ class _Coordinator:
 
     def _undecided(self, slot: str) -> dict[str, int]:
         """Return cell -> epochs to its next look, for undecided cells of the slot's device; {} if no time is left."""
-        if not self._executor.lasting or self._looked[slot] == self._ended or self._left[slot] <= 0:
+        if not self._executor.lasting or self._left[slot] <= 0:
             return {}
-        self._looked[slot] = self._ended
         record, homes = self._record, self._homes()
         mine = {cell for cell in record.wanted() & self._plan.arms.keys() if homes.get(cell) == slot}
         counts = epochs_counted(record.head, record.own_blocks, record.proofs) if mine else {}

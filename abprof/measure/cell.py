@@ -42,7 +42,6 @@ _MOST_KEPT = 64  # most calls of a turn whose outputs are all kept (--untrusted)
 _NO = "the workload's check says no"
 _WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch
 _BUSY, _TWICE = 0.02, 2  # share of the watches in which the GPU may be busy, and watches that must have found it so
-ONE_AT_A_TIME = "one side in memory at a time, because together they do not fit"
 CROWDED = "a graph keeps its memory, and the arms do not fit together"
 _Proofs = dict[str, tuple[int | None, wire.Proved]]  # worker id -> its process id, and its check of loaded files
 
@@ -56,10 +55,6 @@ class Timeouts:
     def note(self, cell: str, arm: Arm, epoch: int) -> None:
         """Record that the arm's operation hung in this epoch."""
         self.epochs.setdefault(_operation(cell, arm), set()).add(epoch)
-
-    def any(self, cell: str, arm: Arm) -> bool:
-        """Whether the arm's operation hung in any epoch of this invocation."""
-        return _operation(cell, arm) in self.epochs
 
     def skip(self, cell: str, arm: Arm, epoch: int) -> str:
         """Return why the arm's operation is not called in this epoch; "" if it is called."""
@@ -115,7 +110,6 @@ class CellResult:
 
 def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: bool = False) -> CellResult:
     """Measure one cell in one epoch. `alone`: whether only one arm may be in memory at a time."""
-    began, clock = time.time(), time.monotonic()
     cell = CellSetup(pool, device, task, alone=alone)
     cell.open_all()
     crowded = cell.crowded and not alone and task.judge != "graph"
@@ -139,25 +133,13 @@ def measure_cell(pool: WorkerPool, device: Device, task: CellTask, *, alone: boo
     if not (alone or task.options.untrusted):  # there timed calls themselves were checked, on inputs that changed
         cell.check_again(len(rounds) * (pace.calls if pace else 0))
     pool.close()
-    block = Block(
-        epoch=task.epoch,
-        cell=task.cell.id,
-        metric=JUDGED_METRIC[task.judge],
+    block = cell.block(
         timer=pace.timer if pace else "",
         calls=pace.calls if pace else 0,
-        rule=pace.rule if pace else "",
-        arms=tuple(state.arm.id for state in cell.states),
-        began=began,
-        seconds=time.monotonic() - clock,
-        rounds=tuple(map(tuple, rounds)),
+        rounds=rounds,
         rejected=tuple(sorted(rejected)),
         rejected_why="; ".join(dict.fromkeys(rejected[number] for number in rejected)),
-        outcomes={state.arm.id: state.outcome for state in cell.states},
-        state=device.state() if rounds else MachineState(),
-        start_order=pool.start_order,
-        quick=task.options.quick,
         alone=alone,
-        check_seconds=cell.checking,
     )
     calls = {state.arm.id: state.opened.call_ns for state in cell.states if state.opened is not None}
     return CellResult(block, calls, crowded)
@@ -171,10 +153,30 @@ class CellSetup:
         self.states = [ArmState(arm) for arm in task.arms]
         seed = f"{task.options.seed}/{task.cell.id}/{task.epoch}"
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
+        self._began, self._clock = time.time(), time.monotonic()
         self.checking = 0.0  # seconds spent on output checks, which later epochs do not repeat
         self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of inputs of checks outside the arm's process
         self._keeps = set[str]()  # variants whose outputs on base do not follow inputs that change in place
         self._packs = set[str]()  # variants whose outputs on base follow changed inputs only after another `prepare`
+
+    def block(self, *, rounds: Sequence[Sequence[Turn]] = (), metric: str = "", **fields: Any) -> Block:
+        """Return a block of what was measured since this object was made. `metric`: "" for the judged one."""
+        task = self.task
+        return Block(
+            epoch=task.epoch,
+            cell=task.cell.id,
+            metric=metric or JUDGED_METRIC[task.judge],
+            arms=tuple(state.arm.id for state in self.states),
+            began=self._began,
+            seconds=time.monotonic() - self._clock,
+            rounds=tuple(map(tuple, rounds)),
+            outcomes={state.arm.id: state.outcome for state in self.states},
+            state=self.device.state() if rounds else MachineState(),
+            start_order=self.pool.start_order,
+            quick=task.options.quick,
+            check_seconds=self.checking,
+            **fields,
+        )
 
     @property
     def crowded(self) -> bool:
@@ -444,7 +446,7 @@ class _Turns:
             self.cell.pool.close()
         count = max(map(len, columns.values()))
         rounds = [turns.levelled([column[n] for column in columns.values() if n < len(column)]) for n in range(count)]
-        return dataclasses.replace(pace, rule=f"{ONE_AT_A_TIME}; {pace.rule}"), rounds
+        return pace, rounds
 
     def graphs(self) -> tuple[turns.Pace | None, list[list[Turn]]]:
         """Measure replays of CUDA graphs (--timer graph). If one side's arm cannot be captured, no side is timed."""

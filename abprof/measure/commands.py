@@ -55,21 +55,18 @@ from abprof.system.processes import WorkerDied, WorkerHung, how_ended
 
 AXIS = "name"
 CONTROL = "control"
-_RULE = "the command's own timing, a process of each side an epoch"
 _ORDERS = 64  # orders drawn at once: more than epochs, so that they do not depend on the number of epochs
-LONGEST, MOST = 300, 5000  # most letters of a name; most names that a process prints
 MOST_TIMES = 200_000  # most times that a process prints, of all names together: each becomes a round
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?|nan|[-+]?inf(?:inity)?", re.I)
 
 
 @dataclass(frozen=True)
 class Bench:
-    """A command that times itself, ready to be run: the run's header, the sides, the arms and the names of the times."""
+    """A command that times itself, ready to be run: the run's header, the sides and the arms."""
 
     head: Run
     sides: dict[str, _Side]  # side id -> how the command runs there
     arms: dict[str, tuple[Arm, ...]]  # cell id -> the arms that are measured in it
-    names: frozenset[str]  # names that the first run printed on any side
 
     @classmethod
     def of(cls, place: RunContext, trees: Sequence[Checkout], logs: Path, view: View) -> Bench:
@@ -78,7 +75,7 @@ class Bench:
         Raises AbprofError if the command fails on every side, or if no cell is left.
         """
         continued = place.continued
-        entry, mode = place.file.command, environment.mode(place.options.env, os.environ)
+        entry, mode = place.file.command, environment.mode(place.options.env)
         command = continued.run.command if continued else None
         command = command or Command(
             argv=place.options.command, build=entry.build, env=entry.env, network=entry.network
@@ -135,22 +132,14 @@ class Bench:
                 notes=notes,
             )
         every = dict.fromkeys((*head.arms, *(arm for row in arms.values() for arm in row)))  # a rerun may add controls
-        return cls(msgspec.structs.replace(head, arms=tuple(every)), sides, arms, frozenset(names))
+        return cls(msgspec.structs.replace(head, arms=tuple(every)), sides, arms)
 
-    def epochs(
-        self,
-        device: Device,
-        wanted: Callable[[], set[str]],
-        warn: Callable[[str], None],
-        *,
-        first: int,
-        budget: float,
-    ) -> Iterator[Block]:
+    def epochs(self, device: Device, wanted: Callable[[], set[str]], *, first: int, budget: float) -> Iterator[Block]:
         """Yield blocks of all cells, epoch by epoch, until `wanted` names no cell or no epoch fits into `budget` seconds.
 
         Decided cells get blocks too, because a process prints the times of all cells.
         """
-        number, cost, warned = first, 0.0, False
+        number, cost = first, 0.0
         while todo := wanted() & self.arms.keys():
             if number > first and (self.head.options.quick or cost > budget):
                 return
@@ -162,12 +151,6 @@ class Bench:
             }
             cost = time.monotonic() - clock
             budget -= cost
-            new = [name for each in ended.values() for name in each.times if name not in self.names]
-            if new and not warned:
-                warned = True
-                warn(
-                    f"left out the times of {plural(len({*new}), 'name')} that no first run printed, like {new[0][:80]!r}"
-                )
             start, end = min(each.began for each in ended.values()), max(each.ended for each in ended.values())
             bad = dict.fromkeys(why for begin, stop, why in device.bad_times() if begin <= end and stop >= start)
             state = device.state()
@@ -362,7 +345,6 @@ def _block(
         metric=REPORTED,
         timer="the command",
         calls=1,
-        rule=_RULE,
         arms=tuple(arm.id for arm in arms),
         began=span[0],
         seconds=span[1],
@@ -412,26 +394,23 @@ def read(text: str) -> tuple[dict[str, list[float]], float]:
     Skips other lines. A name may be on several lines. Raises ValueError if there are no times or too many.
     """
     times: dict[str, list[float]] = {}
-    first, count, last_digit = "", 0, math.inf
+    first, last_digit = "", math.inf
     for line in filter(None, map(str.strip, text.splitlines())):
         name, _, ms = (part.strip() for part in line.rpartition(","))
         if not name or not _NUMBER.fullmatch(ms):
             first = first or line
             continue
         clean = " ".join(name.strip('"').encode(errors="replace").decode().split())
-        if not clean or len(clean) > LONGEST:
-            raise ValueError(f"a name has {len(clean)} letters: {_shown(clean)}; 1 to {LONGEST} are allowed")
+        if not clean:
+            raise ValueError(f"a time has no name: {_shown(line)}")
         times.setdefault(clean, []).append(float(ms) * 1e6)
         exponent = Decimal(ms).as_tuple().exponent
         last_digit = min(last_digit, 10.0**exponent * 1e6) if isinstance(exponent, int) else last_digit
-        count += 1
     if not times:
         what = f"the first line is {_shown(first)}" if first else "the command printed nothing"
         raise ValueError(f"{what}; print a line `name,ms` for each timing")
-    if count > MOST_TIMES:
+    if sum(map(len, times.values())) > MOST_TIMES:
         raise ValueError(f"the command printed more than {MOST_TIMES} timings: print a median for each name")
-    if len(times) > MOST:
-        raise ValueError(f"the command printed times for {len(times)} names; at most {MOST} names are allowed")
     return times, last_digit if math.isfinite(last_digit) else 0.0
 
 

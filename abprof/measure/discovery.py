@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from abprof.builds import WorkerFactory
@@ -18,8 +18,6 @@ from abprof.records.filters import select
 from abprof.records.options import Options
 from abprof.system import processes as proc
 from abprof.system.processes import Worker, WorkerDied, WorkerFault, WorkerHung
-
-_SCREEN = 200  # most cases of one request, which stays well under a pipe's size
 
 
 @dataclass(frozen=True)
@@ -111,11 +109,10 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
     return Discovered(ready, run.workloads, cells, {})
 
 
-def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str, cupti: str = "") -> Toolchain:
+def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str) -> Toolchain:
     """Return a Toolchain: `versions` of compilers and libraries that builds depend on, and the worker's `packages`.
 
     `packages` is empty if the worker fails to list what is installed. `kind`: the device's kind, `cuda` or `cpu`.
-    `cupti`: the option that needs CUPTI, or "". Raises AbprofError if the worker then cannot import CUPTI.
     """
     facts, env = ready.facts, factory.env
     chain = {**ready.versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
@@ -128,12 +125,6 @@ def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: s
     packages: dict[str, str] = {}
     with contextlib.suppress(WorkerDied, WorkerFault):
         packages = worker.call(wire.Inventory(), factory.timeout).packages
-    if cupti:
-        try:
-            worker.call(wire.Cupti(), factory.timeout)
-        except (WorkerDied, WorkerFault) as error:
-            advice = f"{worker.program} -m pip install cupti-python (abprof's extra: pip install 'abprof[cupti]')"
-            raise AbprofError(error.reason, where=cupti, advice=advice) from error
     return Toolchain(versions={name: value for name, value in chain.items() if value}, packages=packages)
 
 
@@ -143,12 +134,7 @@ def ceilings(worker: Worker, timeout: float) -> Ceilings:
         best: Ceilings = worker.call(wire.Reach(), timeout)
     except (WorkerDied, WorkerFault) as error:
         return Ceilings(why_not=error.reason)
-    why_not = (
-        ""
-        if best.tflops and best.gbps
-        else "they could not be measured, or the device had no free memory (logs/discovery.log)"
-    )
-    return replace(best, why_not=why_not)
+    return best
 
 
 def start(worker: Worker, factory: WorkerFactory) -> wire.Ready:
@@ -172,25 +158,22 @@ def _failure(error: WorkerFault | WorkerDied, file: str) -> Failure:
 
 
 def _cells(worker: Worker, load: Workload, cases: list[dict[str, Value]], timeout: float) -> list[Cell]:
-    cells = []
-    for start in range(0, len(cases), _SCREEN):
-        some = cases[start : start + _SCREEN]
-        screened: wire.Screened = worker.call(wire.Screen(load.name, some), timeout)
-        for i, case in enumerate(some):
-            cells.append(
-                Cell(
-                    id=wire.cell_id(load.name, case),
-                    workload=load.name,
-                    kernel=load.kernel,
-                    suite=load.suite,
-                    params=case,
-                    flops=screened.flops[i],
-                    bytes=screened.bytes[i],
-                    convention=screened.conventions[i],
-                    skip=screened.skips[i],
-                )
-            )
-    return cells
+    screened: wire.Screened = worker.call(wire.Screen(load.name, cases), timeout)
+    work = zip(cases, screened.flops, screened.bytes, screened.conventions, screened.skips, strict=True)
+    return [
+        Cell(
+            id=wire.cell_id(load.name, case),
+            workload=load.name,
+            kernel=load.kernel,
+            suite=load.suite,
+            params=case,
+            flops=flops,
+            bytes=count,
+            convention=convention,
+            skip=skip,
+        )
+        for case, flops, count, convention, skip in work
+    ]
 
 
 def _sha256(file: str) -> str:

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
+from abprof.measure.cell import CellTask, Timeouts, measure_cell
 from abprof.measure.followup import slices
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import LOOKS, Arm, Block, Cell, Item, Kernel, Proof
+from abprof.records import LOOKS, Arm, Block, Cell, Item
 from abprof.records import messages as wire
 from abprof.system.files import refuse_full_disk
 
@@ -41,13 +41,7 @@ class _Part:
     arms: dict[str, list[Arm]]
 
 
-def epochs(
-    plan: Plan,
-    wanted: Callable[[], set[str]],
-    *,
-    first: int,
-    budget: float,
-) -> Iterator[Item]:
+def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: float) -> Iterator[Item]:
     """Yield the block of each measured cell, and records of what the workers loaded (Proof) and compiled (Kernel).
 
     `wanted()` returns the ids of cells that need one more epoch. `first`: number of the next epoch. A further epoch
@@ -67,11 +61,10 @@ def epochs(
             parts = _parts(plan, number, todo, beside=number < first + _BESIDE)
             for part, following in zip(parts, [*parts[1:], _following(plan, number, first, todo)], strict=True):
                 for item in _package(plan, known, part, following if early and number > first else None):
-                    block = item.block if isinstance(item, CellResult) else item
-                    if isinstance(block, Block):  # of turns, or of slices
-                        spent[block.cell] = spent.get(block.cell, 0.0) + block.seconds
-                        checks[block.cell] = block.check_seconds
-                    yield plan.labelled(item.block) if isinstance(item, CellResult) else item
+                    if isinstance(item, Block):  # of turns, or of slices
+                        spent[item.cell] = spent.get(item.cell, 0.0) + item.seconds
+                        checks[item.cell] = item.check_seconds
+                    yield item
             fixed = time.monotonic() - start - sum(spent.values())
             known.seconds |= {cell: seconds - checks[cell] for cell, seconds in spent.items()}
             if number == first:  # fork servers import torch and packages once
@@ -126,9 +119,7 @@ def _pool(plan: Plan, known: _Known, part: _Part) -> WorkerPool:
     return plan.pool(part.cells[0].kernel, list(dict.fromkeys(ids)), part.epoch)
 
 
-def _package(
-    plan: Plan, known: _Known, part: _Part, following: _Part | None
-) -> Iterator[CellResult | Block | Proof | Kernel]:
+def _package(plan: Plan, known: _Known, part: _Part, following: _Part | None) -> Iterator[Item]:
     """Measure a package's cells in one epoch, with --regime sustained also slices. Workers of the part `following` start
     before the first turn, while this part's workers import and compile: the driver makes contexts one by one."""
     epoch, began = part.epoch, time.monotonic()
@@ -176,7 +167,7 @@ def _package(
             ran = [arm for arm in task.arms if block.outcomes[arm.id].status == "ok" and not block.alone]
             if ran and options.regime == "sustained" and not options.quick and block.by_spans:
                 yield slices(plan, pool, cell, ran, epoch)
-            yield result
+            yield plan.labelled(block)
         yield from pool.proofs()
         yield from pool.kernels()
 
@@ -196,7 +187,7 @@ def _warm_up(pool: WorkerPool, task: CellTask, loaded: set[tuple[str, str, str]]
     opens = {
         side: wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, seed=task.options.seed)
         for side, arm in own.items()
-        if not task.timeouts.any(cell.id, arm)
+        if not task.timeouts.skip(cell.id, arm, task.epoch)
     }
     for side in pool.warm(opens):
         task.timeouts.note(cell.id, own[side], task.epoch)

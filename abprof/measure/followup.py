@@ -21,16 +21,14 @@ from abprof.measure import turns
 from abprof.measure.cell import CellSetup, CellTask
 from abprof.measure.plan import Plan
 from abprof.measure.pool import WorkerPool
-from abprof.records import JUDGED_METRIC, LONGEST_CALL, SUSTAINED, Arm, Block, Cell, MachineState, Outcome, Turn
+from abprof.records import LONGEST_CALL, SUSTAINED, Arm, Block, Cell, Turn
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerDied, WorkerFault
 
 NEVER_LAUNCHED = "a call launches nothing on the device: what was timed is not the kernel's work"
-_PROFILED = "the profiled pass, in processes of its own"
 _MOST_SECONDS = 5.0  # for the slices of a cell, with the start of its workers
 _EPOCH, _SHORTEST = 6e8, 5e7  # ns of all slices in an epoch; ns of a slice
 _FEWEST_CALLS = 3  # least number of calls of a slice; the first is not timed
-_RULE = "slices without a pause, the first third not timed; each arm, then back"
 _Rounds = tuple[tuple[Turn, ...], ...]
 
 
@@ -84,9 +82,7 @@ def _cells(plan: Plan, ids: Iterable[str], sides: Sequence[str], epoch: int) -> 
 
 def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: int, usual: dict[str, float]) -> Block:
     """Profile a cell: return a block with launches and phase times, without rounds. `usual`: arm -> ns of a call."""
-    began, clock, load = time.time(), time.monotonic(), plan.workload(cell)
-    present = set(pool.start_order)
-    takers = tuple(arm for arm in arms if arm.side in present)
+    load, takers = plan.workload(cell), tuple(arm for arm in arms if arm.side in pool.start_order)
     task = CellTask(cell, takers, epoch, plan.run.options, load.judge, usual=usual)
     setup = CellSetup(pool, plan.device, task, alone=True)
     for state in setup.states:
@@ -101,22 +97,8 @@ def _profiled(plan: Plan, pool: WorkerPool, cell: Cell, arms: list[Arm], epoch: 
                 if census.on_device and not census.missing and not census.launches:
                     setup.wrong(state, NEVER_LAUNCHED)
         pool.close()
-    outcomes = {s.arm.id: msgspec.structs.replace(s.outcome, host_ns=None, peak_mem_bytes=None) for s in setup.states}
-    return Block(
-        epoch=epoch,
-        cell=cell.id,
-        metric=JUDGED_METRIC[load.judge],
-        timer=turns.timer_of(plan.device.kind, load.judge),
-        calls=0,
-        rule=_PROFILED,
-        arms=tuple(arm.id for arm in takers),
-        began=began,
-        seconds=time.monotonic() - clock,
-        rounds=(),
-        outcomes=outcomes,
-        start_order=pool.start_order,
-        quick=plan.run.options.quick,
-    )
+        state.outcome = msgspec.structs.replace(state.outcome, host_ns=None, peak_mem_bytes=None)
+    return setup.block(timer=turns.timer_of(plan.device.kind, load.judge), calls=0)
 
 
 def _profile_request(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
@@ -131,34 +113,26 @@ def _profile_request(arm: str, call_ns: float, *, phases: bool) -> wire.Phases:
 
 def slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> Block:
     """Measure slices of the arms in the workers of `pool`. A failure fails all arms."""
-    began, clock, device = time.time(), time.monotonic(), plan.device
+    device, judge = plan.device, plan.workload(cell).judge
+    setup = CellSetup(pool, device, CellTask(cell, tuple(arms), epoch, plan.run.options, judge))
     device.watch(pool.factory.own.copy)
     device.state(), device.bad_times()  # forget those before the slices
     calls, rounds = 0, _Rounds()
-    outcomes = {arm.id: Outcome(status="ok") for arm in arms}
     try:
         calls, rounds = _slices(plan, pool, cell, arms, epoch)
     except (WorkerDied, WorkerFault) as failed:
-        outcomes = {arm.id: Outcome(status="crash", reason=failed.reason) for arm in arms}
+        for state in setup.states:
+            setup.fail(state, "crash", failed.reason)
     bad = [why for *_, why in device.bad_times()]
     bad += [proved.reason for proved in pool.prove().values() if not proved.ok]
     pool.close()
-    return Block(
-        epoch=epoch,
-        cell=cell.id,
+    return setup.block(
         metric=SUSTAINED,
         timer=f"{turns.TIMER[device.kind]} without pauses",
         calls=calls,
-        rule=_RULE,
-        arms=tuple(arm.id for arm in arms),
-        began=began,
-        seconds=time.monotonic() - clock,
         rounds=rounds,
         rejected=tuple(range(len(rounds))) if bad else (),
         rejected_why="; ".join(dict.fromkeys(bad)) if rounds else "",
-        outcomes=outcomes,
-        state=device.state() if rounds else MachineState(),
-        start_order=pool.start_order,
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import random
 import uuid
 from collections.abc import Mapping, Sequence
@@ -14,11 +13,21 @@ from typing import Any
 
 import msgspec
 
-from abprof.builds import Job, Watch, WorkerFactory, build_packages, differences, environment, identical, missing
+from abprof.builds import (
+    Job,
+    Watch,
+    WorkerFactory,
+    WorkerSpec,
+    build_packages,
+    differences,
+    environment,
+    identical,
+    missing,
+)
 from abprof.builds import sandbox as contain
 from abprof.devices import Device
 from abprof.measure import discovery, matrix
-from abprof.measure.pool import Foreground, WorkerPool, WorkerSpec
+from abprof.measure.pool import Foreground, WorkerPool
 from abprof.measure.run_context import RunContext
 from abprof.records import (
     SCHEMA,
@@ -42,7 +51,6 @@ from abprof.records import (
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import Options
-from abprof.sides import Repository
 from abprof.system import paths, workload_files
 from abprof.system.console import View
 from abprof.system.trees import remove_tree
@@ -76,7 +84,8 @@ class Plan:
         continued = place.continued
         source, files, digest = _copy_workloads(place, trees, continued.run.workloads_from if continued else "")
         factory = _factory(place, trees, files, logs)
-        factory.forks.start(factory.argv("base"), at_once=not dry)
+        if factory.forks.plenty and not dry:  # elsewhere they take the cores of the discovery's worker
+            factory.forks.start(factory.argv("base"))
         found, chains, ceilings = _discovered(place, factory, digest, dry=dry)
         factory, notes = _contained(place, factory, chains, dry=dry)
         if not (continued and continued.part):
@@ -137,21 +146,22 @@ class Plan:
                 specs.append(WorkerSpec(id, side, self.packages[kernel].of(side.side), made))
         return WorkerPool(self.factory, specs, epoch)
 
-    def check_packages(self, place: RunContext) -> None:
-        """Raise AbprofError if every package is missing on every side."""
-        jobs = self._jobs()
-        reasons = [missing(Path(job.checkout.path), job.package) for job in jobs]
-        if jobs and all(reasons):
-            raise _on_no_side(place, [job.package.name for job in jobs], reasons[0])
+    def check_packages(self, place: RunContext, builds: Sequence[Build] = ()) -> None:
+        """Raise AbprofError if every package is missing on every side: as `builds` found, or without any as the sides'
+        folders show."""
+        absent = [(b.kernel, b.failure.reason if b.failure and b.failure.status == "missing" else "") for b in builds]
+        absent = absent or [(job.package.name, missing(Path(job.checkout.path), job.package)) for job in self._jobs()]
+        if absent and all(reason for _, reason in absent):
+            names, package = ", ".join(dict(absent)), place.file.package(absent[0][0])
+            where = place.file.at(f"kernels.{package.name}.path") if package.path else ""
+            advice = "name its folder in abprof.toml (docs/CONFIG.md)"
+            raise AbprofError(f"no side has a kernel package {names}: {absent[0][1]}", where=where, advice=advice)
 
     def build_kernels(self, place: RunContext, view: View) -> tuple[Build, ...]:
         """Build the package of every cell on every side. Raises AbprofError if no side has any of these packages."""
-        gpu = place.device.kind == "cuda"
-        how = {"rebuild": place.options.rebuild, "untrusted": place.options.untrusted}
+        gpu, how = place.device.kind == "cuda", {"rebuild": place.options.rebuild, "untrusted": place.options.untrusted}
         builds = build_packages(self.factory, self._jobs(), view, gpu=gpu, **how)
-        reasons = [made.failure.reason for made in builds if made.failure and made.failure.status == "missing"]
-        if builds and len(reasons) == len(builds):
-            raise _on_no_side(place, [made.kernel for made in builds], reasons[0])
+        self.check_packages(place, builds)
         return builds
 
     def second_builds(self, builds: Sequence[Build], view: View, *, rebuild: bool = False) -> tuple[Build, ...]:
@@ -193,16 +203,11 @@ class Plan:
         ]
 
     def watched(self, place: RunContext) -> Watch:
-        """Return a watch on the files that code under test must not change.
-
-        In a `clean` environment without a sandbox, also watches the repository and the folder of runs.
-        """
-        folder = self.factory.scratch.parent
-        judging = (folder / "workloads", Path(self.factory.argv("base")[-1]).parent)
-        uncontained = environment.mode(place.options.env, os.environ) == "clean" and self.factory.sandbox is None
-        git = place.repository.common_dir if isinstance(place.repository, Repository) else place.root / ".git"
-        outside = (place.root, git, place.runs_dir) if uncontained else None
-        return Watch(judging, self.checkouts.values(), outside, self.factory.scratch, self.packages.values())
+        """Return a watch on the files that code under test must not change."""
+        judging = (self.factory.scratch.with_name("workloads"), Path(self.factory.argv("base")[-1]).parent)
+        strict = environment.mode(place.options.env) == "clean" and self.factory.sandbox is None
+        trees, packages = self.checkouts.values(), self.packages.values()
+        return Watch(judging, trees, self.factory.scratch, packages, strict=strict)
 
     def broken_workloads(self) -> tuple[Observation, ...]:
         """Return an observation for every side and each workload that could not be described."""
@@ -305,14 +310,14 @@ class Plan:
 
         `facts`: whether the process also reports facts of the workload, such as tile sizes.
         """
-        side, factory, place = self.checkouts[build.side], self.factory, Path(build.path)
-        package, name = self.packages[cell.kernel].of(side.side), f"cell-{uuid.uuid4().hex}"
+        side, factory, name = self.checkouts[build.side], self.factory, f"cell-{uuid.uuid4().hex}"
+        spec = WorkerSpec(build.side, side, self.packages[cell.kernel].of(side.side), build)
         file, result = factory.scratch / f"{name}.json", factory.scratch / f"{name}.result.json"
-        start = factory.start(build.side, factory.mount(side, package, place))
+        start = factory.start(build.side, factory.mount(spec))
         opened = wire.Open(cell.workload, dict(cell.params), arm.id, arm.variant, arm.peer, seed=self.run.options.seed)
         file.write_bytes(wire.dump(wire.pack(wire.Foreground(start, opened, warmup, runs, str(result), facts))))
         argv = (*factory.argv(build.side), "--cell", str(file))
-        return Foreground(argv, factory.worker_env(side, package, place), place / "src", result)
+        return Foreground(argv, factory.worker_env(spec), spec.place / "src", result)
 
 
 def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str) -> tuple[Path, dict[str, Path], str]:
@@ -321,7 +326,7 @@ def _copy_workloads(place: RunContext, trees: Sequence[Checkout], recorded: str)
     Returns the original folder, workload -> copied file, and the SHA-256 of all content.
     """
     folder = Path(trees[0].path).parent  # removed with the worktrees
-    for name in ("workloads", "scratch", "temporary"):
+    for name in ("workloads", "worker", "scratch", "temporary"):
         remove_tree(folder / name)
     source = place.workloads_folder(trees, recorded)
     by = "--cell" if place.options.cell else "--workloads"
@@ -350,29 +355,23 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
 def _discovered(
     place: RunContext, factory: WorkerFactory, digest: str, *, dry: bool
 ) -> tuple[discovery.Discovered, dict[str, Toolchain], Ceilings | None]:
-    """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here).
-
-    Raises AbprofError if the timer is CUPTI and a side's worker cannot import it.
-    """
+    """Return the cells found, each side's toolchain, and the device's peak rates (None: not measured here)."""
     options, kind, continued = place.options, place.device.kind, place.continued
     ceilings = continued.run.ceilings if continued else None
-    # Workers of a package with its own PYTHONPATH import from other folders: the turns of its cells try instead.
-    own_path = any("PYTHONPATH" in package.env for package in place.file.kernels.values())
-    cupti = options.asked_by("--timer") if options.by_timer == "cupti" and kind != "cpu" and not own_path else ""
     chains: dict[tuple[str, ...], Toolchain] = {}
     with factory.alone("discovery", forked=True) as worker:
         if continued:
             found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
             found = discovery.Discovered.of(worker, factory, options, kind)
-        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind, cupti)
+        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind)
         if not (ceilings or dry or options.executor):
             ceilings = discovery.ceilings(worker, options.timeout)
     for side, argv in factory.workers.items():
         if tuple(argv) not in chains:
             with factory.alone("discovery", side) as worker:
                 ready = discovery.start(worker, factory)
-                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind, cupti)
+                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind)
     return found, {side: chains[tuple(argv)] for side, argv in factory.workers.items()}, ceilings
 
 
@@ -399,7 +398,7 @@ def _head(place: RunContext, factory: WorkerFactory, found: discovery.Discovered
         python={
             side: config.python[side] if side in place.pythons else factory.argv(side)[0] for side in factory.workers
         },
-        env=environment.mode(config.env, os.environ),
+        env=environment.mode(config.env),
         sandbox=_sandbox(factory),
         workloads_from=folder if folder in {"", *factory.workers} else str(Path(folder).absolute()),
         executor_options=config.executor_options if config.executor else {},
@@ -438,14 +437,6 @@ def new_head(place: RunContext, options: Options, **rest: Any) -> Run:
         arms=(),
         **rest,
     )
-
-
-def _on_no_side(place: RunContext, kernels: Sequence[str], reason: str) -> AbprofError:
-    package = place.file.package(kernels[0])
-    names = ", ".join(dict.fromkeys(kernels))
-    where = place.file.at(f"kernels.{package.name}.path") if package.path else ""
-    advice = "name its folder in abprof.toml (docs/CONFIG.md)"
-    return AbprofError(f"no side has a kernel package {names}: {reason}", where=where, advice=advice)
 
 
 def _same_builds(run: Run, builds: Sequence[Build], cache: Path) -> tuple[Build, ...]:

@@ -11,9 +11,9 @@ from typing import Any
 
 import msgspec
 
-from abprof.builds import WorkerFactory
+from abprof.builds import WorkerFactory, WorkerSpec
 from abprof.measure import turns
-from abprof.records import PEERS, STANDING_IN, Build, Checkout, Kernel, Package, Proof
+from abprof.records import PEERS, STANDING_IN, Kernel, Proof
 from abprof.records import messages as wire
 from abprof.records.base import UNREADABLE, untrusted
 from abprof.records.errors import AbprofError
@@ -21,21 +21,6 @@ from abprof.system import doorway
 from abprof.system.processes import LOG_LIMIT, Worker, WorkerDied, WorkerFault, WorkerHung, end_all, how_ended
 
 _MOST_STARTS = 2  # failed starts of a worker in a row after which the epoch goes on without the worker
-
-
-@dataclass(frozen=True)
-class WorkerSpec:
-    """A worker to start, and the build that the worker loads."""
-
-    id: str  # a side's id, "control" or "peers"
-    checkout: Checkout
-    package: Package
-    build: Build
-
-    @property
-    def modules(self) -> list[str]:
-        """Names of the modules that the build process had loaded."""
-        return [artefact.name for artefact in self.build.artefacts if artefact.kind == "module"]
 
 
 class WorkerPool:
@@ -57,10 +42,7 @@ class WorkerPool:
         try:
             # A forked worker and a fresh one may differ in speed, as may an import before and after the fork: without a
             # server for each worker, all start fresh, and all sides import after the fork if one has to.
-            servers = {
-                s.id: self.factory.preload(s.id, s.checkout, s.package, Path(s.build.path), self._epoch, s.modules)
-                for s in self._specs.values()
-            }
+            servers = {id: self.factory.preload(spec, self._epoch) for id, spec in self._specs.items()}
             sides = [count for id, count in servers.items() if id != PEERS]
             self._servers = min(sides, default=1) if all(servers.values()) else 0
             self._starting = [id for id in self.start_order if self._begin(id)]
@@ -101,21 +83,12 @@ class WorkerPool:
     def _begin(self, id: str) -> bool:
         """Start the worker without waiting for its reply. Return False if the start failed."""
         spec, factory = self._specs[id], self.factory
-        place, log = Path(spec.build.path), factory.logs / self.log_name(id)
+        epoch = self._epoch if self._servers or factory.pauses else None
         try:
-            worker = factory.worker(
-                id,
-                spec.checkout,
-                spec.package,
-                place,
-                log=log,
-                name=id,
-                epoch=self._epoch if self._servers or factory.pauses else None,
-                modules=spec.modules,
-                imported=self._servers > 1,
+            self._workers[id] = factory.worker(
+                spec, factory.logs / self.log_name(id), epoch=epoch, imported=self._servers > 1
             )
-            self._workers[id] = worker
-            worker.send(factory.start(id, factory.mount(spec.checkout, spec.package, place), self._epoch))
+            self._workers[id].send(factory.start(id, factory.mount(spec), self._epoch))
         except WorkerDied as died:
             self._failed_starts[id].append(died)
             return False

@@ -305,11 +305,8 @@ def _require_fitting(options: Options, sides: Sequence[Side], kind: str) -> None
 
 def _devices(options: Options) -> tuple[tuple[Device, ...], tuple[str, ...]]:
     """Return the devices to use, and notes on unused devices. Raises AbprofError if options contradict each other."""
-    reasons = {
-        "a command is run on one device": bool(options.command),
-        f"--probe {','.join(options.probe)} looks at one device": bool(options.probe),
-    }
-    why = next((why for why, holds in reasons.items() if holds), "")
+    why = "a command is run on one device" if options.command else ""
+    why = why or (f"--probe {','.join(options.probe)} looks at one device" if options.probe else "")
     if why and options.executor:
         raise AbprofError(why, where=f"--executor {options.executor}", advice="leave one of them out")
     most = 1 if why or options.executor else options.devices

@@ -51,7 +51,6 @@ class Pace:
     rounds: int  # most rounds
     fresh_every: int  # rounds between re-allocations of the inputs
     wanted: float  # standard error of a median log ratio at which the epoch has enough rounds
-    rule: str  # why a turn has so many `calls`, in words
     fewest: int = FEWEST  # fewest rounds, however long they take
     early: bool = False  # whether to re-allocate in the first `FEWEST` rounds too
     empties: int = 0  # empty launches timed in each turn (see `levelled`)
@@ -74,13 +73,7 @@ def timer_of(kind: str, judge: Judge) -> str:
     return {"graph": CUDA_GRAPH, "kernels": CUPTI}.get(judge, TIMER[kind])
 
 
-def pace(
-    kind: str,
-    call_ns: Sequence[float],
-    open_ns: Sequence[float],
-    options: Options,
-    timer: str = "",
-) -> Pace:
+def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options: Options, timer: str = "") -> Pace:
     """Return the pace for arms whose warm calls take `call_ns` (0: unknown) and whose inputs take `open_ns` to make.
 
     `timer`: "" for the default of `kind`.
@@ -92,7 +85,7 @@ def pace(
     timer = timer or TIMER[kind]
     known = [ns for ns in call_ns if ns > 0]
     if not known:
-        return Pace(timer, 1, FEWEST, FEWEST, wanted, "one call a turn: the timer read zero or less")
+        return Pace(timer, 1, FEWEST, FEWEST, wanted)
     together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
     most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
     shortest = _SHORTEST_TURN[kind] * (_UNTRUSTED if options.untrusted and kind == "cpu" else 1.0)
@@ -107,20 +100,12 @@ def pace(
     # Re-allocating may cost a fifth of the turns' time, with the untimed call after it if calls are long.
     again = sum(open_ns) + (together if long else 0.0)
     affordable = 0.2 * rounds * together * calls / max(again, 1.0)
-    length = shortest / 1e6
-    if timer == CUPTI and calls == _MOST_RECORDED:
-        rule = f"{calls} calls a turn: each has its own reading"
-    elif calls == 1:
-        rule = f"one call a turn: a call takes at least {length:g} ms"
-    else:
-        rule = f"{calls} calls a turn, so that it takes {length:g} ms"
     return Pace(
         timer=timer,
         calls=calls,
         rounds=rounds,
         fresh_every=max(2, math.ceil(rounds / max(affordable, 1.0))),
         wanted=wanted,
-        rule=rule,
         fewest=fewest,
         early=again < _LONG_OPEN and not long,
         empties=min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0,
@@ -181,17 +166,16 @@ def rejected(rounds: Sequence[Sequence[Turn]], origin: int, bad: Sequence[tuple[
     """
     found: dict[int, str] = {}
     for number, row in enumerate(rounds):
-        if any(turn.value <= 0 or turn.wall <= 0 for turn in row):
-            found[number] = "the timer read zero or less"
-    for number, row in enumerate(rounds):
-        if any(max(turn.value, turn.wall) > LONGEST_CALL for turn in row):
-            found.setdefault(number, "the timer read more than thirty years")
-    for number, row in enumerate(rounds):
         start = origin + min((turn.start for turn in row), default=0)
         end = origin + max((turn.end for turn in row), default=0)
-        for bad_from, bad_to, why in bad:
-            if start <= bad_to and end >= bad_from:
-                found.setdefault(number, why)
+        why = [why for bad_from, bad_to, why in bad if start <= bad_to and end >= bad_from]
+        readings = [reading for turn in row for reading in (turn.value, turn.wall)]
+        if max(readings, default=0.0) > LONGEST_CALL:
+            why = ["the timer read more than thirty years"]
+        if min(readings, default=1.0) <= 0:
+            why = ["the timer read zero or less"]
+        if why:
+            found[number] = why[0]
     return found
 
 
@@ -200,10 +184,7 @@ def ranked(items: Sequence[T], number: int) -> list[T]:
 
     Odd epochs exchange the first two items (base, target). In 2 n epochs, each of n items is twice at every place.
     """
-    at = number // 2 % max(1, len(items))
-    begun = [*range(at, len(items)), *range(at)]
-    exchanged = {0: 1, 1: 0} if number % 2 and len(items) > 1 else {}
-    return [items[exchanged.get(one, one)] for one in begun]
+    return [items[place] for place in _rotated(range(len(items)), number)]
 
 
 def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list[int]]:
@@ -219,11 +200,14 @@ def orders(arms: int, rounds: int, seed: int | str, epoch: int = 1) -> list[list
 
 
 def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]]:
-    order = random.Random(f"{seed}/{number // (2 * max(1, arms))}").sample(range(arms), arms)
-    at = number // 2 % max(1, arms)
-    exchanged = {0: 1, 1: 0} if number % 2 and arms > 1 else {}
-    first = [exchanged.get(one, one) for one in (*order[at:], *order[:at])]
+    first = _rotated(random.Random(f"{seed}/{number // (2 * max(1, arms))}").sample(range(arms), arms), number)
     return first, first[::-1]
+
+
+def _rotated(order: Sequence[int], number: int) -> list[int]:
+    at = number // 2 % max(1, len(order))
+    exchanged = {0: 1, 1: 0} if number % 2 and len(order) > 1 else {}
+    return [exchanged.get(one, one) for one in (*order[at:], *order[:at])]
 
 
 def epoch_cost(kind: str, arms: int) -> float:

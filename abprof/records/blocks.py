@@ -50,7 +50,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class MachineState(Record, frozen=True, kw_only=True):
-    """State of the device and its host during a block. None: the value cannot be read."""
+    """State of the device and its host during a block. None: not recorded, as all but `load1` since 2026-11-26."""
 
     sm_clock_mhz: float | None = None
     power_w: float | None = None
@@ -69,7 +69,6 @@ class Block(Record, frozen=True, kw_only=True):
     metric: str  # metric of the turns: gpu_span, gpu_graph, gpu_kernels, wall, reported, or one of UNJUDGED_METRICS
     timer: str  # cuda_event, cuda_graph, cupti, cpu_clock, wall_clock, simulated, or `the command` (reported times)
     calls: int  # calls per turn, the same for all arms
-    rule: str  # why this timer and this number of calls were chosen
     arms: tuple[str, ...]
     began: float  # seconds since 1970-01-01 UTC
     seconds: float  # duration of the block
@@ -83,6 +82,7 @@ class Block(Record, frozen=True, kw_only=True):
     alone: bool = False  # one arm in memory at a time, because all arms together do not fit
     check_seconds: float = 0.0  # part of `seconds` spent on checks of outputs, computing the reference included
     nodes: dict[str, int] = {}  # in older runs: arm -> number of nodes of its CUDA graph
+    rule: str = ""  # in older runs: why this timer and this number of calls were chosen
     beside: bool = False  # in older runs: turns of a second timer, which verdicts ignore
     device: str = ""  # name of the device's lease in a run on several devices; the same for all blocks of a cell
     unrecorded: str = ""  # in older runs: why events, and not CUPTI, read calls under 20 us
@@ -120,7 +120,6 @@ class Block(Record, frozen=True, kw_only=True):
             metric="",
             timer="",
             calls=0,
-            rule="not measured",
             arms=tuple(arm.id for arm in arms),
             began=time.time(),
             seconds=0.0,

@@ -121,7 +121,7 @@ class Launch:
     ns: float  # of all `count` launches together, the median over calls
     compiled: str = ""  # Compiled.key of the kernel, if Triton compiled it
     choice: str = ""  # configuration that the kernel's autotuner chose
-    offered: str = ""  # hash of all configurations that the autotuner chose from
+    offered: str = ""  # in older runs: hash of all configurations that the autotuner chose from
     grid: tuple[int, ...] = ()
     block: tuple[int, ...] = ()
     registers: int | None = None
@@ -241,22 +241,15 @@ class Listed:
 
 
 @dataclass(frozen=True)
-class Cupti:
-    """Request: import CUPTI (cupti-python). A fault says why that fails."""
-
-
-@dataclass(frozen=True)
 class Build:
     """Request: import the kernel package and call its `build(verbose=True)`, if any. The output is the build log."""
 
     recipe: list[str] = field(default_factory=list)  # argv of the package's build command, run before the import
-    recipe_cwd: str = ""
 
 
 @dataclass(frozen=True)
 class Built:
     has_build: bool  # False: the parent then calls every distinct case once, so that the JIT compiles now
-    seconds: float
     variants: list[str] = field(default_factory=list)  # the package's VARIANTS
 
 
@@ -470,7 +463,6 @@ VERBS: dict[str, tuple[type, type]] = {
     "screen": (Screen, Screened),
     "reach": (Reach, Ceilings),
     "inventory": (Inventory, Listed),
-    "cupti": (Cupti, Done),
     "build": (Build, Built),
     "open": (Open, Opened),
     "capture": (Capture, Captured),

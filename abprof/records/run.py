@@ -190,7 +190,7 @@ class Header(Record, frozen=True, kw_only=True):
     counts: dict[str, int]
     trusted: bool
     false_alarm_bound: float | None = None  # 95 % upper bound of the false-alarm rate, from the controls
-    geomean_pct: float | None = None
+    geomean_pct: float | None = None  # in older runs only
     exit_code: int = 0
 
 

@@ -14,17 +14,16 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class _Certificate(msgspec.Struct):
-    """The content of a certificate. `fault`: why the selfcheck `run` failed; "": it passed."""
+    """The content of a certificate. `fault`: why the selfcheck failed; "": it passed."""
 
     boot: str
     driver: str
-    run: str = ""
     fault: str = ""
 
 
-def keep(state: Path, machine: Machine, run: str, fault: str) -> None:
-    """Write the result of the selfcheck `run` on the machine's device to the state folder. Raises AbprofError."""
-    put(_file(state, machine), msgspec.json.encode(msgspec.structs.replace(_now(machine), run=run, fault=fault)))
+def keep(state: Path, machine: Machine, fault: str) -> None:
+    """Write the result of a selfcheck on the machine's device to the state folder. Raises AbprofError."""
+    put(_file(state, machine), msgspec.json.encode(msgspec.structs.replace(_now(machine), fault=fault)))
 
 
 def lacking(state: Path, machine: Machine) -> str:

@@ -1,10 +1,10 @@
-"""Record when nightly jobs start and end, so that `abprof doctor` notices a job that no longer runs."""
+"""Record how nightly jobs end, so that `abprof doctor` notices a job that no longer runs."""
 
 from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,40 +20,37 @@ _LATE = 36 * 3600.0  # seconds: a night and a half
 
 
 class Heartbeat(msgspec.Struct, kw_only=True):
-    """The last start of a nightly job, and how that job ended. Times are in seconds since 1970."""
+    """How the last nightly job of a series ended. `ended`: seconds since 1970."""
 
     series: str
     repo: str
-    began: float
-    ended: float | None = None  # None: running, or killed
-    did: str = ""
-    exit_code: int | None = None
-
-    def end(self, did: str, code: int) -> None:
-        """Record that the job ends now, what the job did, and its exit code."""
-        self.ended, self.did, self.exit_code = time.time(), did, int(code)
+    ended: float
+    did: str
+    exit_code: int
 
 
 @contextmanager
-def beating(state: Path, repo: str, series: str) -> Iterator[Heartbeat]:
-    """Write a heartbeat when the block (a nightly job) starts and ends. The block reports its result with `end`."""
-    beat = Heartbeat(series=series, repo=repo, began=time.time())
-    write(state, beat)
+def beating(state: Path, repo: str, series: str) -> Iterator[Callable[[str, int], None]]:
+    """Yield a function that writes the heartbeat of a nightly job, given what the job did and its exit code. Write it
+    also if the block raises an error."""
+
+    def ended(did: str, code: int) -> None:
+        write(state, Heartbeat(series=series, repo=repo, ended=time.time(), did=did, exit_code=int(code)))
+
     try:
-        yield beat
+        yield ended
     except AbprofError as error:
-        beat.end(f"failed: {error.line}", Exit.CANNOT_RUN)
+        ended(f"failed: {error.line}", Exit.CANNOT_RUN)
         raise
     except Exception as error:
-        beat.end(f"failed: {error!r}", Exit.BUG)
+        ended(f"failed: {error!r}", Exit.BUG)
         raise
-    finally:
-        write(state, beat)
 
 
 def write(state: Path, beat: Heartbeat) -> None:
     """Write a heartbeat to the file of its series. Raises AbprofError if the write fails."""
-    put(_file(state, beat.repo, beat.series), msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
+    series = hashlib.sha256(f"{beat.repo}\0{beat.series}".encode(errors="surrogatepass")).hexdigest()[:16]
+    put(state / FOLDER / f"{series}.json", msgspec.json.format(msgspec.json.encode(beat), indent=1) + b"\n")
 
 
 def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, str]]:
@@ -67,16 +64,8 @@ def examine(state: Path, now: float | None = None) -> Iterator[tuple[bool, str, 
         except (OSError, ValueError, *UNREADABLE):
             yield False, f"{file}: cannot be read", "remove this file; the next nightly job writes a new one"
             continue
-        hours = min(abs(now - (beat.ended or beat.began)) / 3600, 1e9)
-        event = "began" if beat.ended is None else "ended"
-        finding = visible(f"{beat.series} of {beat.repo}"[:300]) + f": last {event} {hours:.0f} h ago"
-        if beat.ended is not None:
-            finding += f", exit code {beat.exit_code}: {visible(beat.did[:300])}"
-        failed = beat.ended is not None and beat.exit_code in (Exit.CANNOT_RUN, Exit.BUG)
-        fine = hours * 3600 < _LATE and not failed
-        yield fine, finding, "" if fine else "check the timer (crontab -l), or run abprof nightly by hand"
-
-
-def _file(state: Path, repo: str, series: str) -> Path:
-    digest = hashlib.sha256(f"{repo}\0{series}".encode(errors="surrogatepass")).hexdigest()[:16]
-    return state / FOLDER / f"{digest}.json"
+        hours = min(abs(now - beat.ended) / 3600, 1e9)
+        series, did = (visible(text[:300]) for text in (f"{beat.series} of {beat.repo}", beat.did))
+        fine = hours * 3600 < _LATE and beat.exit_code not in (Exit.CANNOT_RUN, Exit.BUG)
+        advice = "" if fine else "check the timer (crontab -l), or run abprof nightly by hand"
+        yield fine, f"{series}: last ended {hours:.0f} h ago, exit code {beat.exit_code}: {did}", advice

@@ -40,6 +40,7 @@ _FEWEST_RATIOS = 6  # ratios at the first look, with two rounds an epoch and one
 _HOST_BOUND = 2.0  # host time over device time from which a row is host-bound
 _FEWEST_ROUNDS = 4  # rounds at the first look, with one round an epoch
 _MORE_SLOW_CALLS = 0.001  # largest p-value at which an arm has more slow calls (`CellData.tail`)
+_BY_COMMAND = "the command's own timing, a process of each side an epoch"
 _CLOCK_MISSING = 0.1  # largest share of turns that may lack a reading of the clock
 
 
@@ -73,7 +74,7 @@ def kept_rounds(block: Block) -> Rounds:
     numbers[arms.astype(int), :, at_round] = np.stack([value, wall, clock, wait], axis=1)
     return Rounds(
         epoch=block.epoch,
-        protocol=block.rule if block.metric == REPORTED else f"{block.timer}, {plural(block.calls, 'call')} a turn",
+        protocol=_BY_COMMAND if block.metric == REPORTED else f"{block.timer}, {plural(block.calls, 'call')} a turn",
         outcomes=block.outcomes,
         arms={arm: own for arm, own in zip(block.arms, numbers, strict=True) if not np.isnan(own[TIME]).all()},
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -20,7 +19,6 @@ MOST_UNDECIDED = 0.10  # larger shares of undecided rows mean exit code 4
 WITHHELD = frozenset({"clock", "power", "timer"})  # reasons: another reading contradicts the verdict
 # Reasons that further epochs may remove.
 OPEN = {"budget", "epochs", "interrupted", "not_measured", "precision", "quick_worth_confirming"} | WITHHELD
-_FASTEST = -100 + 1e-9  # per cent; -100 has no logarithm
 Answer = Literal["act", "confirm", "unjudged", "fine"]
 Counts = Mapping[str, int]
 Cells = Mapping[str, CellData]
@@ -46,7 +44,6 @@ def summarise(run: Run, cells: Cells, rows: Rows, controls: Rows, within: Rows) 
         counts=counts,
         trusted=not outside and not counts["tampered"],
         false_alarm_bound=stats.false_alarm_bound(outside, outside + inside),
-        geomean_pct=_geomean_pct(run, cells, rows),
         exit_code=int(_exit_code(run, counts, measured=measured)),
     )
 
@@ -153,19 +150,6 @@ def answer(counts: Counts, *, measured: bool) -> Answer:
     if slower or counts.get("suspect_slower") or counts.get("worth_confirming"):
         return "confirm"
     return "unjudged" if _mostly_undecided(counts) else "fine"
-
-
-def _geomean_pct(run: Run, cells: Cells, rows: Rows) -> float | None:
-    first = next((side.id for side in run.sides if side.id != "base"), None)
-    thetas = [
-        math.log1p(max(row.pct, _FASTEST) / 100)
-        for row in rows
-        if Arm.of(row.to).side == first
-        and row.pct is not None
-        and row.low_pct is not None
-        and all(cells[row.cell].state(arm).runs for arm in (row.from_, row.to))
-    ]
-    return stats.percent(sum(thetas) / len(thetas)) if thetas else None
 
 
 def _exit_code(run: Run, counts: Counts, *, measured: bool) -> Exit:

@@ -1,20 +1,5 @@
-"""The verdict rules: which arms of a cell are compared, the verdict on each pair, and when a cell is decided.
-
-A live run and `abprof report` both call `judge`.
-
-The verdict on a pair is the first rule that holds for the intervals (`stats`) of log(time after / time before):
-    slower     the whole 95 % interval is above log(1 + threshold)
-    faster     the whole 95 % interval is below log(1 - threshold)
-    same       the 90 % interval lies inside the margin, or inside the threshold if that is narrower
-    slight     the 95 % interval excludes zero and lies inside the threshold
-    unclear    otherwise, when measuring ends; until then the cell gets more epochs
-The intervals allow for several looks at the data, so stopping at the first look that decides adds no errors.
-
-A verdict becomes `unclear` if another measurement contradicts it with 95 % confidence. The reason says which: `clock`
-(times as measured and times rescaled to one clock disagree), `power` (slices, which are calls without pauses) or
-`timer` (the parent process's clock; with --check outside, that is for code that may be hostile, the parent's clock must
-also support the verdict, and a cell gets more epochs until it does). `faster` beyond the device's peak rate becomes
-`broken (impossible)`. With --regime sustained slices give the verdict.
+"""The verdict rules (docs/MEASUREMENT.md): which arms of a cell are compared, the verdict on each pair, and when a cell is
+decided. A live run and `abprof report` both call `judge`.
 
 Comparisons with targets, with peers and between variants are three families, each with its own false-discovery control.
 Peers and variants do not affect the summary, the exit code or the number of epochs, except variants in a run with one
@@ -436,14 +421,9 @@ def _parent_agrees(run: Run, data: CellData, pair: Pair, verdict: Verdict) -> bo
     confidence. If it does neither, or was not read: True, but None with --check outside, since code under test may then
     be hostile. Unread on a simulated device: True.
 
-    Code under test can patch the timer in the worker, but not the parent's clock, which measures whole turns. Of an epoch
-    it counts the quickest turn of each arm, because load makes turns longer and never shorter, and the median turn,
-    because code could skip the work of a single turn. `faster` is contradicted if one of the two shows less than half of
-    the saving that the worker measured; it is supported if the quickest turns show a saving. Where host time is judged,
-    and everywhere with --untrusted, every verdict but `slower` is contradicted by a slow-down of more than the threshold
-    that only the parent's clock shows; `same` and `slight` are supported if the quickest turns exclude one. There `faster`
-    is supported if the second arm's turns (their first quartile), with all that the harness does in them, take less than
-    the first arm's calls alone: code that does the harness's work quicker cannot save more than that work.
+    The rules are those of docs/MEASUREMENT.md, "Timer". Code under test can patch the timer in the worker, but not the
+    parent's clock, which measures whole turns. Load makes turns longer and never shorter, so the quickest turns of an
+    epoch count; code could skip the work of a single turn, so the median turns count, too.
     """
     # Share of the first arm's time that the second arm saves, per epoch.
     savings = np.array(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -94,19 +94,12 @@ def repeated_interval(values: Sequence[float], alpha: float = 0.05, rounding: fl
     JOINT. `rounding` (log ratio) widens the interval on both sides, for times printed with few digits.
     """
     look = last_look(len(values))
-    if not look:
-        return None
-    found = student_interval(values[:look], _LEVEL[alpha])
-    return replace(found, low=found.low - rounding, high=found.high + rounding)
+    return expected_interval(values[:look], look, alpha, rounding) if look else None
 
 
-def expected_interval(values: Sequence[float], look: int, alpha: float = 0.05, rounding: float = 0.0) -> Interval:
+def expected_interval(values: Sequence[float], look: int, alpha: float, rounding: float) -> Interval:
     """Return the interval to expect after `look` epochs, if mean and scatter stay as in `values` (at least two)."""
-    from scipy.special import stdtrit
-
-    mean, error = _mean_and_error(values)
-    half = float(stdtrit(look - 1, 1 - _LEVEL[alpha] / 2)) * error * math.sqrt(len(values) / look) + rounding
-    return Interval(mean, mean - half, mean + half, look)
+    return _student(values, _LEVEL[alpha], look, rounding)
 
 
 def tabled(alpha: float) -> float:
@@ -116,11 +109,15 @@ def tabled(alpha: float) -> float:
 
 def student_interval(values: Sequence[float], alpha: float) -> Interval:
     """Return Student's two-sided confidence interval, at level 1 - `alpha`, of the mean of two or more values."""
+    return _student(values, alpha, len(values), 0.0)
+
+
+def _student(values: Sequence[float], alpha: float, count: int, rounding: float) -> Interval:
     from scipy.special import stdtrit
 
     mean, error = _mean_and_error(values)
-    half = float(stdtrit(len(values) - 1, 1 - alpha / 2)) * error if error else 0.0
-    return Interval(mean, mean - half, mean + half, len(values))
+    half = float(stdtrit(count - 1, 1 - alpha / 2)) * error * math.sqrt(len(values) / count) if error else 0.0
+    return Interval(mean, mean - half - rounding, mean + half + rounding, count)
 
 
 def p_beyond(values: Sequence[float], low: float, high: float) -> float | None:

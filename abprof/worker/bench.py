@@ -12,7 +12,6 @@ import platform
 import subprocess
 import sys
 import sysconfig
-import time
 import types
 from collections.abc import Callable
 from importlib import metadata
@@ -24,7 +23,7 @@ from abprof.records import messages as wire
 from abprof.worker import checks, drawn, package, profile, workload
 from abprof.worker.api import Op, Work
 from abprof.worker.arms import Arms
-from abprof.worker.clocks import Clock, CudaClock, Records, shortest
+from abprof.worker.clocks import Clock, CudaClock, shortest
 from abprof.worker.compiles import chosen
 
 
@@ -77,10 +76,6 @@ class Bench(Arms):
             found.setdefault(str(one.metadata["Name"]), str(one.version))
         return wire.Listed(dict(sorted(found.items())))
 
-    def cupti(self, _request: wire.Cupti) -> wire.Done:
-        Records()
-        return wire.Done()
-
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
         return ceilings(self.clock)
 
@@ -90,15 +85,14 @@ class Bench(Arms):
 
     def build(self, request: wire.Build) -> wire.Built:
         """Run the build command (abprof.toml) and the package's build(), if defined; they print to the worker's log."""
-        began = time.monotonic()
         if request.recipe:
             print("$", *request.recipe, flush=True)
-            subprocess.run(request.recipe, check=True, cwd=request.recipe_cwd or None, stdin=subprocess.DEVNULL)
+            subprocess.run(request.recipe, check=True, stdin=subprocess.DEVNULL)
         kernel = self.kernel()
         has_build = hasattr(kernel, "build")
         if has_build:
             kernel.build(verbose=True)
-        return wire.Built(has_build, time.monotonic() - began, list(getattr(kernel, "VARIANTS", ())))
+        return wire.Built(has_build, list(getattr(kernel, "VARIANTS", ())))
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
         """Return the files that this process has loaded, and whether this side may load all of them."""
@@ -196,4 +190,7 @@ def ceilings(clock: Clock) -> wire.Ceilings:
     how = f"{'' if gpu else f' on {torch.get_num_threads()} threads'}, the best of {READINGS} readings"
     products = f"{str(dtype).removeprefix('torch.')} matrix products of {size} x {size} x {size}{how}"
     copies = f"copies of {mib} MiB, bytes read and written{how}"
-    return wire.Ceilings(tflops, products if tflops else "", gbps, copies if gbps else "")
+    why_not = (
+        "" if tflops and gbps else "they could not be measured, or the device had no free memory (logs/discovery.log)"
+    )
+    return wire.Ceilings(tflops, products if tflops else "", gbps, copies if gbps else "", why_not)

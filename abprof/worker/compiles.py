@@ -75,17 +75,14 @@ class Watch:
 
 
 def chosen(launches: Iterable[wire.Launch], package: str) -> tuple[wire.Launch, ...]:
-    """Return the launches, each with the configuration that the kernel's autotuner chose last, and a hash of all its
-    configurations. Only autotuners in the modules of `package` are found."""
-    known: dict[str, tuple[str, str]] = {}
+    """Return the launches, each with the configuration that the kernel's autotuner chose last. Only autotuners in the
+    modules of `package` are found."""
+    known: dict[str, str] = {}
     modules = [module for name, module in sys.modules.items() if f"{name}.".startswith(f"{package}.")]
     for tuner in (_autotuner(value) for module in modules for value in list(vars(module).values())):
         if getattr(tuner, "best_config", None) is not None:
-            offered = sorted(str(config) for config in tuner.configs)
-            digest = hashlib.sha256("\n".join(offered).encode()).hexdigest()[:16]
-            known[tuner.base_fn.__name__] = (str(tuner.best_config), digest)
-    pairs = ((launch, known.get(launch.name, ("", ""))) for launch in launches)
-    return tuple(dataclasses.replace(launch, choice=choice, offered=offered) for launch, (choice, offered) in pairs)
+            known[tuner.base_fn.__name__] = str(tuner.best_config)
+    return tuple(dataclasses.replace(launch, choice=known.get(launch.name, "")) for launch in launches)
 
 
 def _autotuner(value: Any) -> Any:

@@ -88,7 +88,7 @@ def test_an_answer_of_anything_is_a_dead_worker(tmp_path: Path, answer: bytes) -
     (tmp_path / "answer").write_bytes(answer + b"\n")
     (tmp_path / "echo.py").write_text(ECHO)
     argv = [sys.executable, "-I", str(tmp_path / "echo.py"), str(tmp_path / "answer")]
-    worker = Worker(argv, env={}, cwd=tmp_path, log=tmp_path / "log", name="echo")
+    worker = Worker(argv, env={}, cwd=tmp_path, log=tmp_path / "log")
     try:
         with pytest.raises(WorkerDied, match="unreadable answer"):
             worker.call(wire.Turn("base", 1, "cpu_clock"), 30.0)

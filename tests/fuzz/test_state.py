@@ -25,7 +25,7 @@ CELL, OTHER = "w/n=1,mask=a", "w/n=2,mask=b"
 
 def beaten(folder: Path) -> Path:
     """The file of a heartbeat that says all it can."""
-    beat = heartbeat.Heartbeat(series="main", repo=str(folder), began=1e9, ended=1e9 + 5, did="step", exit_code=2)
+    beat = heartbeat.Heartbeat(series="main", repo=str(folder), ended=1e9 + 5, did="step", exit_code=2)
     heartbeat.write(folder, beat)
     (file,) = (folder / heartbeat.FOLDER).iterdir()
     return file

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from abprof.measure.commands import LONGEST, MOST, MOST_TIMES, read
+from abprof.measure.commands import MOST_TIMES, read
 from abprof.store import runfolder
 from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
 from tests.sandboxes import needs_sandbox, sandbox
@@ -336,8 +336,7 @@ def test_the_last_digit_is_the_most_precise_lines(text: str, ns: float) -> None:
     [
         ("", "the command printed nothing"),
         ("softmax 1.5 ms\n", "the first line is 'softmax 1.5 ms'; print a line `name,ms` for each timing"),
-        ("x" * (LONGEST + 1) + ",1\n", "a name has 301 letters"),
-        ("".join(f"n{i},1\n" for i in range(MOST + 1)), "5001 names"),
+        ('"  ",1\n', "a time has no name"),
         ("a,1\n" * (MOST_TIMES + 1), "more than 200000 timings"),
     ],
 )

@@ -82,7 +82,7 @@ class Worker:
             place = args.workload
         elif verb in ("open", "examine"):
             place, label = cell_id(args.workload, args.case), _label(args) if verb == "open" else ""
-        elif verb not in ("close", "reach", "inventory", "cupti"):
+        elif verb not in ("close", "reach", "inventory"):
             label = self.arms[args.arm].label if args.arm in self.arms else ""
         return self.faults.strike(verb, begun.side, begun.epoch, place, label, begun.device)
 
@@ -124,20 +124,18 @@ class Worker:
 
     def reach(self, args: wire.Reach, faults: list[Fault]) -> wire.Ceilings:
         tflops, gbps = self.scenario.ceilings or (None, None)
-        return wire.Ceilings(tflops, "simulated products" if tflops else "", gbps, "simulated copies" if gbps else "")
+        found = "simulated products" if tflops else "", "simulated copies" if gbps else ""
+        return wire.Ceilings(tflops, found[0], gbps, found[1], "" if tflops and gbps else "not simulated")
 
     def inventory(self, args: wire.Inventory, faults: list[Fault]) -> wire.Listed:
         return wire.Listed(self.scenario.packages)
-
-    def cupti(self, args: wire.Cupti, faults: list[Fault]) -> wire.Done:
-        return wire.Done()
 
     def build(self, args: wire.Build, faults: list[Fault]) -> wire.Built:
         if "build" in self.own():
             raise Typed("crash", str(self.own()["build"]))
         mount = self.start_.mount
         variants = self.scenario.variants_of(self.start_.side, mount.name) if mount else []
-        return wire.Built(has_build=True, seconds=0.0, variants=variants)
+        return wire.Built(has_build=True, variants=variants)
 
     def open(self, args: wire.Open, faults: list[Fault]) -> wire.Opened:
         workload, cell, label = self._find(args.workload), cell_id(args.workload, args.case), _label(args)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerFault
-from tests.workloads.worker import Side, side, started
+from tests.workloads.worker import Side, side
 
 PACKAGE = """
 import torch
@@ -226,13 +225,6 @@ def test_sides_variants_and_peers_share_inputs(worker: Side) -> None:
     assert wrong.max_abs == pytest.approx(1.0, abs=1e-5)
     assert worker.check("base", "shared").digest == worker.check("peer:torch", "shared").digest
     worker.ask(wire.Close())
-
-
-def test_a_worker_tries_to_import_cupti(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "cupti.py").write_text("raise OSError('no libcupti')")
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with started(tmp_path, None, []) as worker, pytest.raises(WorkerFault, match="no libcupti"):
-        worker.ask(wire.Cupti())
 
 
 def test_in_place_state_is_put_back_before_each_call(worker: Side) -> None:

@@ -141,7 +141,7 @@ def real(tmp_path: Path, device: str, body: str) -> Iterator[tuple[proc.Worker, 
     (tmp_path / "k" / "__init__.py").write_text(f"import gc\ndef take(table, index):\n    {body}\n")
     mount = wire.Mount("k", str(tmp_path), "abprof_side.k", str(tmp_path), [str(tmp_path)])
     argv = (sys.executable, "-P", str(install_bundle(tmp_path / "cache")))
-    worker = proc.Worker(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "log", name="base")
+    worker = proc.Worker(argv, env=dict(os.environ), cwd=tmp_path, log=tmp_path / "log")
     try:
         yield worker, wire.Start(device, "base", mount, {"w": str(tmp_path / "w.py")}, str(tmp_path))
     finally:

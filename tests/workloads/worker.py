@@ -66,7 +66,6 @@ def started(place: Path, mount: wire.Mount | None, workloads: list[Path]) -> Ite
         env={**os.environ, "XDG_CACHE_HOME": str(place / "cache"), "OMP_NUM_THREADS": "1"},
         cwd=place,
         log=place / "log",
-        name="base",
     )
     try:
         worker.call(wire.Start("cpu", "base", mount, {w.stem: str(w) for w in workloads}, str(scratch)), TIMEOUT)

@@ -88,10 +88,10 @@ def run_night(options: Options, series: str, view: View, report: Callable[[Night
             what, advice = f"another nightly job is running: {busy.what}", "the next job continues from the same commit"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
         series = series or place.sides[0].label
-        beat = held.enter_context(heartbeat.beating(place.state, str(place.root), series))
+        ended = held.enter_context(heartbeat.beating(place.state, str(place.root), series))
         made = _measure(place, series, view)
         report(made)
-        beat.end(made.did, made.exit_code)
+        ended(made.did, made.exit_code)
         return made
 
 

@@ -83,7 +83,7 @@ def run(config: Options, view: View, *, compared: bool = False) -> tuple[Selfche
         # A part of the cells or of the epochs shows too little.
         whole = made.status == "complete" and not config.only and all(row.epochs >= GROUP for row in made.comparisons)
         if found.cells and whole:
-            certificate.keep(paths.state_dir(), found.machine, found.run, found.fault)
+            certificate.keep(paths.state_dir(), found.machine, found.fault)
         if compared and found.cells and made.status == "complete":
             python, log = interpreter(config, "base"), folder / store.LOGS / "protocols.log"
             with processes.signals():

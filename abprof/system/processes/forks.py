@@ -29,7 +29,6 @@ from abprof.system.processes.children import WorkerDied, end_tree, new_mark, sta
 
 _TO_ANSWER = 120.0  # seconds from a server's start to its first answer, after its imports, perhaps from a network disk
 _TO_FORK = 10.0  # seconds to a later answer
-_MOST_MESSAGES = 1000  # read in a row
 
 _CREDENTIALS = struct.Struct("3i")  # the sender's process id, user and group, from the kernel (unix(7))
 
@@ -182,9 +181,8 @@ class ForkServer:
     def code(self, pid: int) -> int | None:
         """Return the exit code of the forked process `pid` (its id in the sandbox), negative for a signal; None while the
         process runs."""
-        for _ in range(_MOST_MESSAGES):
-            if pid in self._codes or not self.listen(0.0):
-                break
+        while pid not in self._codes and self.listen(0.0):
+            pass
         if pid in self._codes or self.alive:
             return self._codes.get(pid)
         return -signal.SIGKILL  # the server's children die with the server

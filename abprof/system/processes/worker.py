@@ -48,7 +48,6 @@ class Worker:
         env: Mapping[str, str],
         cwd: Path,
         log: Path,
-        name: str,
         on_line: Callable[[str], None] | None = None,
         walled: bool = False,
         started: Callable[[int], None] | None = None,
@@ -58,7 +57,6 @@ class Worker:
         """Start the child by a fork of the first of `servers` that can, else by `argv`. `walled`: `argv` starts the
         child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started. `paused`:
         stop every process in the sandbox of `servers` while the child has no request."""
-        self.name = name
         self.ran = 0  # ns of CPU time that a paused child's sandbox used while it was stopped
         self.waited = 0  # ns from the last request to its reply
         self._paused, self._sent = paused, 0
