@@ -58,6 +58,8 @@ class Result:
         judged = [f"{visible(row.cell)}: {sentences.verdict_and_change(row)}" for row in rows[:_SHOWN]]
         judged += [f"and {len(rows) - _SHOWN} more: .comparisons"] if len(rows) > _SHOWN else []
         failed = [sentences.warning(one) for one in self.run.warnings if one.kind in {"broken", "base_not_ok"}]
+        unable = [visible(one.reason) for one in self.run.observations if one.status == "unsupported" and one.reason]
+        failed += [f"Unsupported: {reason}" for reason in dict.fromkeys(unable[:_SHOWN])]
         start = (*sentences.incomplete(self.run), sentences.headline(self.run))
         return "\n".join((*start, *judged, *failed, *sentences.weaker(self.run)))
 
