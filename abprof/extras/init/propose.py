@@ -52,7 +52,7 @@ class Made:
     notes: tuple[str, ...] = ()  # lines to print
     again: Callable[[Choices], Made] | None = None  # propose with other choices
     parts: tuple[Made, ...] = ()  # of `proposed`: one for each function
-    triton: bool = False  # whether the repository has Triton kernels
+    triton: bool = False  # whether a function launches Triton kernels, or its file imports Triton
 
 
 def proposed(
@@ -76,7 +76,9 @@ def proposed(
         files |= made.files
         parts.append(made)
     notes = tuple(dict.fromkeys(note for made in parts for note in made.notes))
-    return Made(some[0], files, tuple(missing), notes, parts=tuple(parts), triton=bool(found.kernels))
+    imports = {name.partition(".")[0] for one in some for name in found.imports.get(one.path, ())}
+    triton = "triton" in imports or any(one.kernels for one in some)
+    return Made(some[0], files, tuple(missing), notes, parts=tuple(parts), triton=triton)
 
 
 def _adopted(
@@ -105,7 +107,17 @@ def _adopted(
         files = {_CONFIG: "\n".join([*head, *table, ""]), **files}
     again = partial(_adopted, found, one, file, folder, name, under)
     notes = (f"The workload times {alone}.",) if alone else ()
-    return Made(one, files, tuple(table) if file else (), notes, again)
+    return Made(one, files, tuple(table) if file else (), (*notes, *_at_import(found, one)), again)
+
+
+def _at_import(found: Found, one: Function) -> Iterator[str]:
+    """Yield a line on the first test, or function with kernels, that the file of a function calls when it is imported."""
+    own = {each.name: each.kernels for same in found.functions.values() for each in same if each.path == one.path}
+    for name, line in found.called.get(one.path, ()):
+        if own.get(name) or (name in own and name.startswith("test")):
+            advice = 'put such code below `if __name__ == "__main__":`'
+            yield f"{one.path}:{line} calls {name} at import, so in every worker: {advice}"
+            return
 
 
 def _forward_alone(found: Found, one: Function) -> str:
