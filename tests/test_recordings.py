@@ -59,7 +59,9 @@ def test_pytest_benchmarks_files_may_lack_statistics(tmp_path, capsys):
     assert compare(DATA / "pytest.json", less, out) == 0
     rows = {row["name"]: row for row in csv.DictReader(out.read_text().splitlines())}
     first = rows["test_x.py::test_sum[1000]"]
-    assert (float(first["target_ms"]), float(first["target_scatter_pct"])) == pytest.approx((0.0130655, 499.3), rel=1e-3)
+    assert (float(first["target_ms"]), float(first["target_scatter_pct"])) == pytest.approx(
+        (0.0130655, 499.3), rel=1e-3
+    )
     less.write_text(text.replace('"stats": {', '"stats": null, "x": {', 1))
     assert compare(DATA / "pytest.json", less) == 0
     assert "1 entry of the target left out" in capsys.readouterr().out

@@ -39,6 +39,7 @@ from abprof.records import SCHEMA, VERSION, Block, Build, Cell, Checkout, Machin
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
+from abprof.records.run import Advice
 from abprof.report import sentences
 from abprof.system import paths
 from abprof.system.console import View
@@ -105,9 +106,18 @@ def compared(question: Question, options: Options, view: View) -> tuple[Run, lis
         blocks[number] = msgspec.structs.replace(block, outcomes=outcomes)
     ended = datetime.now(UTC).isoformat(timespec="seconds")
     run = session.judge_run(msgspec.structs.replace(run, status=status, ended=ended), blocks)
-    again = "compare again, with a larger budget"  # where a command is advised, which needs a run's folder
-    warnings = (msgspec.structs.replace(x, advice=again) if "abprof r" in x.advice else x for x in run.warnings)
-    return msgspec.structs.replace(run, warnings=tuple(warnings)), blocks
+    return msgspec.structs.replace(run, warnings=tuple(map(_advised, run.warnings))), blocks
+
+
+def _advised(one: Advice) -> Advice:
+    """Return the warning without advice on refs, logs and commands: there is no run folder."""
+    known = {
+        "broken": "",
+        "base_not_ok": "",
+        "worth_confirming": "compare again without quick",
+    }  # the texts have reasons
+    again = "compare again, with a larger budget" if "abprof r" in one.advice else one.advice
+    return msgspec.structs.replace(one, advice=known.get(one.kind, again))
 
 
 @contextlib.contextmanager
@@ -280,6 +290,7 @@ class Callables(Bench):
             self.compiles.install()
         made, check, self._workload = question.inputs, question.check, types.ModuleType("abprof_callables")
         vars(self._workload)["inputs"] = lambda *_: _copied(made() if callable(made) else made, {})
+        vars(self._workload)["__file__"] = getattr(getattr(check or made, "__code__", None), "co_filename", "")
         if check:
             vars(self._workload)["check"] = lambda _, results, expected: _checked(check, results, expected)
 
@@ -327,4 +338,5 @@ def _checked(check: Callable[[Any, Any], Any], *outputs: Any) -> Check:
         found = check(*(each[0] if len(each) == 1 else each for each in pair))
     except AssertionError as error:
         return Check(False, " ".join(str(error).split()) or "the check failed")
-    return found if isinstance(found, Check) else Check(found is None or bool(found))
+    ok = found is None or bool(found)
+    return found if isinstance(found, Check) else Check(ok, "" if ok else f"the check returned {found!r}")

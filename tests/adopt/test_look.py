@@ -210,7 +210,9 @@ def test_a_test_at_the_top_of_a_file_runs_at_import_and_is_named() -> None:
     for end, lines in (("N = abs(4)\n", 0), ("\ny = softmax(torch.ones(2, 2))\n", 1)):
         found = look(["s.py"], {"s.py": text + end}.__getitem__)
         notes = proposed(found, candidates(found)[:1], None, "workloads").notes
-        assert [note.partition(" calls softmax at import, so in every worker")[1] != "" for note in notes] == [True] * lines
+        assert [note.partition(" calls softmax at import, so in every worker")[1] != "" for note in notes] == [
+            True
+        ] * lines
 
 
 def test_plain_torch_in_a_file_that_trains_has_gradients() -> None:
