@@ -52,6 +52,11 @@ def test_each_format_is_read_as_its_tool_writes_it_and_only_on_one_device(name, 
         assert found == pytest.approx(known, rel=0.02)
 
 
+def test_run_folders_have_another_command(tmp_path, capsys):
+    assert compare(tmp_path, tmp_path) == 2
+    assert f"two runs are compared by: abprof report {tmp_path} {tmp_path}" in capsys.readouterr().err
+
+
 def test_pytest_benchmarks_files_may_lack_statistics(tmp_path, capsys):
     """Without median or quartiles the mean and its deviation are read; without both, an entry is left out."""
     text, less, out = (DATA / "pytest.json").read_text(), tmp_path / "less.json", tmp_path / "out.csv"

@@ -98,8 +98,8 @@ def compare(
 ) -> Result:
     """Compare two callables of this process: is `target` slower or faster than `base`, and do their outputs agree?
 
-    They take turns in forks of this process, new ones for each epoch; once CUDA has started here, in this process.
-    Prints which guarantee is missing, and writes no file.
+    They take turns in forks of this process, new ones for each epoch; once CUDA has started here (as by
+    `torch.cuda.is_available()`), in this process. Prints which guarantee is missing, and writes no file.
 
     inputs: the arguments: a tuple, a mapping of keywords, or one value, whose tensors are copied for each side; or a
         function that returns one of these, called with torch's seed set.
