@@ -175,16 +175,18 @@ def test_compare_on_a_gpu(tmp_path: Path, first: str) -> None:
 @pytest.mark.alone
 def test_what_no_gpu_computes_and_what_breaks_cuda(tmp_path: Path) -> None:
     code = f"""
-idle = abprof.compare(base, base, lambda: (x,), quick=True)
-on_gpu = {MADE}
+idle, on_gpu, lines = abprof.compare(base, base, lambda: (x,), quick=True), {MADE}, []
 def breaks(x):
     return base(x), x[torch.tensor([10**6], device="cuda")]
-try:
-    abprof.compare(base, breaks, on_gpu, quick=True)
-except abprof.AbprofError as error:
-    print(json.dumps([repr(idle), error.line]))
+for target, device in ((base, "cpu"), (breaks, "cuda")):
+    try:
+        abprof.compare(base, target, on_gpu, device=device, quick=True)
+    except abprof.AbprofError as error:
+        lines.append(error.line)
+print(json.dumps([repr(idle), *lines]))
 """
-    idle, broken = compared(code, tmp_path)
+    idle, on_cpu, broken = compared(code, tmp_path)
+    assert on_cpu == 'abprof.compare: the inputs are on a GPU (leave out device="cpu")'
     assert "Unsupported: neither the inputs nor the outputs are on the GPU" in idle
     assert "abprof.compare: CUDA has failed: " in broken
     assert "device-side assert" in broken

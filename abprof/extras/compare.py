@@ -146,6 +146,8 @@ def _device(question: Question, names: tuple[str, ...], *, started: bool) -> Dev
             raise AbprofError(what, where="abprof.compare", advice='give device="cpu" or device="cuda"')
         names = ("cpu",)
     (device, *_), _ = several(names or ((here,) if here else ()))
+    if device.kind == "cpu" and any(of.type == "cuda" for of in found):
+        raise AbprofError("the inputs are on a GPU", where="abprof.compare", advice='leave out device="cpu"')
     if here and (device.lease != here or torch.cuda.current_device() or any(device.index for device in found)):
         raise AbprofError("only cuda:0 can be timed", where="abprof.compare", advice="set CUDA_VISIBLE_DEVICES")
     return device
