@@ -84,6 +84,7 @@ print(json.dumps({"folder": str(made.folder), "verdicts": dict(zip(rows["cell"],
     assert again.verdict == "slower"
     assert "dense" in again.report()
     assert again.report("csv") == (folder / "cells.csv").read_text()
+    assert len(json.loads(again.report("bmf"))) == len(json.loads(again.report("action"))) == 2
     sentence, *rows = repr(again).splitlines()
     assert sentence == again.run.header.sentence  # type: ignore[union-attr]
     assert [row.partition(";")[0] for row in rows] == ["dense/n=1: same", "dense/n=2: slower"]

@@ -49,8 +49,8 @@ class Result:
         return self.run.header.exit_code if self.run.header else Exit.CANNOT_RUN
 
     def report(self, format: str = "md") -> str:
-        """Return the report as text: md, html, csv, json or junit. Raises AbprofError for another format."""
-        one_of("md", "html", "csv", "json", "junit")(format, "format")
+        """Return the report as text: md, html, csv, json, junit, bmf or action. Raises AbprofError for another format."""
+        one_of("md", "html", "csv", "json", "junit", "bmf", "action")(format, "format")
         return report.rendered(self.run, self._blocks, format).decode()
 
     def __repr__(self) -> str:

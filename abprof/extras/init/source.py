@@ -16,7 +16,7 @@ _JIT = re.compile(r"(.*\b(triton|gluon)\.)?jit")
 # Functions in these folders are candidates only if no other folder has candidates.
 _ASIDE = re.compile(
     r"(.*/)?((tests?|bench\w*|docs?|examples?|scripts|tools|third_party|vendor|ci|utils|tutorials|workloads|runs|dev|demo)/.*"
-    r"|(test_|bench|conftest|setup\.)[^/]*)"
+    r"|(test_|bench|conftest|setup\.)[^/]*|[^/]+_test\.py)"
 )
 LIBRARY = "torch.ops.load_library"
 BACKWARD = re.compile(r"backward|bwd|_grad|grad_|dgrad|wgrad")
