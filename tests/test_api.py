@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -30,13 +31,15 @@ def calls(count):
     return function
 base, slow, x = calls(10), calls(11), torch.randn(160, 160)
 """
+# A GPU's inputs, of about 0.3 ms for the functions.
+MADE = "torch.randn(2048, 2048, device='cuda', dtype=torch.bfloat16)"
+PATHS = {"PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])}
 
 
 def python(code: str, *args: str, **env: str) -> str:
     """Run code in a fresh interpreter, and return what it printed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code, *args], capture_output=True, text=True, check=False, env={"PYTHONPATH": f"{ROOT}", **env}
-    )  # fmt: skip
+    given = {**os.environ, **PATHS, **env}
+    done = subprocess.run([sys.executable, "-c", code, *args], capture_output=True, text=True, check=False, env=given)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -81,6 +84,7 @@ print(json.dumps({"folder": str(made.folder), "verdicts": dict(zip(rows["cell"],
     assert again.verdict == "slower"
     assert "dense" in again.report()
     assert again.report("csv") == (folder / "cells.csv").read_text()
+    assert len(json.loads(again.report("bmf"))) == len(json.loads(again.report("action"))) == 2
     sentence, *rows = repr(again).splitlines()
     assert sentence == again.run.header.sentence  # type: ignore[union-attr]
     assert [row.partition(";")[0] for row in rows] == ["dense/n=1: same", "dense/n=2: slower"]
@@ -153,17 +157,54 @@ except abprof.AbprofError as error:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("started", [False, True])
-def test_compare_on_a_gpu(tmp_path: Path, started: bool) -> None:
-    """Inputs that a function makes leave CUDA to the forks; with inputs on the GPU, CUDA has started here."""
-    made = "torch.randn(2048, 2048, device='cuda', dtype=torch.bfloat16)"
-    code = f"inputs = {made if started else f'lambda: ({made},)'}\n"
-    code += "found = [abprof.compare(base, other, inputs) for other in (slow, base)]\n"
-    code += "print(json.dumps([[r.verdict for r in found], repr(found[0]), found[0].run.machine.kind]))"
-    (slower, same), text, kind = compared(code, tmp_path)
+@pytest.mark.alone
+@pytest.mark.parametrize("first", ["made = lambda: (MADE,)", "made = MADE", "torch.cuda.is_available()"])
+def test_compare_on_a_gpu(tmp_path: Path, first: str) -> None:
+    """Inputs that a function makes leave CUDA to the forks. With inputs on the GPU CUDA has started here; after a question
+    for it no fork can use it."""
+    code = f"made = lambda: ({MADE},)\n{first.replace('MADE', MADE)}\n"
+    code += "found = [abprof.compare(base, other, made, budget='40s') for other in (slow, base)]\n"
+    code += "print(json.dumps([[r.verdict for r in found], [*map(repr, found)], found[0].run.machine.kind]))"
+    (slower, same), texts, kind = compared(code, tmp_path)
+    print(*texts, sep="\n")
     assert (slower, kind) == ("slower", "cuda")
     assert same in {"same", "unclear"}
-    assert ("in one process" if started else "in forks of one process") in text
+    assert ("in forks of one process" if "lambda" in first else "in one process") in texts[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.alone
+def test_what_no_gpu_computes_and_what_breaks_cuda(tmp_path: Path) -> None:
+    code = f"""
+idle, on_gpu, lines = abprof.compare(base, base, lambda: (x,), quick=True), {MADE}, []
+def breaks(x):
+    return base(x), x[torch.tensor([10**6], device="cuda")]
+for target, device in ((base, "cpu"), (breaks, "cuda")):
+    try:
+        abprof.compare(base, target, on_gpu, device=device, quick=True)
+    except abprof.AbprofError as error:
+        lines.append(error.line)
+print(json.dumps([repr(idle), *lines]))
+"""
+    idle, on_cpu, broken = compared(code, tmp_path)
+    assert on_cpu == 'abprof.compare: the inputs are on a GPU (leave out device="cpu")'
+    assert "Unsupported: neither the inputs nor the outputs are on the GPU" in idle
+    assert "abprof.compare: CUDA has failed: " in broken
+    assert "device-side assert" in broken
+
+
+@pytest.mark.slow
+def test_modes_and_strides_of_the_caller_reach_the_forks(tmp_path: Path) -> None:
+    code = """
+torch.set_default_device("meta")
+def keeps(x):
+    assert (x.stride(), torch.empty(1).is_meta) == ((128, 2), True)
+    return x @ x
+found = abprof.compare(keeps, keeps, torch.randn(64, 128, device="cpu")[:, ::2], quick=True)
+print(json.dumps([[o.status for o in found.run.observations], repr(found)]))
+"""
+    statuses, text = compared(code, tmp_path)
+    assert {*statuses} == {"ok"}, text
 
 
 @pytest.mark.slow
@@ -178,15 +219,18 @@ def differs(mine, other):
     assert mine.shape == (2, 2), "not two by two"
 quick = {"quick": True, "quiet": True}
 args = {"wrong": (base, lambda x: base(x) + 1, x), "fails": (base, fails, (x,)), "checked": (base, base, {"x": x}, differs),
-        "overwrites": (writes, writes, x)}
+        "overwrites": (writes, writes, x), "no": (base, base, x, lambda *_: False)}
 found = {name: abprof.compare(*each, **quick) for name, each in args.items()}
 found["reset"] = abprof.compare(writes, writes, x, reset=lambda x: x.fill_(1.0), **quick)
 found["made"] = abprof.compare(slow, base, lambda: (torch.randn(64, 64),), check=torch.testing.assert_close, **quick)
-print(json.dumps({name: [r.verdict, " ".join(o.reason for o in r.run.observations)] for name, r in found.items()}))
+print(json.dumps({name: [r.verdict, " ".join(o.reason for o in r.run.observations), repr(r)] for name, r in found.items()}))
 """
     found = compared(code, tmp_path)
+    texts = {name: each.pop() for name, each in found.items()}
+    assert "(first: <lambda>, target wrong: the sides do not agree: output 0: largest error 1, " in texts["wrong"]
+    assert not any(word in text for text in texts.values() for word in ("report", "another ref", "logs/", "workload"))
     reasons = {"wrong": "the sides do not agree", "fails": "ValueError: no good", "checked": "not two by two"}
-    reasons |= {"overwrites": "the kernel overwrote its inputs"}
+    reasons |= {"overwrites": "the kernel overwrote its inputs", "no": "the check returned False"}
     for name, reason in reasons.items():
         assert reason in found[name][1]
     assert {name: found[name][0] for name in ("wrong", "fails")} == {"wrong": "broken", "fails": "broken"}
@@ -195,8 +239,10 @@ print(json.dumps({name: [r.verdict, " ".join(o.reason for o in r.run.observation
 
 
 @pytest.mark.slow
-def test_the_fixture_fails_a_test_whose_target_is_broken(tmp_path: Path) -> None:
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=[pytest.mark.gpu, pytest.mark.alone])])
+def test_the_fixture_fails_a_test_whose_target_is_broken(tmp_path: Path, device: str) -> None:
     (tmp_path / "test_it.py").write_text(f"""{FUNCTIONS}
+x = x.to("{device}")
 def test_good(abprof_compare):
     assert abprof_compare(base, base, x, quick=True).run.cells[0].id == "test_good"
 def test_broken(abprof_compare):
@@ -205,7 +251,7 @@ def test_allowed(abprof_compare):
     assert abprof_compare(base, lambda x: base(x) + 1, x, quick=True, fail_on="never").verdict == "broken"
 """)
     command = ["-m", "pytest", "-q", "-p", "abprof.extras.pytest_plugin", "-p", "no:cacheprovider", str(tmp_path)]
-    env = {"PYTHONPATH": str(ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "ABPROF_STATE_DIR": str(tmp_path / "state")}
+    env = {**os.environ, **PATHS, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "ABPROF_STATE_DIR": str(tmp_path / "state")}
     done = subprocess.run(
         [sys.executable, *command], capture_output=True, text=True, check=False, env=env, cwd=tmp_path
     )

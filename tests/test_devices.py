@@ -7,6 +7,7 @@ import os
 import subprocess
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -200,6 +201,28 @@ def test_the_thread_that_samples_a_gpu_ends_with_its_device(nvml: Nvml) -> None:
     gc.collect()
     thread.join(60)
     assert not thread.is_alive()
+
+
+def test_no_fork_copies_a_lock_that_nvml_holds(nvml: Nvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`abprof.compare` forks while the GPU is sampled, and torch asks NVML in the fork."""
+    held = threading.Lock()
+
+    def slow(*_: object) -> int:
+        with held:
+            time.sleep(0.1)
+        return 41
+
+    monkeypatch.setattr(nvml, "nvmlDeviceGetTemperature", slow, raising=False)
+    gpu = device()
+    gpu.watch(lambda: [os.getpid()])
+    for _ in range(5):
+        time.sleep(0.06)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: a fork beside threads
+            if not (pid := os.fork()):
+                os._exit(int(held.locked()))
+        assert os.waitpid(pid, 0)[1] == 0
+    assert gpu.state().temperature_c == 41
 
 
 def test_a_cpu_is_never_refused_and_tells_its_load() -> None:

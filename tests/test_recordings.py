@@ -52,6 +52,29 @@ def test_each_format_is_read_as_its_tool_writes_it_and_only_on_one_device(name, 
         assert found == pytest.approx(known, rel=0.02)
 
 
+def test_run_folders_have_another_command(tmp_path, capsys):
+    assert compare(tmp_path, tmp_path) == 2
+    assert f"two runs are compared by: abprof report {tmp_path} {tmp_path}" in capsys.readouterr().err
+
+
+def test_pytest_benchmarks_files_may_lack_statistics(tmp_path, capsys):
+    """Without median or quartiles the mean and its deviation are read; without both, an entry is left out."""
+    text, less, out = (DATA / "pytest.json").read_text(), tmp_path / "less.json", tmp_path / "out.csv"
+    less.write_text(text.replace('"iqr"', '"x"', 1).replace('"median"', '"y"', 1))
+    assert compare(DATA / "pytest.json", less, out) == 0
+    rows = {row["name"]: row for row in csv.DictReader(out.read_text().splitlines())}
+    first = rows["test_x.py::test_sum[1000]"]
+    assert (float(first["target_ms"]), float(first["target_scatter_pct"])) == pytest.approx(
+        (0.0130655, 499.3), rel=1e-3
+    )
+    less.write_text(text.replace('"stats": {', '"stats": null, "x": {', 1))
+    assert compare(DATA / "pytest.json", less) == 0
+    assert "1 entry of the target left out" in capsys.readouterr().out
+    less.write_text(text.replace('"fullname"', '"x"'))
+    assert compare(DATA / "pytest.json", less) == 2
+    assert "this pytest-benchmark JSON lacks 'fullname'" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("text", "says"),
     [

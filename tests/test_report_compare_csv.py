@@ -97,6 +97,9 @@ def test_an_unrecorded_rate_is_no_change_and_no_success(tmp_path, out):
     assert "✅" not in text
     assert "⚠️" not in text
     assert "{'mask_type': 'full', 'direction': 'fwd', 'seqlen': 8192}: TFLOP/s not recorded in the target" in text
+    lines = target.read_text().splitlines()
+    target.write_text("\n".join([f"{lines[0]},status", *(f"{line},wrong" for line in lines[1:]), ""]))
+    assert "TFLOP/s not recorded in the target (wrong)" in compare(base, target, out)
 
 
 def test_a_text_where_a_number_belongs_is_refused(tmp_path, out):

@@ -49,8 +49,8 @@ class Result:
         return self.run.header.exit_code if self.run.header else Exit.CANNOT_RUN
 
     def report(self, format: str = "md") -> str:
-        """Return the report as text: md, html, csv, json or junit. Raises AbprofError for another format."""
-        one_of("md", "html", "csv", "json", "junit")(format, "format")
+        """Return the report as text: md, html, csv, json, junit, bmf or action. Raises AbprofError for another format."""
+        one_of("md", "html", "csv", "json", "junit", "bmf", "action")(format, "format")
         return report.rendered(self.run, self._blocks, format).decode()
 
     def __repr__(self) -> str:
@@ -58,6 +58,8 @@ class Result:
         judged = [f"{visible(row.cell)}: {sentences.verdict_and_change(row)}" for row in rows[:_SHOWN]]
         judged += [f"and {len(rows) - _SHOWN} more: .comparisons"] if len(rows) > _SHOWN else []
         failed = [sentences.warning(one) for one in self.run.warnings if one.kind in {"broken", "base_not_ok"}]
+        unable = [visible(one.reason) for one in self.run.observations if one.status == "unsupported" and one.reason]
+        failed += [f"Unsupported: {reason}" for reason in dict.fromkeys(unable[:_SHOWN])]
         start = (*sentences.incomplete(self.run), sentences.headline(self.run))
         return "\n".join((*start, *judged, *failed, *sentences.weaker(self.run)))
 
@@ -96,8 +98,8 @@ def compare(
 ) -> Result:
     """Compare two callables of this process: is `target` slower or faster than `base`, and do their outputs agree?
 
-    They take turns in forks of this process, new ones for each epoch; once CUDA has started here, in this process.
-    Prints which guarantee is missing, and writes no file.
+    They take turns in forks of this process, new ones for each epoch; once CUDA has started here (as by
+    `torch.cuda.is_available()`), in this process. Prints which guarantee is missing, and writes no file.
 
     inputs: the arguments: a tuple, a mapping of keywords, or one value, whose tensors are copied for each side; or a
         function that returns one of these, called with torch's seed set.

@@ -168,7 +168,10 @@ def _made_of(
     noun = "kernel source" if any("." in name for name in kernels) else "kernel" if kernels else "function"
     named, lacks = kernels or [one.name for one in every], ("", f"; {base} lacks it")
     lines = [*notes, *chosen, f"{target} changes {plural(len(named), noun)}: {_few(named)}"]
-    lines += [f"  {_names([one.function])} reaches {_few(one.parts)}{lacks[one.new]}" for one in some]
+    for one in some:
+        parts = [part for part in one.parts if part != one.function.name.partition(".")[0]]
+        reached = f" reaches {_few(parts)}" if parts else ""
+        lines += [f"  {_names([one.function])}{reached}{lacks[one.new]}"] if reached or one.new else []
     others = [one.function for one in changed if one not in some]
     return made, [*lines, *made.notes] + [f"also changed, for --function: {_names(others)}"] * bool(others)
 

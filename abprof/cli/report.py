@@ -108,6 +108,9 @@ def compare(
     if not (base.exists() or target.exists()):
         advice = f"two refs are compared by: abprof {base} {target}"
         raise AbprofError("no such files", where=f"{base}, {target}", advice=advice)
+    if base.is_dir():
+        advice = f"two runs are compared by: abprof report {base} {target}"
+        raise AbprofError("is a folder", where=str(base), advice=advice)
     threshold = values["threshold"] or GPU_THRESHOLD
     if found := recordings.compare(base, target, threshold, out):
         table, notes, sentence = found

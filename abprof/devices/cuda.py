@@ -34,6 +34,9 @@ _VOID = 0x8 | 0x40 | 0x80
 _GONE = {15: "NVML reports that the GPU is lost", 16: "NVML reports that the GPU must be reset"}
 _GRAPHICS, _MEMORY = 0, 2  # nvml.h, nvmlClockType_t
 _ALLOW = "ask the GPU's owner to run `nvidia-smi -acp UNRESTRICTED`, or leave the option out"
+# Held while a thread asks NVML: forks of this process (abprof.compare) could inherit a lock of NVML that no thread frees.
+_asking = threading.Lock()
+os.register_at_fork(before=_asking.acquire, after_in_parent=_asking.release, after_in_child=_asking.release)
 _RESTORE = "import sys; from abprof.devices import cuda; cuda.restore(*sys.argv[1:])"
 
 
@@ -193,7 +196,7 @@ class CudaDevice(Device):
 
         def sample() -> None:
             while (device := me()) is not None:
-                with contextlib.suppress(Exception):
+                with contextlib.suppress(Exception), _asking:
                     device._sample()
                 del device
                 time.sleep(_PERIOD)

@@ -7,6 +7,7 @@ callables take turns in this process. `abprof.report.sentences` has the guarante
 from __future__ import annotations
 
 import contextlib
+import copy
 import gc
 import multiprocessing
 import os
@@ -18,7 +19,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -28,6 +29,7 @@ from warnings import catch_warnings, simplefilter
 
 import msgspec
 import torch
+from torch.utils import _device as mode
 
 from abprof import session
 from abprof.builds import WorkerFactory, WorkerSpec, environment
@@ -37,6 +39,7 @@ from abprof.records import SCHEMA, VERSION, Block, Build, Cell, Checkout, Machin
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
+from abprof.records.run import Advice
 from abprof.report import sentences
 from abprof.system import paths
 from abprof.system.console import View
@@ -44,7 +47,7 @@ from abprof.system.processes import Worker, WorkerDied, WorkerFault
 from abprof.verdict import CellCache, undecided
 from abprof.worker import drawn
 from abprof.worker import main as worker
-from abprof.worker.api import Check, Op
+from abprof.worker.api import Check, Op, Unsupported
 from abprof.worker.bench import Bench, versions
 from abprof.worker.faults import classify
 
@@ -58,11 +61,14 @@ class Question:
     check: Callable[[Any, Any], Any] | None = None
     reset: Callable[..., Any] | None = None
     name: str = ""
+    guessed: bool = False  # whether a GPU is taken only because there is one
 
 
 def compared(question: Question, options: Options, view: View) -> tuple[Run, list[Block]]:
     """Measure until the verdict is clear or the budget is spent. Return the judged run and its blocks (rounds)."""
-    here = torch.cuda.is_initialized()
+    here, anywhere = torch.cuda.is_initialized(), next(drawn.held(question.inputs), None) is None
+    guessed = anywhere and not options.device and (not here or callable(question.inputs))
+    question = replace(question, guessed=guessed)
     device = _device(question, options.device, started=here)
     options.require_timer(device.kind)
     options = options.under(File()).resolved(device.kind, matrix.judge(options.by_timer, device.kind))
@@ -75,11 +81,11 @@ def compared(question: Question, options: Options, view: View) -> tuple[Run, lis
         factory = _Factory(**places, question=question, here=here)
         wait = not options.no_wait
         stack.enter_context(lease(paths.state_dir(), device.lease, wait=wait, label="abprof.compare", say=view.say))
-        if here or not _computes(factory):  # then leave this process as it was
+        if here or not _computes(factory):
             factory = replace(factory, here=True)
-            stack.enter_context(torch.random.fork_rng([0] if device.kind == "cuda" else []))
-            stack.callback(random.setstate, random.getstate())
-            stack.callback(gc.unfreeze)
+            if device.kind == "cuda":  # forks would have had no other GPU; here cuda:0 must be this one
+                _device(question, (device.lease,), started=True)
+            stack.enter_context(_restored(device.kind))
         run = _head(question, options, device.machine(), sentences.HERE if factory.here else sentences.FORKED)
         view.say(sentences.weaker(run)[0])
         checkouts = {side.id: Checkout(side=side, path="") for side in run.sides}
@@ -100,9 +106,33 @@ def compared(question: Question, options: Options, view: View) -> tuple[Run, lis
         blocks[number] = msgspec.structs.replace(block, outcomes=outcomes)
     ended = datetime.now(UTC).isoformat(timespec="seconds")
     run = session.judge_run(msgspec.structs.replace(run, status=status, ended=ended), blocks)
-    again = "compare again, with a larger budget"  # where a command is advised, which needs a run's folder
-    warnings = (msgspec.structs.replace(x, advice=again) if "abprof r" in x.advice else x for x in run.warnings)
-    return msgspec.structs.replace(run, warnings=tuple(warnings)), blocks
+    return msgspec.structs.replace(run, warnings=tuple(map(_advised, run.warnings))), blocks
+
+
+def _advised(one: Advice) -> Advice:
+    """Return the warning without advice on refs, logs and commands: there is no run folder."""
+    known = {
+        "broken": "",
+        "base_not_ok": "",
+        "worth_confirming": "compare again without quick",
+    }  # the texts have reasons
+    again = "compare again, with a larger budget" if "abprof r" in one.advice else one.advice
+    return msgspec.structs.replace(one, advice=known.get(one.kind, again))
+
+
+@contextlib.contextmanager
+def _restored(kind: str) -> Iterator[None]:
+    """Restore this process's random states and garbage collector, but CUDA's state only if CUDA still works."""
+    python, cpu, cuda = random.getstate(), torch.get_rng_state(), torch.cuda.get_rng_state() if kind == "cuda" else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        torch.set_rng_state(cpu)
+        gc.unfreeze()
+        with contextlib.suppress(RuntimeError):
+            if cuda is not None:
+                torch.cuda.set_rng_state(cuda)
 
 
 def _device(question: Question, names: tuple[str, ...], *, started: bool) -> Device:
@@ -116,6 +146,8 @@ def _device(question: Question, names: tuple[str, ...], *, started: bool) -> Dev
             raise AbprofError(what, where="abprof.compare", advice='give device="cpu" or device="cuda"')
         names = ("cpu",)
     (device, *_), _ = several(names or ((here,) if here else ()))
+    if device.kind == "cpu" and any(of.type == "cuda" for of in found):
+        raise AbprofError("the inputs are on a GPU", where="abprof.compare", advice='leave out device="cpu"')
     if here and (device.lease != here or torch.cuda.current_device() or any(device.index for device in found)):
         raise AbprofError("only cuda:0 can be timed", where="abprof.compare", advice="set CUDA_VISIBLE_DEVICES")
     return device
@@ -169,9 +201,10 @@ class _Here:
     """Answers requests in this process. Has the members of `Worker` that measuring uses."""
 
     forked, alive, _in = False, True, -1
+    _bench: Callables | None
 
     def __init__(self, question: Question) -> None:
-        self.pid, self._question = os.getpid(), question
+        self.pid, self._question, self._bench = os.getpid(), question, None
 
     def send(self, request: Any) -> None:
         self._request = request
@@ -185,6 +218,9 @@ class _Here:
             return getattr(self._bench, wire.NAMES[type(request)])(request)
         except Exception as error:
             fault = classify(error, None)
+            if self._bench and not self._bench.usable():  # after an illegal memory access, say
+                advice = "start a new process, where a function makes the inputs: CUDA then starts in forks only"
+                raise AbprofError(f"CUDA has failed: {fault.reason}", where="abprof.compare", advice=advice) from error
             raise WorkerFault(fault.status, fault.reason, fault.at) from error
         finally:
             self.waited = time.perf_counter_ns() - sent
@@ -205,7 +241,8 @@ class _Fork:
 
     def fork(self, *, env: Mapping[str, str], source: int, sink: int, output: int, **_: Any) -> _Fork:
         """Fork a worker that reads requests from `source`, replies to `sink` and prints to `output` (descriptors)."""
-        given = env, source, sink, output, torch.is_grad_enabled()
+        modes = torch.is_grad_enabled(), mode.CURRENT_DEVICE
+        given = env, source, sink, output, modes
         self._process = multiprocessing.get_context("fork").Process(target=self._run, args=given, daemon=True)
         with catch_warnings():
             simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
@@ -215,7 +252,7 @@ class _Fork:
             os.setpgid(self.pid, self.pid)  # the worker does it, too, whichever comes first: ^C is for this process
         return self
 
-    def _run(self, env: Mapping[str, str], source: int, sink: int, output: int, grad: bool) -> None:
+    def _run(self, env: Mapping[str, str], source: int, sink: int, output: int, modes: tuple[bool, Any]) -> None:
         os.setpgid(0, 0)
         worker.die_with_parent()
         os.environ.update(env)
@@ -224,7 +261,8 @@ class _Fork:
         sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
 
         def serve() -> None:
-            torch.set_grad_enabled(grad)  # each thread has its own mode
+            torch.set_grad_enabled(modes[0])  # each thread has its own modes
+            torch.set_default_device(modes[1])
             os._exit(worker.serve(source, sink, partial(Callables, question=self._question, forked=True)))
 
         # OpenMP's threads belong to the thread that started them, and are not in the fork: a parallel loop of this thread
@@ -257,7 +295,8 @@ class Callables(Bench):
             torch.zeros(1, requires_grad=True).sum().backward()  # refused if autograd had started threads
             self.compiles.install()
         made, check, self._workload = question.inputs, question.check, types.ModuleType("abprof_callables")
-        vars(self._workload)["inputs"] = lambda *_: _copied(made() if callable(made) else made)
+        vars(self._workload)["inputs"] = lambda *_: _copied(made() if callable(made) else made, {})
+        vars(self._workload)["__file__"] = getattr(getattr(check or made, "__code__", None), "co_filename", "")
         if check:
             vars(self._workload)["check"] = lambda _, results, expected: _checked(check, results, expected)
 
@@ -271,19 +310,32 @@ class Callables(Bench):
         alone = () if inputs is None or isinstance(inputs, Mapping) else (inputs,)
         args = inputs if isinstance(inputs, tuple | list) else alone
         self.clock.sync()
-        return Op(partial(self._call, *args, **named), reset=partial(reset, *args, **named) if reset else None)
+        op = Op(partial(self._call, *args, **named), reset=partial(reset, *args, **named) if reset else None)
+        if self._question.guessed and self.clock.kind == "cuda" and not _on_gpu(inputs):
+            op.restore()
+            if not _on_gpu(op.call()):
+                what = "neither the inputs nor the outputs are on the GPU"
+                raise Unsupported(f'{what}: give abprof.compare device="cpu" or device="cuda"')
+        return op
 
     def prove(self, _request: wire.Prove) -> wire.Proved:
         """Return the number of compilations. Loaded files are not checked."""
         return wire.Proved(True, "", [], self.compiles.count, [])
 
 
-def _copied(values: Any) -> Any:
+def _on_gpu(values: Any) -> bool:
+    return any(tensor.is_cuda for tensor in drawn.held(values))
+
+
+def _copied(values: Any, memo: dict[int, Any]) -> Any:
     if isinstance(values, torch.Tensor):
-        return values.detach().clone().requires_grad_(values.requires_grad)
+        made = values.detach().clone()
+        if values.layout == torch.strided and made.stride() != values.stride():  # a clone has no gaps
+            made = copy.deepcopy(values.detach(), memo)
+        return made.requires_grad_(values.requires_grad)
     if isinstance(values, Mapping):
-        return {name: _copied(value) for name, value in values.items()}
-    return type(values)(map(_copied, values)) if type(values) in (tuple, list) else values
+        return {name: _copied(value, memo) for name, value in values.items()}
+    return type(values)(_copied(value, memo) for value in values) if type(values) in (tuple, list) else values
 
 
 def _checked(check: Callable[[Any, Any], Any], *outputs: Any) -> Check:
@@ -292,4 +344,5 @@ def _checked(check: Callable[[Any, Any], Any], *outputs: Any) -> Check:
         found = check(*(each[0] if len(each) == 1 else each for each in pair))
     except AssertionError as error:
         return Check(False, " ".join(str(error).split()) or "the check failed")
-    return found if isinstance(found, Check) else Check(found is None or bool(found))
+    ok = found is None or bool(found)
+    return found if isinstance(found, Check) else Check(ok, "" if ok else f"the check returned {found!r}")

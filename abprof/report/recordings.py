@@ -80,7 +80,10 @@ def _pytest(file: Any) -> Recording:
     }
     made = Recording({name: str(fact) for name, fact in facts.items() if fact})
     for one in file["benchmarks"]:  # in seconds; single calls have outliers, which only the mean and stddev see
-        made.add(one["fullname"], one["stats"]["median"] * 1e9, one["stats"]["iqr"] / 1.35 * 1e9)
+        stats = one.get("stats") or {}
+        time, spread = stats.get("median", stats.get("mean")), stats.get("iqr")
+        deviation = stats.get("stddev") if spread is None else spread / 1.35
+        made.add(one["fullname"], time and time * 1e9, deviation and deviation * 1e9)
     return made
 
 
@@ -130,7 +133,7 @@ _READERS: dict[str, tuple[set[str], Callable[[Any], Recording]]] = {  # keys of 
 def read(path: Path) -> tuple[str, Recording]:
     """Return the format and the content of a recording; ("", nothing) if the file is not JSON, such as a CSV file.
     Raises AbprofError for a file that cannot be read, JSON of another tool, and a recording without times."""
-    data = disk.read_named(path, 256 << 20).removeprefix(b"\xef\xbb\xbf").strip()
+    format, data = "", disk.read_named(path, 256 << 20).removeprefix(b"\xef\xbb\xbf").strip()
     if not data.startswith((b"{", b"[", _SCRIPT)):
         return "", Recording()
     try:
@@ -140,6 +143,7 @@ def read(path: Path) -> tuple[str, Recording]:
         made = _READERS[format][1](content) if format else Recording()
     except _MALFORMED as error:
         what = f"not a recording of a known tool: {type(error).__name__} {error}"
+        what = f"this {format} lacks {error}" if format and isinstance(error, KeyError) else what
         raise AbprofError(clean(what), where=str(path)) from None
     if not made.times:
         what = f"no time in this {format}" if format else "JSON of an unknown tool"

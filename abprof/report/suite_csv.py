@@ -312,7 +312,8 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold
         if before is not None and after is not None:
             alerts += [alert(case, before, after)] if abs(improvement(before, after) or 0.0) > threshold else []
         elif one and other:
-            bare = [name for name, rate in (("baseline", before), ("target", after)) if rate is None]
+            sides = (("baseline", before, one), ("target", after, other))
+            bare = [f"{name}{_failed(line)}" for name, rate, line in sides if rate is None]
             apart.append((case, f"TFLOP/s not recorded in the {' and the '.join(bare)}"))
         else:
             apart.append((case, f"no row in the {'target' if one else 'baseline'}"))
@@ -320,6 +321,11 @@ def compare(base_csv: Path, target_csv: Path, out_csv: Path | None, *, threshold
         save(out_csv, csv_text([*lines[0]], lines, _FOUR))
     shown = {"mode": mode, "base": base.path, "target": target.path, "out": out_csv, "threshold": threshold}
     return plain("compare.txt", **shown, alerts=alerts, apart=apart)
+
+
+def _failed(line: Line) -> str:
+    status = clean(line.get("status") or "ok")
+    return "" if status == "ok" else f" ({status})"
 
 
 def _mode(base: ProfileFile, target: ProfileFile) -> tuple[str, tuple[str, ...]]:

@@ -290,7 +290,7 @@ _WARNINGS = {
         "intervals are wider; a device with more memory gives narrower intervals",
     ),
     "interpreted": (
-        "TRITON_INTERPRET is set: Triton's kernels ran in its interpreter, whose times say nothing about a GPU",
+        "TRITON_INTERPRET is set: Triton's kernels, if any, ran in its interpreter, whose times say nothing about a GPU",
         "unset it, and measure on a GPU",
     ),
     "foreign": (

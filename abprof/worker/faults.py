@@ -75,7 +75,7 @@ def classify(error: BaseException, package: types.ModuleType | None) -> wire.Fau
         file = str(vars(module).get("__file__", ""))
         lines = [number for frame, number in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == file]
         place = _one_line(Path(file).name, _LONGEST_NAME) + (f", line {lines[-1]}" if lines else "")
-        at = f"{function}() of {place}"
+        at = f"{function}() of {place}" if file else f"{function}()"
     return wire.Fault(status, _one_line(line) + (f" ({at})" if at else ""), at)
 
 

@@ -205,6 +205,22 @@ def test_a_proposal_that_times_the_forward_alone_says_so(backward: str, more: st
     assert done.notes == (f"The workload times the forward alone: {why}.",)
 
 
+def test_functions_of_tests_come_last() -> None:
+    text = SINGLE["02-softmax.py"]
+    files = {"a_test.py": text.replace("def softmax", "def test_softmax"), "rows.py": text}
+    assert [one.path for one in candidates(look(list(files), files.__getitem__))] == ["rows.py", "a_test.py"]
+
+
+def test_a_test_at_the_top_of_a_file_runs_at_import_and_is_named() -> None:
+    text = SINGLE["02-softmax.py"].partition('if __name__ == "__main__":')[0]
+    for end, lines in (("N = abs(4)\n", 0), ("\ny = softmax(torch.ones(2, 2))\n", 1)):
+        found = look(["s.py"], {"s.py": text + end}.__getitem__)
+        notes = proposed(found, candidates(found)[:1], None, "workloads").notes
+        assert [note.partition(" calls softmax at import, so in every worker")[1] != "" for note in notes] == [
+            True
+        ] * lines
+
+
 def test_plain_torch_in_a_file_that_trains_has_gradients() -> None:
     plain = "import torch\n\n\ndef twice(x):\n    rows, width = x.shape\n    return x * 2\n"
     trained = plain + "\n\ndef main():\n    twice(torch.ones(2, 2, requires_grad=True)).sum().backward()\n"

@@ -58,7 +58,7 @@ class Made:
     parts: tuple[Part, ...]  # one for each function
     missing: tuple[str, ...]  # tables that the existing configuration lacks
     notes: tuple[str, ...]  # lines to print
-    triton: bool  # whether the repository has Triton kernels
+    triton: bool  # whether a function launches Triton kernels, or its file imports Triton
 
 
 def proposed(
@@ -89,14 +89,26 @@ def proposed(
         if path in parts:  # another function of this name
             path = f"{folder}/{one.name.replace('.', '_')}_{len(parts) + 1}.py"
         alone = _forward_alone(found, one)
-        notes |= {f"The workload times {alone}.": None} if alone else {}
+        notes |= dict.fromkeys([*([f"The workload times {alone}."] if alone else []), *_at_import(found, one)])
         parts[path] = Part(one, path, partial(_workload, one, kernel, access, alone))
     files = {part.path: part.text(Choices()) for part in parts.values()}
     if file is None and (tables or folder != "workloads"):
         head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
         head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
         files = {_CONFIG: "\n".join([*head, *(["\n\n".join(tables)] if tables else []), ""]), **files}
-    return Made(files, tuple(parts.values()), tuple(tables) if file else (), tuple(notes), bool(found.kernels))
+    imports = {name.partition(".")[0] for one in some for name in found.imports.get(one.path, ())}
+    triton = "triton" in imports or any(one.kernels for one in some)
+    return Made(files, tuple(parts.values()), tuple(tables) if file else (), tuple(notes), triton)
+
+
+def _at_import(found: Found, one: Function) -> Iterator[str]:
+    """Yield a line on the first test, or function with kernels, that the file of a function calls when it is imported."""
+    own = {each.name: each.kernels for same in found.functions.values() for each in same if each.path == one.path}
+    for name, line in found.called.get(one.path, ()):
+        if own.get(name) or (name in own and name.startswith("test")):
+            advice = 'put such code below `if __name__ == "__main__":`'
+            yield f"{one.path}:{line} calls {name} at import, so in every worker: {advice}"
+            return
 
 
 def _forward_alone(found: Found, one: Function) -> str:

@@ -16,7 +16,7 @@ _JIT = re.compile(r"(.*\b(triton|gluon)\.)?jit")
 # Functions in these folders are candidates only if no other folder has candidates.
 _ASIDE = re.compile(
     r"(.*/)?((tests?|bench\w*|docs?|examples?|scripts|tools|third_party|vendor|ci|utils|tutorials|workloads|runs|dev|demo)/.*"
-    r"|(test_|bench|conftest|setup\.)[^/]*)"
+    r"|(test_|bench|conftest|setup\.)[^/]*|[^/]+_test\.py)"
 )
 LIBRARY = "torch.ops.load_library"
 BACKWARD = re.compile(r"backward|bwd|_grad|grad_|dgrad|wgrad")
@@ -88,6 +88,7 @@ class Found:
     setup: str = ""  # text of setup.py
     imports: dict[str, set[str]] = field(default_factory=dict)  # path -> dotted names that the file imports
     absolute: set[str] = field(default_factory=set)  # dotted names that any file imports, without relative imports
+    called: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # path -> (name, line) of calls at import
 
     def callees(self, function: Function) -> Iterator[tuple[Function, list[tuple[str, str]]]]:
         """For each call in `function`, yield the called function and (what is passed, the called function's parameter)."""
@@ -170,6 +171,9 @@ def _read(found: Found, path: str, text: str) -> None:
     if path.endswith("__init__.py"):
         imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         found.fronts[path] = {alias.asname or alias.name for node in imports for alias in node.names}
+    plainly = (node for node in tree.body if isinstance(node, ast.Expr | ast.Assign | ast.Assert))
+    calls = (call for node in plainly for call in ast.walk(node) if isinstance(call, ast.Call))
+    found.called[path] = [(_dotted(call), call.lineno) for call in calls]
     mine: dict[str, Function] = {}
     for node in _top(tree.body):
         if isinstance(node, ast.FunctionDef):
