@@ -56,6 +56,13 @@ def test_a_budget_that_decides_some_cells() -> None:
     assert "enough to decide at most 2 of 2 cells" in Estimate(silent).text(stats.epochs_if_unchanged, peers=False)[0]
 
 
+def test_slices_of_the_sustained_regime_take_time_in_each_epoch() -> None:
+    burst, sustained = (
+        Estimate(planned("cuda", flops=3e11, cells=2, regime=regime)) for regime in ("auto", "sustained")
+    )
+    assert sustained.epoch(peers=False) - burst.epoch(peers=False) >= 2 * 0.6, "0.6 s of slices a cell"
+
+
 def test_peers_and_controls_are_arms_too() -> None:
     run = planned(cells=6)
     alone = Estimate(run).epoch(peers=False)
