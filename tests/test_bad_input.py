@@ -60,6 +60,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fst", "unknown ref 'fst' (did you mean fast)"),
         ("main -- -x", "-x on base: -x could not be started: No such file or directory"),
         ("main -x", "No such option: -x (abprof run --help)"),
+        ("main --sustained", "--sustained: no such option (give --regime sustained)"),
         ("main --quick --epochs 8", "--epochs: --quick measures exactly one epoch (leave one of them out)"),
         ("--quick", "no refs given (abprof BASE TARGET, or abprof run REF for one branch alone)"),
         ("main fast --only cse=a", "--only: no cell has an axis 'cse' (did you mean case)"),

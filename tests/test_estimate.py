@@ -43,7 +43,7 @@ def test_a_budget_that_decides_some_cells() -> None:
     """Unchanged calls of a GPU below 50 ms need 24 epochs at a margin of 0.5 %; longer ones scatter by 0.3 %: six."""
     run = planned("cuda", flops=3e11, cells=2, margin=0.5, budget=60.0)
     both = (run.cells[0], runs.changed(run.cells[1], flops=3e13))
-    for budget, decided in ((15.0, "0 of 2"), (30.0, "1 of 2"), (120.0, "2 of 2")):
+    for budget, decided in ((8.0, "0 of 2"), (20.0, "1 of 2"), (120.0, "2 of 2")):
         of = runs.changed(run, cells=both, options=runs.changed(run.options, budget=budget))
         said = Estimate(of).text(stats.epochs_if_unchanged, peers=False)[0]
         assert f"enough to decide {decided} cells if nothing changed" in said, (budget, said)
@@ -54,6 +54,13 @@ def test_a_budget_that_decides_some_cells() -> None:
     )
     silent = runs.changed(run, cells=(both[0], runs.changed(both[1], flops=None)))
     assert "enough to decide at most 2 of 2 cells" in Estimate(silent).text(stats.epochs_if_unchanged, peers=False)[0]
+
+
+def test_slices_of_the_sustained_regime_take_time_in_each_epoch() -> None:
+    burst, sustained = (
+        Estimate(planned("cuda", flops=3e11, cells=2, regime=regime)) for regime in ("auto", "sustained")
+    )
+    assert sustained.epoch(peers=False) - burst.epoch(peers=False) >= 2 * 0.6, "0.6 s of slices a cell"
 
 
 def test_peers_and_controls_are_arms_too() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from abprof.store import read
+from abprof.verdict import judge
 from tests.simulated.lab import Lab
 from tests.simulated.planted import (
     EXPECTED,
@@ -23,7 +25,7 @@ from tests.simulated.planted import (
     new_lab,
     times,
 )
-from tests.simulated.scenario import Scenario, Time
+from tests.simulated.scenario import Fault, Noise, Scenario, Time
 
 __all__ = ["new_lab"]
 
@@ -131,6 +133,28 @@ def test_outcomes(new_lab: NewLab) -> None:
         assert result.status(f"w/case={status}-base", "base") == (status, "as planted")
     assert result.code == 1
     assert not any(item.metrics for item in result.run.observations if item.status != "ok")
+
+
+def test_what_an_undecided_cell_still_needs_counts_the_starts_of_workers_once(new_lab: NewLab) -> None:
+    scattered, start = Noise(epoch=0.004), 0.4
+    scenario = Scenario(
+        workloads={"w": load(["a", "b"])}, times=times(), noise=[scattered], faults=[Fault(f"slow:{start}", "start")]
+    )
+    result = new_lab(scenario).abprof("main", "fast", "--epochs", "4", "--threshold", "1.5", "--margin", "0.5")
+    rows = [result.row(f"w/case={name}") for name in "ab"]
+    more = [(row.needed_epochs or 0) - 4 for row in rows]
+    assert min(more) > 0, rows
+    for row, number in zip(rows, more, strict=True):
+        assert row.needed_seconds is not None
+        assert row.needed_seconds >= number * start
+    assert result.folder
+    head, blocks, _ = read(result.folder)
+    by_budget = msgspec.structs.replace(head, options=msgspec.structs.replace(head.options, epochs=None))
+    (advice,) = (one.advice for one in judge(by_budget, blocks).warnings if one.kind == "undecided")
+    assert "`abprof rerun RUN --only unclear`: 2 of them" in advice
+    stated = float(re.search(r"about (\d+) s", advice)[1])  # type: ignore[index]
+    alone = sum(row.needed_seconds or 0.0 for row in rows)
+    assert max(more) * start - 0.5 <= stated <= alone - min(more) * start + 0.5, "the cells share each epoch's start"
 
 
 def test_variants(new_lab: NewLab) -> None:

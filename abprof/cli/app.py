@@ -23,6 +23,7 @@ from abprof.records.visible import visible
 USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, from click itself or from Typer's copy
 _PROGRAM = "abprof.program"  # key in click's context for the words after `--`
 _TOP = {"--help", "-h", "--version", "--install-completion", "--show-completion"}
+_FORMER = {"--sustained": "--regime sustained"}  # an option that is gone -> its successor
 _DISK = "make room there, or choose another folder: --runs-dir, ABPROF_CACHE_DIR, ABPROF_STATE_DIR"
 _LIMITS = "end other programs, or raise the limits: ulimit -a"
 _REFUSALS = {  # errno of a lacking resource -> advice
@@ -113,6 +114,9 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
     except typer.Exit as done:
         return int(done.exit_code)
     except USAGE as error:
+        former = _FORMER.get(getattr(error, "option_name", ""))
+        if former:
+            return _refused(AbprofError("no such option", where=error.option_name, advice=f"give {former}"), argv)
         param, context = getattr(error, "param", None), getattr(error, "ctx", None)
         advice = f"{context.command_path if context else 'abprof'} --help"
         if param and error.message:

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from abprof.measure import matrix, turns
+from abprof.measure import followup, matrix, turns
 from abprof.records import LOOKS, Cell, Run
 from abprof.records.quantities import plural, span
 
@@ -86,7 +86,11 @@ class Estimate:
         set_up = turns.epoch_cost(kind, arms) - turns.epoch_cost(kind, 0) + _CALLS_TO_OPEN * arms * call
         at_least = max(call, 1e-6)
         pace = turns.pace(kind, [at_least * 1e9] * arms, [0.0] * arms, self.run.options)
-        return set_up + pace.rounds * pace.calls * arms * at_least
+        seconds = set_up + pace.rounds * pace.calls * arms * at_least
+        if self.run.options.regime == "sustained" and not self.run.options.quick:
+            slices = (1 + 2 * arms) * followup.slice_calls(at_least * 1e9, arms)
+            seconds += (slices + _CALLS_TO_OPEN * arms) * at_least
+        return seconds
 
     @property
     def start_up(self) -> float:

@@ -136,6 +136,12 @@ def slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch:
     )
 
 
+def slice_calls(call_ns: float, arms: int) -> int:
+    """Return the number of calls in a slice. An epoch has an untimed slice and two of each arm."""
+    length = max(_SHORTEST, _EPOCH / (1 + 2 * arms))
+    return max(_FEWEST_CALLS, math.ceil(length / call_ns))
+
+
 def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch: int) -> tuple[int, _Rounds]:
     """Measure a slice of every arm, then a second slice in reverse order of arms. An untimed slice warms the device up.
 
@@ -149,8 +155,7 @@ def _slices(plan: Plan, pool: WorkerPool, cell: Cell, arms: Sequence[Arm], epoch
         call_ns = max(call_ns, opened.call_ns)
     if call_ns <= 0:
         raise WorkerFault("crash", "the timer read zero or less")
-    length = max(_SHORTEST, _EPOCH / (1 + 2 * len(arms)))
-    calls = max(_FEWEST_CALLS, math.ceil(length / call_ns))
+    calls = slice_calls(call_ns, len(arms))
     origin, order, taken = time.monotonic_ns(), turns.ranked(list(enumerate(arms)), epoch - 1), []
     for index, arm in (order[0], *order, *reversed(order)):
         turn, asked = wire.Turn(arm.id, calls, "sustained", cold=False), time.perf_counter_ns()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 from operator import is_
+from statistics import median_low
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -23,6 +25,7 @@ from abprof.records import (
     Build,
     Cell,
     CheckResult,
+    Comparison,
     Outcome,
     Proof,
     Run,
@@ -372,6 +375,41 @@ def _cell_data(run: Run, cell: Cell, every: list[Block], broken: Sequence[Proof]
         both=both and not quick and run.status != "interrupted",
         one_clock=not run.options.untrusted,
     )
+
+
+def epochs_left(cells: Mapping[str, CellData], row: Comparison) -> int:
+    """Return the number of epochs until the look that is likely to decide an unclear row; 0 for other rows."""
+    done = len(cells[row.cell].epoch_values(row.from_, row.to)) if row.needed_epochs else 0
+    return (row.needed_epochs or 0) - done
+
+
+def seconds_of(cells: Mapping[str, CellData], more: Mapping[str, int]) -> float:
+    """Estimate the seconds of further epochs, given as cell -> number, from the epochs so far. Cells of a package share
+    the starts of its workers."""
+    total, starts = 0.0, dict[str, int]()  # package -> its epochs
+    for id, number in more.items():
+        timed, kernel = _timed_blocks(cells[id]), cells[id].cell.kernel
+        spent = sum(block.seconds - block.check_seconds for block in timed)
+        total += number * spent / max(1, len({block.epoch for block in timed}))
+        starts[kernel] = max(number, starts.get(kernel, 0))
+    return total + sum(number * _start_seconds(cells, kernel) for kernel, number in starts.items())
+
+
+def _start_seconds(cells: Mapping[str, CellData], kernel: str) -> float:
+    """Return the usual seconds between a package's first block of an epoch and the block before, which its workers take to
+    start. 0 if only the first epoch was measured, whose start is longer."""
+    every = [block for data in cells.values() for block in _timed_blocks(data)]
+    waits = list[float]()
+    for before, block in pairwise(sorted(every, key=lambda block: (block.device, block.began))):
+        first = block.epoch > before.epoch or cells[before.cell].cell.kernel != kernel
+        if first and cells[block.cell].cell.kernel == kernel and block.device == before.device:
+            waits.append(max(0.0, block.began - before.began - before.seconds))
+    return median_low(waits) if waits else 0.0  # of two, one may be the time between two invocations
+
+
+def _timed_blocks(data: CellData) -> list[Block]:
+    """Return the blocks that each epoch has: of turns, and with --regime sustained of slices."""
+    return [block for block in (*data.blocks, *(data.timed if data.metric == SUSTAINED else ())) if block.rounds]
 
 
 def builds_of(run: Run, cell: Cell, blocks: Sequence[Block]) -> dict[str, Build]:

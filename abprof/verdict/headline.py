@@ -12,7 +12,7 @@ from abprof.records import LOOKS, POWER_CAP, Advice, Arm, Block, Comparison, Hea
 from abprof.records.errors import Exit
 from abprof.records.quantities import plural, signed
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import ArmState, CellData, builds_of
+from abprof.verdict.cells import ArmState, CellData, builds_of, epochs_left, seconds_of
 
 _USEFUL = 10  # a margin more times as wide than --margin is no advice
 MOST_UNDECIDED = 0.10  # larger shares of undecided rows mean exit code 4
@@ -317,7 +317,7 @@ def warnings(run: Run, cells: Cells, rows: Rows, controls: Rows) -> Iterator[Adv
     yield from _failed("base_not_ok", cells, base, "not ok on the base: nothing to compare the target with")
     yield from _arms("wrong_shown", cells, lambda state: run.options.allow_wrong and state.status == "wrong")
     yield from _doubts(cells, rows)
-    yield from _undecided(run, rows)
+    yield from _undecided(run, cells, rows)
     yield from _arms("flaky", cells, lambda state: state.flaky)
     yield from _conditions(run, [block for data in cells.values() for block in data.blocks])
     yield from _touched(run, falsifies=False)
@@ -402,7 +402,7 @@ def _touched(run: Run, *, falsifies: bool) -> Iterator[Advice]:
         )
 
 
-def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
+def _undecided(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
     out = [row for row in rows if undecided_row(row) and not WITHHELD & set(row.reasons)]
     kind, text, advice = "undecided", "undecided when the run ended", f"give a --budget above {run.options.budget:g}s"
     margins = [row.certifiable_pct for row in out if row.certifiable_pct is not None]
@@ -412,9 +412,10 @@ def _undecided(run: Run, rows: Rows) -> Iterator[Advice]:
         text = f"undecided: the budget ended before {LOOKS[0]} epochs, the fewest that give a verdict"
     elif margins and max(margins) <= _USEFUL * run.options.margin:
         text += f"; a margin of {max(margins):.1f} % would have been enough"
-    seconds = [row.needed_seconds for row in out if row.needed_seconds is not None]
-    if kind == "undecided" and seconds:
-        advice = f"`abprof rerun RUN --only unclear`: {len(seconds)} of them would be decided after about {sum(seconds):.0f} s"
+    left = sorted((number, row.cell) for row in out if (number := epochs_left(cells, row)))
+    if kind == "undecided" and left:
+        seconds = seconds_of(cells, {cell: number for number, cell in left})  # a cell's rows share its epochs
+        advice = f"`abprof rerun RUN --only unclear`: {len(left)} of them would be decided after about {seconds:.0f} s"
     if run.status == "interrupted":
         advice = "continue with abprof run --resume RUN"
     elif all("epochs" in row.reasons for row in out):

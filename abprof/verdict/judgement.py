@@ -9,7 +9,7 @@ side.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from statistics import fmean
@@ -36,7 +36,7 @@ from abprof.records import (
 )
 from abprof.records.messages import LONG_CALL
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import Array, CellCache, CellData, aggregate
+from abprof.verdict.cells import Array, CellCache, CellData, aggregate, epochs_left, seconds_of
 from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
 
 _ABOVE_BEST = 1.1  # tolerated ratio to the device's measured peak rate
@@ -65,7 +65,8 @@ def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache
     for data in cells.values():
         for role, row in _compared(run, data):
             rows[role].append(row)
-    targets, peers, within = (with_discoveries(rows[family]) for family in ("target", "peer", "variant"))
+    families: tuple[Role, ...] = ("target", "peer", "variant")
+    targets, peers, within = (with_discoveries(_with_seconds(cells, rows[family])) for family in families)
     targets = waivers.applied(run, targets)
     return msgspec.structs.replace(
         run,
@@ -85,6 +86,15 @@ def judge(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof] = (), cache
 
 def _compared(run: Run, data: CellData) -> list[tuple[Role, Comparison]]:
     return data.once("rows", lambda: [(pair.role, compare(run, data, pair)) for pair in pairs(run, data)])
+
+
+def _with_seconds(cells: Mapping[str, CellData], rows: Sequence[Comparison]) -> list[Comparison]:
+    """Return the rows with the seconds until the look that is likely to decide them."""
+    more = [(row, epochs_left(cells, row)) for row in rows]
+    return [
+        msgspec.structs.replace(row, needed_seconds=seconds_of(cells, {row.cell: number})) if number else row
+        for row, number in more
+    ]
 
 
 def provisional(run: Run, blocks: Sequence[Block]) -> list[tuple[Pair, list[float]]]:
@@ -286,7 +296,6 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
     low, high = stats.band(threshold)
     certifiable, withheld = verdict == "unclear" and settled is None, WITHHELD & set(reasons)
     needed = _forecast(run, data, pair) if certifiable and not (withheld or data.quick) else None
-    seconds = [block.seconds - block.check_seconds for block in data.blocks if block.rounds]
     could = stats.detectable(values, high + rounding) if settled is None and verdict != "slower" else None
     could = could if could is None else could + _hideable(run, data, before)
     tested = settled is None and role != "control" and not withheld
@@ -306,7 +315,6 @@ def compare(run: Run, data: CellData, pair: Pair) -> Comparison:
         look=LOOKS.index(interval.epochs) + 1 if interval else 0,
         p=stats.p_beyond(values, low - rounding, high + rounding) if tested else None,
         needed_epochs=needed,
-        needed_seconds=(needed - len(values)) * fmean(seconds) if needed and seconds else None,
         detectable_pct=percent(could) if could is not None else None,
         tail_pct=tail,
         host_pct=data.host_change(before, after, threshold) if settled is None else None,
