@@ -102,12 +102,13 @@ ATTACKS = {
     "a token in a variable": "os.environ['GITHUB_TOKEN']",
     "other network interfaces": "socket.if_nameindex()[1]",
     "core dumps": "1 / resource.getrlimit(resource.RLIMIT_CORE)[1]",
-    "descriptors": "[fd for fd in map(os.readlink, LINKS) if not fd.startswith(('/dev', '/proc', 'pipe:', 'anon'))][0]",
+    "descriptors": "[fd for fd in map(os.readlink, LINKS) if not fd.startswith(('/dev', '/proc', 'pipe:', 'ipc:'))][0]",
     "a password": "open('/etc/shadow')",
     "settings of the system": "open('/etc/passwd', 'ab')",
     "settings of the kernel": "open('/proc/sys/kernel/core_pattern', 'ab')",
     "control groups": "open('/sys/fs/cgroup/cgroup.procs', 'ab')",
     "settings of devices": "open(glob.glob('/sys/class/net/*/mtu')[0], 'ab')",
+    "settings of drivers": "os.open([p for p in ('/proc/mtrr', '/proc/acpi/wakeup') if os.path.exists(p)][0], os.O_WRONLY)",
     "commands of the kernel": "open('/proc/sysrq-trigger', 'ab')",
     "programs of all users": "os.unlink(plant('/usr/local/bin/' + ID))",
     "logs of the system": "os.listdir('/var/log')",
@@ -115,27 +116,24 @@ ATTACKS = {
     "capabilities of a program": "1 / int(os.popen('cat /proc/self/status').read().split('CapEff:')[1].split()[0], 16)",
 }
 # Not open without the sandbox either: for abprof closes it, for users but root, or in some kernels and machines.
-CLOSED = {"descriptors"}
+CLOSED = {"descriptors", "a token in a variable"}
 NOT_ROOT = {
     "a password", "settings of the system", "settings of the kernel", "control groups", "capabilities", "ptrace",
-    "capabilities of a program", "the program that starts the sandbox", "/proc/1/environ", "real-time priority", "own namespace",
-    "raw packets", "settings of devices", "commands of the kernel", "programs of all users",
+    "capabilities of a program", "real-time priority", "own namespace",
+    "raw packets", "settings of devices", "settings of drivers", "commands of the kernel", "programs of all users",
 }  # fmt: skip
-NOT_EVERYWHERE = {"keyring", "userfaultfd", "io_uring", "vsock", "disks", "other network interfaces", "control groups"}
-NOT_EVERYWHERE |= {"new user namespace", "core dumps", "clone", "clone3", "own namespace", "32-bit system call"}
-NOT_EVERYWHERE |= {
-    "typed into a terminal",
-    "the kernel's ciphers",
-    "other machines",
-    "settings of devices",
-    "raised limits",
-}
-NOT_EVERYWHERE |= {"commands of the kernel", "logs of the system", "programs with root's rights", "real-time priority"}
+NOT_EVERYWHERE = {
+    "keyring", "userfaultfd", "io_uring", "vsock", "disks", "other network interfaces", "control groups", "clone", "clone3",
+    "new user namespace", "core dumps", "own namespace", "32-bit system call", "typed into a terminal", "the kernel's ciphers",
+    "other machines", "settings of devices", "settings of drivers", "raised limits", "commands of the kernel",
+    "logs of the system", "programs with root's rights", "real-time priority", "the program that starts the sandbox",
+    "/proc/1/environ",
+}  # fmt: skip
 NOT_EVERYWHERE |= {f"system call: {name}" for name in CALLS}
 
 TRIES = """
 import ctypes, fcntl, glob, json, mmap, os, resource, socket, struct, termios
-libc, X86, HOME = ctypes.CDLL(None, use_errno=True), os.uname().machine == "x86_64", os.environ["HOME"]
+libc, X86, HOME = ctypes.CDLL(None, use_errno=True), os.uname().machine == "x86_64", os.environ.get("HOME", "")
 OWN, LINKS = os.path.dirname(os.environ["ABPROF_BUILD_DIR"]), [f"/proc/self/fd/{fd}" for fd in os.listdir("/proc/self/fd")]
 def ok(result): assert result >= 0
 def asks(*numbers): assert libc.syscall(numbers[not X86], *[-1] * 6) >= 0 or ctypes.get_errno() not in (1, 38)

@@ -48,7 +48,11 @@ _SYSTEM = (
     "etc/os-release", "etc/python3*", "etc/ssl/certs", "etc/ssl/openssl.cnf", "etc/pki/tls/certs", "etc/pki/ca-trust/extracted",
     "etc/OpenCL", "etc/vulkan", "etc/glvnd", "sys/bus", "sys/class", "sys/dev", "sys/devices", "sys/module",
 )  # fmt: skip
-_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")  # root could change them
+# Root could change them.
+_SETTINGS = (
+    "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/asound", "/proc/driver",
+    "/proc/mtrr", "/proc/scsi",
+)  # fmt: skip
 _NETWORK = ("etc/resolv.conf", "etc/services", "etc/protocols", "etc/gai.conf")
 _PRIVATE = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - empty folders in memory
 # Not shown because a variable, an argument or the import path names it.
