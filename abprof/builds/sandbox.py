@@ -13,7 +13,7 @@ control is among them if it shares base's build. Workers in one sandbox can sign
 memory; changing their own build would give them as much. The fork server's memory and descriptors are closed to all of
 them (worker/main.py); a worker that kills or stops it ends its own side's epoch. When the last worker ends, it kills what
 they left behind; with --untrusted it stops all of them while none has a request. Another side, the judge of --check
-outside and builders are in sandboxes of their own.
+outside and builders are in sandboxes of their own. Landlock is not used: it would hide no more files than are hidden so.
 """
 
 from __future__ import annotations
@@ -48,7 +48,11 @@ _SYSTEM = (
     "etc/os-release", "etc/python3*", "etc/ssl/certs", "etc/ssl/openssl.cnf", "etc/pki/tls/certs", "etc/pki/ca-trust/extracted",
     "etc/OpenCL", "etc/vulkan", "etc/glvnd", "sys/bus", "sys/class", "sys/dev", "sys/devices", "sys/module",
 )  # fmt: skip
-_SETTINGS = ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs")  # root could change them
+# Root could change them.
+_SETTINGS = (
+    "/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus", "/proc/fs", "/proc/acpi", "/proc/asound", "/proc/driver",
+    "/proc/mtrr", "/proc/scsi",
+)  # fmt: skip
 _NETWORK = ("etc/resolv.conf", "etc/services", "etc/protocols", "etc/gai.conf")
 _PRIVATE = ("/tmp", "/var/tmp", "/run")  # noqa: S108 - empty folders in memory
 # Not shown because a variable, an argument or the import path names it.
@@ -124,7 +128,9 @@ class Sandbox:
         gpus = [str(device) for pattern in _GPUS for device in sorted(Path("/dev").glob(pattern))]
         binds = [word for device in gpus for word in ("--dev-bind-try", device, device)]
         binds += [word for place in _SETTINGS for word in (_READ, place, place)]
-        mounts = ["--proc", "/proc", "--dev", "/dev", *binds, *shown.mounts(), "--remount-ro", "/"]
+        # The first process is bubblewrap: its /proc/1/exe is the file outside of the sandbox, whose owner could change it.
+        mounts = ["--proc", "/proc", "--tmpfs", "/proc/1", "--remount-ro", "/proc/1", "--dev", "/dev", *binds]
+        mounts += [*shown.mounts(), "--remount-ro", "/"]
         command = [self.tool, *spaces, "--die-with-parent", "--cap-drop", "ALL", *mounts]
         if not self.rules:
             return [*command, "--", *argv]
@@ -313,8 +319,16 @@ _CALLS = {  # name -> numbers on x86_64 and aarch64
     "finit_module": (313, 273), "delete_module": (176, 106), "reboot": (169, 142), "swapon": (167, 224),
     "swapoff": (168, 225), "acct": (163, 89), "quotactl": (179, 60), "syslog": (103, 116), "io_uring_setup": (425, 425),
 }  # fmt: skip
-_CLONE3, _CLONE, _IOCTL, _SOCKET = (435, 435), (56, 220), (16, 29), (41, 198)
+_CLONE3, _OPENAT2, _IOCTL, _SOCKET = (435, 435), (437, 437), (16, 29), (41, 198)
 _NEW_SPACES = 0x7E02_0000  # CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+_SETUID, _CREATE = 0o4000, 0x40_0040  # O_CREAT, and the bit that only O_TMPFILE has
+# Refused if each of these arguments has one of these bits. A program left outside must not give others the user's rights.
+_BITS: tuple[tuple[tuple[int, int], dict[int, int]], ...] = (
+    ((56, 220), {0: _NEW_SPACES}),  # clone
+    ((90, -1), {1: _SETUID}), ((91, 52), {1: _SETUID}), ((268, 53), {2: _SETUID}), ((452, 452), {2: _SETUID}),  # chmod
+    ((85, -1), {1: _SETUID}), ((133, -1), {1: _SETUID}), ((259, 33), {2: _SETUID}),  # creat, mknod
+    ((2, -1), {1: _CREATE, 2: _SETUID}), ((257, 56), {2: _CREATE, 3: _SETUID}),  # open
+)  # fmt: skip
 _TYPES_INPUT = (0x5412, 0x541C)  # TIOCSTI, TIOCLINUX
 # AF_UNIX, AF_INET, AF_INET6, AF_NETLINK: not AF_VSOCK, which a network namespace may not hide.
 _FAMILIES = (1, 2, 10, 16)
@@ -339,10 +353,14 @@ def rules(machine: str) -> bytes:
     refuse(_AT_LEAST, 0x4000_0000)  # x32
     for numbers in _CALLS.values():
         refuse(_EQUAL, numbers[which])
-    refuse(_EQUAL, _CLONE3[which], _ENOSYS)  # its flags lie in memory; the C library then uses clone
-    program += [(_EQUAL, 0, 4, _CLONE[which]), (_LOAD, 0, 0, _ARGUMENTS)]
-    refuse(_ANY_BIT, _NEW_SPACES)
-    program += [(_RETURN, 0, 0, _ALLOW)]
+    for numbers in (_CLONE3, _OPENAT2):  # their flags lie in memory; callers then use clone and openat
+        refuse(_EQUAL, numbers[which], _ENOSYS)
+    for numbers, bits in _BITS:
+        if numbers[which] >= 0:
+            program += [(_EQUAL, 0, 2 * len(bits) + 2, numbers[which])]
+            for left, (argument, mask) in zip(range(len(bits), 0, -1), bits.items(), strict=True):
+                program += [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (_ANY_BIT, 0, 2 * left - 1, mask)]
+            program += [(_RETURN, 0, 0, _REFUSE | _EPERM), (_RETURN, 0, 0, _ALLOW)]
     program += [(_EQUAL, 0, 6, _IOCTL[which]), (_LOAD, 0, 0, _ARGUMENTS + 8)]
     for request in _TYPES_INPUT:
         refuse(_EQUAL, request)
