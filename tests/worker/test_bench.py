@@ -10,7 +10,7 @@ import pytest
 
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerFault
-from tests.workloads.worker import Side, side, started
+from tests.workloads.worker import Side, started, written
 
 PACKAGE = """
 import torch
@@ -31,7 +31,6 @@ def sleep(x, seconds):
     count(seconds)
     time.sleep(seconds)
     return x * 2
-def grow(x): return x.add_(1)
 """
 GOOD = '''
 """Doubling.
@@ -71,9 +70,6 @@ def inputs(case, device, seed):
     return x
 
 def prepare(kernel, variant, case, x):
-    if case.get("how") == "grow":
-        start = x.clone()
-        return Op(lambda: kernel.grow(x), reset=lambda: x.copy_(start))
     if case.get("how") == "sleep":
         return Op(lambda: kernel.sleep(x, case["seconds"]))
     if case.get("how") == "absent":
@@ -95,7 +91,7 @@ def facts(case, x):
 def reference(case, x):
     if case.get("how") == "reference":
         raise KeyError("no such case")
-    return x.double() + 1 if case.get("how") == "grow" else x.double() * 2
+    return x.double() * 2
 
 def check(case, outputs, expected):
     if case.get("how") == "check":
@@ -124,15 +120,8 @@ FOUR = {"n": 4, "a": 1, "b": True}
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    root = tmp_path_factory.mktemp("bench")
-    (root / "kernels" / "tiny").mkdir(parents=True)
-    (root / "kernels" / "tiny" / "__init__.py").write_text(PACKAGE)
-    files = []
-    for name, text in {"good": GOOD, **OTHERS}.items():
-        files.append(root / f"{name}.py")
-        files[-1].write_text(text)
-    with side(root / "kernels", "tiny", files, root / "place") as started:
-        yield started
+    with written(tmp_path_factory.mktemp("bench"), PACKAGE, good=GOOD, **OTHERS) as made:
+        yield made
 
 
 def refused(worker: Side, request: Any) -> tuple[str, str]:
@@ -233,14 +222,6 @@ def test_a_worker_tries_to_import_cupti(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with started(tmp_path, None, []) as worker, pytest.raises(WorkerFault, match="no libcupti"):
         worker.ask(wire.Cupti())
-
-
-def test_in_place_state_is_put_back_before_each_call(worker: Side) -> None:
-    opened(worker, case={"how": "grow"})
-    assert worker.check("base", "grow").ok
-    worker.ask(wire.Turn("base", 7, "cpu_clock"))
-    assert worker.check("base", "grow").ok, "after more calls too"
-    worker.ask(wire.Close())
 
 
 def test_what_the_package_lacks_is_missing_and_the_case_is_read_only(worker: Side) -> None:
