@@ -1,6 +1,6 @@
 """`python -m tests.benchmarks.public_pairs --repos FOLDER [--only NAME ...] [--budget 45s] [--reference [TIME]] [--out FILE.md]`
 
-What a budget decides of eight pairs of commits of public Triton packages, 12 cells each, calls of about 16 us to 5 ms on
+What a budget decides of seven pairs of commits of public Triton packages, 12 cells each, calls of about 16 us to 5 ms on
 an H100. For each pair, makes a repository of the two commits' files, abprof.toml and the workload from public_pairs/, as a
 user would write them. Builds are cached by a first run, which is not timed. `--reference` measures each pair once more,
 for TIME (300s) or to +/- 0.25 %, and counts the verdicts that this longer run contradicts.
@@ -28,92 +28,66 @@ from tests.gitrepo import GitRepo, make_repo
 Row = dict[str, Any]  # a comparison of run.json
 
 WORKLOADS = Path(__file__).with_suffix("")
-LIGER = ("src/liger_kernel/ops/utils.py", "src/liger_kernel/utils.py")
 THRESHOLD, MARGIN = 1.5, 0.5  # per cent: abprof's on a GPU
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two commits of a public repository."""
+    """Two commits of a public repository. `package` is its kernel package: a folder, imported by its name, or one file."""
 
     repository: str  # OWNER/NAME on GitHub
-    base: str
-    target: str
-    paths: tuple[str, ...]  # the files that the kernels need; `PATH|TEXT`: the part of the file before TEXT
-    kernel: str  # name of the kernel package
-    package: str  # its path
-    imported: str = ""  # its import name; "": the package is one file
+    commits: str  # BASE..TARGET
+    package: str
+    paths: tuple[str, ...] = ()  # the files of a folder that the kernels need; `PATH|TEXT`: the part of one before TEXT
+    kernel: str = ""  # name of the package, where it is not the path's
+
+    @property
+    def sides(self) -> dict[str, str]:
+        return dict(zip(("base", "target"), self.commits.split(".."), strict=True))
+
+    @property
+    def name(self) -> str:
+        return self.kernel or Path(self.package).stem
+
+
+def liger(commits: str, file: str) -> Pair:
+    needed = (f"ops/{file}.py", "ops/utils.py", "utils.py")
+    return Pair(
+        "linkedin/Liger-Kernel", commits, "src/liger_kernel", tuple(f"src/liger_kernel/{name}" for name in needed)
+    )
+
+
+def flash(commits: str, file: str) -> Pair:
+    return Pair("Dao-AILab/flash-attention", commits, f"flash_attn/ops/triton/{file}.py")
 
 
 PAIRS = {
-    "liger_layer_norm": Pair(
-        "linkedin/Liger-Kernel",
-        "397ab301bb5f3237b703c9f08cf987241ddc9460",
-        "540575bc2bbaa94b7d96b7616cd6c009eeffacb1",
-        ("src/liger_kernel/ops/layer_norm.py", *LIGER),
-        "liger_kernel",
-        "src/liger_kernel",
-        "liger_kernel",
+    "liger_layer_norm": liger(
+        "397ab301bb5f3237b703c9f08cf987241ddc9460..540575bc2bbaa94b7d96b7616cd6c009eeffacb1", "layer_norm"
     ),
-    "liger_group_norm": Pair(
-        "linkedin/Liger-Kernel",
-        "5057ca8799f2ad2d7e36a1c1440a68f4f037f27b",
-        "dea3a772e18bb2610341f7bd9e7ecb1284bec023",
-        ("src/liger_kernel/ops/group_norm.py", *LIGER),
-        "liger_kernel",
-        "src/liger_kernel",
-        "liger_kernel",
+    "liger_group_norm": liger(
+        "5057ca8799f2ad2d7e36a1c1440a68f4f037f27b..dea3a772e18bb2610341f7bd9e7ecb1284bec023", "group_norm"
     ),
-    "liger_add_rms_norm": Pair(
-        "linkedin/Liger-Kernel",
-        "2bf7117bd9552957442f4a002b0c092537854517",
-        "b7025a70279b7bea1e635a92f20173abb66498a0",
-        ("src/liger_kernel/ops/fused_add_rms_norm.py", *LIGER),
-        "liger_kernel",
-        "src/liger_kernel",
-        "liger_kernel",
+    "liger_add_rms_norm": liger(
+        "2bf7117bd9552957442f4a002b0c092537854517..b7025a70279b7bea1e635a92f20173abb66498a0", "fused_add_rms_norm"
     ),
-    "flash_rotary": Pair(
-        "Dao-AILab/flash-attention",
-        "9b5ae42f899cd3ea3801e9c1780e57ead5422054",
-        "dc8fd708575a530bf773645efdc36b6bc6c53552",
-        ("flash_attn/ops/triton/rotary.py",),
-        "rotary",
-        "flash_attn/ops/triton/rotary.py",
+    "flash_rotary": flash(
+        "9b5ae42f899cd3ea3801e9c1780e57ead5422054..dc8fd708575a530bf773645efdc36b6bc6c53552", "rotary"
     ),
-    "flash_cross_entropy": Pair(
-        "Dao-AILab/flash-attention",
-        "32792d37ec66902e5d82e149971daacbee8b55d7",
-        "d79f9b41a84a7bc39b77e2f2938f5dc637f93ab0",
-        ("flash_attn/ops/triton/cross_entropy.py",),
-        "cross_entropy",
-        "flash_attn/ops/triton/cross_entropy.py",
+    "flash_cross_entropy": flash(
+        "32792d37ec66902e5d82e149971daacbee8b55d7..d79f9b41a84a7bc39b77e2f2938f5dc637f93ab0", "cross_entropy"
     ),
     "unsloth_rope": Pair(
         "unslothai/unsloth",
-        "70f271b1d324b08699b667f9bf61486170521ad7",
-        "6a437e43f58eea43635d936486ec5f83d3cddc7f",
+        "70f271b1d324b08699b667f9bf61486170521ad7..6a437e43f58eea43635d936486ec5f83d3cddc7f",
+        "unsloth",
         ("unsloth/kernels/rope_embedding.py", "unsloth/kernels/utils.py|import bitsandbytes"),
-        "unsloth",
-        "unsloth",
-        "unsloth",
     ),
     "lightllm_prefill": Pair(
         "ModelTC/lightllm",
-        "0d418dcaca3c2090fcae2a87e5411e08e1ecbd42",
-        "c99307c4ed1bbdde2135a30b470ec28bb6882649",
-        ("lightllm/models/llama/triton_kernel/context_flashattention_nopad.py",),
-        "prefill",
+        "0d418dcaca3c2090fcae2a87e5411e08e1ecbd42..c99307c4ed1bbdde2135a30b470ec28bb6882649",
         "lightllm/models/llama/triton_kernel/context_flashattention_nopad.py",
-    ),
-    "fla_cumsum": Pair(
-        "fla-org/flash-linear-attention",
-        "1c403c3a82896ca0dd2ef8a952a85e3bdbffc941",
-        "9406930fb3fb18adc1411ef0e78e7b3975e97556",
-        ("fla/ops/utils/cumsum.py", "fla/ops/utils/index.py", "fla/utils.py"),
-        "fla",
-        "fla",
-        "fla",
+        kernel="prefill",
     ),
 }
 
@@ -159,8 +133,8 @@ def fetch(pair: Pair, folder: Path, mirror: Path | None) -> None:
         if not mirror:
             address = f"https://github.com/{pair.repository}"
             subprocess.run(["git", "clone", "-q", "--filter=blob:none", "--no-checkout", address, source], check=True)
-        for side, commit in (("base", pair.base), ("target", pair.target)):
-            for entry in pair.paths:
+        for side, commit in pair.sides.items():
+            for entry in pair.paths or (pair.package,):
                 path, _, end = entry.partition("|")
                 text = subprocess.run(["git", "show", f"{commit}:{path}"], cwd=source, capture_output=True, check=True)
                 target = folder / side / path
@@ -172,20 +146,19 @@ def make(name: str, files: Path, path: Path) -> GitRepo:
     """A repository with the branches `base` and `target`, a configuration and the workload."""
     pair = PAIRS[name]
     repository = make_repo(path)
-    imported = f'import = "{pair.imported}"\n' if pair.imported else ""
+    imported, under = (f'import = "{pair.name}"\n', "/**") if pair.paths else ("", "")
     settings = (
-        f'schema = 1\n\n[kernels.{pair.kernel}]\npath = "{pair.package}"\n{imported}inputs = ["{pair.package}{{}}"]\n'
+        f'schema = 1\n\n[kernels.{pair.name}]\npath = "{pair.package}"\n{imported}inputs = ["{pair.package}{under}"]\n'
     )
-    workload = (WORKLOADS / f"{name}.py").read_text()
-    own = {"abprof.toml": settings.format("/**" if pair.imported else ""), f"workloads/{name}.py": workload}
+    own = {"abprof.toml": settings, f"workloads/{name}.py": (WORKLOADS / f"{name}.py").read_text()}
     repository.commit("abprof's files", {**own, ".gitignore": "runs/\n"})
-    for side in ("base", "target"):
+    for side, commit in pair.sides.items():
         repository.git("switch", "-q", "-C", side)
         shutil.copytree(files / side, path, dirs_exist_ok=True)
-        if pair.imported:  # the packages' own import everything that they have
+        if pair.paths:  # the packages' own import everything that they have
             for folder in {source.parent for source in (path / pair.package).rglob("*.py")} | {path / pair.package}:
                 (folder / "__init__.py").touch()
-        repository.commit(f"{pair.repository} {getattr(pair, side)}")
+        repository.commit(f"{pair.repository} {commit}")
     return repository
 
 

@@ -1,10 +1,7 @@
 """Stands in for Nsight Compute where there is no GPU: takes the options that abprof gives, runs the program, and reports
 launches of which the program itself leaves a line each in $FAKE_NCU_LAUNCHES. Its words and its raw page are those of ncu.
 
-$FAKE_NCU: `denied` (no permission), `broken` (an error of ncu's own), `kills` (one that takes the program with it), `torn`
-(one after which it still writes a report), `late` (^C to whoever called it, where another report lies there already),
-`unsourced` (no source page).
-$FAKE_NCU may also name a file that says it: a variable is part of a build. $FAKE_NCU_LACKS: metrics that it does not know.
+$FAKE_NCU: `denied` (no permission), `unsourced` (no source page). $FAKE_NCU_LACKS: metrics that it does not know.
 With --nvtx-include the launches of the first call are left out: that is the one which abprof makes outside its range.
 """
 
@@ -12,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -44,8 +40,7 @@ def main(words: list[str]) -> int:
 
 
 def mode() -> str:
-    setting = os.environ.get("FAKE_NCU", "")
-    return Path(setting).read_text() if setting.startswith("/") else setting
+    return os.environ.get("FAKE_NCU", "")
 
 
 def read(words: list[str]) -> tuple[dict[str, str], list[str]]:
@@ -75,10 +70,6 @@ def record(options: dict[str, str], program: list[str]) -> int:
         lines.touch()
         child = subprocess.Popen(program, env={**os.environ, "FAKE_NCU_LAUNCHES": str(lines)})
         print(f"==PROF== Connected to process {child.pid} ({program[0]})", flush=True)
-        if mode() == "kills":
-            child.kill()
-        if mode() == "late" and list(Path(report).parent.glob("*.ncu-rep")):
-            os.kill(os.getppid(), signal.SIGINT)
         code = child.wait()
         print(f"==PROF== Disconnected from process {child.pid}")
         launches = [json.loads(line) for line in lines.read_text().splitlines()]
@@ -87,19 +78,6 @@ def record(options: dict[str, str], program: list[str]) -> int:
     if mode() == "denied":
         print(DENIED)
         return 1
-    if mode() == "broken":
-        print("==ERROR== An error was reported by the counter measurement library:")
-        print("==ERROR== Failed to initialize the profiler: LibraryNotLoaded")
-        return 9
-    if mode() == "kills":
-        print("==ERROR== Profiling failed because a driver resource was unavailable.")
-        print('==ERROR== Failed to profile "twice_kernel" in process 649')
-        print("==ERROR== An error occurred while trying to profile.")
-        print("==ERROR== The application returned an error code (9).")
-        return 9
-    if mode() == "torn":
-        print('==ERROR== Failed to profile "fwd" in process 649')
-        print("==ERROR== An error occurred while trying to profile.")
     if code:
         print("==ERROR== The application returned an error code (1).")
     if not launches:

@@ -25,14 +25,8 @@ A_CALL = ["dram_bytes_a_call", "l2_bytes_a_call", "l1_bytes_a_call"]
 @pytest.fixture
 def two(tmp_path: Path) -> list[str]:
     """`abprof memory` of two files."""
-    return [
-        "memory",
-        *(word for file in two_sides(tmp_path) for word in ("--from", str(file))),
-        "--warmup",
-        "10",
-        "--runs",
-        "50",
-    ]
+    files = [word for file in two_sides(tmp_path) for word in ("--from", str(file))]
+    return ["memory", *files, "--warmup", "10", "--runs", "50"]
 
 
 @pytest.fixture(autouse=True)
@@ -60,20 +54,13 @@ def test_the_csv_has_every_kernel_of_every_file(tmp_path: Path, two: list[str]) 
     assert run_command_line([*two, "--out", str(tmp_path / "t.csv")]) == Exit.OK
     lines = rows((tmp_path / "t.csv").read_text())
     by = {(Path(line["file"]).name, line["kernel"], line["kind"]): line for line in lines}
-    assert [by["a.csv", "attn_fwd", "compute"][name] for name in A_CALL] == [
-        "201326592.0",
-        "402653184.0",
-        "603979776.0",
-    ]
+    a_call = [float(by["a.csv", "attn_fwd", "compute"][name]) for name in A_CALL]
+    assert a_call == [201326592.0, 402653184.0, 603979776.0]
     assert by["b.csv", "attn_fwd", "compute"]["dram_change_pct"] == "2.0829"  # 205.52 Mbyte, as ncu rounds it
     assert by["b.csv", "attn_fwd", "compute"]["in_files"] == "both"
     gone = by["b.csv", "scale_kernel", "compute"]
-    assert (gone["launches"], gone["in_files"], gone["dram_bytes_a_call"], gone["dram_change_pct"]) == (
-        "0",
-        "base only",
-        "",
-        "",
-    )
+    assert (gone["launches"], gone["in_files"]) == ("0", "base only")
+    assert gone["dram_bytes_a_call"] == gone["dram_change_pct"] == ""
     assert by["a.csv", "", "all"]["launches_a_call"] == "2"
     outside = [line for line in lines if line["kind"] == "outside"]
     assert [(Path(line["file"]).name, line["launches"]) for line in outside] == [("a.csv", "3"), ("b.csv", "3")]
@@ -94,7 +81,7 @@ def test_files_are_written_by_their_suffix(tmp_path: Path, two: list[str], capsy
     ("words", "line"),
     [
         (["--warmup", "2", "--runs", "4"], "raw_h200.csv: the number of launches is no multiple of 6 (2 warm-up + 4 runs): add_kernel"),
-        (["--warmup", "2", "--runs", "3", "--kernel", "MiddleRows"], "no kernel matches 'MiddleRows'"),
+        (["--warmup", "2", "--runs", "3", "--kernel", "MiddleRows"], "no kernel matches 'MiddleRows' (recorded: add_kernel)"),
         (["--warmup", "-1", "--runs", "6"], "--warmup: "),
         (["--warmup", "2", "--runs", "3", "--out", "t.txt"], "--out: 't.txt' does not end in .csv or .json"),
         (["--warmup", "two", "--runs", "3"], "--warmup: "),

@@ -15,23 +15,11 @@ from abprof.records import ncu
 from abprof.records.errors import AbprofError
 
 from .fake_ncu import SOURCE
-from .recorded import DETAILS, RAW, L, details, moves, put, raw
+from .recorded import DETAILS, L, details, moves, put, raw
 
 COPY = L("void at::native::<unnamed>::CopyFunctor<float, 4>(int, T2)", "(8, 1, 1)")
 LAUNCHES = [L(), COPY, L(bytes={"dram": 3_141_592, "l2": 0, "l1": 9e6})]
 SAME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-
-
-def test_the_real_raw_page() -> None:
-    found = recording.read(RAW)
-    assert [[launch.metrics[part] for part in ncu.DRAM_PARTS] for launch in found][:2] == [
-        [134_227_968, 47_158_784],
-        [134_224_896, 44_647_424],
-    ]
-    l2, l1 = ([launch.metrics[ncu.METRICS[level]] for launch in found] for level in ("l2", "l1"))
-    assert l2 == [303840864, 304001184, 304023712, 304464992, 304447680]
-    assert set(l1) == {201_326_592}
-    assert {launch.name for launch in found} == {("add_kernel", "(16384, 1, 1)", "(128, 1, 1)")}
 
 
 def test_the_real_details_page_without_the_metrics_says_how_to_record_them() -> None:

@@ -12,7 +12,7 @@ from abprof.evidence.ncu.traffic import measured
 from abprof.records import ncu
 from abprof.records.errors import AbprofError
 
-from .recorded import RAW, L, details, moves, put, raw
+from .recorded import L, details, moves, put, raw
 
 
 def taken(
@@ -33,24 +33,6 @@ def test_the_warm_ups_are_dropped() -> None:
     assert counts(table) == [("k", 3, 1)]
     assert table.rows[0].per_call == {"dram": 200, "l2": 400, "l1": 600} == table.rows[0].per_launch
     assert table.of.notes == ()
-
-
-def test_the_real_recording() -> None:
-    table = measured(RAW, warmup=2, runs=3)
-    dram = [134_223_872 + 44_680_192, 134_224_128 + 45_072_384, 134_226_176 + 44_731_904]
-    assert table.rows[0].per_call == {
-        "dram": sum(dram) / 3,
-        "l2": pytest.approx((304023712 + 304464992 + 304447680) / 3),
-        "l1": 201_326_592,
-    }
-
-
-@pytest.mark.parametrize(("warmup", "runs"), [(2, 2), (3, 3), (10, 50), (0, 2)])
-def test_another_n_is_refused_in_one_line(warmup: int, runs: int) -> None:
-    calls = f"no multiple of {warmup + runs} \\({warmup} warm-up \\+ {runs} runs\\): add_kernel grid .*: 5 "
-    with pytest.raises(AbprofError, match=calls) as refused:
-        measured(RAW, warmup=warmup, runs=runs)
-    assert refused.value.where == str(RAW)
 
 
 def test_k_launches_a_call() -> None:
@@ -86,11 +68,6 @@ def test_other_shapes_one_after_another_are_refused_too() -> None:
     assert dict(table.outside) == {("normal_", "(132, 1, 1)", "(384, 1, 1)"): 1}
     with pytest.raises(AbprofError, match="several shapes"):
         taken([moves("k", 1.0, grid=f"({n}, 1, 1)") for n in (1, 2) for _ in range(3)])
-
-
-def test_a_kernel_that_was_never_launched_is_an_error() -> None:
-    with pytest.raises(AbprofError, match=r"no kernel matches 'MiddleRows' .*recorded: FirstRows"):
-        taken([moves("FirstRows", 1.0)] * 3, kernels=["MiddleRows"])
 
 
 def test_with_the_kernel_under_test_named_others_need_not_be_whole() -> None:

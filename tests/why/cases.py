@@ -80,6 +80,14 @@ def run(
     return explain(head, made)
 
 
+def row_of(head: Run, pct: float, status: Mapping[str, Outcome], **more: Any) -> Comparison:
+    """The row of base (1 ms) and a target that takes `pct` longer, with these outcomes."""
+    times = {"base": 1.0, "target": 1 + pct / 100}
+    made = [blocks.block(n, times, status=status if n == 2 else None, **more) for n in range(1, EPOCHS + 1)]
+    [row] = explain(head, made).comparisons
+    return row
+
+
 def explain(head: Run, made: Sequence[Block]) -> Run:
     """The run with verdicts and causes."""
     return explained(msgspec.structs.replace(head, **msgspec.structs.asdict(judge(head, made))))

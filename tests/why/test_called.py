@@ -15,7 +15,7 @@ from abprof.evidence.causes import cpu as rules
 from abprof.records import Comparison, Kernel, Outcome, Sampled, SampledFunction
 from tests import blocks
 from tests.planted import cpu
-from tests.why.cases import explain
+from tests.why.cases import row_of
 from tests.why.test_host import BASE, PASS, PLAIN, judged, read
 
 pytestmark = pytest.mark.skipif(
@@ -32,15 +32,9 @@ def looked(arm: str, functions: Mapping[str, int], *, file: str = "k.so", sample
 
 
 def under_perf(found: tuple[Kernel, ...], pct: float, *sampled: Sampled) -> Comparison:
-    """The row of base (1 ms) and target (a change of it), with perf's samples of both."""
-    head, ratio = blocks.head(kernels=found, sampled=sampled), 1 + pct / 100
+    """The row with perf's samples of both sides."""
     status = {arm: Outcome(status="ok", census=PLAIN) for arm in ("base", "target")}
-    made = [
-        blocks.block(n, {"base": 1.0, "target": ratio}, base_ns=1e6, status=status if n == 2 else None)
-        for n in range(1, 7)
-    ]
-    [row] = explain(head, made).comparisons
-    return row
+    return row_of(blocks.head(kernels=found, sampled=sampled), pct, status)
 
 
 def test_a_function_that_nothing_calls_is_not_to_blame(tmp_path: Path) -> None:

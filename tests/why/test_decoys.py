@@ -35,11 +35,6 @@ def kinds_of(row_pct: float, before: Side, after: Side, **more: Any) -> list[str
     return cases.kinds(cases.judged(before, after, row_pct, **more))
 
 
-def alike(before: Side, after: Side, classes: tuple[dict[str, int], dict[str, int]], pct: float = 30.0) -> list[str]:
-    """Kinds of a row of one kernel that differs in these instructions and in nothing else."""
-    return kinds_of(pct, changed(before, classes[0]), changed(after, classes[1], code="another"))
-
-
 # ---------------------------------------------------------------- a harmless change beside the cause
 
 
@@ -101,19 +96,6 @@ def test_what_made_it_slower_is_no_cause_of_a_faster_row(branch: str) -> None:
     neutral = {"autotune", "block_size", "constants", "kernels_replaced", "stages"}  # these cost time or save it
     kinds = set(kinds_of(-20.0, sides["base"], sides["target"]))
     assert not kinds & ({BRANCHES[branch].kind} - neutral)
-
-
-NEAR: list[tuple[str, dict[str, int], dict[str, int]]] = [
-    ("three more accesses of local memory", {"local stores": 0}, {"local stores": 3}),
-    ("a fifth more loads of a longer loop", {"global loads": 100, "loops": 1}, {"global loads": 119, "loops": 2}),
-    (
-        "unrolled: more of everything",
-        {"global loads": 8, "global stores": 8, "other": 200, "loops": 1},
-        {"global loads": 16, "global stores": 16, "other": 400, "loops": 1},
-    ),
-    ("tensor cores gained", {"tensor": 0}, {"tensor": 8}),
-    ("asynchronous copies gained", {"asynchronous copies": 0}, {"asynchronous copies": 8, "global loads": 0}),
-]
 
 
 @pytest.mark.parametrize(

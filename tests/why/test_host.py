@@ -26,7 +26,7 @@ from abprof.records import (
 )
 from tests import blocks
 from tests.planted import cpu, marked
-from tests.why.cases import explain, kinds
+from tests.why.cases import kinds, row_of
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not shutil.which("objdump"), reason="reads x86-64 by objdump"
@@ -45,30 +45,31 @@ def made_of(source: str, optimisation: str) -> bytes:
         return (Path(folder) / "k.so").read_bytes()
 
 
-def loaded(folder: Path, side: str, made: Sources) -> tuple[Build, Proof]:
-    """A side whose one object was compiled from this."""
+def loaded(folder: Path, side: str, compiled: bytes) -> tuple[Build, Proof]:
+    """A side with this one object."""
     home = folder / side
     home.mkdir()
-    (home / "k.so").write_bytes(made_of(*made))
-    digest = hashlib.sha256(made_of(*made)).hexdigest()
+    (home / "k.so").write_bytes(compiled)
+    digest = hashlib.sha256(compiled).hexdigest()
     artefact = Artefact(kind="object", name="k.so", path=str(home / "k.so"), sha256=digest)
     build = Build(side=side, kernel="ffa", key=side, path=str(home))
     return build, Proof(epoch=1, side=side, kernel="ffa", ok=True, artefacts=(artefact,))
 
 
-def read(folder: Path, before: Sources, after: Sources) -> tuple[Kernel, ...]:
+def read_objects(folder: Path, before: bytes, after: bytes) -> tuple[Kernel, ...]:
     builds, proofs = zip(loaded(folder, "base", before), loaded(folder, "target", after), strict=True)
     return machine_code.read_kernels(blocks.head(builds=builds, proofs=proofs), (), folder.parent / "read")
+
+
+def read(folder: Path, before: Sources, after: Sources) -> tuple[Kernel, ...]:
+    return read_objects(folder, made_of(*before), made_of(*after))
 
 
 def judged(
     found: tuple[Kernel, ...], pct: float, censuses: tuple[Census | None, Census | None] = (PLAIN, PLAIN)
 ) -> Comparison:
-    ratio = 1 + pct / 100
     status = {arm: Outcome(status="ok", census=seen) for arm, seen in zip(("base", "target"), censuses, strict=True)}
-    made = [blocks.block(n, {"base": 1.0, "target": ratio}, status=status if n == 2 else None) for n in range(1, 7)]
-    [row] = explain(blocks.head(kernels=found), made).comparisons
-    return row
+    return row_of(blocks.head(kernels=found), pct, status)
 
 
 BASE = (cpu.SOURCE, "-O3")
@@ -154,28 +155,19 @@ def test_what_only_got_another_name_is_no_pass(tmp_path: Path) -> None:
 @pytest.mark.skipif(not shutil.which("nvcc"), reason="compiles CUDA C++")
 @pytest.mark.parametrize("branch", marked.SETS["cuda"])
 def test_a_cause_in_cuda_at_a_known_line_is_named(tmp_path: Path, branch: str) -> None:
-    builds, proofs, part = [], [], f"{marked.BRANCHES[branch].part}_kernel"
-    for side, name in (("base", ""), ("target", branch)):
-        home = tmp_path / side
-        home.mkdir()
-        (home / "parts.cu").write_text(marked.files(name)["kernels/lined_cuda/parts.cu"])
+    compiled, part = [], f"{marked.BRANCHES[branch].part}_kernel"
+    for name in ("", branch):
+        (tmp_path / "parts.cu").write_text(marked.files(name)["kernels/lined_cuda/parts.cu"])
         argv = ["nvcc", "-O3", "-shared", "-Xcompiler", "-fPIC", "-gencode=arch=compute_90a,code=sm_90a"]
-        subprocess.run([*argv, "-o", "parts.so", "parts.cu"], check=True, cwd=home)
-        digest, path = hashlib.sha256((home / "parts.so").read_bytes()).hexdigest(), str(home / "parts.so")
-        one = Artefact(kind="object", name="parts.so", path=path, sha256=digest)
-        builds.append(Build(side=side, kernel="ffa", key=side, path=str(home)))
-        proofs.append(Proof(epoch=1, side=side, kernel="ffa", ok=True, artefacts=(one,)))
-    found = machine_code.read_kernels(blocks.head(builds=tuple(builds), proofs=tuple(proofs)), (), tmp_path / "read")
+        subprocess.run([*argv, "-o", "parts.so", "parts.cu"], check=True, cwd=tmp_path)
+        compiled.append((tmp_path / "parts.so").read_bytes())
+    found = read_objects(tmp_path, compiled[0], compiled[1])
     [called] = {one.name for one in found if one.kind == "cuda" and one.name.startswith(part)}
     launch = [Launch(name=called, count=1, ns=ns, grid=(8, 1, 1), block=(256, 1, 1)) for ns in (1e6, 1.3e6)]
     status = {
         arm: Outcome(status="ok", census=Census(launches=(one,), hidden_ns=0.0, on_device=True))
         for arm, one in zip(("base", "target"), launch, strict=True)
     }
-    made = [
-        blocks.block(n, {"base": 1.0, "target": 1.3}, base_ns=1e6, metric="gpu_span", status=status if n == 2 else None)
-        for n in range(1, 7)
-    ]
     machine = Machine(host="test", device="NVIDIA H200", kind="cuda")
-    [row] = explain(blocks.head(machine=machine, kernels=found), made).comparisons
+    row = row_of(blocks.head(machine=machine, kernels=found), 30.0, status, metric="gpu_span")
     assert kinds(row) == list(marked.BRANCHES[branch].kinds)

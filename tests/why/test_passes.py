@@ -10,7 +10,6 @@ from abprof.records import Census, Comparison, Outcome, Range
 from tests import blocks
 from tests.planted import BRANCHES
 from tests.why import cases
-from tests.why.cases import explain
 
 # The backward of a training step, in ns of one call of 1 ms; torch takes the rest.
 BACKWARD = {"bwd_prepare": (1, 1e4), "bwd_run": (1, 9.5e5)}
@@ -23,16 +22,9 @@ def side(ranges: Ranges | None, total: float) -> Outcome:
     return Outcome(status="ok", census=Census(hidden_ns=0.0, ranges=passes), phases={"total": total})
 
 
-def judged(before: Ranges | None, after: Ranges | None, pct: float, *, total: float | None = None) -> Comparison:
-    """The row of a call that takes 1 ms on the base and by so many per cent more on the target."""
-    ratio = 1 + pct / 100
-    status = {"base": side(before, 1e6), "target": side(after, 1e6 * ratio if total is None else total)}
-    made = [
-        blocks.block(n, {"base": 1.0, "target": ratio}, base_ns=1e6, status=status if n == 2 else None)
-        for n in range(1, 7)
-    ]
-    [row] = explain(blocks.head(), made).comparisons
-    return row
+def judged(before: Ranges | None, after: Ranges | None, pct: float) -> Comparison:
+    status = {"base": side(before, 1e6), "target": side(after, 1e6 * (1 + pct / 100))}
+    return cases.row_of(blocks.head(), pct, status)
 
 
 def cause_texts(row: Comparison) -> list[str]:

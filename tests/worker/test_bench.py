@@ -9,7 +9,7 @@ import pytest
 
 from abprof.records import messages as wire
 from abprof.system.processes import WorkerFault
-from tests.workloads.worker import Side, side
+from tests.workloads.worker import Side, written
 
 PACKAGE = """
 import torch
@@ -30,7 +30,6 @@ def sleep(x, seconds):
     count(seconds)
     time.sleep(seconds)
     return x * 2
-def grow(x): return x.add_(1)
 """
 GOOD = '''
 """Doubling.
@@ -70,9 +69,6 @@ def inputs(case, device, seed):
     return x
 
 def prepare(kernel, variant, case, x):
-    if case.get("how") == "grow":
-        start = x.clone()
-        return Op(lambda: kernel.grow(x), reset=lambda: x.copy_(start))
     if case.get("how") == "sleep":
         return Op(lambda: kernel.sleep(x, case["seconds"]))
     if case.get("how") == "absent":
@@ -94,7 +90,7 @@ def facts(case, x):
 def reference(case, x):
     if case.get("how") == "reference":
         raise KeyError("no such case")
-    return x.double() + 1 if case.get("how") == "grow" else x.double() * 2
+    return x.double() * 2
 
 def check(case, outputs, expected):
     if case.get("how") == "check":
@@ -123,15 +119,8 @@ FOUR = {"n": 4, "a": 1, "b": True}
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    root = tmp_path_factory.mktemp("bench")
-    (root / "kernels" / "tiny").mkdir(parents=True)
-    (root / "kernels" / "tiny" / "__init__.py").write_text(PACKAGE)
-    files = []
-    for name, text in {"good": GOOD, **OTHERS}.items():
-        files.append(root / f"{name}.py")
-        files[-1].write_text(text)
-    with side(root / "kernels", "tiny", files, root / "place") as started:
-        yield started
+    with written(tmp_path_factory.mktemp("bench"), PACKAGE, good=GOOD, **OTHERS) as made:
+        yield made
 
 
 def refused(worker: Side, request: Any) -> tuple[str, str]:
@@ -224,14 +213,6 @@ def test_sides_variants_and_peers_share_inputs(worker: Side) -> None:
     assert not wrong.ok
     assert wrong.max_abs == pytest.approx(1.0, abs=1e-5)
     assert worker.check("base", "shared").digest == worker.check("peer:torch", "shared").digest
-    worker.ask(wire.Close())
-
-
-def test_in_place_state_is_put_back_before_each_call(worker: Side) -> None:
-    opened(worker, case={"how": "grow"})
-    assert worker.check("base", "grow").ok
-    worker.ask(wire.Turn("base", 7, "cpu_clock"))
-    assert worker.check("base", "grow").ok, "after more calls too"
     worker.ask(wire.Close())
 
 

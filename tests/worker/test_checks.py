@@ -16,7 +16,7 @@ import torch
 from abprof.records import messages as wire
 from abprof.worker import checks
 from abprof.worker.api import agree, compare
-from tests.workloads.worker import Side, side
+from tests.workloads.worker import Side, written
 
 INF, NAN = float("inf"), float("nan")
 
@@ -198,12 +198,7 @@ def check(case, outputs, expected):
 
 @pytest.fixture(scope="module")
 def worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    root = tmp_path_factory.mktemp("checks")
-    (root / "kernels" / "tiny").mkdir(parents=True)
-    (root / "kernels" / "tiny" / "__init__.py").write_text(PACKAGE)
-    for name, text in {"alone": ALONE, "judged": JUDGED}.items():
-        (root / f"{name}.py").write_text(text)
-    with side(root / "kernels", "tiny", [root / "alone.py", root / "judged.py"], root / "place") as made:
+    with written(tmp_path_factory.mktemp("checks"), PACKAGE, alone=ALONE, judged=JUDGED) as made:
         yield made
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import shlex
 from pathlib import Path
 
 import pytest
 
-from tests.adopt.repositories import TRITON, repository
+from tests.adopt.repositories import repository
 from tests.tinyrepo import abprof
 
 pytestmark = [
@@ -176,13 +175,3 @@ def test_without_the_interpreter_nothing_is_changed_and_the_way_out_is_named(tmp
     way_out = "finds no GPU: set TRITON_INTERPRET=1 to run Triton's kernels without one, in its interpreter"
     found = {what: (status, reason.partition(" ")[2]) for what, (status, reason) in found.items()}
     assert found == dict.fromkeys(("plain", "float", "stream"), ("unsupported", way_out))
-
-
-@pytest.mark.slow  # runs what init prints
-def test_the_command_that_init_prints_runs(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", TRITON)
-    done = abprof("init", cwd=repo.path, home=tmp_path)
-    (words,) = (shlex.split(line)[1:] for line in done.out.splitlines() if "--quick" in line)
-    assert words[:3] == ["TRITON_INTERPRET=1", "abprof", "run"]
-    done = abprof(*words[2:], "--json", "--set", "n_rows=4", cwd=repo.path, home=tmp_path, TRITON_INTERPRET="1")
-    assert (done.code, {row["status"] for row in done.run["observations"]}) == (0, {"ok"})

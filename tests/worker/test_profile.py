@@ -9,6 +9,7 @@ import sys
 import time
 import types
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -313,24 +314,13 @@ class Recorder:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.seen: list[str] = []
-        for name in ("mark", "range_push", "range_pop", "range_start", "range_end"):
-            patch.setattr(torch.cuda.nvtx, name, getattr(self, name))
+        patch.setattr(torch.cuda.nvtx, "mark", lambda _text: None)
+        for name, sign in {"range_push": "(", "range_pop": ")", "range_start": "<", "range_end": ">"}.items():
+            patch.setattr(torch.cuda.nvtx, name, partial(self.record, sign))
 
-    def mark(self, _text: str) -> None:
-        pass
-
-    def range_push(self, text: str) -> None:
-        self.seen.append("(" + text)
-
-    def range_pop(self) -> None:
-        self.seen.append(")")
-
-    def range_start(self, text: str) -> str:
-        self.seen.append("<" + text)
+    def record(self, sign: str, text: str = "") -> str:
+        self.seen.append(sign + text)
         return text
-
-    def range_end(self, handle: str) -> None:
-        self.seen.append(">" + handle)
 
 
 @pytest.fixture

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
 
+from abprof.worker.api import Check
 from abprof.worker.workload import load as workload
 
 FOLDER = Path(__file__).parents[2] / "workloads"
@@ -33,6 +36,23 @@ def case(module: ModuleType, preset: str = "smoke", **changes: Any) -> dict[str,
     """The preset's first case with some axes changed; a smoke case has 256 tokens by default."""
     shorter = {"seqlen": 256} if preset == "smoke" else {}
     return {**cases(module, preset)[0], **shorter, **changes}
+
+
+def judged(
+    module: ModuleType, one: dict[str, Any], package: Any, spoil: Callable[[Any], Any] = lambda outputs: outputs
+) -> Check:
+    """One cell on this kernel package: inputs, call, reference, check."""
+    inputs = module.inputs(one, "cpu", 7)
+    op = module.prepare(package, getattr(module, "VARIANTS", [None])[0], one, inputs)
+    op.restore()
+    return module.check(one, spoil(op.call()), module.reference(one, inputs))
+
+
+@contextmanager
+def half_the_tolerance(reference: Any, dtype: str) -> Iterator[None]:
+    """Right answers must pass with room, so that no correct kernel fails on another seed."""
+    with mock.patch.dict(reference.TOLERANCE, {dtype: reference.TOLERANCE[dtype] / 2}):
+        yield
 
 
 @pytest.fixture(params=["dense", "block_sparse"])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +24,6 @@ class Slips:
     shift: int = 0  # a causal row sees this many keys too many
     drop_block: tuple[int, int] | None = None  # (key head, query block) that loses its last kept block
     drop_keys: int = 0  # a dense row of the second half does not see these first keys of its document
-    round_to: torch.dtype | None = None  # scores lose precision
 
 
 SLIPS = Slips()
@@ -94,12 +92,19 @@ def ffa_block_sparse(
 def _attend(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, allowed: torch.Tensor, scale: float | None
 ) -> torch.Tensor:
-    """`allowed` [key heads, Sq, Sk]. Float32 inside, as flash kernels are, with the probabilities in q's dtype."""
-    group = q.shape[1] // k.shape[1]
-    wide = [x.float().transpose(0, 1).repeat_interleave(g, 0) for x, g in ((q, 1), (k, group), (v, group))]
-    factor = (scale or 1 / math.sqrt(q.shape[2])) * SLIPS.scale
-    scores = wide[0] @ wide[1].transpose(1, 2) * factor
-    if SLIPS.round_to:
-        scores = scores.to(SLIPS.round_to).float()
-    p = scores.masked_fill(~allowed.repeat_interleave(group, 0), -math.inf).softmax(2).nan_to_num(0)
-    return (p.to(q.dtype).float() @ wide[2]).transpose(0, 1).to(q.dtype)
+    """`allowed` [key heads, Sq, Sk]; heads are the second dimension of the others."""
+    seen = allowed.repeat_interleave(q.shape[1] // k.shape[1], 0)
+    heads_first = [x.transpose(0, 1) for x in (q, k, v)]
+    return attend(*heads_first, seen, (scale or q.shape[2] ** -0.5) * SLIPS.scale).transpose(0, 1)
+
+
+def attend(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, allowed: torch.Tensor | None = None, scale: float | None = None
+) -> torch.Tensor:
+    """Of [..., heads, tokens, dim]. Float32 inside, as flash kernels are, with the probabilities in q's dtype; zero in rows
+    that see nothing."""
+    k, v = (x.float().repeat_interleave(q.shape[-3] // k.shape[-3], -3) for x in (k, v))
+    score = q.float() @ k.mT * (scale or q.shape[-1] ** -0.5)
+    if allowed is not None:
+        score = score.masked_fill(~allowed, -torch.inf)
+    return (score.softmax(-1).nan_to_num(0).to(q.dtype).float() @ v).to(q.dtype)

@@ -58,30 +58,24 @@ def test_example_runs_is_right_and_is_timed(built: Side) -> None:
     assert {a.name for a in proved.artefacts} >= {"abprof_side.rmsnorm", "rmsnorm.so"}
 
 
-def test_the_shortest_one_is_short_and_judges(tmp_path: Path) -> None:
+def test_the_shortest_one_judges_and_three_lines_make_it_time_gradients(tmp_path: Path) -> None:
     root = example(tmp_path / "repository")
     file = root / "workloads" / "softmax.py"
     assert len(file.read_text().splitlines()) < 25
-    (root / "kernels" / "softmax.py").write_text("from torch import softmax\n")
-    with side(root / "kernels", "softmax", [file], tmp_path / "place") as worker:
-        assert [names for names, _ in worker.ask(wire.Describe("softmax")).presets["smoke"]] == [["rows"], ["width"]]
-        assert worker.open("softmax", {"rows": 8, "width": 32}).call_ns > 0
-        assert worker.check().ok
-
-
-def test_three_lines_make_it_time_gradients(tmp_path: Path) -> None:
-    root = example(tmp_path / "repository")
-    file = root / "workloads" / "softmax.py"
     section = PAGE.read_text().split("## Forward and backward\n")[1]
     presets, prepared, referred = re.findall(r"^ *(?:PRESETS|return).*", section, re.M)[:3]
     text = re.sub(r"^PRESETS.*", presets, file.read_text(), flags=re.M)
     text = re.sub(r"^    return Op.*", prepared, text, flags=re.M)
     text = re.sub(r"^    return inputs.*", referred, text, flags=re.M)
-    file.write_text(text.replace("import Op, compare", "import compare, directed"))
+    longer = file.with_name("gradients.py")
+    longer.write_text(text.replace("import Op, compare", "import compare, directed"))
     (root / "kernels" / "softmax.py").write_text("from torch import softmax\n")
-    with side(root / "kernels", "softmax", [file], tmp_path / "place") as worker:
+    with side(root / "kernels", "softmax", [file, longer], tmp_path / "place") as worker:
+        assert [names for names, _ in worker.ask(wire.Describe("softmax")).presets["smoke"]] == [["rows"], ["width"]]
+        assert worker.open("softmax", {"rows": 8, "width": 32}).call_ns > 0
+        assert worker.check().ok
         for direction in ("fwd", "bwd"):
-            worker.open("softmax", {"rows": 8, "width": 32, "direction": direction})
+            worker.open("gradients", {"rows": 8, "width": 32, "direction": direction})
             checked = worker.check(expected=direction)
             assert (checked.ok, checked.reason) == (True, ""), direction
 

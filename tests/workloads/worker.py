@@ -57,6 +57,17 @@ def side(root: Path, package: str, workloads: list[Path], place: Path, build: Pa
 
 
 @contextmanager
+def written(root: Path, package: str, **workloads: str) -> Iterator[Side]:
+    """The same for a package `tiny` and workloads of these texts, written below `root`."""
+    (root / "kernels" / "tiny").mkdir(parents=True)
+    (root / "kernels" / "tiny" / "__init__.py").write_text(package)
+    for name, text in workloads.items():
+        (root / f"{name}.py").write_text(text)
+    with side(root / "kernels", "tiny", [root / f"{name}.py" for name in workloads], root / "place") as made:
+        yield made
+
+
+@contextmanager
 def started(place: Path, mount: wire.Mount | None, workloads: list[Path]) -> Iterator[Side]:
     """Start a worker that has mounted this, or nothing, and reads the workloads where they lie."""
     scratch = place / "scratch"
