@@ -16,9 +16,11 @@ from typing import Any
 import typer
 from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 
+from abprof.records.base import VERSION
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import CPU_MARGIN, CPU_THRESHOLD, DEFAULT_BUDGET, GPU_MARGIN, GPU_THRESHOLD
 from abprof.records.visible import visible
+from abprof.system.paths import state_dir
 
 USAGE: Any = typer.BadParameter.__mro__[2]  # click's ClickException, from click itself or from Typer's copy
 _PROGRAM = "abprof.program"  # key in click's context for the words after `--`
@@ -154,15 +156,11 @@ def variable_of(option: str) -> str:
 
 
 def _bug(error: Exception, argv: Sequence[str]) -> int:
-    from abprof.records.base import VERSION
-
     text = "".join(traceback.format_exception(error))
     message = " ".join(visible(". ".join([str(error), *getattr(error, "__notes__", ())])).split())
     facts = f"abprof {VERSION}, Python {platform.python_version()}, {platform.platform()}\n"
     where = "not written"
     try:
-        from abprof.system.paths import state_dir
-
         path = Path(state_dir()) / "bug.log"
         path.write_text(f"{facts}abprof {' '.join(argv)}\n\n{text}", encoding="utf-8", errors="backslashreplace")
         where = str(path)
@@ -174,8 +172,6 @@ def _bug(error: Exception, argv: Sequence[str]) -> int:
 
 def _version(wanted: bool) -> None:
     if wanted:
-        from abprof.records.base import VERSION
-
         typer.echo(f"abprof {VERSION}")
         raise typer.Exit
 

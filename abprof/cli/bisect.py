@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from abprof.cli.app import Verb, app, given, program, refuse
@@ -33,8 +34,6 @@ def bisect(
     Commits that do not build are skipped. A range of commits is reported where no single commit can be named. Exit
     codes: 0 every slower commit was found, or nothing is slower; 4 a range of commits is left, or a step's budget gave no answer.
     """
-    import msgspec
-
     from abprof.extras.bisect import begin, finish, plan, read, result
     from abprof.system.processes import signals
 

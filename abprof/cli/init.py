@@ -15,10 +15,15 @@ import typer
 from abprof.cli.app import app, refuse
 from abprof.cli.options import flag, takes, text
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.options import File
+from abprof.records.quantities import plural
+from abprof.system import files as disk
+from abprof.system import paths
+from abprof.system.config_file import place, read_file
+from abprof.system.paths import bundled
 
 if TYPE_CHECKING:
     from abprof.extras.init import Found, Function, Made
-    from abprof.records.options import File
     from abprof.sides import Repository
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
@@ -63,9 +68,6 @@ def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B0
 
 
 def _write_bot(root: Path, *, overwrite: bool) -> None:
-    from abprof.system.config_file import read_file
-    from abprof.system.paths import bundled
-
     if not (root / ".git").exists():
         raise AbprofError("not the top folder of a git repository", where=f"--repo {root}")
     read_file(root)  # a broken abprof.toml would fail the bot's runs
@@ -75,8 +77,6 @@ def _write_bot(root: Path, *, overwrite: bool) -> None:
 
 def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
     from abprof import sides as repo
-    from abprof.system import paths
-    from abprof.system.config_file import place, read_file
 
     repository = repo.open_repository(Path(values["repo"]), cache=paths.cache_dir())
     root = Path(repository.path)
@@ -123,8 +123,6 @@ def _made(
     values: Mapping[str, Any], files: Sequence[str], root: Path, file: File | None, folder: str
 ) -> tuple[Made, list[str]]:
     from abprof.extras import init as maker
-    from abprof.records.options import File
-    from abprof.system.config_file import place
 
     name, kernel = values["workload"], values["kernel"]
     there = [path for path in files if path.startswith(f"kernels/{kernel}/") or path == f"kernels/{kernel}.py"]
@@ -149,8 +147,6 @@ def _made_of(
 ) -> tuple[Made, list[str]]:
     from abprof import sides as repo
     from abprof.extras import init as maker
-    from abprof.records.quantities import plural
-    from abprof.system.config_file import place
 
     sides, notes = repo.resolve(repository, refs)
     if len(sides) != 2:
@@ -216,8 +212,6 @@ def _few(names: Sequence[str]) -> str:
 def _write(root: Path, files: Mapping[str, bytes], overwrite: bool) -> None:
     """Write `files` (path -> content) under `root`. Write nothing and raise AbprofError if a file exists with other
     content and `overwrite` is False."""
-    from abprof.system import files as disk
-
     paths = {Path(os.path.normpath(root / name)): content for name, content in files.items()}
     same = [path for path, content in paths.items() if path.exists() and path.read_bytes() == content]
     for path in paths:

@@ -7,17 +7,22 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from abprof.cli.app import app
 from abprof.cli.options import VIEW, flag, options_from, takes, text, view_of, worded
+from abprof.records import WAIVER_FILE, Options, Waiver
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.options import File
 from abprof.records.quantities import percent, plural
 from abprof.records.visible import visible
+from abprof.system import files as disk
+from abprof.system import paths, toml, waiver_file
+from abprof.system.config_file import read_file
 
 if TYPE_CHECKING:
     from abprof.measure import Discovered
-    from abprof.records import Options
 
 
 @app.command("demo", short_help="Compare two branches of a small example repository.")
@@ -52,8 +57,6 @@ def selfcheck(**values: Any) -> int:
     --certificate compares abprof on the same cells with triton.testing.do_bench (CPU: blocked_autorange of torch) and the
     rule of the original scripts, in about 3 minutes on an H100. It has a preset of its own, certificate, and 12 epochs.
     """
-    import msgspec
-
     from abprof.extras import selfcheck as check
 
     quick, compared = values["quick"], values["certificate"]
@@ -73,13 +76,8 @@ def selfcheck(**values: Any) -> int:
 @takes("repo", "preset", "workloads", "device", "json")
 def list_(**values: Any) -> int:
     """List the working tree's kernel packages, workloads, and cells of a preset."""
-    import msgspec
-
     from abprof import sides as repo
     from abprof.builds import missing
-    from abprof.records.options import File
-    from abprof.system import paths
-    from abprof.system.config_file import read_file
 
     cache = paths.cache_dir()
     root = Path(repo.open_repository(Path(values["repo"]), cache=cache).path)
@@ -129,8 +127,6 @@ def _discover(root: Path, options: Options, cache: Path) -> Discovered:
 @takes(text("--python", "PATH", "Interpreter of the workers; default: abprof's own."), "json")
 def doctor(**values: Any) -> int:
     """Report what this machine can measure, and which tools are missing."""
-    import msgspec
-
     from abprof.extras.doctor import examine
 
     findings = list(examine(values["python"]))
@@ -151,7 +147,6 @@ def clean(**values: Any) -> int:
     """Remove leftovers of killed runs (worktrees, incomplete clones and builds, run folders without a run.json), and
     builds replaced by --rebuild. Run folders with a run.json stay."""
     from abprof import builds, sides, store
-    from abprof.system import paths
 
     cache, state, everything = paths.cache_dir(), paths.state_dir(), values["all"]
     lines = builds.sweep(cache, everything=values["builds"] or everything)
@@ -187,10 +182,6 @@ def waive(
     Runs read waivers from the base's commit, so commit this file on the base branch. Until the given date, a waived
     cell that is slower by no more than --most is still reported as `slower`, but does not fail a run.
     """
-    from abprof.records import WAIVER_FILE, Waiver
-    from abprof.system import files as disk
-    from abprof.system import toml, waiver_file
-
     reason, owner, until = values["reason"], values["owner"], values["until"]
     made = Waiver(cells=cells, most_pct=values["most"], reason=reason, owner=owner, expires=until)
     start = Path(values["repo"]).absolute()

@@ -20,6 +20,7 @@ from abprof.records.errors import AbprofError, Exit
 from abprof.records.quantities import signed
 from abprof.records.visible import cell as csv_cell
 from abprof.records.visible import visible
+from abprof.system.files import put
 
 if TYPE_CHECKING:
     from abprof.extras.nightly import History, NightReport
@@ -58,7 +59,6 @@ def nightly(**values: Any) -> int:
 
 def _publish(report: NightReport, path: str | None) -> None:
     from abprof.extras.nightly import summary
-    from abprof.system.files import put
 
     print(json.dumps(asdict(report)))
     try:

@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from abprof.cli.app import variable_of
-from abprof.records import join_spec, quantities
+from abprof.records import CellHistory, Run, join_spec, quantities
 from abprof.records.errors import AbprofError
 from abprof.records.filters import nearest
+from abprof.records.names import id_parts
 from abprof.records.options import (
     CPU_MARGIN,
     CPU_THRESHOLD,
@@ -36,7 +37,6 @@ from abprof.records.options import (
 )  # fmt: skip
 
 if TYPE_CHECKING:
-    from abprof.records import CellHistory, Run
     from abprof.session import Past
     from abprof.system.console import View
 
@@ -352,8 +352,6 @@ def options_from(refs: Sequence[str], values: Mapping[str, Any], **more: Any) ->
     by_base = judged_by_base(untrusted=bool(value["untrusted"]))
     names, source = _workloads(value["workloads"] or (), value["workloads_from"] or "", by_base)
     if value["cell"]:
-        from abprof.records.names import id_parts
-
         names = names or tuple(dict.fromkeys(id_parts(id)[0] for id in value["cell"]))
     value |= {"workloads": names, "workloads_from": source}
     value["seed"] = secrets.randbits(31) if value["seed"] is None else value["seed"]  # a new order in every run

@@ -8,16 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from abprof.cli.app import app, refuse
 from abprof.cli.options import MATRIX, PEERS, VIEW, WORKERS, RunOrRefs, many, number, options_from, takes, view_of
 from abprof.cli.run import run_as_json
+from abprof.records import Profile, ncu
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.quantities import plural
+from abprof.system import files as disk
 
 if TYPE_CHECKING:
     from abprof.extras.profiling import Profiled
-    from abprof.records import ncu
 
 _OF_REFS = ("repo", *MATRIX, *PEERS, *WORKERS, "runs_dir", "json", *VIEW)
 _OF_FILES = ("warmup", "runs", "out", "json", "from_", "kernel")
@@ -58,9 +61,6 @@ def profile(ctx: typer.Context, words: RunOrRefs, **values: Any) -> int:
 
 
 def _show_profiles(looked: Profiled, *, json: bool) -> None:
-    import msgspec
-
-    from abprof.records.quantities import plural
     from abprof.report import probes, terminal
 
     if json:
@@ -96,7 +96,6 @@ def memory(
     """
     from abprof.evidence import measured
     from abprof.extras import profiling
-    from abprof.records import Profile
     from abprof.report.probes import memory_tables
 
     files, warmup, runs, view = values["from_"], values["warmup"], values["runs"], view_of(values)
@@ -126,7 +125,6 @@ def memory(
 
 def _show_traffic(groups: Sequence[Sequence[ncu.Table]], values: dict[str, Any]) -> None:
     from abprof.report import probes, terminal
-    from abprof.system import files as disk
 
     for name in values["out"]:
         disk.put(Path(name), probes.FORMATS[name.rpartition(".")[2]](groups).encode())

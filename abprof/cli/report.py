@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import webbrowser
 from collections.abc import Sequence
+from json import dumps
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,10 @@ import typer
 from abprof.cli.app import Verb, app, note, refuse, warn
 from abprof.cli.options import MATRIX, RESULT_JSON, RunOrRefs, flag, one_of, options_from, takes, text, view_of
 from abprof.cli.run import show
+from abprof.records import filters
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.options import GPU_THRESHOLD
+from abprof.system import files as disk
 
 _FORMATS = ("html", "md", "csv", "json", "png", "junit", "bmf", "action", "legacy", "artifact")
 
@@ -58,7 +62,6 @@ def report(
 def _print(format: str, path: Path) -> None:
     from abprof import session
     from abprof.report import legacy, rendered
-    from abprof.system import files as disk
 
     run, blocks = session.judged(path, warn)
     if format == "legacy":
@@ -76,8 +79,6 @@ def _print(format: str, path: Path) -> None:
 
 
 def _compare(runs: Sequence[str], *, json: bool) -> None:
-    from json import dumps
-
     from abprof import session
     from abprof.report import terminal
 
@@ -102,7 +103,6 @@ def compare(
 
     There are no verdicts: such recordings were not measured in turns. Recordings of different devices are refused.
     """
-    from abprof.records.options import GPU_THRESHOLD
     from abprof.report import recordings, suite_csv, terminal
 
     if not (base.exists() or target.exists()):
@@ -132,10 +132,8 @@ def scripts(ctx: typer.Context, of: RunOrRefs, **values: Any) -> int:
     This command measures nothing: the scripts call `abprof run-cell` and `abprof run`.
     """
     from abprof import session
-    from abprof.records import filters
     from abprof.report.scripts import scripts as made
     from abprof.store import RUN
-    from abprof.system import files as disk
 
     path, view = Path(of[0]), view_of(values)
     if len(of) == 1 and (path.is_file() or (path / RUN).is_file()):

@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import msgspec
 import typer
 
 from abprof.cli.app import Verb, app, program, refuse, warn
@@ -23,11 +24,14 @@ from abprof.cli.options import (
     text,
     view_of,
 )
+from abprof.records import Options, Run
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.options import DEFAULT_BUDGET
+from abprof.records.quantities import plural, seconds
 from abprof.records.visible import visible
+from abprof.system import checksummed
 
 if TYPE_CHECKING:
-    from abprof.records import Options, Run
     from abprof.system.console import View
 
 _BESIDE_RESUME = ("resume", "repo", "budget", "all", "json", "quiet", "verbose")
@@ -70,6 +74,8 @@ def run(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B00
     options = options_from(refs, values, command=command, devices=devices)
     if values["watch"]:
         return _watch(ctx, options, view)
+    if options.dry_run and values["json"] == "summary":
+        raise AbprofError("--dry-run has no verdicts", where="--json=summary", advice="give --json")
     if not options.dry_run:
         return _finished(session.run(options, view, past=past_of(values)), values)
     _show_plan(session.dry_run(options, view), json=values["json"])
@@ -85,8 +91,6 @@ def rerun(run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder."
 
 def _again(folder: str, only: tuple[str, ...], values: dict[str, Any], *, resume: bool) -> tuple[Run, Path]:
     from abprof import session
-    from abprof.records.options import DEFAULT_BUDGET
-    from abprof.records.quantities import seconds
 
     budget = values["budget"] or seconds(DEFAULT_BUDGET, "--budget")
     return session.rerun(
@@ -169,10 +173,6 @@ def show(done: tuple[Run, Path], values: dict[str, Any]) -> int:
 
 def run_as_json(finished: Run, folder: Path) -> str:
     """Return the content of run.json, with the run's folder added as `run_dir`, as JSON."""
-    import msgspec
-
-    from abprof.system import checksummed
-
     return checksummed.text({**msgspec.to_builtins(finished), "run_dir": str(folder)}, None).decode()
 
 
@@ -187,8 +187,6 @@ def _watch(ctx: typer.Context, options: Options, view: View) -> int:
 
 def _show_plan(planned: Run, *, json: bool) -> None:
     from abprof import session
-    from abprof.records.quantities import plural
-    from abprof.system import checksummed
 
     if json:
         print(checksummed.text(planned, None).decode())

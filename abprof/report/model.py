@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from abprof.records import HOST, JUDGED_METRIC, SUSTAINED, Arm, Ceilings, Kernel, Observation, Run
 from abprof.records import Block as Measured
@@ -22,19 +22,6 @@ _CHANGES = {"device clock in the target's turns": "clock_pct", "change as the cl
             "change of the slowest tenth of calls": "tail_pct", "change of the host's time to enqueue a call": "host_pct"}  # fmt: skip
 _TIMES = {"host, to enqueue": HOST, "with pauses": "gpu_span", "without pauses": SUSTAINED, "wall clock": "wall"}
 Texts = tuple[str, ...]  # a label, then one text for all sides or one per side
-
-
-@dataclass(frozen=True)
-class Detail:
-    """One row's entry in the report's section "Cell by cell"."""
-
-    line: Line
-    rows: tuple[Texts, ...]
-    logs: tuple[str, ...]
-    command: str
-    turns: charts.Densities
-    tree: charts.Node | None = None  # of a changed row
-    traces: str = ""  # page that opens the traces, relative to the run folder
 
 
 class Page:
@@ -75,21 +62,23 @@ class Page:
         self.about = [*_about(run, blocks)]  # machine, builds, environments; method and words
         self.tables = cache(tables.blocks)  # the further tables of a workload, below its rows
 
-    def details(self, of: Group) -> Iterator[Detail]:
+    def details(self, of: Group) -> Iterator[dict[str, Any]]:
         """Yield a workload's entries of the section "Cell by cell", one at a time to save memory."""
         run, traced = self.run, probes.trace_pages(self.run)
         pages = {(seen[0].cell, Arm.of(seen[0].arm).variant): path for path, seen in traced.items()}
         for line in (line for line in of.lines if line.id):
-            sides = [line.row.of(side) for side in of.sides]
-            logs = tuple(dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log))
-            command = shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", line.row.cell.id))
-            command = "" if run.workloads_from in (sentences.FORKED, sentences.HERE) else clean(command, LONGEST)
+            row, sides = line.row, [line.row.of(side) for side in of.sides]
+            command = shlex.join(("abprof", "rerun", f"runs/{run.id}", "--only", row.cell.id))
             arms = {side: seen.arm for side, seen in zip(("base", "target"), sides, strict=False) if seen}
-            turns = charts.Densities(self._measured.get(line.row.cell.id, ()), arms)
-            changed = line.verdict in ("slower", "faster", "slight")
-            tree = charts.call_tree(line.row.base, line.row.target) if changed else None
-            numbers = tuple(_numbers(run, line.row, sides))
-            yield Detail(line, numbers, logs, command, turns, tree, pages.get((line.row.cell.id, line.row.variant), ""))
+            yield {
+                "line": line,
+                "rows": [*_numbers(run, row, sides)],
+                "logs": dict.fromkeys(rows.log_path(seen.log) for seen in sides if seen and seen.log),
+                "command": "" if run.workloads_from in (sentences.FORKED, sentences.HERE) else clean(command, LONGEST),
+                "turns": charts.Densities(self._measured.get(row.cell.id, ()), arms),
+                "tree": charts.call_tree(*sides) if line.verdict in ("slower", "faster", "slight") else None,
+                "traces": pages.get((row.cell.id, row.variant), ""),  # page that opens them
+            }
 
 
 def _alerts(run: Run) -> Iterator[tuple[str, str]]:

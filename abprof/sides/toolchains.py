@@ -66,13 +66,9 @@ def install(
 
 def sweep(cache: Path, *, everything: bool) -> Iterator[str]:
     """Remove incomplete environments; with `everything` also all that no process uses. Yield a line for each removal."""
-    home = cache / "environments"
-    for name in {path.name.partition(".")[0] for path in home.glob("[!.]*")}:
-        folder = home / name
-        with locks.abandoned(home / f"{name}.lock") as free, locks.abandoned(home / f"{name}.use") as unused:
-            gone = free and unused and folder.exists() and (everything or not (folder / _MADE).exists())
-            if gone and remove_tree(folder):
-                yield f"removed the environment {name}"
+    for folder in locks.idle(cache / "environments"):
+        if (everything or not (folder / _MADE).exists()) and remove_tree(folder):
+            yield f"removed the environment {folder.name}"
 
 
 class _Uv:

@@ -117,33 +117,16 @@ def sweep(cache: Path, *, everything: bool = False) -> list[str]:
     """Remove from the cache what killed runs left there, and clones of repositories that no longer exist.
     With `everything`, remove all clones, releases and environments that no process uses. Return a message for each removal."""
     cache = cache.expanduser().absolute()
-    lines = [line for name in ("worktrees", "index") for line in _abandoned(cache / name)]
+    left = "left by a run that ended"
+    lines = [_removed(folder, left) for name in ("worktrees", "index") for folder in locks.idle(cache / name)]
     _prune(cache)
-    lines += _clones(cache / "repos", everything)
-    lines += [_removed(gone, "left by a run that ended") for gone in cache.glob("*/.gone-*")]
+    for store in locks.idle(cache / "repos"):
+        worktrees = [path for path in store.glob("worktrees/*") if not path.name.startswith(".gone-")]
+        borrows = (store / SOURCE).read_text(errors="surrogateescape") if (store / SOURCE).exists() else ""
+        if not worktrees and (everything or not Path(borrows).exists()):
+            lines.append(_removed(store, f"clone of {borrows}"))
+    lines += [_removed(gone, left) for gone in cache.glob("*/.gone-*")]
     return [*lines, *(line for of in (releases, toolchains) for line in of.sweep(cache, everything=everything))]
-
-
-def _abandoned(parent: Path) -> Iterator[str]:
-    for name in {path.stem for path in parent.glob("[!.]*")}:
-        folder = parent / name
-        with locks.abandoned(folder.with_name(f"{name}.lock")) as free:
-            if free and folder.exists():
-                yield _removed(folder, "left by a run that ended")
-
-
-def _clones(repos: Path, everything: bool) -> Iterator[str]:
-    for name in {path.stem for path in repos.glob("[!.]*")}:
-        store = repos / name
-        with locks.abandoned(lock_of(store)) as free, locks.abandoned(repos / f"{name}.use") as unused:
-            worktrees = [path for path in store.glob("worktrees/*") if not path.name.startswith(".gone-")]
-            if free and unused and store.exists() and not worktrees:
-                source = store / SOURCE
-                borrows = source.read_text(errors="surrogateescape") if source.exists() else ""
-                if everything:
-                    yield _removed(store, "clone")
-                elif not Path(borrows).exists():
-                    yield _removed(store, f"clone of {borrows}, which no longer exists")
 
 
 def _removed(path: Path, what: str) -> str:

@@ -71,6 +71,14 @@ def abandoned(lock: Path) -> Iterator[bool]:
             os.close(descriptor)
 
 
+def idle(home: Path) -> Iterator[Path]:
+    """Yield each folder NAME in `home` that no process makes (it holds NAME.lock) or uses (NAME.use), under both locks."""
+    for name in sorted({path.name.partition(".")[0] for path in home.glob("[!.]*")}):
+        with abandoned(home / f"{name}.lock") as free, abandoned(home / f"{name}.use") as unused:
+            if free and unused and (home / name).exists():
+                yield home / name
+
+
 def _lock(lock: Path, operation: int, *, wait: bool) -> int | None:
     """Open and lock the file `lock`. Return its descriptor, or None if another process holds the lock."""
     try:

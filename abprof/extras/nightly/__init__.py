@@ -48,11 +48,8 @@ _MATRIX = ("kernels", "workloads", "workloads_from", "preset", "only", "set", "n
 _VERSIONS = """
 import importlib.metadata, sys
 print("python", sys.version.split()[0])
-for name in ("torch", "triton", "numpy", "cupti-python"):
-    try:
-        print(name, importlib.metadata.version(name))
-    except importlib.metadata.PackageNotFoundError:
-        pass
+for one in importlib.metadata.distributions():
+    one.name in ("torch", "triton", "numpy", "cupti-python") and print(one.name, one.version)
 """
 
 
