@@ -344,7 +344,7 @@ class _Builder:
         parts = self.job.package.build
         recipe = [part.format(worktree=place / "src", build_dir=place / "out", side=id) for part in parts]
         try:
-            built: wire.Built = worker.call(wire.Build(recipe, str(place / "src")), factory.build_timeout)
+            built: wire.Built = worker.call(wire.Build(recipe), factory.build_timeout)
         except WorkerHung as hung:
             raise WorkerHung(f"still building after {factory.build_timeout:.0f} s") from hung
         return built
