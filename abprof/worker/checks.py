@@ -26,7 +26,7 @@ from abprof.worker.drawn import held
 from abprof.worker.faults import running
 
 NO_RESET = "a call depends on earlier calls, and the Op has no reset()"
-OVERWRITTEN = "the kernel overwrote its inputs, or added to their .grad, and the workload has no reset()"
+OVERWRITTEN = "the kernel overwrote its inputs, or added to their .grad, and no reset() restores them"
 _UNREADABLE = (ValueError, TypeError, LookupError, AttributeError, OverflowError, RuntimeError, OSError, EOFError)
 SAMPLE = 1 << 16  # elements sampled from each output tensor
 
