@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from abprof.builds import Job, build_packages, environment, identical
-from abprof.builds.worker_factory import WorkerFactory, install_bundle
+from abprof.builds.worker_factory import ForkServers, WorkerFactory, install_bundle
 from abprof.records import Build, Cell, Checkout, Package, Side
 from abprof.system.console import View
 from tests.tinyrepo import PACKAGE, WORKLOAD, source
@@ -136,6 +137,34 @@ def test_a_build_is_made_once_for_the_same_content_wherever_it_lies(torch_shop: 
     assert not rebuilt.cached
     assert rebuilt.path != first.path  # users of the first build keep it
     assert Path(first.path).exists()
+
+
+def test_builds_are_made_in_forks_of_one_server_at_the_same_time(torch_shop: Shop) -> None:
+    """Which need not import torch; a package with an environment of its own is built in a fresh process."""
+    code = "import os\nfrom pathlib import Path\ndef build(*, verbose):\n    print('parent', os.getppid())\n"
+    names = [f"base-{number}" for number in range(4)]
+    jobs = [
+        Job(
+            torch_shop.tree(name, {f"kernels/{name}.py": f"{code}    print('built', {name!r})\n"}),
+            Package(name=name),
+            (),
+        )
+        for name in names
+    ]
+    apart = dataclasses.replace(jobs[0], package=Package(name="base-0", env={"MY": "1"}))
+    env = environment.worker(torch_shop.shop.env, torch_shop.folder / "caches", "cpu", {})
+    servers = ForkServers(env, torch_shop.folder, torch_shop.folder / "forks.log")
+    shop = dataclasses.replace(torch_shop.shop, forks=servers)
+    try:
+        builds = build_packages(shop, [*jobs, apart], Lines(torch_shop.lines), gpu=False)
+    finally:
+        servers.close()
+    assert [build.failure for build in builds] == [None] * 5
+    for name, build in zip(names, builds, strict=False):
+        assert f"built {name}" in (shop.logs / build.log).read_text()
+    parents = Counter(line.split()[-1] for line in torch_shop.lines if " parent " in line)
+    assert sorted(parents.values()) == [1, 4], "all but that with an environment of its own"
+    assert parents[str(os.getpid())] == 1
 
 
 def test_content_decides_and_prose_does_not_make_code_differ(shop: Shop) -> None:

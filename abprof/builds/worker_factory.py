@@ -12,6 +12,7 @@ import os
 import secrets
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -55,6 +56,7 @@ class ForkServers:
         self._servers: dict[tuple[tuple[str, ...], tuple[tuple[str, str], ...], int], ForkServer] = {}
         self._with_package: dict[tuple[str, int], ForkServer | None] = {}
         self._fixed: dict[Path, Sequence[Path]] = {}
+        self._lock = threading.Lock()  # builds run in threads
 
     def fixed(self, place: Path) -> Sequence[Path]:
         """Return what workers of the build at `place` may not write to: its sources, and the objects in out/, as they are
@@ -76,6 +78,10 @@ class ForkServers:
         env = self._env if env is None else env
         if self._env is None or env is None or worker_argv():
             return None
+        with self._lock:
+            return self._server(argv, epoch, env)
+
+    def _server(self, argv: Sequence[str], epoch: int, env: Mapping[str, str]) -> ForkServer | None:
         key = (tuple(argv), tuple(sorted(env.items())), (epoch - 1) % _SERVERS)
         known, alike = self._servers.get(key), [one for of, one in self._servers.items() if of[:2] == key[:2]]
         if not all(one.alive or one.has_forked for one in alike):
@@ -144,7 +150,7 @@ class WorkerFactory:
     ] = ()  # folders of the repository under test; packages installed from them belong to no side
     workloads: Mapping[str, str] = field(default_factory=dict)  # name -> file
     toolchain: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # side id -> versions in the build key
-    imports: int = _SERVERS  # fork servers that import a side's package; 0 where workloads wrap benchmarks
+    imports: int = _SERVERS  # fork servers that import a package; 0 with --quick, or where workloads wrap benchmarks
     named: frozenset[str] = frozenset()  # variables that abprof.toml's [environment] sets or allows
     sandbox: Sandbox | None = None  # sandbox for code under test; None: no sandbox
     untrusted: bool = False  # whether that code may be hostile
@@ -263,14 +269,19 @@ class WorkerFactory:
         modules: Sequence[str] = (),
         imported: bool = False,
     ) -> Worker:
-        """Start a process for the build in the folder `place`: forked by a server of `epoch`, or fresh if that is None.
+        """Start a process for the build in the folder `place`: forked by a server of `epoch`, or fresh if that is None. A
+        builder is forked, too, unless its package has a sandbox or an environment of its own.
         `modules`: those that the build loaded, which a fork server may import for its workers. `imported`: whether to
         use a server that has imported the package.
         `builder`: in a sandbox, whether the process may write to all of `place`, and use the network if the package
         declares that. Raises WorkerDied if the process cannot be started."""
         argv, env = self._command(side, checkout, package, place, builder=builder)
-        servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch, modules)
-        servers = servers if imported else servers[-1:]
+        if builder:  # in a sandbox a builder may do more than a worker
+            plain = None if self._apart(package) else self.forks.server(argv, 1)
+            servers: Sequence[ForkServer] = [plain] if plain else []
+        else:
+            servers = [] if epoch is None else self._servers(side, checkout, package, place, epoch, modules)
+            servers = servers if imported else servers[-1:]
         paused = self.pauses and epoch is not None
         return self._started(argv, env, place / "src", log, name, on_line=on_line, servers=servers, paused=paused)
 

@@ -14,6 +14,7 @@ import signal
 import socket
 import struct
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +31,7 @@ from abprof.system.processes.children import WorkerDied, end_tree, new_mark, sta
 _TO_ANSWER = 120.0  # seconds from a server's start to its first answer, after its imports, perhaps from a network disk
 _TO_FORK = 10.0  # seconds to a later answer
 _MOST_MESSAGES = 1000  # read in a row
+_SHARED = 0.05  # most seconds that a thread waits for a process's end, while other threads cannot ask the server
 
 _CREDENTIALS = struct.Struct("3i")  # the sender's process id, user and group, from the kernel (unix(7))
 
@@ -78,12 +80,14 @@ class Forked:
         while (code := self.poll()) is None:
             if (left := deadline - time.monotonic()) <= 0:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            self._server.listen(left)
+            self._server.listen(min(left, _SHARED))
         return code
 
 
 class ForkServer:
-    """A process that forks workers. Started with a command (`of`), or forked off another server (`with_package`)."""
+    """A process that forks workers. Started with a command (`of`), or forked off another server (`with_package`).
+
+    Threads may use one server: builds run in threads."""
 
     def __init__(self, launch: Callable[[int], tuple[subprocess.Popen[bytes] | Forked, str]]) -> None:
         """`launch` starts the process, which gets a socket's descriptor, and returns the process and its mark."""
@@ -94,6 +98,7 @@ class ForkServer:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         self.has_forked = False
+        self._lock = threading.RLock()
         with theirs:
             try:
                 self._process, self._mark = launch(theirs.fileno())
@@ -113,7 +118,7 @@ class ForkServer:
         def launch(fd: int) -> tuple[Forked, str]:
             mark = new_mark()
             request = {"env": {**env, MARK: mark}, "cwd": str(cwd), "start": wire.pack(start)}
-            with doorway.appended(log) as output:
+            with doorway.appended(log) as output, self._lock:
                 return self._forked(request, [fd, output.fileno()]), mark
 
         return ForkServer(launch)
@@ -130,7 +135,8 @@ class ForkServer:
 
     def fork(self, *, env: Mapping[str, str], cwd: Path, source: int, sink: int, output: int) -> Forked:
         """Fork a worker that reads requests from `source`, replies to `sink` and prints to `output` (descriptors)."""
-        return self._forked({"env": dict(env), "cwd": str(cwd)}, [source, sink, output])
+        with self._lock:
+            return self._forked({"env": dict(env), "cwd": str(cwd)}, [source, sink, output])
 
     def _forked(self, request: dict[str, Any], fds: list[int]) -> Forked:
         try:
@@ -191,6 +197,10 @@ class ForkServer:
 
     def listen(self, seconds: float) -> _Message | None:
         """Return the next message of the server or of a new process; None if none comes within `seconds`."""
+        with self._lock:
+            return self._heard(seconds)
+
+    def _heard(self, seconds: float) -> _Message | None:
         if self._socket.fileno() < 0 or not select.select([self._socket], [], [], seconds)[0]:
             return None
         try:
