@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from abprof.measure.cell import CellResult, CellTask, Timeouts, measure_cell
@@ -18,6 +18,7 @@ from abprof.system.files import refuse_full_disk
 _SLOW_CALL = 2e8  # ns: for slower calls `_warm_up` costs more than it saves; loading took 0.1 to 0.3 s on an H200
 _BESIDE = 8  # epochs in which controls and peers take part: a worker each, and no verdict on a target needs them
 _OVERTIME = 0.1  # share of the budget by which a look may be late
+_AHEAD = 2  # parts whose workers may start ahead
 _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, which the next epoch then makes
 
 
@@ -29,7 +30,7 @@ class _Known:
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
     timeouts: Timeouts = field(default_factory=Timeouts)
-    ahead: WorkerPool | None = None  # of the next part, starting while a part is measured
+    ahead: list[WorkerPool] = field(default_factory=list)  # of the next parts, which start before their turn
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ def epochs(
     known, end, fixed = _Known(), time.monotonic() + budget, 0.0  # fixed: seconds of an epoch beside its cells
     todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
     # On a CPU there are no contexts to wait for. Hostile code could run while others are measured.
-    early = plan.device.kind != "cpu" and not plan.run.options.untrusted
+    early = plan.device.kind != "cpu" and not (quick or plan.run.options.untrusted)
     try:
         while todo:
             start, spent, checks = time.monotonic(), dict[str, float](), dict[str, float]()
@@ -65,8 +66,9 @@ def epochs(
             if number > first and (quick or not affordable(number - first, cost, end - start, budget)):
                 return
             parts = _parts(plan, number, todo, beside=number < first + _BESIDE)
-            for part, following in zip(parts, [*parts[1:], _following(plan, number, first, todo)], strict=True):
-                for item in _package(plan, known, part, following if early and number > first else None):
+            coming = [*parts[1:], *_following(plan, number, first, todo)] if early else []
+            for place, part in enumerate(parts):
+                for item in _package(plan, known, part, coming[place : place + _AHEAD]):
                     block = item.block if isinstance(item, CellResult) else item
                     if isinstance(block, Block):  # of turns, or of slices
                         spent[block.cell] = spent.get(block.cell, 0.0) + block.seconds
@@ -79,8 +81,8 @@ def epochs(
             number += 1
             todo = wanted() & plan.arms.keys()
     finally:
-        if known.ahead:
-            known.ahead.dismiss()
+        for pool in known.ahead:
+            pool.dismiss()
 
 
 def affordable(done: int, cost: float, left: float, budget: float) -> bool:
@@ -90,12 +92,13 @@ def affordable(done: int, cost: float, left: float, budget: float) -> bool:
     return cost <= left or to_look * cost <= left + _OVERTIME * budget
 
 
-def _following(plan: Plan, number: int, first: int, todo: set[str]) -> _Part | None:
-    """Return the part that comes after epoch `number` if its cells need another epoch; None if they may be decided then."""
-    done = number - first + 1
-    if done in LOOKS or done == plan.run.options.epochs:
-        return None
-    return next(iter(_parts(plan, number + 1, todo, beside=done < _BESIDE)), None)
+def _following(plan: Plan, number: int, first: int, todo: set[str]) -> list[_Part]:
+    """Return the parts of the epochs that come after epoch `number` for certain: those up to the next look."""
+    found = list[_Part]()
+    while len(found) < _AHEAD and (done := number - first + 1) not in {*LOOKS, plan.run.options.epochs}:
+        number += 1
+        found += _parts(plan, number, todo, beside=done < _BESIDE)
+    return found
 
 
 def _parts(plan: Plan, number: int, todo: set[str], *, beside: bool) -> list[_Part]:
@@ -127,22 +130,22 @@ def _pool(plan: Plan, known: _Known, part: _Part) -> WorkerPool:
 
 
 def _package(
-    plan: Plan, known: _Known, part: _Part, following: _Part | None
+    plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]
 ) -> Iterator[CellResult | Block | Proof | Kernel]:
-    """Measure a package's cells in one epoch, with --regime sustained also slices. Workers of the part `following` start
-    before the first turn, while this part's workers import and compile: the driver makes contexts one by one."""
+    """Measure a package's cells in one epoch, with --regime sustained also slices. The driver makes contexts one by one, so
+    workers of the parts that are `coming` start whenever no turn is measured: of the next part before the turns, while
+    this part's workers import and compile (not in the first epoch, whose result shall soon stand), of one more behind
+    the turns."""
     epoch, began = part.epoch, time.monotonic()
     pool = _pool(plan, known, part)
     present = set(pool.start_order)  # of those that started ahead, one may have hung since
-    if known.ahead and known.ahead.serves(pool):
-        pool = known.ahead
-    elif known.ahead:
-        known.ahead.dismiss()
+    while known.ahead and not known.ahead[0].serves(pool):
+        known.ahead.pop(0).dismiss()
+    pool = known.ahead[0] if known.ahead else pool
     with pool:
-        known.ahead = None  # not earlier: until then `epochs` ends its workers at a ^C
+        known.ahead[:1] = []  # not earlier: until then `epochs` ends its workers at a ^C
         known.starting += time.monotonic() - began
-        if following:
-            known.ahead = _pool(plan, known, following).begin()
+        _start_ahead(plan, known, coming[:1] if known.calls else [])
         yield from pool.proofs()
         loaded = set[tuple[str, str, str]]()
         for cell in part.cells:
@@ -160,8 +163,8 @@ def _package(
             )
             if plan.device.kind == "cuda":
                 _warm_up(pool, task, loaded)
-            if known.ahead:
-                known.ahead.wait()
+            for other in known.ahead:
+                other.wait()
             result = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
             if result.crowded:  # from now on one arm is in memory at a time
                 known.crowded.add(cell.id)
@@ -177,8 +180,14 @@ def _package(
             if ran and options.regime == "sustained" and not options.quick and block.by_spans:
                 yield slices(plan, pool, cell, ran, epoch)
             yield result
+        _start_ahead(plan, known, coming[: len(known.ahead) + 1])
         yield from pool.proofs()
         yield from pool.kernels()
+
+
+def _start_ahead(plan: Plan, known: _Known, coming: Sequence[_Part]) -> None:
+    for part in coming[len(known.ahead) :]:
+        known.ahead.append(_pool(plan, known, part).begin())
 
 
 def _warm_up(pool: WorkerPool, task: CellTask, loaded: set[tuple[str, str, str]]) -> None:
