@@ -116,12 +116,11 @@ class Arms:
         """Warm up an arm, whose first call took `first` ns. Repeat long calls (wire.LONG_CALL) at most once. Return the
         ns of a warm call, and the ns that the host needs to enqueue a call (0: unknown)."""
         clock, usual = self.clock, arm.request.usual_ns
-        if usual >= wire.LONG_CALL:
-            arm.wall = first if first < _LOADED * usual else clock.wall(arm.op)
-            return usual, 0.0
+        if usual >= (wire.MIDDLE_CALL if clock.kind == "cuda" else wire.LONG_CALL):
+            loaded = first >= _LOADED * usual  # else the host cannot have taken twice as long as the device
+            arm.wall = clock.wall(arm.op) if loaded else first
+            return usual, clock.enqueued if loaded and usual < wire.LONG_CALL else 0.0
         arm.wall, host = clock.wall(arm.op), clock.enqueued
-        if clock.kind == "cuda" and usual >= wire.MIDDLE_CALL:
-            return usual, host
         if min(first, arm.wall) >= wire.LONG_CALL:
             return arm.wall, host
         arm.wall = shortest([arm.wall, clock.wall(arm.op)])
