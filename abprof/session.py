@@ -141,8 +141,6 @@ def judge_run(run: Run, blocks: Sequence[Block], cache: CellCache | None = None)
 @contextlib.contextmanager
 def begin(config: Options, view: View) -> Iterator[tuple[RunContext, RunFolder, tuple[Checkout, ...]]]:
     """Start a new run: create its folder, reserve the devices, and check out the sides for the `with` block."""
-    # The first worker takes seconds to import torch; meanwhile this process imports what it needs later.
-    threading.Thread(target=lambda: [importlib.import_module(name) for name in _LATER], daemon=True).start()
     place = look_around(config, view)
     if "ncu" in config.probe:
         Ncu.find()  # refuse before measuring, not after
@@ -167,6 +165,8 @@ def _measured(
     place: RunContext, trees: Sequence[Checkout], logs: Path, record_of: Callable[[Run], Record], view: View
 ) -> Record:
     began = time.monotonic()
+    # The first worker takes seconds to import torch; meanwhile this process imports what it needs later.
+    threading.Thread(target=lambda: [importlib.import_module(name) for name in _LATER], daemon=True).start()
     if place.options.command:
         bench = Bench.of(place, trees, logs, view)
         record = record_of(bench.head)

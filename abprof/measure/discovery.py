@@ -111,20 +111,29 @@ def known(worker: Worker, factory: WorkerFactory, digest: str, run: Run, cells: 
     return Discovered(ready, run.workloads, cells, {})
 
 
-def toolchain(worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str, cupti: str = "") -> Toolchain:
+def compilers(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the versions of the compilers that builds use: those of CC and CXX, and nvcc."""
+    named = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": proc.cuda_tool("nvcc", env)}
+    found = {}
+    for name, command in named.items():
+        version = proc.output([*command.split(), "--version"], env=env) if command else None
+        if version:
+            found[name] = " ".join(version.split("\n")[:4]).strip()
+    return found
+
+
+def toolchain(
+    worker: Worker, factory: WorkerFactory, ready: wire.Ready, kind: str, tools: Mapping[str, str], cupti: str = ""
+) -> Toolchain:
     """Return a Toolchain: `versions` of compilers and libraries that builds depend on, and the worker's `packages`.
 
     `packages` is empty if the worker fails to list what is installed. `kind`: the device's kind, `cuda` or `cpu`.
-    `cupti`: the option that needs CUPTI, or "". Raises AbprofError if the worker then cannot import CUPTI.
+    `tools`: versions of compilers. `cupti`: the option that needs CUPTI, or "". Raises AbprofError if the worker then
+    cannot import CUPTI.
     """
-    facts, env = ready.facts, factory.env
+    facts = ready.facts
     chain = {**ready.versions, **{name: facts.get(name, "") for name in ("prefix", "base_prefix", "soabi")}}
-    chain |= {"architecture": facts.get("capability", ""), "device": kind}
-    compilers = {"cc": env.get("CC") or "cc", "cxx": env.get("CXX") or "c++", "nvcc": proc.cuda_tool("nvcc", env)}
-    for name, command in compilers.items():
-        version = proc.output([*command.split(), "--version"], env=env) if command else None
-        if version:
-            chain[name] = " ".join(version.split("\n")[:4]).strip()
+    chain |= {"architecture": facts.get("capability", ""), "device": kind, **tools}
     packages: dict[str, str] = {}
     with contextlib.suppress(WorkerDied, WorkerFault):
         packages = worker.call(wire.Inventory(), factory.timeout).packages

@@ -343,7 +343,7 @@ def _factory(place: RunContext, trees: Sequence[Checkout], files: Mapping[str, P
     ours = (str(place.cache / name) for name in ("worktrees", "builds", "dists"))
     sources, home = (*place.repository.folders(), *ours), paths.home()
     shared = (str(home / name) for name in (".cache", ".triton", ".local")) if home else ()  # shared by all branches
-    imports = 0 if place.file.benchmarks else 1 if place.options.quick else factory.imports
+    imports = 0 if place.file.benchmarks or place.options.quick else factory.imports
     return dataclasses.replace(factory, sources=sources, forbidden=(*sources, *shared), imports=imports)
 
 
@@ -360,19 +360,21 @@ def _discovered(
     own_path = any("PYTHONPATH" in package.env for package in place.file.kernels.values())
     cupti = options.asked_by("--timer") if options.by_timer == "cupti" and kind != "cpu" and not own_path else ""
     chains: dict[tuple[str, ...], Toolchain] = {}
+    tools = discovery.compilers(factory.env)  # first, because `alone` waits until the fork server has imported torch
     with factory.alone("discovery", forked=True) as worker:
         if continued:
             found = discovery.known(worker, factory, digest, continued.run, continued.cells)
         else:
             found = discovery.Discovered.of(worker, factory, options, kind)
-        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind, cupti)
+        chains[tuple(factory.argv("base"))] = discovery.toolchain(worker, factory, found.ready, kind, tools, cupti)
         if not (ceilings or dry or options.executor):
             ceilings = discovery.ceilings(worker, options.timeout)
+        worker.kill()  # an interpreter with torch, or with a device, takes long to end by itself
     for side, argv in factory.workers.items():
         if tuple(argv) not in chains:
             with factory.alone("discovery", side) as worker:
                 ready = discovery.start(worker, factory)
-                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind, cupti)
+                chains[tuple(argv)] = discovery.toolchain(worker, factory, ready, kind, tools, cupti)
     return found, {side: chains[tuple(argv)] for side, argv in factory.workers.items()}, ceilings
 
 

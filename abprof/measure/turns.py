@@ -228,4 +228,4 @@ def _pair(arms: int, seed: int | str, number: int) -> tuple[list[int], list[int]
 
 def epoch_cost(kind: str, arms: int) -> float:
     """Return rough seconds of an epoch to start the workers and prepare the arms."""
-    return {"cuda": 1.0, "cpu": 1.0, "simulated": 0.2}[kind] + 0.03 * arms
+    return {"cuda": 0.4, "cpu": 1.0, "simulated": 0.2}[kind] + 0.03 * arms

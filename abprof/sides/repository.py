@@ -179,27 +179,22 @@ def open_repository(path: Path, *, cache: Path) -> Repository:
     if not path.is_dir():
         raise AbprofError("not a folder" if path.exists() else "no such folder", where=str(path))
     git = Git(str(path.resolve()))
+    facts = ("--is-bare-repository", "--is-inside-work-tree", "--is-shallow-repository", "--show-object-format")
     try:
-        bare, inside = git.text("rev-parse", "--is-bare-repository", "--is-inside-work-tree").split()
+        bare, inside, shallow, *form = git.text("rev-parse", *facts).split()
     except GitError as error:
         what = "not a git repository" if "not a git repository" in error.stderr else error.line_of_git
         raise AbprofError(what, where=str(path), advice=_ADVICE) from error
     if bare == "true" or inside != "true":
         raise AbprofError("a bare repository or a .git folder, not a working tree", where=str(path), advice=_ADVICE)
-    if git.maybe("rev-parse", "--show-object-format") == "sha256":
+    if form == ["sha256"]:
         raise AbprofError("SHA-256 repositories are not supported", where=str(path))
-
-    def place(*flags: str) -> Path:  # one call per path, because a path may contain newlines
-        return Path(git.cwd, git.text("rev-parse", *flags)).resolve()
-
-    return Repository(
-        path=place("--show-toplevel"),
-        git_dir=place("--git-dir"),
-        common_dir=place("--git-common-dir"),
-        objects=place("--git-path", "objects"),
-        shallow=git.text("rev-parse", "--is-shallow-repository") == "true",
-        cache=cache.expanduser().absolute(),
-    )
+    wanted = (("--show-toplevel",), ("--git-dir",), ("--git-common-dir",), ("--git-path", "objects"))
+    found = git.text("rev-parse", *(word for flags in wanted for word in flags)).split("\n")
+    if len(found) > len(wanted):  # a path contains newlines
+        found = [git.text("rev-parse", *flags) for flags in wanted]
+    top, git_dir, common_dir, objects = (Path(git.cwd, name).resolve() for name in found)
+    return Repository(top, git_dir, common_dir, objects, shallow == "true", cache.expanduser().absolute())
 
 
 def unicode(text: str) -> str:

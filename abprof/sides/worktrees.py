@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import secrets
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from abprof.records import Checkout, Side
@@ -39,8 +40,9 @@ def checkouts(
             remove_tree(folder)  # left by a killed process of the same run
             _prune(repository.cache)
             folder.mkdir(parents=True)
-            for checkout in made:
-                _check_out(repository, checkout, submodules=submodules)
+            with ThreadPoolExecutor() as pool:  # git writes the files of all sides at the same time
+                for done in [pool.submit(_check_out, repository, one, submodules=submodules) for one in made]:
+                    done.result()
         except OSError as error:
             raise AbprofError(f"cannot write the worktrees: {error.strerror}", where=str(folder)) from error
         yield made

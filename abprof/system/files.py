@@ -61,12 +61,13 @@ def replace(target: Path, data: bytes, check: Callable[[Path], object] = lambda 
     return target
 
 
-def pour(file: FileIO, data: bytes) -> None:
-    """Write all of `data` and flush the file to disk. Raises OSError."""
+def pour(file: FileIO, data: bytes, *, flush: bool = True) -> None:
+    """Write all of `data`, and with `flush` wait until it is on the disk. Raises OSError."""
     rest = memoryview(data)
     while rest:  # a disk that fills up accepts part of a write; only the next write fails
         rest = rest[file.write(rest) :]
-    os.fsync(file.fileno())
+    if flush:
+        os.fsync(file.fileno())
 
 
 def refuse_full_disk(reason: str, *places: Path) -> None:

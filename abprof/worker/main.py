@@ -75,7 +75,11 @@ def _preload(module: str, function: str = "") -> None:
 
 
 # Work of a first call that needs no device: Triton hashes its files, 0.4 s; torch.autograd.grad imports sympy, 2 s.
-PRELOAD = [("triton.runtime.cache", "triton_key"), ("torch.fx.experimental.symbolic_shapes",)]
+PRELOAD = [
+    ("triton.runtime.cache", "triton_key"),
+    ("torch.fx.experimental.symbolic_shapes",),
+    ("abprof.worker.package", "find_real_paths"),
+]
 
 
 def serve(source: int, sink: int, make: Callable[[wire.Start], Bench] = Bench) -> int:

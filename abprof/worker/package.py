@@ -134,6 +134,7 @@ def preload(start: wire.Start) -> None:
         os.environ.pop(_NVML_CHECK, None)
         os.environ.update({} if given is None else {_NVML_CHECK: given})
     before.forked()
+    before.prove({})  # so that its workers know real paths and installed files
     _preloaded = start.mount, before, module
 
 
@@ -188,6 +189,18 @@ def _both_names(places: list[str]) -> tuple[str, ...]:
     """Return each folder's absolute path and real path, with a final slash; leave out the interpreter's folders."""
     both = (name for place in places for name in (os.path.join(os.path.abspath(place), ""), _folder(place)))  # noqa: PTH100, PTH118
     return tuple(dict.fromkeys(name for name in both if not name.startswith(INTERPRETER)))
+
+
+@cache
+def real_path(file: str) -> str:
+    return os.path.realpath(file)
+
+
+def find_real_paths() -> None:
+    """Look up the modules' real paths, 40 ms, which workers that are forked later need not look up."""
+    for module in list(sys.modules.values()):
+        if file := getattr(module, "__file__", None):
+            real_path(file)
 
 
 def mapped_objects() -> list[str]:
@@ -313,7 +326,7 @@ class Prover:
             # Ignore invented relative names: torch.ops has "_ops.py".
             if file and file.startswith("/") and not name.startswith(("__main__", "__mp_main__", "abprof_workloads.")):
                 if file not in self._known:
-                    path = os.path.realpath(file)
+                    path = real_path(file)
                     self._known[file] = path, self.standing(file, path)
                 yield name, *self._known[file]
 
