@@ -163,6 +163,26 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory,
         assert block.rejected_why == name
 
 
+def test_workers_start_two_epochs_ahead_and_not_beyond_the_next_look(
+    tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]
+) -> None:
+    on, done = plan(tmp_path, factory, played[1]), list[int]()
+
+    def begun(epoch: int) -> bool:
+        notes = (tmp_path / "scenario.json.pids").read_text().splitlines()
+        return any(line.split()[1:] == ["worker", side.id, str(epoch)] for line in notes for side in SIDES)
+
+    for item in epochs(on, lambda: set(on.arms) if len(done) < 5 * len(CASES) else set(), first=1, budget=600.0):
+        if isinstance(item, Block):
+            done.append(item.epoch)
+        elif done.count(2) == len(CASES) and 3 not in done:  # behind the turns of the second epoch
+            end = time.monotonic() + 60
+            while not begun(4) and time.monotonic() < end:
+                time.sleep(0.01)
+            assert begun(4)
+        assert done.count(4) == len(CASES) or not begun(5), "the fourth epoch is a look"
+
+
 def test_neither_slices_nor_a_profiled_pass_begin_when_their_time_is_up(
     tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand]
 ) -> None:
