@@ -20,10 +20,10 @@ FILES = {file.stem: file for file in sorted(ATTACKS.glob("*.py"))}
 ON_GPU = {file.stem: file for file in sorted((ATTACKS / "gpu").glob("*.py"))}
 # Do the work where inputs change, or where they are stopped outside their turns, so they may be `same`: and the one that is
 # slow in half of its epochs, in one of 16 runs of four epochs.
-WORKS = {"memo_by_version", "memo_by_sample", "stray_b", "work_after_the_reply", "slow_epochs_dropped"}
+WORKS = {"memo_by_version", "memo_by_sample", "stray_b", "slow_epochs_dropped"}
 FAMILIES = [
     "background_thread", "broadcast", "call_count", "clock_at_a_quarter", "lazy_subclass", "memo_by_address", "turns_read_zero",
-    "rewritten_source", "hog_by_unreaped_children", "calls_as_one_batch",
+    "rewritten_source", "hog_by_unreaped_children", "calls_as_one_batch", "work_after_the_reply",
 ]  # fmt: skip
 SPEED = {"faster", "slight", "same"}
 HONEST = """

@@ -33,6 +33,7 @@ EXAMPLES: list[Any] = [
     wire.Check("a", "expected", "sample", "base"),
     wire.Hand("a", 7, "outputs", 8, True),
     wire.Examine("w", {"n": 1}, 7, "outputs"),
+    wire.Examine("w", {"n": 1}, 7, "outputs", seen=[[4, ""], [1, "ff00"]]),
     wire.Checked(True),
     wire.CheckResult(False, "NaN", 1.0),
     wire.Checked(False, "NaN", 1.0, None, "ab", 0.5, True, {"density": 0.5, "autotuned": "128x64", "tiles": 3, "packed": True}),

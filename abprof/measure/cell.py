@@ -5,12 +5,15 @@ A failure of a workload, a kernel or a worker becomes the outcome of its arm and
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
+import os
 import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -35,10 +38,12 @@ from abprof.records import (
     Turn,
 )
 from abprof.records import messages as wire
+from abprof.system import doorway
 from abprof.system.processes import WorkerDied, WorkerFault, WorkerHung
 
 KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
 _MOST_KEPT = 64  # most calls of a turn whose outputs are all kept (--untrusted)
+_PLACES, _PIECE = 16, 64  # places of a turn's outputs that are read at its reply, and bytes of each
 _NO = "the workload's check says no"
 _WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch
 _BUSY, _TWICE = 0.02, 2  # share of the watches in which the GPU may be busy, and watches that must have found it so
@@ -188,11 +193,15 @@ class CellSetup:
         """Return (index, arm) for each arm that takes turns."""
         return [(i, state) for i, state in enumerate(self.states) if state.takes_turns]
 
-    def ask(self, state: ArmState, request: Any) -> Any | None:
-        """Send the request to the arm's worker and return the reply; None: the arm failed, and its outcome says why."""
+    def ask(self, state: ArmState, request: Any, at_reply: Callable[[], None] | None = None) -> Any | None:
+        """Send the request to the arm's worker and return the reply; None: the arm failed, and its outcome says why.
+        `at_reply` is called before anything else happens."""
         task = self.task
         try:
-            return self.pool.worker(state.arm.worker).call(request, task.options.timeout)
+            worker = self.pool.worker(state.arm.worker)
+            if at_reply:
+                worker.at_reply = at_reply
+            return worker.call(request, task.options.timeout)
         except WorkerFault as fault:
             self.fail(state, cast("Status", fault.status), fault.reason, fault.at)
             if task.judge == "graph" and isinstance(request, wire.Capture | wire.Turn):
@@ -349,11 +358,12 @@ class CellSetup:
         anew, draw = state.arm.variant in self._packs, [*self._seeds, secrets.randbits(31)]
         return dataclasses.replace(turn, draw=draw, outputs=f"{state.arm.side}/{name}.calls", anew=anew)
 
-    def check_drawn(self, state: ArmState, turn: wire.Turn, read: wire.Turned) -> None:
-        """Have the judge check what one timed call of the turn returned.
+    def check_drawn(self, state: ArmState, turn: wire.Turn, read: wire.Turned, seen: list[list[Any]]) -> None:
+        """Have the judge check what one timed call of the turn returned, and that it is what was `seen` at the reply.
 
         Whether the turn is checked, and which of its calls, is drawn after the turn, so code cannot foresee it. The share
-        of turns falls with their number: of 8 turns 3 are checked, of 100 turns 8.
+        of turns falls with their number: of 8 turns 3 are checked, of 100 turns 8. Half of the times it is the last call,
+        whose work could go on after the reply.
         """
         if not turn.draw:
             return
@@ -362,7 +372,7 @@ class CellSetup:
             if state.takes_turns and not state.arm.peer and not secrets.randbelow(1 + (state.turns + 1) // 2):
                 request = wire.Examine(
                     cell.workload, dict(cell.params), self.task.options.seed, turn.outputs, draw=turn.draw,
-                    calls=turn.calls, layouts=read.layouts, pick=secrets.randbits(31),
+                    calls=turn.calls, layouts=read.layouts, pick=secrets.choice([turn.calls - 1, secrets.randbits(31)]), seen=seen,
                 )  # fmt: skip
                 checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
                 if not checked.ok:
@@ -391,6 +401,17 @@ class CellSetup:
 def _sample(name: str, arm: Arm) -> str:
     """Return the path, in the scratch folder, where the arm's worker stores a sample of its outputs."""
     return f"{arm.side}/{name}-{hashlib.sha256(arm.id.encode()).hexdigest()[:8]}.sample"
+
+
+def _glimpsed(path: Path, root: Path, calls: int) -> list[list[Any]]:
+    """Return the size of the file in which a turn's outputs are, and its bytes at places drawn now, half of them in the last
+    call's outputs: what a thread or the GPU writes there later is not what was returned (wire.Examine.seen)."""
+    with contextlib.suppress(OSError), doorway.opened(path, root) as file:
+        size = os.fstat(file.fileno()).st_size
+        spans = [size // (calls if number % 2 else 1) or 1 for number in range(_PLACES if size else 0)]
+        places = [size - 1 - secrets.randbelow(span) for span in spans]
+        return [[size, ""], *([place, os.pread(file.fileno(), _PIECE, place).hex()] for place in places)]
+    return [[-1, ""]]
 
 
 class _Turns:
@@ -490,8 +511,10 @@ class _Turns:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the
         inputs."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
-        request = self.cell.drawn(state, request)
-        read: wire.Turned | None = self.cell.ask(state, request)
+        request, seen = self.cell.drawn(state, request), list[list[Any]]()
+        outputs, scratch = request.outputs, self.cell.pool.factory.scratch
+        glimpse = (lambda: seen.extend(_glimpsed(scratch / outputs, scratch, pace.calls))) if request.draw else None
+        read: wire.Turned | None = self.cell.ask(state, request, glimpse)
         if read is None:
             return None
         waited = self.cell.pool.worker(state.arm.worker).waited
@@ -500,7 +523,7 @@ class _Turns:
             return None
         if request.draw and self.cell.device.kind == "cuda" and not secrets.randbelow(_WATCHED):
             self._watch(state, min(waited, _LONGEST_WATCH))
-        self.cell.check_drawn(state, request, read)
+        self.cell.check_drawn(state, request, read, seen)
         start, end = read.start - self.origin, read.end - self.origin
         # A simulated worker reports times that have not passed. With --untrusted each turn counts, also one that first
         # makes inputs anew: code could forge the turns that the parent's clock does not read.

@@ -350,6 +350,9 @@ class Examine:
     calls: int = 0  # of that turn
     layouts: str = ""  # `Turned.layouts`
     pick: int = 0  # modulo `calls`: the call whose outputs are checked
+    seen: list[list[Any]] = field(
+        default_factory=list
+    )  # of the turn: its file's size and "", then places and their bytes
 
 
 @dataclass(frozen=True)

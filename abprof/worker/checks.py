@@ -124,7 +124,7 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
     path, number = Path(arms.start.scratch) / request.outputs, request.pick % max(1, request.calls)
     try:
         if request.draw:
-            results = drawn.read(path, request.layouts, number, request.calls, arms.clock.device)
+            results = drawn.read(path, request.layouts, number, request.calls, arms.clock.device, request.seen)
             cpu, first = torch.device("cpu"), not number
             before = [] if first else drawn.read(path, request.layouts, number - 1, request.calls, cpu)
             seed = drawn.seed(request.draw[2], number, before)

@@ -13,7 +13,7 @@ import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -174,6 +174,8 @@ def _write(kept: list[Any], path: Path) -> str:
                 view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
                 while view:
                     view = view[writer.write(view) :]
+            if os.fstat(file).st_size > (size := sum(tensor.nbytes for tensor in tensors)):
+                os.ftruncate(file, size)  # another cell's outputs were larger
     finally:
         os.close(file)
     return json.dumps([_layout(each) for each in kept])
@@ -189,9 +191,11 @@ def _layout(values: Any) -> dict[str, Any]:
     return {"value": values} if isinstance(values, _PLAIN) else {"type": type(values).__name__}
 
 
-def read(path: Path, layouts: str, number: int, calls: int, device: torch.device) -> Any:
+def read(
+    path: Path, layouts: str, number: int, calls: int, device: torch.device, seen: Sequence[Sequence[Any]] = ()
+) -> Any:
     """Return what call `number` of a turn of `calls` calls returned, from the file and the layouts that hostile code may
-    have made. Raises ValueError if they do not hold that."""
+    have made. `seen`: Examine.seen. Raises ValueError if they do not hold that, or if bytes `seen` have changed."""
     found = json.loads(layouts)
     if not isinstance(found, list) or len(found) < calls:  # a GPU's clock repeats calls that its spin did not hide
         raise ValueError(f"outputs of {len(found)} of {calls} calls")
@@ -211,7 +215,15 @@ def read(path: Path, layouts: str, number: int, calls: int, device: torch.device
     finally:
         os.close(file)
     values, _ = _built(found[number], data.ljust(1, b"0"), 0, device)
+    if seen and (seen[0][0] != sum(map(_size, found)) or _late(data[:size], at, seen)):
+        raise ValueError("it was written after the reply")
     return values
+
+
+def _late(data: bytearray, at: int, seen: Sequence[Sequence[Any]]) -> bool:
+    """Whether `data`, which begins at `at` in its file, has other bytes than were `seen` there."""
+    inside = [(place - at, bytes.fromhex(text)) for place, text in seen if at <= place < at + len(data)]
+    return any(data[begin : begin + len(piece)] != piece[: len(data) - begin] for begin, piece in inside)
 
 
 def _size(layout: dict[str, Any]) -> int:

@@ -313,6 +313,12 @@ def test_what_timed_calls_returned_is_read_call_by_call(worker: Side) -> None:
                     [one, one, {**one, "dtype": "ops"}], [one, one, {"type": "Lazy"}]):  # fmt: skip
         assert not found(layouts=json.dumps(layouts), pick=2).ok
     assert "outputs of 1 of 3 calls" in found(layouts=json.dumps([one]), pick=0).reason
+    data = (folder / "calls").read_bytes()
+    size, third = len(data), len(data) // 3
+    for place, piece, late in ((third, data[third:][:64], False), (third, bytes(64), True), (0, bytes(64), False),
+                               (size - 1, data[-1:], False), (2 * third - 1, data[2 * third - 1 :][:64], False)):  # fmt: skip
+        assert found(pick=1, seen=[[size, ""], [place, piece.hex()]]).ok is not late
+    assert "written after the reply" in found(seen=[[size - 1, ""]]).reason
     with (folder / "calls").open("r+b") as file:
         file.write(bytes(4))
     assert not found(pick=1).ok, "a call's inputs follow from what the call before it returned"

@@ -59,6 +59,7 @@ class Worker:
         stop every process in the sandbox of `servers` while the child has no request."""
         self.ran = 0  # ns of CPU time that a paused child's sandbox used while it was stopped
         self.waited = 0  # ns from the last request to its reply
+        self.at_reply: Callable[[], None] | None = None  # called once at the next reply, in the time `waited`
         self._paused, self._sent = paused, 0
         self._servers = servers
         self._started = started or (lambda _: None)
@@ -180,7 +181,9 @@ class Worker:
         """Return the reply to `request`, the last request sent. Waits up to `timeout` seconds. Raises like `call`."""
         try:
             line = self._read_line(max(timeout, START) if isinstance(request, wire.Start) else timeout)
-            self.waited = time.perf_counter_ns() - self._sent
+            if self.at_reply is not None:
+                self.at_reply()
+            self.at_reply, self.waited = None, time.perf_counter_ns() - self._sent
             self._pause()
             message = msgspec.convert(untrusted(line), dict[str, Any])
             if message.get("id") != self._next:
