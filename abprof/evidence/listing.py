@@ -180,7 +180,7 @@ class _Code:
             content = self.tree.read(str(Path(path).with_suffix(f".{suffix}"))).decode(errors="replace")
             self._add(name, parse(content))
         parse_code = partial(stages.sass, wanted=self.kernel.name.__eq__, of_ptx=stages.ptx_lines(content))
-        return self._parsed(["nvdisasm", "-c", "-gi", "-gp"], path, parse_code)
+        return stages.with_products(self._parsed(["nvdisasm", "-c", "-gi", "-gp"], path, parse_code), content)
 
     def _cuda(self) -> list[stages.Instruction]:
         """Return the SASS of a kernel in a shared object, and add its PTX."""

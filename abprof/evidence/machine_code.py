@@ -127,7 +127,7 @@ def _differing(kernel: Kernel, pairs: Sequence[tuple[Kernel, Content]]) -> set[s
 
 # ---------------------------------------------------------------- one file
 
-_VERSION = 9  # of the cached readings: another number makes them void
+_VERSION = 10  # of the cached readings: another number makes them void
 _LARGEST = 256 << 20  # bytes of a file
 _MOST_NAMES = 2000  # per command line of c++filt
 _TIMEOUT = 120.0  # seconds per file
@@ -284,7 +284,7 @@ def sass_classes(text: str) -> list[str]:
 
 # Arithmetic on floats (...ps, ...pd, ...ph; scalar ...ss, ...sd, ...sh) and packed integers; not moves, shuffles, logic.
 _FLOAT = r"v?(?:f?n?m)?(?:add|sub|mul|div|sqrt|min|max|rcp|rsqrt|dp|hadd)\w*?"
-_DIVISION = re.compile(r"v?(?:div|sqrt)[ps][sdh]\s|i?div[bwlq]?\s")  # counted as arithmetic, too
+_DIVISION = re.compile(r"v?(?:div|sqrt)[ps][sdh]\s|(i?div[bwlq]?\s)")  # counted as another class, too
 _PACKED = rf"(?:{_FLOAT}p[sdh]|v?p(?:add|sub|mul|madd|min|max|sad|abs)\w+|v?p?dp\w+)\s.*"
 _X86 = {  # class -> instruction; the first that matches
     "512-bit arithmetic": re.compile(rf"{_PACKED}%zmm"),
@@ -331,7 +331,7 @@ def x86(printed: Iterable[str]) -> dict[str, Reading]:
 
 def _function(start: int, name: str, body: str) -> Reading:
     calls = {name for name in _ADDRESS.findall(body) if _OUTLINED.search(name)}
-    counted = dict.fromkeys((*_X86, "loads", "stores", "loops", "divisions"), 0)
+    counted = dict.fromkeys((*_X86, "loads", "stores", "loops", "divisions", "integer divisions"), 0)
     digest, heads = hashlib.sha256(), set()
     for place, prefix, text in _LINE.findall(body):
         if _IDLE.match(text):
@@ -359,8 +359,8 @@ def x86_classes(text: str) -> list[str]:
 
 def _kinds(text: str) -> list[str]:
     kinds = [next(kind for kind, pattern in _X86.items() if pattern.match(text))]
-    if _DIVISION.match(text):
-        kinds.append("divisions")
+    if found := _DIVISION.match(text):
+        kinds.append("integer divisions" if found[1] else "divisions")
     if "(" in text and not _TARGET.search(text) and not text.startswith(_NO_ACCESS):
         last = re.split(r",(?![^(]*\))", text)[-1]  # written, except by a comparison
         kinds.append("stores" if "(" in last and not text.startswith(_COMPARES) else "loads")

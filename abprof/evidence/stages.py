@@ -4,7 +4,7 @@ instruction, and its lines of source as (path, line), innermost first, then the 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 
 Chain = tuple[tuple[str, int], ...]
 Instruction = tuple[str, Chain, str, int]  # text, chain, function (of a CPU), offset in it; offset -1: a label
@@ -161,6 +161,17 @@ def sass(
             yield line.rstrip(), (), "", -1
         elif line.startswith("//----"):
             return
+
+
+_PRODUCT = re.compile(r"\s*(?:wgmma\.mma_async|(?:@!?U?P\w+\s+)?[HIQB]GMMA)\b")  # of a warp group, in PTX and SASS
+
+
+def with_products(code: Sequence[Instruction], text: str) -> list[Instruction]:
+    """Return SASS with the lines of its products of warp groups, which ptxas does not write: those of its PTX, in order."""
+    chains = [chain for _, line, chain in _ptx(text) if _PRODUCT.match(line)]
+    places = [place for place, one in enumerate(code) if _PRODUCT.match(one[0])]
+    found = dict(zip(places, chains, strict=True)) if len(places) == len(chains) else {}
+    return [(one[0], found.get(place, one[1]), *one[2:]) for place, one in enumerate(code)]
 
 
 # ---------------------------------------------------------------- x86-64: `objdump -d -l --inlines -C --no-show-raw-insn`

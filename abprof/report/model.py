@@ -16,6 +16,7 @@ from abprof.report.rows import Block, Group, Line, Row, Section
 from abprof.report.text import LONGEST, NOT_RECORDED, clean, duration, rate, size
 
 DETAILS_UP_TO = 300  # rows with an entry under "Cell by cell", those that need a person first
+_REASONS = 3  # causes below the headline: of the largest changes whose line was found
 Facts = list[tuple[str, str]]
 _CHANGES = {"device clock in the target's turns": "clock_pct", "change as the clocks read it": "read_pct",
             "change without pauses": "sustained_pct", "change with pauses": "burst_pct",
@@ -35,6 +36,8 @@ class Page:
         code = code_pages.pages(run)
         for line in every if code else ():
             line.code = [page for page in code if any(row is line.row.comparison for row, _ in page.rows)]
+        located = (line for line in every if line.at and line.row.comparison)
+        self.reasons = sorted(located, key=lambda line: -abs(line.row.comparison.pct or 0.0))[:_REASONS]
         self.run, self.headline, self.where = run, sentences.headline(run), _where(run)
         self.machine = _machine(run)
         self.alerts = [*_alerts(run)]

@@ -310,6 +310,8 @@ class Line:
         self.rate = _arrow(rates, target.id) if target else rates[0]
         self.note = sentences.note(judged)  # what qualifies the verdict
         self.why = sentences.because(judged)  # the causes of a change
+        at = judged.causes[0].at if judged and judged.causes else ""
+        self.at = at if at and self.why.startswith(at) else ""  # the line of source that `why` begins with
         self.past = row.past
         self.nights = f"{text.spark(row.past.ns)} {sentences.history(row.past)}" if row.past else ""
 

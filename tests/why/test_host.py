@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from abprof.evidence import machine_code
@@ -66,10 +67,15 @@ def read(folder: Path, before: Sources, after: Sources) -> tuple[Kernel, ...]:
 
 
 def judged(
-    found: tuple[Kernel, ...], pct: float, censuses: tuple[Census | None, Census | None] = (PLAIN, PLAIN)
+    found: tuple[Kernel, ...],
+    pct: float,
+    censuses: tuple[Census | None, Census | None] = (PLAIN, PLAIN),
+    cell: str = "dense/n=0",
 ) -> Comparison:
     status = {arm: Outcome(status="ok", census=seen) for arm, seen in zip(("base", "target"), censuses, strict=True)}
-    return row_of(blocks.head(kernels=found), pct, status)
+    head = blocks.head(kernels=found)
+    head = msgspec.structs.replace(head, cells=(msgspec.structs.replace(head.cells[0], id=cell),))
+    return row_of(head, pct, status, cell=cell)
 
 
 BASE = (cpu.SOURCE, "-O3")
@@ -111,6 +117,24 @@ def test_a_cause_at_a_known_line_is_named_and_not_in_the_other_direction(tmp_pat
     [cause] = judged(found, 40.0).causes or ()
     assert (cause.kind, cause.kernels) == (expected.kinds[0], (expected.part,))
     assert not {*kinds(judged(found, -30.0))} & {*expected.kinds}
+
+
+def test_a_cell_that_names_a_function_blames_no_other(tmp_path: Path) -> None:
+    (base, flags), (target, _) = [
+        (marked.files(changes)["kernels/lined_cpu/parts.cpp"], "-O3 -march=x86-64-v3")
+        for changes in (None, ["swept", "divided"])
+    ]
+    found = read(tmp_path, (base, flags), (target, flags))
+    for part, kind in (("turned", "pass"), ("scaled", "arithmetic")):
+        [cause] = judged(found, 40.0, cell=f"dense/part={part}").causes or ()
+        assert (cause.kind, cause.kernels) == (kind, (part,))
+
+
+def test_an_integer_division_is_named_beside_one_of_floats_that_went(tmp_path: Path) -> None:
+    ring = 'extern "C" void ring(const float *x, float *y, long n, long p) {\n  for (long i = 0; i < n; ++i) y[i] = %s;\n}\n'
+    found = read(tmp_path, (ring % "x[i & (p - 1)] / 3.0f", "-O2"), (ring % "x[i % p] * 0.3f", "-O2"))
+    [cause] = judged(found, 40.0).causes or ()
+    assert cause.text.startswith("more integer divisions: ring (integer divisions 0 -> ")
 
 
 def test_a_division_outside_of_loops_is_no_cause(tmp_path: Path) -> None:

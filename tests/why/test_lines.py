@@ -94,7 +94,10 @@ def test_the_page_and_the_reports_link_and_show_it(narrow: Any) -> None:
     text = page.read_text()
     assert "<del>-" in text
     assert len(text) < 1_000_000
-    assert f'href="code/{page.name}"' in (home / "report.html").read_text()
+    report = (home / "report.html").read_text()
+    assert f'<a href="code/{page.name}">Code of both sides</a>' in report
+    assert "<b>kernels/lined/blur.py:14</b>: more global memory traffic" in report
+    assert "Source: main left, optimize_ffa right" in text
     assert f"code of both sides: `code/{page.name}`" in (home / "report.md").read_text()
 
 

@@ -87,6 +87,14 @@ def test_the_sentence_has_the_numbers_of_both_sides(branch: str, said: str) -> N
     assert cause.text.startswith(said)
 
 
+def test_a_few_spills_beside_many_more_products_are_not_the_cause() -> None:
+    base, target = SIDES["three_products"]["base"], SIDES["three_products"]["target"]
+    for count, kind in ((2, "tensor"), (400, "spills")):
+        [kernel] = target["kernels"]
+        spilled = kernel | {"classes": kernel["classes"] | {"local loads": count, "local stores": count}}
+        assert cases.kinds(cases.judged(base, target | {"kernels": [spilled]}, 30.0)) == [kind]
+
+
 @pytest.mark.parametrize("number", range(20))
 def test_nothing_is_named_where_both_sides_are_the_same(number: int) -> None:
     """A/A: rows that do not move have no causes; a row that the machine moves gets the cause `same_code`."""

@@ -39,6 +39,7 @@ def causes(sides: Sides) -> list[Cause]:
              if not _ONCE.search(function.name)}
             for side in (0, 1)
         )  # fmt: skip
+        before, after = _named(sides, before, after)
         found += _vectors(sides, before, after) or _passes(sides, before, after) or _costly(sides, before, after)
     return found
 
@@ -82,7 +83,7 @@ def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
 def _costly(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
     """Return a cause if functions of the slower side have more divisions in loops, or else more calls."""
     both = sorted(key for key in before.keys() & after.keys() if before[key].code != after[key].code)
-    for kind, name in (("arithmetic", "divisions"), ("calls", "calls")):
+    for kind, name in (("arithmetic", "integer divisions"), ("arithmetic", "divisions"), ("calls", "calls")):
         moved = {key: after[key].classes.get(name, 0) - before[key].classes.get(name, 0) for key in both}
         loops = {key: (before[key].classes["loops"], after[key].classes["loops"]) for key in both}
         alike = [key for key in both if loops[key][0] == loops[key][1] and (kind == "calls" or any(loops[key]))]
@@ -117,6 +118,21 @@ def _accesses(function: Function) -> int:
 
 
 # ---------------------------------------------------------------- whether a row runs a function
+
+
+def _named(sides: Sides, before: Functions, after: Functions) -> tuple[Functions, Functions]:
+    """Return the functions that the cell names, as in `part=scale`, and what these call; all, if it names none."""
+    words = set(re.findall(r"\w+", sides.row.cell.partition("/")[2]))
+    todo = [key for key in {**before, **after} if re.sub(r"<.*|.*::", "", bare(key[1])) in words]
+    found = set(todo)
+    while todo:
+        place, name = todo.pop()
+        called = {call for of in (before, after) if (place, name) in of for call in of[place, name].calls}
+        todo += [key for call in called if (key := (place, call)) not in found]
+        found |= set(todo)
+    if not found:
+        return before, after
+    return {k: f for k, f in before.items() if k in found}, {k: f for k, f in after.items() if k in found}
 
 
 def _reached(functions: Functions, other: Functions) -> set[Key]:

@@ -132,7 +132,8 @@ def _rules(sides: Sides, pair: Pair) -> Iterator[tuple[str, str]]:
         yield "overlap", f"{way}: {copied}"
     stores, loads = (pair.classes(f"local {what}") or (0, 0) for what in ("stores", "loads"))
     more = stores[1] + loads[1] - stores[0] - loads[0]
-    if abs(more) >= _SPILLS and sides.along(more):
+    products = abs(tensor[1] - tensor[0]) if tensor else 0  # a few spills beside many more products are not the cause
+    if abs(more) >= max(_SPILLS, products) and sides.along(more):
         used = [part.kernel.registers if part.kernel else None for part in (pair.before, pair.after)]
         registers = f"registers {used[0]} -> {used[1]}, " if None not in used and used[0] != used[1] else ""
         yield "spills", registers + changes({"spill stores": stores, "spill loads": loads})

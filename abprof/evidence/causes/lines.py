@@ -25,7 +25,7 @@ _CLASSES = {  # kind of cause -> the classes of instructions that its rule count
     "spills": ("local stores", "local loads"), "tensor": ("tensor",), "overlap": ("asynchronous copies",),
     "memory": ACCESSES, "vectorisation": _ARITHMETIC, "pass": ("loads", "stores"), "kernel": (),
     "atomics": ("atomics",), "shared": ("shared loads", "shared stores"), "barriers": ("barriers",), "calls": ("calls",),
-    "arithmetic": ("divisions", "double precision", "special functions"), "unrolling": (),
+    "arithmetic": ("integer divisions", "divisions", "double precision", "special functions"), "unrolling": (),
 }  # fmt: skip
 _HOT = ("coalescing", "dram_traffic", "kernel")  # kinds whose line samples may show
 _NO_LINE = ("same_code",)  # kinds that speak of no change of code
@@ -57,6 +57,8 @@ class _Search:
 
     def located(self, cause: Cause) -> Cause:
         classes, hot = _CLASSES.get(cause.kind), self._hot(cause.kernels)
+        if cause.kind == "arithmetic" and classes:  # its rules count one class, which the text names, or all
+            classes = next(((name,) for name in classes if name in cause.text), classes)
         unit, count = self._counted(cause, classes) if classes is not None else (None, "")
         if unit is None and hot and isinstance(hot.unit, int) and cause.kind in _HOT:
             unit = hot.unit
@@ -135,11 +137,13 @@ class _Search:
         have had what the hunk removed, or what a hunk removed that adds nothing: code that moved."""
         gone, new = 0, Counter[str]()
         for both in self._lines(cause):
+            total = self._moved(both, classes or ())[2]
+            more = {name for name in total if total[name] > 0} or total.keys()
             for side, (lines, _) in enumerate(both):
                 for where, found in lines.items():
                     unit = self._unit(where, side)
                     of = self.hunks[unit] if isinstance(unit, int) else None
-                    count = sum(n for name, n in found.items() if not classes or name in classes)
+                    count = sum(n for name, n in found.items() if name in more)
                     if side and of is hunk:
                         new[where] += count
                     elif of and not side and (of is hunk or not of.count[1]):
