@@ -1,11 +1,11 @@
-"""Run git with settings that keep the user's repository untouched. No other module runs git."""
+"""Run git through GitPython, with settings that keep the user's repository untouched. No other module runs git."""
 
 from __future__ import annotations
 
 import os
 import re
 import shutil
-import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
@@ -17,8 +17,6 @@ from abprof.system.processes import how_ended
 _KEPT = re.compile(r"GIT_(CONFIG_\w+|SSH\w*|ASKPASS|ALLOW_PROTOCOL|(HTTP|SSL|PROXY|CURL|TRACE)_?\w*)")
 
 _ENVIRONMENT = {
-    "LC_ALL": "C",  # messages in English
-    "LANGUAGE": "C",
     "GIT_TERMINAL_PROMPT": "0",
     "GIT_OPTIONAL_LOCKS": "0",  # `git status` would refresh the user's index
     "GIT_NO_REPLACE_OBJECTS": "1",  # a commit's hash must stand for its content
@@ -79,15 +77,32 @@ class Git:
 
     def status(self, *args: str, stdin: bytes = b"") -> tuple[int, bytes, str]:
         """Run `git ARGS`. Return exit status, output and error output. Raises AbprofError if git cannot start."""
-        if not shutil.which("git"):
-            raise AbprofError("git is not installed, or not on PATH")
+        try:
+            import git
+        except ImportError as error:  # importing GitPython searches for the git program
+            raise AbprofError("git is not installed, or not on PATH") from error
+        if not os.access(self.cwd, os.X_OK):
+            # GitPython would run the command in another folder.
+            raise AbprofError("cannot enter the folder", where=self.cwd)
         options = [word for key, value in _SETTINGS.items() for word in ("-c", f"{key}={value}")]
-        inherited = {
-            name: it for name, it in os.environ.items() if not name.startswith("GIT_") or _KEPT.fullmatch(name)
-        }
-        argv, env = ["git", "--no-pager", *options, *args], {**inherited, **_ENVIRONMENT, **self.env}
-        done = subprocess.run(argv, cwd=self.cwd, env=env, input=stdin, capture_output=True, check=False)
-        return done.returncode, done.stdout, os.fsdecode(done.stderr)
+        program = git.Git.GIT_PYTHON_GIT_EXECUTABLE or shutil.which("git") or "git"
+        # GitPython can only add variables to the inherited environment; `env -u` removes variables.
+        given = {**_ENVIRONMENT, **self.env}
+        drop = [name for name in os.environ if name.startswith("GIT_") and not _KEPT.fullmatch(name)]
+        unset = [word for name in drop if name not in given for word in ("-u", name)]
+        with tempfile.TemporaryFile() as feed:
+            feed.write(stdin)
+            feed.seek(0)
+            status, out, err = git.Git(self.cwd).execute(
+                ["env", *unset, str(program), "--no-pager", *options, *args],
+                istream=feed,
+                with_extended_output=True,
+                with_exceptions=False,
+                stdout_as_string=False,
+                strip_newline_in_stdout=False,
+                env=given,
+            )
+        return int(status), bytes(out), err if isinstance(err, str) else os.fsdecode(err)
 
     def raw(self, *args: str, stdin: bytes = b"") -> bytes:
         """Run `git ARGS`, and return the output as bytes. Raises GitError if the command fails."""
