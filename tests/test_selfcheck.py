@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -154,17 +153,15 @@ def test_other_protocols_are_counted_over_the_same_pairs_as_abprof() -> None:
     assert ours.seconds == pytest.approx(4 * blocks.block(1, {"base": 1.0}).seconds), "four epochs to the first verdict"
 
 
-def test_the_page_puts_abprof_beside_the_other_protocols() -> None:
-    page = selfcheck.certificate_page(compared())
-    texts = " ".join(re.sub("<[^>]*>|&nbsp;", " ", page).split())
-    assert "false alarms 0 of 4 0 of 4 planted changes found 2 of 2 2 of 2" in texts
-    assert (
-        "false alarms 2 of 4 4 of 4 planted changes found 1 of 2 1 of 2 seconds in all 30 load of the host 1.5" in texts
-    )
-    assert f"{LONG} abprof 0 of 4 52.7 % 2 of 2" in texts
-    assert "do_bench, A then B 2 of 4 90.2 % 1 of 2 0.3" in texts
-    assert "original scripts failed: killed by SIGKILL, see protocols.log" in texts
-    assert "nvbench" in texts, "what was left out is named"
+def test_the_pages_put_abprof_beside_the_other_protocols() -> None:
+    pages = selfcheck.pages(compared())
+    text = pages["certificate.md"]
+    assert "| abprof | 0 of 4 | 2 of 2 | 0 of 4 | 2 of 2 |" in text
+    assert "| do\\_bench, A then B | 2 of 4 | 1 of 2 | 4 of 4 | 1 of 2 | 30 | 1.5 |" in text
+    assert f"| {LONG} | do\\_bench, A then B | 2 of 4 | 90.2 % | 1 of 2 | 0.3 |" in text
+    assert "**original scripts** failed: killed by SIGKILL, see protocols.log" in text
+    assert "nvbench" in text, "what was left out is named"
+    page = pages["certificate.html"]
     assert "no false alarm in 4 unchanged pairs, 2 of 2 planted changes found" in page
     assert "http:" not in page
     assert "https:" not in page, "it loads nothing"
@@ -217,7 +214,7 @@ def test_a_certificate_times_the_same_cells_by_each_protocol(tmp_path: Path) -> 
     done = real(tmp_path, "--certificate", "--preset", "ci", "--only", "meter/op=chain,*")
     assert done.code in {0, 4}, done.err
     folder = Path(done.out.splitlines()[-1]).parent
-    assert done.out.splitlines()[-1] == str(folder / selfcheck.PAGE)
+    assert done.out.splitlines()[-2:] == [str(folder / name) for name in selfcheck.PAGES]
     stored = json.loads((folder / "selfcheck.json").read_text())
     jsonschema.Draft202012Validator(schemas.schemas()["selfcheck.schema.json"]).validate(stored)
     recordings = {each["protocol"]: each for each in stored["recordings"]}
@@ -229,10 +226,11 @@ def test_a_certificate_times_the_same_cells_by_each_protocol(tmp_path: Path) -> 
         line.split()[-1] for line in (folder / "logs" / "protocols.log").read_text().splitlines() if "SHARE" in line
     ]
     assert shares == ["0.0", "1.0", "0.0"] * 2, "each protocol times base, the planted changes, and base again"
-    page = (folder / selfcheck.PAGE).read_text()
-    (folder / selfcheck.PAGE).unlink()
+    pages = [(folder / name).read_text() for name in selfcheck.PAGES]
+    for name in selfcheck.PAGES:
+        (folder / name).unlink()
     assert msgspec.convert(stored, Selfcheck) == selfcheck.read(folder)
-    assert (folder / selfcheck.PAGE).read_text() == page, "made again from the folder"
+    assert [(folder / name).read_text() for name in selfcheck.PAGES] == pages, "made again from the folder"
     assert {path.name for path in tmp_path.iterdir()} <= {"runs", "cache", "state"}
 
 

@@ -46,7 +46,7 @@ def demo(
     worded("epochs", "Measure N epochs of every cell; default: 8, with preset ci or quick 4."),
     flag("--quick", "Short for --preset quick."),
     *("only", "device", "timer", "runs_dir", "json", "quiet"),
-    flag("--certificate", "Also time the cells as other tools do; write certificate.html."),
+    flag("--certificate", "Also time the cells as other tools do; write certificate.html and .md."),
 )
 def selfcheck(**values: Any) -> int:
     """Measure abprof's error rates on this machine: false alarms, detection of known changes, coverage of intervals.
@@ -68,7 +68,7 @@ def selfcheck(**values: Any) -> int:
     loose = {**msgspec.to_builtins(found), "run_dir": str(folder)}
     print(msgspec.json.encode(loose).decode() if values["json"] else check.as_markdown(found, folder))
     if found.recordings and not values["json"]:
-        print(folder / check.PAGE)
+        print(*(folder / name for name in check.PAGES), sep="\n")
     return (Exit.UNTRUSTED if found.fault else Exit.OK) if found.cells else Exit.CANNOT_RUN
 
 

@@ -155,7 +155,7 @@ def test_a_phone_scrolls_tables_and_not_the_page(visit, make):
 
 
 def text() -> str:
-    return selfcheck.certificate_page(compared())
+    return selfcheck.pages(compared())["certificate.html"]
 
 
 def test_bars_are_as_long_as_their_shares_and_a_phone_scrolls_only_tables(visit: Any) -> None:

@@ -36,9 +36,7 @@ from abprof.system import certificate, paths, processes
 from abprof.system.console import View
 from abprof.verdict import CellData, aggregate, decide, stats
 
-__all__ = [
-    "CLASSES", "GROUP", "PAGE", "Selfcheck", "as_markdown", "certificate_page", "examine", "make", "read", "run",
-]  # fmt: skip
+__all__ = ["CLASSES", "GROUP", "PAGES", "Selfcheck", "as_markdown", "examine", "make", "pages", "read", "run"]
 
 _TREE = Path(__file__).parent / "tree"
 _SHARED = "kernels/meter/__init__.py"
@@ -70,7 +68,7 @@ class Recording(Record, frozen=True, kw_only=True):
 
 def run(config: Options, view: View, *, compared: bool = False) -> tuple[Selfcheck, Path]:
     """Measure and judge the selfcheck; return the result and the run's folder. Uses the options `config`, but with refs
-    and repository of the selfcheck. `compared`: also time the cells as other tools do, and write the page that compares
+    and repository of the selfcheck. `compared`: also time the cells as other tools do, and write the pages that compare
     them with abprof. Raises AbprofError if the run cannot be measured."""
     runs_dir = str(Path(config.runs_dir or "runs").absolute())
     with tempfile.TemporaryDirectory(prefix="abprof-selfcheck-") as place:
@@ -94,7 +92,7 @@ def run(config: Options, view: View, *, compared: bool = False) -> tuple[Selfche
 def read(folder: Path, recordings: tuple[Recording, ...] = ()) -> Selfcheck:
     """Judge the rounds in a selfcheck's run folder, and `recordings` of other protocols (by default those stored there).
 
-    Write selfcheck.json, selfcheck.md and, with recordings, certificate.html. Return the result.
+    Write selfcheck.json, selfcheck.md and, with recordings, certificate.md and certificate.html. Return the result.
     """
     head, blocks, _ = store.read(folder)
     stored = folder / "selfcheck.json"
@@ -104,8 +102,8 @@ def read(folder: Path, recordings: tuple[Recording, ...] = ()) -> Selfcheck:
     found = examine(head, blocks, recordings)
     stored.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1))
     (folder / "selfcheck.md").write_text(as_markdown(found, folder))
-    if recordings and found.tallies:
-        (folder / PAGE).write_text(certificate_page(found))
+    for name, page in pages(found).items() if recordings and found.tallies else ():
+        (folder / name).write_text(page)
     return found
 
 
@@ -128,31 +126,29 @@ def as_markdown(found: Selfcheck, folder: Path) -> str:
     return template.render(found=found, command=command, folder=code(folder), rate=_rate, bound=stats.false_alarm_bound)
 
 
-PAGE = "certificate.html"
+PAGES = ("certificate.md", "certificate.html")
 
 
-def certificate_page(found: Selfcheck) -> str:
-    """Return the page that compares abprof with the other protocols. The layout is templates/certificate.html."""
+def pages(found: Selfcheck) -> dict[str, str]:
+    """Return file name -> page that compares abprof with the other protocols. Layouts: templates/certificate.*."""
     rows = {(row.protocol, row.duration_class, row.threshold, row.inject): row for row in found.tallies + found.others}
-    return (
-        environment(html)
-        .get_template(PAGE)
-        .render(
-            found=found,
-            protocols=list(dict.fromkeys(name for name, *_ in rows)),
-            classes=[name for name, _ in CLASSES if any(row.duration_class == name for row in found.tallies)],
-            thresholds=list(dict.fromkeys(row.threshold for row in found.tallies))[:2],
-            sizes=sorted({row.inject for row in found.tallies} - {0.0}),
-            tally=lambda *key: rows.get(key),
-            sums=partial(_sums, rows.values()),
-            precision={row.duration_class: row for row in found.precision},
-            seconds={"abprof": found.whole_seconds} | {of.protocol: of.seconds for of in found.recordings},
-            loads={"abprof": found.load} | {of.protocol: of.load for of in found.recordings},
-            bound=stats.false_alarm_bound,
-            command=" ".join(("abprof", *found.arguments)),
-            style=Markup(asset("report.css") + asset("certificate.css")),  # noqa: S704 - abprof's own
-        )
-    )
+    here = {
+        "found": found,
+        "protocols": list(dict.fromkeys(name for name, *_ in rows)),
+        "classes": [name for name, _ in CLASSES if any(row.duration_class == name for row in found.tallies)],
+        "thresholds": list(dict.fromkeys(row.threshold for row in found.tallies))[:2],
+        "sizes": sorted({row.inject for row in found.tallies} - {0.0}),
+        "tally": lambda *key: rows.get(key),
+        "sums": partial(_sums, rows.values()),
+        "precision": {row.duration_class: row for row in found.precision},
+        "seconds": {"abprof": found.whole_seconds} | {of.protocol: of.seconds for of in found.recordings},
+        "loads": {"abprof": found.load} | {of.protocol: of.load for of in found.recordings},
+        "bound": stats.false_alarm_bound,
+        "command": " ".join(("abprof", *found.arguments)),
+    }
+    style = Markup(asset("report.css") + asset("certificate.css"))  # noqa: S704 - abprof's own
+    layouts = zip(PAGES, (escape, html), strict=True)
+    return {name: environment(by).get_template(name).render(**here, style=style) for name, by in layouts}
 
 
 def _sums(rows: Iterable[Tally], protocol: str, threshold: float) -> tuple[int, int, int, int]:
