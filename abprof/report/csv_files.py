@@ -102,7 +102,7 @@ def _cells(run: Run) -> tuple[list[str], list[Line]]:
 
 
 def _cell_line(run: Run, cell: Cell, seen: Observation | None, judged: Comparison | None) -> Line:
-    place = Arm.of(seen.arm) if seen else None
+    place = rows.arm(run, seen.arm) if seen else None
     side = next((side for side in run.sides if place and side.id == place.side), None)
     metric = judged.metric if judged else rows.judged_metric(run, rows.workload_of(run, cell), seen)
     time, parts = rows.metric(seen, metric), rows.Breakdown(cell, seen)

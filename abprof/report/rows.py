@@ -202,9 +202,14 @@ def judged_metric(run: Run, workload: Workload, seen: Observation | None = None)
     return name
 
 
+def arm(run: Run, id: str) -> Arm:
+    """Return the run's arm with this id: in older runs a control's id lacks the variant."""
+    return next((known for known in run.arms if known.id == id), None) or Arm.of(id)
+
+
 def arm_name(run: Run, id: str) -> str:
     """Name an arm in words: the side's label and the variant, or `peer NAME`."""
-    one = Arm.of(id)
+    one = arm(run, id)
     if one.peer:
         return f"peer {text.clean(one.peer)}"
     side = next((side for side in run.sides if side.id == one.side), None)
