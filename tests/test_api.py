@@ -163,7 +163,7 @@ def test_compare_on_a_gpu(tmp_path: Path, first: str) -> None:
     """Inputs that a function makes leave CUDA to the forks. With inputs on the GPU CUDA has started here; after a question
     for it no fork can use it."""
     code = f"made = lambda: ({MADE},)\n{first.replace('MADE', MADE)}\n"
-    code += "found = [abprof.compare(base, other, made, budget='40s') for other in (slow, base)]\n"
+    code += "found = [abprof.compare(base, other, made, budget='30s') for other in (slow, base)]\n"
     code += "print(json.dumps([[r.verdict for r in found], [*map(repr, found)], found[0].run.machine.kind]))"
     (slower, same), texts, kind = compared(code, tmp_path)
     print(*texts, sep="\n")

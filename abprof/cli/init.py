@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from abprof.cli.app import app, refuse
+from abprof.cli.app import app, note, refuse
 from abprof.cli.options import flag, takes, text
 from abprof.records.errors import AbprofError, Exit
 from abprof.records.options import File
@@ -112,6 +112,7 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
     for part in made.parts if values["check"] else ():
         from abprof.extras.init import checked
 
+        note(f"running the smallest cells of {_names([part.function])}")  # minutes, where kernels are interpreted
         made.files[part.path], lines, fine = checked(part, root)
         right = right and fine
         print("\n".join(lines))
@@ -167,7 +168,7 @@ def _made_of(
     for one in some:
         parts = [part for part in one.parts if part != one.function.name.partition(".")[0]]
         reached = f" reaches {_few(parts)}" if parts else ""
-        lines += [f"  {_names([one.function])}{reached}{lacks[one.new]}"] if reached or one.new else []
+        lines.append(f"  {_names([one.function])}{reached}{lacks[one.new]}")
     others = [one.function for one in changed if one not in some]
     return made, [*lines, *made.notes] + [f"also changed, for --function: {_names(others)}"] * bool(others)
 

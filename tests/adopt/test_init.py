@@ -154,6 +154,7 @@ def test_a_check_mends_what_its_failures_explain(tmp_path: Path) -> None:
         "checked: 2 of 2 cells ran, without a reference, on the CPU",
     ]
     workload = (repo.path / "workloads" / "gated.py").read_text()
+    assert "running the smallest cells of gated.py:gated" in done.err
     assert 'wrt=["x"], fresh=True)' in workload
     assert "# only x has a gradient" in workload
     wrong = repository(tmp_path / "wrong", {"exp.py": WRONG})
