@@ -36,8 +36,8 @@ class Page:
         code = code_pages.pages(run)
         for line in every if code else ():
             line.code = [page for page in code if any(row is line.row.comparison for row, _ in page.rows)]
-        located = (line for line in every if line.at and line.row.comparison)
-        self.reasons = sorted(located, key=lambda line: -abs(line.row.comparison.pct or 0.0))[:_REASONS]
+        located = ((abs(line.row.comparison.pct or 0.0), line) for line in every if line.at and line.row.comparison)
+        self.reasons = [line for _, line in sorted(located, key=lambda one: -one[0])][:_REASONS]
         self.run, self.headline, self.where = run, sentences.headline(run), _where(run)
         self.machine = _machine(run)
         self.alerts = [*_alerts(run)]

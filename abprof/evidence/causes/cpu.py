@@ -39,8 +39,8 @@ def causes(sides: Sides) -> list[Cause]:
              if not _ONCE.search(function.name)}
             for side in (0, 1)
         )  # fmt: skip
-        before, after = _named(sides, before, after)
-        found += _vectors(sides, before, after) or _passes(sides, before, after) or _costly(sides, before, after)
+        both = _named(sides, before, after)
+        found += _vectors(sides, *both) or _passes(sides, *both) or _costly(sides, *both)
     return found
 
 

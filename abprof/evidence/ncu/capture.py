@@ -145,22 +145,16 @@ class Ncu:
         wanted = [name for name in metrics if name not in self.unknown]
         options = ["--target-processes", "all", "--clock-control", "none", "--nvtx", "--nvtx-include", wire.CALL_RANGE]
         options += ["--section", SOURCE] if SOURCE in wanted else []
-        options += [
-            "--metrics",
-            ",".join(name for name in wanted if name != SOURCE),
-            "--force-overwrite",
-            "--export",
-            str(to).replace("%", "%%"),
-        ]
+        named = ",".join(name for name in wanted if name != SOURCE)
+        options += ["--metrics", named, "--force-overwrite", "--export", str(to).replace("%", "%%")]
         began = log.lstat().st_size if log.exists() else 0
         code = proc.logged([self.path, *options, *argv], env={**env, **_LOCALE}, cwd=cwd, log=log, timeout=_TIMEOUT)
         text = doorway.tail(log, proc.LOG_LIMIT, began).decode(errors="replace")
         lines = re.findall(r"^==(?:ERROR|WARNING)== .*$", text, re.M)
         if any("ERR_NVGPUCTRPERM" in line for line in lines):
             raise Refused("ncu may not read the GPU's counters (ERR_NVGPUCTRPERM)", advice=_PERMISSION)
-        about = " ".join(
-            line.replace("\\", "") for line in lines if re.search("metric|section", line)
-        )  # names as regular expressions
+        said = " ".join(line for line in lines if re.search("metric|section", line))
+        about = said.replace("\\", "")  # names as regular expressions
         unknown = {name for name in wanted if re.search(rf"(?<!\w){re.escape(name)}(?!\.?\w)", about)}
         if unknown and not to.exists() and len(unknown) < len(wanted):
             self.unknown |= unknown

@@ -110,18 +110,11 @@ def _launch(row: Mapping[str, tuple[str, str]], metrics: Sequence[str]) -> Launc
 
 _SAMPLES = ("Warp Stall Sampling (All Samples)", "# Samples", "Sampling Data (All)")  # ncu renamed the column
 _STALL = re.compile(r"stall_(\w+)")
-_WAITS = {
-    "dispatch": "dispatch_stall",
-    "imc": "imc_miss",
-    "lg": "lg_throttle",
-    "long_sb": "long_scoreboard",
-    "math": "math_pipe_throttle",
-    "mio": "mio_throttle",
-    "no_inst": "no_instruction",
-    "sleep": "sleeping",
-    "short_sb": "short_scoreboard",
-    "tex": "tex_throttle",
-}  # as metrics name them (records.ncu.STALLS)
+_WAITS = {  # as metrics name them (records.ncu.STALLS)
+    "dispatch": "dispatch_stall", "imc": "imc_miss", "lg": "lg_throttle", "long_sb": "long_scoreboard",
+    "math": "math_pipe_throttle", "mio": "mio_throttle", "no_inst": "no_instruction", "sleep": "sleeping",
+    "short_sb": "short_scoreboard", "tex": "tex_throttle",
+}  # fmt: skip
 
 
 def sampled(path: Path, kernel: str) -> dict[int, dict[str, int]]:
