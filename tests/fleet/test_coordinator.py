@@ -92,10 +92,10 @@ def fewer_than(epochs: int, ids: Sequence[str] = IDS) -> Callable[[Sequence[Bloc
 
 
 def played(
-    folder: Path, play: Play, wanted: Callable[[Sequence[Block]], set[str]] = fewer_than(4)
+    folder: Path, play: Play, wanted: Callable[[Sequence[Block]], set[str]] = fewer_than(4), run: Run | None = None
 ) -> tuple[Record, list[tuple[Shard, str]]]:
     """A run on two GPUs: what is recorded, and the shards with their GPUs."""
-    run, player = head(), Player(["GPU-a", "GPU-b"], play)
+    run, player = run or head(), Player(["GPU-a", "GPU-b"], play)
     made = runfolder.create(folder / "runs", run.id)
     made.write_run(run)
     record = Record(
@@ -181,6 +181,15 @@ def test_where_no_shard_can_begin_the_run_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(AbprofError, match=r"torch was 2.1 .* \(no shard could be measured"):
         played(tmp_path, play)
+
+
+def test_every_device_gets_controls(tmp_path: Path) -> None:
+    arms = tuple(arm for arm in runs.run().arms if not arm.peer)
+    assert any(arm.side == "control" for arm in arms)
+    _, sent = played(tmp_path, shard_news, run=msgspec.structs.replace(head(), arms=arms))
+    for slot in ("GPU-a", "GPU-b"):
+        mine = [arms for shard, where in sent if where == slot for arms in shard.arms.values()]
+        assert sum(any(arm.side == "control" for arm in arms) for arms in mine) >= min(2, len(mine)), slot
 
 
 def test_a_shard_is_read_as_it_was_written() -> None:
