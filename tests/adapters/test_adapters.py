@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -24,23 +23,21 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@contextmanager
-def worker(root: Path, place: Path, *, mounted: bool = True) -> Iterator[Side]:
-    """A worker that reads the workloads where they lie, with mylib of this repository or without any package."""
-    mount = wire.Mount("mylib", str(root / "src"), "mylib", str(place), [str(root / "src")]) if mounted else None
-    with started(place, mount, [root / "workloads" / f"{name}.py" for name in WORKLOADS]) as made:
+def mylib(root: Path) -> wire.Mount:
+    return wire.Mount("mylib", str(root / "src"), "mylib", str(root), [str(root / "src")])
+
+
+@pytest.fixture(scope="module")
+def side(root: Path) -> Iterator[Side]:
+    """A worker that reads the workloads where they lie, with mylib of this repository."""
+    with started(root / "side", mylib(root), [*(root / "workloads").iterdir()]) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def side(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    with worker(root, tmp_path_factory.mktemp("side")) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def discovery(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Side]:
-    with worker(root, tmp_path_factory.mktemp("discovery"), mounted=False) as made:
+def discovery(root: Path) -> Iterator[Side]:
+    """The same without any package."""
+    with started(root / "discovery", None, [*(root / "workloads").iterdir()]) as made:
         yield made
 
 
@@ -63,6 +60,7 @@ def test_cases_are_listed_without_the_package(discovery: Side) -> None:
 CASES = [
     ("report", {"N": 128, "provider": "mylib"}),
     ("report", {"N": 128, "provider": "torch"}),
+    ("report", {"N": 256, "provider": "torch"}),
     ("suite", {"test": "test_speed.py::test_softmax[32]"}),
     ("suite", {"test": "test_speed.py::test_pedantic"}),
     ("operator", {"input": 1, "x": "64", "backend": "mylib_softmax"}),
@@ -139,8 +137,7 @@ def test_what_cannot_be_wrapped_says_so(root: Path, discovery: Side, workload: s
 def test_modes_of_an_operator(root: Path, side: Side, mode: str) -> None:
     file = root / "workloads" / f"operator_{mode}.py"
     file.write_text(WORKLOADS["operator"].replace(")\n", f', mode="{mode}")\n'))
-    mount = wire.Mount("mylib", str(root / "src"), "mylib", str(root), [str(root / "src")])
-    side.ask(wire.Start("cpu", "base", mount, {file.stem: str(file)}, str(root)))
+    side.ask(wire.Start("cpu", "base", mylib(root), {file.stem: str(file)}, str(root)))
     opened = side.open(file.stem, {"input": 0, "x": "32", "backend": "mylib_softmax"})
     assert opened.call_ns > 0
     assert side.check(expected=f"mode-{mode}").ok

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import runpy
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 from abprof.worker import adapters
-from abprof.worker.adapters import Caught
 
 REPORT = """
 import triton.testing
@@ -55,17 +53,3 @@ def test_a_package_that_is_not_there_can_be_named_called_and_decorated_with(tmp_
 def test_a_package_that_is_not_there_decides_about_no_case(tmp_path: Path, values: str) -> None:
     with pytest.raises(TypeError, match=r"^cases depend on the package nolib, which cannot be imported"):
         _ = report(tmp_path, values).PRESETS
-
-
-def test_a_timer_is_caught_under_whatever_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from triton import testing
-
-    real = testing.do_bench
-    benchmark = types.ModuleType("somebodys_benchmark")
-    benchmark.__dict__.update(bench=real, do_bench=real, graph=testing.do_bench_cudagraph)
-    monkeypatch.setitem(sys.modules, benchmark.__name__, benchmark)
-    for name in ("bench", "do_bench", "graph"):
-        with pytest.raises(Caught) as caught, adapters._intercepted():
-            getattr(benchmark, name)(lambda: 5)
-        assert caught.value.args[0].call() == 5
-    assert benchmark.bench is benchmark.do_bench is testing.do_bench is real, "put back"

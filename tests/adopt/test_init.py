@@ -129,12 +129,9 @@ def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    ("files", "args"), [(PLAIN, ()), ({"README.md": "# new\n"}, ("--kernel", "rows"))], ids=["found", "begun"]
-)
-def test_what_was_proposed_is_measured(tmp_path: Path, files: dict[str, str], args: tuple[str, ...]) -> None:
-    repo = repository(tmp_path / "repo", files)
-    assert init(repo, *args, home=tmp_path).code == 0
+def test_a_new_kernel_is_measured(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"README.md": "# new\n"})
+    assert init(repo, "--kernel", "rows", home=tmp_path).code == 0
     command = ("run", ".", "--quick", "--preset", "smoke", "--device", "cpu", "--json")
     done = abprof(*command, cwd=repo.path, home=tmp_path)
     assert done.code == 0, done.err

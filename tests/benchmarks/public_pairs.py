@@ -12,17 +12,15 @@ FOLDER holds the commits' files, which are not part of this repository; `--fetch
 from __future__ import annotations
 
 import argparse
-import json
 import shutil
 import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.benchmarks import stranger
 from tests.gitrepo import GitRepo, make_repo
 
 Row = dict[str, Any]  # a comparison of run.json
@@ -116,7 +114,7 @@ def main() -> None:
                 found = measured(repository, "--budget", given.budget, *given.options)
                 long = ("--budget", given.reference, "--precision", "0.25", *given.options)
                 results.append(Result(name, found, measured(repository, *long) if given.reference else None))
-            except NoRunError as error:  # the other pairs are worth having
+            except stranger.NoRunError as error:  # the other pairs are worth having
                 print(f"\n### {name}: no run\n{error}", flush=True)
                 continue
         print(results[-1].details(), flush=True)
@@ -173,18 +171,7 @@ class Measured:
 
 
 def measured(path: Path, *options: str) -> Measured:
-    command = (sys.executable, "-m", "abprof", "base", "target", "--json", *options)
-    began = time.monotonic()
-    done = subprocess.run(command, cwd=path, capture_output=True, text=True, check=False)
-    seconds = time.monotonic() - began
-    run = json.loads(done.stdout or "{}")
-    if "comparisons" not in run:
-        raise NoRunError((done.stderr + done.stdout)[-3000:])
-    return Measured(seconds, run)
-
-
-class NoRunError(Exception):
-    """abprof made no run; its last lines."""
+    return Measured(*stranger.measured(path, *options, sides=("base", "target")))
 
 
 @dataclass(frozen=True)

@@ -35,14 +35,19 @@ def make(path: Path, rows: Sequence[tuple[str, int, float, int]], importing: flo
         subprocess.run(["git", "commit", "-qam", "A matrix"], cwd=path, check=True)
 
 
-def measured(path: Path, *options: str) -> tuple[float, dict[str, Any]]:
-    """Seconds from Enter to the end, and the run."""
-    command = (sys.executable, "-m", "abprof", "main", "injected", "--json", *options)
+class NoRunError(SystemExit):
+    """abprof made no run; its last lines."""
+
+
+def measured(path: Path, *options: str, sides: Sequence[str] = ("main", "injected")) -> tuple[float, dict[str, Any]]:
+    """Seconds from Enter to the end, and the run. Raises NoRunError."""
+    command = (sys.executable, "-m", "abprof", *sides, "--json", *options)
     began = time.monotonic()
     done = subprocess.run(command, cwd=path, capture_output=True, text=True, check=False)
-    if not done.stdout:
-        sys.exit(done.stderr)
-    return time.monotonic() - began, json.loads(done.stdout)
+    seconds, run = time.monotonic() - began, json.loads(done.stdout or "{}")
+    if "comparisons" not in run:
+        raise NoRunError((done.stderr + done.stdout)[-3000:])
+    return seconds, run
 
 
 def main(*options: str) -> None:

@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import pytest
 
+from abprof.extras.nightly import history_page, read_history
 from abprof.report import write_all
 from tests import declared, runs, traced
+from tests.browser.test_code_page import page_of as code_page
+from tests.browser.test_report_page import PHONE, WIDE
+from tests.browser.test_report_page import text as certificate
 from tests.reports import html
+from tests.test_history import thirty_nights
 
 pytestmark = pytest.mark.slow  # axe-core takes some five seconds a page
 
@@ -16,7 +21,6 @@ RULES = {
     "runOnly": {"type": "tag", "values": TAGS},
     "rules": {"target-size": {"enabled": True}},
 }  # off unless given for
-WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
 
 def broken_rules(page) -> list[str]:
@@ -37,7 +41,7 @@ def broken_rules(page) -> list[str]:
     ("make", "colours", "size"),
     [
         (runs.run, "light", WIDE), (runs.run, "dark", PHONE), (declared.run, "light", PHONE),
-        (declared.run, "dark", WIDE), (runs.single, "light", WIDE), (traced.run, "light", WIDE), (traced.run, "dark", PHONE),
+        (declared.run, "dark", WIDE), (runs.single, "light", WIDE), (traced.run, "dark", PHONE),
     ],
 )  # fmt: skip
 def test_with_everything_opened_no_rule_of_wcag_is_broken(visit, make, colours, size):
@@ -58,11 +62,22 @@ def test_as_it_opens_and_on_paper_no_rule_is_broken(visit):
     assert broken_rules(page) == []
 
 
-@pytest.mark.parametrize("colours", ["light", "dark"])
-def test_the_page_of_traces_breaks_no_rule(browser, tmp_path, colours):
-    [path] = [one for one in write_all(tmp_path, traced.traced(tmp_path), ()) if one.parent.name == "traces"]
-    page = browser.new_page(color_scheme=colours)
-    page.goto(path.as_uri())
-    assert page.get_by_role("button").count() == 2
+def traces_page(folder):
+    [path] = [one for one in write_all(folder, traced.traced(folder), ()) if one.parent.name == "traces"]
+    return path.read_text()
+
+
+def history(folder):
+    return history_page(read_history(thirty_nights(folder).runs_dir), "main")
+
+
+PAGES = [traces_page, code_page, history, lambda _: certificate()]
+
+
+@pytest.mark.parametrize(("colours", "size"), [("light", WIDE), ("dark", PHONE)])
+@pytest.mark.parametrize("make", PAGES, ids=["traces", "code", "history", "certificate"])
+def test_no_other_page_breaks_a_rule(visit, tmp_path, make, colours, size):
+    page = visit(make(tmp_path), color_scheme=colours, viewport=size)
+    if make is code_page:
+        page.locator("html[data-ready]").wait_for()
     assert broken_rules(page) == []
-    page.close()

@@ -11,7 +11,6 @@ import pytest
 from abprof.records import Cause, Hunk, Listed, Listing, Run, Spent, Stage
 from abprof.report import write_all
 from tests import runs
-from tests.browser.test_accessibility import broken_rules
 
 BEFORE = "import triton\n\n\ndef f(x):\n    a = load(x)\n    return a * 2\n"
 AFTER = BEFORE.replace("    a = load(x)\n", "    a = load(x)  # <b>&\n    a = exp(a)\n")
@@ -56,14 +55,19 @@ def lit(page) -> list[str]:
     return [text.strip() for text in page.locator("#code .lit .l + span").all_text_contents()]
 
 
-def opened(visit, folder: Path, **is_):
-    page = visit(page_of(folder), **is_)
+@pytest.fixture(scope="module")
+def text(tmp_path_factory) -> str:
+    return page_of(tmp_path_factory.mktemp("code"))
+
+
+def opened(visit, text: str):
+    page = visit(text)
     page.locator("html[data-ready]").wait_for()
     return page
 
 
-def test_a_click_on_a_line_lights_up_its_instructions_on_both_sides(visit, tmp_path):
-    page = opened(visit, tmp_path)
+def test_a_click_on_a_line_lights_up_its_instructions_on_both_sides(visit, text):
+    page = opened(visit, text)
     assert lit(page) == ["MUFU.EX2 R8, R7"], "the line of the cause is chosen at first"
     assert page.locator("#said").inner_text() == "line 6: 0 → 1 lines of SASS"
     page.locator("#source .has", has_text="return a").click()
@@ -74,8 +78,8 @@ def test_a_click_on_a_line_lights_up_its_instructions_on_both_sides(visit, tmp_p
     assert page.locator("#source .has", has_text="exp").locator("span").last.inner_text() == "0 % → 40 % mio throttle"
 
 
-def test_the_keyboard_alone_reaches_everything(visit, tmp_path):
-    page = opened(visit, tmp_path)
+def test_the_keyboard_alone_reaches_everything(visit, text):
+    page = opened(visit, text)
     press = page.keyboard.press
     press("Tab")  # the link to the report
     press("Tab")
@@ -102,16 +106,10 @@ def test_the_keyboard_alone_reaches_everything(visit, tmp_path):
     assert lit(page) == ["MUFU.EX2 R8, R7"]
 
 
-def test_without_scripts_it_is_a_unified_diff(visit, tmp_path):
-    page = visit(page_of(tmp_path), java_script_enabled=False)
+def test_without_scripts_it_is_a_unified_diff(visit, text):
+    page = visit(text, java_script_enabled=False)
     assert not page.locator("#view").is_visible()
     assert page.locator("pre").first.inner_text().splitlines()[-4:] == [
         "-    a = load(x)", "+    a = load(x)  # <b>&", "+    a = exp(a)", "     return a * 2",
     ]  # fmt: skip
     assert page.locator("summary").all_inner_texts() == ["f.py", "SASS"], "PTX does not differ"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_accessible(visit, tmp_path, scheme):
-    assert broken_rules(opened(visit, tmp_path, color_scheme=scheme)) == []

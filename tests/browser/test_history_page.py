@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from abprof.extras.nightly import history_page, read_history
-from tests.browser.test_accessibility import broken_rules
 from tests.test_history import HOSTILE, thirty_nights
 
 
@@ -28,9 +27,3 @@ def test_foreign_text_is_text_and_a_phone_scrolls_only_tables(visit: Any, text: 
     phone = visit(text, viewport={"width": 360, "height": 740})
     assert HOSTILE.split("|")[0] in phone.locator("table.trends").inner_text()
     assert phone.evaluate("document.documentElement.scrollWidth") <= 360
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_accessible(visit: Any, text: str, scheme: str) -> None:
-    assert broken_rules(visit(text, color_scheme=scheme)) == []

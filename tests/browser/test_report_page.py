@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import pytest
 
 from abprof.extras import selfcheck
 from tests import declared, runs
-from tests.browser.test_accessibility import PHONE, WIDE, broken_rules
 from tests.reports import html
 from tests.test_selfcheck import compared
 
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 360, "height": 740}
 
+
+@functools.cache
 def page_of(make=runs.run) -> str:
     run = make()
     return html(run, runs.blocks(run))
@@ -149,7 +152,7 @@ def test_print_opens_what_is_folded_and_leaves_the_controls_out(visit):
 
 @pytest.mark.parametrize("make", [runs.run, declared.run])
 def test_a_phone_scrolls_tables_and_not_the_page(visit, make):
-    page = visit(page_of(make), viewport={"width": 360, "height": 700})
+    page = visit(page_of(make), viewport=PHONE)
     page.evaluate("document.querySelectorAll('details').forEach((one) => { one.open = true; })")
     assert page.evaluate("document.documentElement.scrollWidth") == 360
 
@@ -164,9 +167,3 @@ def test_bars_are_as_long_as_their_shares_and_a_phone_scrolls_only_tables(visit:
     assert "50%" in page.locator("td.bar.alarms").nth(1).get_attribute("style")
     phone = visit(text(), viewport=PHONE)
     assert phone.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", PHONE)])
-def test_accessible(visit: Any, scheme: str, size: dict[str, int]) -> None:
-    assert broken_rules(visit(text(), color_scheme=scheme, viewport=size)) == []

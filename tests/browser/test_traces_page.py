@@ -1,14 +1,11 @@
-"""The page of a row's traces, opened from disk, against a local HTTP page that stands in for Perfetto's."""
+"""The page of a row's traces, opened from disk, against a page that stands in for Perfetto's."""
 
 from __future__ import annotations
 
 import json
 import os
 from collections.abc import Iterator
-from functools import partial
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -16,6 +13,7 @@ import pytest
 from abprof.report import write_all
 from tests import runs, traced
 
+ORIGIN = "http://127.0.0.1:8123"
 # As ui/src/frontend/post_message_handler.ts of Perfetto: it answers its opener, but only once its page is complete.
 PERFETTO = b"""<!DOCTYPE html><title>empty</title><script>
 let pings = 0;
@@ -30,45 +28,27 @@ addEventListener("message", async ({ source, data }) => {
 </script><body></body>"""
 
 
-@pytest.fixture
-def serve() -> Iterator[Any]:
-    """Serve one page at a port of this machine; return its origin."""
-    servers = []
-
-    def serve(body: bytes) -> str:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                self.send_response(200)
-                self.send_header("Content-Type", "text/html")
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        servers.append(ThreadingHTTPServer(("127.0.0.1", 0), Handler))
-        Thread(target=partial(servers[-1].serve_forever, 0.05), daemon=True).start()
-        return f"http://127.0.0.1:{servers[-1].server_port}"
-
-    yield serve
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a report with traces."""
+    folder = tmp_path_factory.mktemp("traces")
+    run = traced.traced(folder)
+    write_all(folder, run, runs.blocks(run))
+    return folder
 
 
 @pytest.fixture
-def traces(browser: Any, tmp_path: Path) -> Iterator[Any]:
-    """Open the page that the first row of a written report links, with this Perfetto."""
+def traces(browser: Any, written: Path) -> Iterator[Any]:
+    """Open the page that the first row of a written report links, where this is Perfetto's page."""
     contexts = []
 
-    def open_(perfetto: str, **is_: Any) -> Any:
-        run = traced.traced(tmp_path)
-        write_all(tmp_path, run, runs.blocks(run))
+    def open_(body: bytes = PERFETTO, perfetto: str = ORIGIN, **is_: Any) -> Any:
         contexts.append(browser.new_context(**is_))
+        contexts[-1].route(f"{ORIGIN}/**", lambda route: route.fulfill(body=body, content_type="text/html"))
         page = contexts[-1].new_page()
-        page.goto((tmp_path / "report.html").as_uri() + "#c1")
+        page.goto((written / "report.html").as_uri() + "#c1")
         [link] = page.locator("details.cell a", has_text="Traces").all()
-        page.goto((tmp_path / str(link.get_attribute("href"))).as_uri() + f"#perfetto={perfetto}")
+        page.goto((written / str(link.get_attribute("href"))).as_uri() + f"#perfetto={perfetto}")
         return page
 
     yield open_
@@ -81,8 +61,8 @@ def until(page: Any, words: str) -> None:
 
 
 @pytest.mark.parametrize("side", ["base", "target"])
-def test_one_click_sends_a_sides_trace_to_perfetto(traces, serve, side):
-    page = traces(serve(PERFETTO))
+def test_one_click_sends_a_sides_trace_to_perfetto(traces, side):
+    page = traces()
     with page.expect_popup() as opened:
         page.get_by_role("button", name=f"Open {side} in Perfetto").click()
     until(page, f"Sent {side} to Perfetto")
@@ -95,8 +75,8 @@ def test_one_click_sends_a_sides_trace_to_perfetto(traces, serve, side):
     assert json.loads(got["text"])["traceEvents"][0]["name"] == f"kernel of {side}"
 
 
-def test_the_keyboard_alone_sends_both_one_after_the_other(traces, serve):
-    page = traces(serve(PERFETTO))
+def test_the_keyboard_alone_sends_both_one_after_the_other(traces):
+    page = traces()
     for side in ("base", "target"):
         for _ in range(10):
             page.keyboard.press("Tab")
@@ -109,8 +89,8 @@ def test_the_keyboard_alone_sends_both_one_after_the_other(traces, serve):
         page.bring_to_front()
 
 
-def test_a_perfetto_that_does_not_answer_is_named_with_what_to_do(traces, serve):
-    page = traces(serve(b"<title>another page</title>"))
+def test_a_perfetto_that_does_not_answer_is_named_with_what_to_do(traces):
+    page = traces(b"<title>another page</title>")
     page.get_by_role("button", name="Open base in Perfetto").click()
     until(page, "Perfetto does not answer")
     by_hand = page.locator("section", has_text="By hand").inner_text()
@@ -119,8 +99,8 @@ def test_a_perfetto_that_does_not_answer_is_named_with_what_to_do(traces, serve)
     assert "python3 -m http.server 8000 --bind 127.0.0.1 --directory runs/20261120T021700Z-main-optimize_ffa" in by_hand
 
 
-def test_a_closed_window_is_not_waited_for(traces, serve):
-    page = traces(serve(b"<title>another page</title>"))
+def test_a_closed_window_is_not_waited_for(traces):
+    page = traces(b"<title>another page</title>")
     with page.expect_popup() as opened:
         page.get_by_role("button", name="Open base in Perfetto").click()
     opened.value.close()
@@ -128,7 +108,7 @@ def test_a_closed_window_is_not_waited_for(traces, serve):
 
 
 def test_a_trace_goes_to_perfetto_or_to_this_machine_alone(traces):
-    page = traces("http://127.0.0.1.example.com")
+    page = traces(perfetto="http://127.0.0.1.example.com")
     page.context.route("**/*", lambda route: route.abort())
     with page.context.expect_event("request") as asked:
         page.get_by_role("button", name="Open base in Perfetto").click()
@@ -136,7 +116,7 @@ def test_a_trace_goes_to_perfetto_or_to_this_machine_alone(traces):
 
 
 def test_without_scripts_the_files_and_the_command_are_there(traces):
-    page = traces("", java_script_enabled=False)
+    page = traces(java_script_enabled=False)
     assert page.get_by_role("button").count() == 0
     assert page.get_by_role("link", name="traces/dense-full.base.json").get_attribute("href") == "dense-full.base.json"
 

@@ -27,21 +27,52 @@ def slices(found: list[Block]) -> Counter[str]:
     return Counter(block.cell for block in found if block.metric == SUSTAINED and block.rounds)
 
 
+def measured(folder: Path, *devices: str) -> tuple[Lab, Result]:
+    lab = capped(Lab(folder, POWER))
+    return lab, lab.abprof(*ALWAYS, *devices)
+
+
 @pytest.fixture(scope="module")
 def spread(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
     """A run on two devices, and its laboratory."""
-    lab = capped(Lab(tmp_path_factory.mktemp("spread"), POWER))
-    return lab, lab.abprof(*ALWAYS, *TWO)
+    return measured(tmp_path_factory.mktemp("spread"), *TWO)
 
 
-def test_slices_say_what_they_say_on_one_device(tmp_path: Path, spread: tuple[Lab, Result]) -> None:
-    one, (_, two) = capped(Lab(tmp_path, POWER)).abprof(*ALWAYS), spread
+@pytest.fixture(scope="module")
+def single(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lab, Result]:
+    return measured(tmp_path_factory.mktemp("single"))
+
+
+def test_slices_say_what_they_say_on_one_device(single: tuple[Lab, Result], spread: tuple[Lab, Result]) -> None:
+    (_, one), (_, two) = single, spread
     assert two.code == one.code, two.err
     assert said(two) == said(one)
     assert said(two)["w/case=reversed"][:2] == ("unclear", ("power",))
     assert set(slices(blocks(two)).values()) == {SLICES}
     assert all(len(devices) == 1 for devices in homes(blocks(two)).values())
     assert set().union(*homes(blocks(two)).values()) == {"simulated:0", "simulated:1"}
+
+
+@pytest.mark.parametrize("devices", ["single", "spread"])
+def test_a_run_that_was_killed_in_its_slices_gets_those_that_are_missing(
+    request: pytest.FixtureRequest, devices: str
+) -> None:
+    lab, whole = request.getfixturevalue(devices)
+    assert whole.folder
+    says = said(whole)
+    rounds = whole.folder / "rounds.jsonl"
+    lines = rounds.read_bytes().splitlines(keepends=True)
+    mine = [line for line in lines if SUSTAINED.encode() in line and b"case=reversed" in line]
+    rounds.write_bytes(b"".join(line for line in lines if line not in mine[1:]))
+    head = msgspec.json.decode((whole.folder / "run.json").read_bytes(), type=Run)
+    RunFolder(whole.folder).write_run(msgspec.structs.replace(head, status="running"))
+    before = homes(blocks(whole))
+    assert len(mine) == SLICES
+
+    result = lab.abprof("run", "--resume", str(whole.folder))
+    assert said(result) == says
+    assert slices(blocks(result)) == Counter(dict.fromkeys(before, SLICES)), result.err
+    assert homes(blocks(result)) == before
 
 
 def test_a_rerun_times_no_slices_again(spread: tuple[Lab, Result]) -> None:
@@ -64,25 +95,3 @@ def test_a_shard_that_is_lost_in_its_slices_is_not_finished(tmp_path: Path, spre
     assert set(slices(blocks(result)).values()) == {SLICES}
     assert all(len(devices) == 1 for devices in homes(blocks(result)).values())
     assert lab.left_behind() == []
-
-
-@pytest.mark.parametrize("devices", [TWO, ("--device", "simulated")])
-def test_a_run_that_was_killed_in_its_slices_gets_those_that_are_missing(
-    tmp_path: Path, devices: tuple[str, ...]
-) -> None:
-    lab = capped(Lab(tmp_path, POWER))
-    whole = lab.abprof(*ALWAYS, *devices)
-    assert whole.folder
-    rounds = whole.folder / "rounds.jsonl"
-    lines = rounds.read_bytes().splitlines(keepends=True)
-    mine = [line for line in lines if SUSTAINED.encode() in line and b"case=reversed" in line]
-    rounds.write_bytes(b"".join(line for line in lines if line not in mine[1:]))
-    head = msgspec.json.decode((whole.folder / "run.json").read_bytes(), type=Run)
-    RunFolder(whole.folder).write_run(msgspec.structs.replace(head, status="running"))
-    before = homes(blocks(whole))
-    assert len(mine) == SLICES
-
-    result = lab.abprof("run", "--resume", str(whole.folder))
-    assert said(result) == said(whole)
-    assert slices(blocks(result)) == Counter(dict.fromkeys(before, SLICES)), result.err
-    assert homes(blocks(result)) == before

@@ -15,7 +15,7 @@ from abprof.fleet import coordinate
 from abprof.fleet.executors import Lost
 from abprof.fleet.messages import Ended, News, Shard, read_news, read_shard
 from abprof.measure import Plan
-from abprof.records import Block, Ceilings, Machine, Placed, Proof, Run
+from abprof.records import Block, Ceilings, Machine, Placed, Run
 from abprof.records.errors import AbprofError
 from abprof.records.options import File
 from abprof.store import Record, runfolder
@@ -80,184 +80,115 @@ def shard_news(shard: Shard, slot: str, epochs: int = 4) -> Iterator[bytes | Los
     yield Lost("ended with exit code 0")
 
 
-class Stage:
-    """A run about to be measured."""
-
-    def __init__(self, folder: Path, wanted: Callable[[Sequence[Block]], set[str]], budget: float = 1000.0) -> None:
-        self.head = head()
-        self.ids = [cell.id for cell in self.head.cells]
-        made = runfolder.create(folder / "runs", self.head.id)
-        made.write_run(self.head)
-        self.folder = made
-
-        def until(run: Run, blocks: Sequence[Block], proofs: Sequence[Proof]) -> set[str]:
-            del run, proofs
-            return wanted(blocks)
-
-        self.record = Record(made, self.head, [], View(quiet=True), lambda run, blocks: run, until)
-        judge = folder / "workloads"
-        judge.mkdir()
-        (judge / "dense.py").write_text("")
-        arms = {id: tuple(arm for arm in self.head.arms if arm.id in {"base", "target"}) for id in self.ids}
-        device = SimpleNamespace(kind="cuda", lease="GPU-a")
-        shop = SimpleNamespace(workloads={"dense": str(judge / "dense.py")})
-        self.plan: Any = Plan(shop, device, self.head, self.head.cells, {}, {}, {}, arms)  # type: ignore[arg-type]
-        self.place: Any = SimpleNamespace(
-            state=folder,
-            device=device,
-            devices=(device,),
-            options=SimpleNamespace(budget=budget, beside=()),
-            file=File(),
-            repository=SimpleNamespace(path=folder),
-        )
-
-    def run(self, player: Player) -> None:
-        for item in coordinate(self.plan, self.record, player, self.place):
-            self.record.add(item)
+IDS = [cell.id for cell in head().cells]
 
 
 def counts(blocks: Sequence[Block]) -> dict[str, int]:
     return {cell: sum(b.cell == cell for b in blocks) for cell in {b.cell for b in blocks}}
 
 
-def fewer_than(epochs: int, ids: Sequence[str]) -> Callable[[Sequence[Block]], set[str]]:
+def fewer_than(epochs: int, ids: Sequence[str] = IDS) -> Callable[[Sequence[Block]], set[str]]:
     return lambda blocks: {id for id in ids if counts(blocks).get(id, 0) < epochs}
 
 
-def test_every_cell_goes_out_once_and_all_slots_work(tmp_path: Path) -> None:
-    ids = [cell.id for cell in head().cells]
-    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], shard_news)
-    stage.run(player)
-    assert sorted(cell.id for shard, _ in player.sent for cell in shard.run.cells) == sorted(ids)
-    assert {slot for _, slot in player.sent} == {"GPU-a", "GPU-b"}
-    assert [shard.number for shard, _ in player.sent] == list(range(1, len(player.sent) + 1))
-    assert set(stage.record.head.machines) == {"GPU-a", "GPU-b"}
-    assert stage.record.head.machines["GPU-b"].ceilings == Ceilings(tflops=1.0)
-    assert stage.record.head.losses == ()
-    assert runfolder.read(stage.folder.path)[1] == stage.record.blocks
+def played(
+    folder: Path, play: Play, wanted: Callable[[Sequence[Block]], set[str]] = fewer_than(4), run: Run | None = None
+) -> tuple[Record, list[tuple[Shard, str]]]:
+    """A run on two GPUs: what is recorded, and the shards with their GPUs."""
+    run, player = run or head(), Player(["GPU-a", "GPU-b"], play)
+    made = runfolder.create(folder / "runs", run.id)
+    made.write_run(run)
+    record = Record(
+        made, run, [], View(quiet=True), lambda run, blocks: run, lambda run, blocks, proofs: wanted(blocks)
+    )
+    (folder / "dense.py").write_text("")
+    arms = {id: tuple(arm for arm in run.arms if arm.id in {"base", "target"}) for id in IDS}
+    device: Any = SimpleNamespace(kind="cuda", lease="GPU-a")
+    shop: Any = SimpleNamespace(workloads={"dense": str(folder / "dense.py")})
+    place: Any = SimpleNamespace(
+        state=folder, device=device, devices=(device,), options=SimpleNamespace(budget=1000.0, beside=()), file=File(),
+        repository=SimpleNamespace(path=folder),
+    )  # fmt: skip
+    for item in coordinate(Plan(shop, device, run, run.cells, {}, {}, {}, arms), record, player, place):
+        record.add(item)
+    assert runfolder.read(made.path)[1] == record.blocks, "what stands is the same read from the folder"
+    return record, player.sent
+
+
+def of_first(sent: list[tuple[Shard, str]]) -> list[tuple[Shard, str]]:
+    """Those with the first cell."""
+    return [(shard, slot) for shard, slot in sent if IDS[0] in {cell.id for cell in shard.run.cells}]
 
 
 def test_what_the_whole_leaves_open_goes_to_its_device_again(tmp_path: Path) -> None:
     """To its next look, with its blocks, as often as there is time."""
-    ids = [cell.id for cell in head().cells]
-
-    def wanted(blocks: Sequence[Block]) -> set[str]:
-        return fewer_than(4, ids)(blocks) | fewer_than(6, ids[:1])(blocks)
 
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         return shard_news(shard, slot, max(shard.least.values(), default=4))
 
-    stage, player = Stage(tmp_path, wanted), Player(["GPU-a", "GPU-b"], play)
-    stage.run(player)
-    again, slot = player.sent[-1]
-    first = next(where for shard, where in player.sent if ids[0] in {cell.id for cell in shard.run.cells})
-    assert [cell.id for cell in again.run.cells] == ids[:1]
-    assert (slot, again.least, again.first, len(again.blocks)) == (first, {ids[0]: 2}, 5, 4)
-    assert counts(stage.record.blocks)[ids[0]] == 6
+    record, sent = played(tmp_path, play, lambda blocks: fewer_than(4)(blocks) | fewer_than(6, IDS[:1])(blocks))
+    (_, first), (again, slot) = of_first(sent)
+    assert [cell.id for cell in again.run.cells] == IDS[:1]
+    assert (slot, again.least, again.first, len(again.blocks)) == (first, {IDS[0]: 2}, 5, 4)
+    assert counts(record.blocks)[IDS[0]] == 6
     assert again.run.ceilings == Ceilings(tflops=1.0), "measured once a device"
 
 
-@pytest.mark.parametrize("how", ["torn", "killed", "refused", "interrupted"])
+@pytest.mark.parametrize("how", ["torn", "refused", "interrupted"])
 def test_a_shard_with_incomplete_news_is_lost_and_runs_elsewhere(tmp_path: Path, how: str) -> None:
-    ids = [cell.id for cell in head().cells]
-
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         if shard.number != 1:
             return shard_news(shard, slot)
         whole = list(shard_news(shard, slot, 3))
         if how == "torn":
             whole[2] = b'{"block":'
-        if how == "killed":
-            whole[-2:] = [Lost("killed by SIGKILL")]
         if how in ("refused", "interrupted"):
             end = Ended(why=how, reason="busy" if how == "refused" else "")  # type: ignore[arg-type]
             whole[-2:] = [checksummed.line(News(ended=end)), Lost("ended with exit code 2")]
         return iter(whole)
 
-    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], play)
-    stage.run(player)
-    (loss,) = stage.record.head.losses
+    record, sent = played(tmp_path, play)
+    (loss,) = record.head.losses
     assert loss.shard == 1
-    assert (
-        loss.reason
-        == {
-            "torn": "checksum does not match",
-            "killed": "killed by SIGKILL",
-            "refused": "busy",
-            "interrupted": "ended with exit code 2",  # the place knows the reason
-        }[how]
-    )
-    again = [slot for shard, slot in player.sent[1:] if {cell.id for cell in shard.run.cells} & set(loss.cells)]
+    # Why a shard was interrupted is known to its place.
+    reasons = {"torn": "checksum does not match", "refused": "busy", "interrupted": "ended with exit code 2"}
+    assert loss.reason == reasons[how]
+    again = [slot for shard, slot in sent[1:] if {cell.id for cell in shard.run.cells} & set(loss.cells)]
     assert again
     assert set(again) == {"GPU-b"}
-    assert counts(stage.record.blocks) == dict.fromkeys(ids, 4)
-    assert all(block.shard != 1 for block in stage.record.blocks)
-    assert runfolder.read(stage.folder.path)[1] == stage.record.blocks, "what stands is the same read from the folder"
-
-
-def test_a_further_attempt_and_then_an_outcome(tmp_path: Path) -> None:
-    ids = [cell.id for cell in head().cells]
-
-    def wanted(blocks: Sequence[Block]) -> set[str]:
-        given_up = {block.cell for block in blocks if not block.metric}
-        return fewer_than(4, ids)(blocks) - given_up
-
-    def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
-        if ids[0] in {cell.id for cell in shard.run.cells}:
-            return iter([*list(shard_news(shard, slot, 1))[:-2], Lost("killed by SIGSEGV")])
-        return shard_news(shard, slot)
-
-    stage, player = Stage(tmp_path, wanted), Player(["GPU-a", "GPU-b"], play)
-    stage.run(player)
-    tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
-    assert len(tries) == 2
-    assert len(tries[-1].run.cells) == 1, "at last alone"
-    (given_up,) = [block for block in stage.record.blocks if not block.metric]
-    reasons = {outcome.reason for outcome in given_up.outcomes.values()}
-    assert reasons == {"2 shards with this cell were lost; the last: killed by SIGSEGV"}
-    assert counts([block for block in stage.record.blocks if block.metric]) == dict.fromkeys(ids[1:], 4)
+    assert counts(record.blocks) == dict.fromkeys(IDS, 4)
+    assert all(block.shard != 1 for block in record.blocks)
 
 
 def test_a_verdict_whose_follow_up_is_lost_each_time_stands_without_it(tmp_path: Path) -> None:
-    ids = [cell.id for cell in head().cells]
-
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
-        if ids[0] in {cell.id for cell in shard.run.cells}:
+        if of_first([(shard, slot)]):
             return iter([*list(shard_news(shard, slot))[:-2], Lost("killed by SIGSEGV")])
         return shard_news(shard, slot)
 
-    stage = Stage(tmp_path, fewer_than(4, ids))
-    player = Player(["GPU-a", "GPU-b"], play)
-    stage.run(player)
-    tries = [shard for shard, _ in player.sent if ids[0] in {cell.id for cell in shard.run.cells}]
-    assert len(tries) == 2
-    assert all(block.metric for block in stage.record.blocks), "no cell was given up"
-    assert counts(stage.record.blocks) == dict.fromkeys(ids, 4)
-    assert {block.shard for block in stage.record.blocks if block.cell == ids[0]} == {tries[-1].number}
+    record, sent = played(tmp_path, play)
+    _, (last, _) = of_first(sent)
+    assert all(block.metric for block in record.blocks), "no cell was given up"
+    assert counts(record.blocks) == dict.fromkeys(IDS, 4)
+    assert {block.shard for block in record.blocks if block.cell == IDS[0]} == {last.number}
 
 
 def test_where_no_shard_can_begin_the_run_is_refused(tmp_path: Path) -> None:
-    ids = [cell.id for cell in head().cells]
-
     def play(shard: Shard, slot: str) -> Iterator[bytes | Lost]:
         del shard, slot
         yield checksummed.line(News(ended=Ended(why="refused", reason="torch was 2.1 in the run and is 2.2 now")))
         yield Lost("ended with exit code 2")
 
-    stage = Stage(tmp_path, fewer_than(4, ids))
     with pytest.raises(AbprofError, match=r"torch was 2.1 .* \(no shard could be measured"):
-        stage.run(Player(["GPU-a", "GPU-b"], play))
+        played(tmp_path, play)
 
 
 def test_every_device_gets_controls(tmp_path: Path) -> None:
-    ids = [cell.id for cell in head().cells]
-    stage, player = Stage(tmp_path, fewer_than(4, ids)), Player(["GPU-a", "GPU-b"], shard_news)
     arms = tuple(arm for arm in runs.run().arms if not arm.peer)
     assert any(arm.side == "control" for arm in arms)
-    stage.record.head = msgspec.structs.replace(stage.record.head, arms=arms)
-    stage.run(player)
+    _, sent = played(tmp_path, shard_news, run=msgspec.structs.replace(head(), arms=arms))
     for slot in ("GPU-a", "GPU-b"):
-        mine = [arms for shard, where in player.sent if where == slot for arms in shard.arms.values()]
+        mine = [arms for shard, where in sent if where == slot for arms in shard.arms.values()]
         assert sum(any(arm.side == "control" for arm in arms) for arms in mine) >= min(2, len(mine)), slot
 
 
@@ -269,22 +200,6 @@ def test_a_shard_is_read_as_it_was_written() -> None:
     assert read_shard(checksummed.line(shard)) == shard
     with pytest.raises(ValueError, match="not a shard of this abprof"):
         read_shard(checksummed.seal(b'{"schema": 1}'))
-
-
-@pytest.mark.parametrize(
-    "news",
-    [
-        News(placed=Placed(device="GPU-a", machine=Machine(host="h", device="d", kind="cpu"))),
-        News(block=runs.blocks(runs.run())[0]),
-        News(warning="waiting"),
-        News(ended=Ended(why="done", seconds=1.5)),
-    ],
-    ids=["placed", "block", "warning", "ended"],
-)
-def test_news_survive_a_write_and_a_read(news: News) -> None:
-    line = checksummed.line(news)
-    assert line.count(b"\n") == 1
-    assert read_news(line[:-1]) == news
 
 
 @pytest.mark.parametrize(

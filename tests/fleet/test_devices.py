@@ -49,9 +49,10 @@ def test_those_that_are_named_each_once_and_pinned_by_uuid() -> None:
     ]
 
 
-def test_one_that_cannot_be_measured_on_is_left_out_unless_it_is_named(nvml: Nvml) -> None:
-    exclusive = type("Exclusive", (Nvml,), {"nvmlDeviceGetComputeMode": lambda _self, handle: 3 * (handle == 1)})()
-    nvml.__class__ = type(exclusive)
+def test_one_that_cannot_be_measured_on_is_left_out_unless_it_is_named(
+    nvml: Nvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(nvml, "nvmlDeviceGetComputeMode", lambda handle: 3 * (handle == 1))
     found, notes = devices.several((), None)
     assert [device.lease for device in found] == ["GPU-aaaa", "GPU-cccc"]
     assert [note.partition(": ")[0] for note in notes] == ["GPU-abbb is left out"]
@@ -64,11 +65,9 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
     nvml: Nvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(environment, "scrub_secrets", list)  # this process is pytest's
-    busy = type("Busy", (Nvml,), {
-        "nvmlDeviceGetComputeRunningProcesses": lambda _self, handle: [SimpleNamespace(pid=1)] * (handle == 1),
-        "nvmlDeviceGetUtilizationRates": lambda _self, _handle: SimpleNamespace(gpu=80),
-    })  # fmt: skip
-    nvml.__class__ = busy
+    process = SimpleNamespace(pid=1)
+    monkeypatch.setattr(nvml, "nvmlDeviceGetComputeRunningProcesses", lambda handle: [process] * (handle == 1))
+    monkeypatch.setattr(nvml, "nvmlDeviceGetUtilizationRates", lambda _handle: SimpleNamespace(gpu=80))
     here = place.RunContext(
         Options(specs=("a",), devices=None),
         SimpleNamespace(environment=SimpleNamespace(allow=())),  # type: ignore[arg-type]
@@ -77,7 +76,8 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
         devices.several((), None)[0],
         (), (), (), tmp_path, tmp_path, tmp_path, "id",
     )  # fmt: skip
-    said = Says()
+    said, lines = View(quiet=True), list[str]()
+    monkeypatch.setattr(said, "say", lambda line, _style="": lines.append(line))
     with here.alone(said, wait=False) as fit:
         assert [device.lease for device in fit.devices] == ["GPU-aaaa", "GPU-cccc"]
         held = lease(tmp_path, "GPU-cccc", wait=False, label="", say=str)
@@ -91,8 +91,8 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
             assert [device.lease for device in fit.devices] == ["GPU-cccc"], "another abprof's is not waited for"
     finally:
         child.communicate("\n")
-    assert "GPU-aaaa is left out: GPU-aaaa is in use by abprof main fast in /repo (process" in "\n".join(said.lines)
-    assert [line for line in said.lines if line.startswith("GPU-abbb is left out: another process is using the GPU")]
+    assert "GPU-aaaa is left out: GPU-aaaa is in use by abprof main fast in /repo (process" in "\n".join(lines)
+    assert [line for line in lines if line.startswith("GPU-abbb is left out: another process is using the GPU")]
     child, warned = hold(tmp_path, "GPU-cccc"), list[str]()
     monkeypatch.setattr(
         said, "warn", lambda line: warned.append(line) or (len(warned) == 1 and child.communicate("\n"))
@@ -100,16 +100,6 @@ def test_a_gpu_that_somebody_uses_is_left_out_unless_it_is_named(
     alone = dataclasses.replace(here, devices=tuple(one for one in here.devices if one.lease == "GPU-cccc"))
     with alone.alone(said, wait=True):
         assert warned[0].startswith("waiting for GPU-cccc, in use by "), "printed with --quiet, too"
-
-
-class Says(View):
-    def __init__(self) -> None:
-        super().__init__(quiet=True)
-        self.lines: list[str] = []
-
-    def say(self, line: str, style: str = "") -> None:
-        del style
-        self.lines.append(line)
 
 
 @pytest.fixture(scope="module")

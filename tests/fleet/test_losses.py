@@ -10,7 +10,6 @@ from pathlib import Path
 
 import msgspec
 import psutil
-import pytest
 
 from abprof.records import Run
 from abprof.store import runfolder
@@ -93,14 +92,14 @@ def programs(pid: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
-def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
+def test_interrupted(tmp_path: Path) -> None:
+    """tests/test_interruptions.py has other signals."""
     lab = Lab(tmp_path, LONG)
     before = lab.fingerprint()
     process = lab.start("main", "fast", *TWO)
     wait_for(lambda: lines(lab) >= 4 and len(programs(process.pid)) == 2, process)
     mine = programs(process.pid)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     result = lab.finish(process)
     assert result.code == 130, result.err
     assert result.run.status == "interrupted"
@@ -110,10 +109,9 @@ def test_interrupted(tmp_path: Path, number: signal.Signals) -> None:
     assert lab.fingerprint() == before
 
 
-@pytest.mark.parametrize("stale", [False, True])
-def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path, stale: bool) -> None:
-    """And the run is gone on with from what stands, each cell on its device; also where run.json was written before any
-    device was known."""
+def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path) -> None:
+    """And the run is gone on with from what stands, each cell on its device, although run.json was written before any
+    device was known. tests/fleet/test_after_epochs.py has one that knew them."""
     lab = Lab(tmp_path, LONG)
     process = lab.start("main", "fast", "--epochs", "5", *TWO)
     wait_for(lambda: lines(lab) >= 6 and len(programs(process.pid)) == 2, process)
@@ -124,9 +122,8 @@ def test_a_killed_parent_takes_its_shards_with_it(tmp_path: Path, stale: bool) -
 
     folder = lab.newest()
     assert folder
-    if stale:
-        head = msgspec.json.decode((folder / "run.json").read_bytes(), type=Run)
-        RunFolder(folder).write_run(msgspec.structs.replace(head, machines={}, status="running"))
+    head = msgspec.json.decode((folder / "run.json").read_bytes(), type=Run)
+    RunFolder(folder).write_run(msgspec.structs.replace(head, machines={}, status="running"))
     stood = (folder / "rounds.jsonl").read_bytes()
     before = homes(runfolder.read(folder)[1])
     result = lab.abprof("run", "--resume", str(folder))

@@ -1,14 +1,19 @@
-"""Masks that reach every branch of kernels/dmask, the float64 reference, and the tolerances."""
+"""Masks that reach every branch of kernels/dmask, the float64 reference, and the tolerances; that the lists of tiles are used
+just when they should be, and nothing beside them is read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
+from unittest import mock
 
 import torch
 
-from kernels.dmask import masked_attention
+from kernels import dmask
+from kernels.dmask import masked_attention, prepass
 from tests.kernels.ffa_cases import judge, poisoned
+from tests.workloads.conftest import load
 
 NAMES = ("out", "dq", "dk", "dv")
 Tensors = dict[str, torch.Tensor]
@@ -69,6 +74,11 @@ def strips(m: torch.Tensor) -> torch.Tensor:
     return m | (rows[:, None] * keys[None, :] == 1)
 
 
+def one_pair(m: torch.Tensor) -> torch.Tensor:
+    m[..., 70, 130] = True
+    return m
+
+
 CASES = [
     Case("random", 130, 130, random(0.5), batch=2, planes=(2, 2)),
     Case("random_sparse", 190, 200, random(0.01), heads=2, kv_heads=2, planes=(1, 2)),  # rows without a key
@@ -79,6 +89,7 @@ CASES = [
     Case("all", 192, 128, everything),
     Case("all_tails", 100, 130, everything, dim=128),
     Case("none", 128, 192, lambda m: m, batch=2),
+    Case("one_pair", 128, 192, one_pair),
     Case("tiny", 1, 1, everything),
     Case("one_query", 1, 300, random(0.3)),
     Case("one_key", 150, 1, random(0.5)),
@@ -155,3 +166,72 @@ def wrong(got: Tensors, data: Tensors, scale: float | None) -> str:
     if bool(got["dk"][unseen].any()) or bool(got["dv"][unseen].any()):
         found.append("a key that no row sees has a gradient")
     return "; ".join(filter(None, found))
+
+
+# ---------------------------------------------------------------- questions: what is wrong, "" if nothing
+
+
+def choice(device: str) -> str:
+    """With lists that lie, a density of exactly 0.85 goes wrong and one above it does not, in every output."""
+    if _with_lies("exactly", device) != [True] * 4:
+        return "lists are not used at 0.85"
+    return "lists are used above 0.85" if _with_lies("above", device) != [False] * 4 else ""
+
+
+def _with_lies(name: str, device: str) -> list[bool]:
+    """Which outputs are wrong if every list claims to be empty."""
+    case = next(named(f"tiles_{name}_0.85"))
+    data = draw(case, torch.float16, device, seed=4)
+    make = prepass._lists
+
+    def lie(*args: object) -> prepass.Lists:
+        made = make(*args)  # type: ignore[arg-type]
+        return replace(made, num=torch.zeros_like(made.num))
+
+    with mock.patch.object(prepass, "_lists", lie):
+        got = attend(data, None)
+    exact, naive = reference(data, None), reference(data, None, torch.float16)
+    return [bool(judge(n, got[n], exact[n], naive[n])) for n in NAMES]
+
+
+def unvisited(device: str) -> str:
+    """Blocks outside the lists are not read: NaN in them has no effect."""
+    case = next(named("strips"))
+    data = draw(case, torch.float16, device, seed=5)
+    mask = torch.zeros_like(data["mask"])
+    mask[..., :64, :128] = True
+    mask[..., 128:, 128:192] = True  # rows 64 to 128 see nothing, no row sees keys from 192 on
+    clean = attend(data | {"mask": mask}, None)
+    data["q"][:, 64:128], data["dout"][:, 64:128] = torch.nan, torch.nan
+    data["k"][:, 192:], data["v"][:, 192:] = torch.nan, torch.nan
+    spoilt = attend(data | {"mask": mask}, None)
+    return ", ".join(name for name in NAMES if not torch.equal(spoilt[name], clean[name]))
+
+
+QUESTIONS = (choice, unvisited)
+
+
+def of_case(case: Case) -> str:
+    dtype = torch.bfloat16 if case.dim == 128 else torch.float16
+    data = draw(case, dtype, "cpu", seed=len(case.name))
+    return wrong(attend(data, case.scale), data, case.scale)
+
+
+def of_workload() -> str:
+    """Of workloads/dynamic_mask.py with the package: inputs, call, reference, check, both directions."""
+    module = load("dynamic_mask")
+    shape = {"seqlen": 130, "batch": 2, "nhq": 1, "nhk": 1, "mask_heads": 1, "hd": 64, "dtype": "fp16"}
+    reasons = []
+    for direction in ("fwd", "bwd"):
+        one = {**shape, "pattern": "structured", "sparsity": 0.7, "direction": direction}
+        inputs = module.inputs(one, "cpu", 3)
+        found = module.check(one, module.prepare(dmask, None, one, inputs).call(), module.reference(one, inputs))
+        reasons.append(found.reason)
+    return "; ".join(filter(None, reasons))
+
+
+CHECKS: dict[str, Callable[[], str]] = {
+    **{question.__name__: partial(question, "cpu") for question in QUESTIONS},
+    "workload": of_workload,
+    **{case.name: partial(of_case, case) for case in CASES},
+}

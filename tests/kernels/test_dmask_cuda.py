@@ -10,7 +10,6 @@ import torch
 from kernels.dmask import masked_attention
 from tests.gpus import NEEDS_GPU
 from tests.kernels import dmask_cases as cases
-from tests.kernels import dmask_prepass
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240), NEEDS_GPU]
 DEVICE = torch.device("cuda")
@@ -30,7 +29,7 @@ def test_right(case: cases.Case, dtype: torch.dtype) -> None:
     assert cases.wrong(cases.attend(data, case.scale), data, case.scale) == ""
 
 
-@pytest.mark.parametrize("question", dmask_prepass.QUESTIONS)
+@pytest.mark.parametrize("question", cases.QUESTIONS)
 def test_prepass(question: Callable[[str], str]) -> None:
     assert question("cuda") == ""
 

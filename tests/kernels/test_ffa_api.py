@@ -1,13 +1,20 @@
-"""The public functions of kernels/ffa: their errors, schedules and phases."""
+"""The public functions of kernels/ffa: their errors, schedules and phases; and its machine code for Hopper."""
 
 from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
 from kernels import ffa
-from kernels.ffa.schedule import UnsupportedOption
+from kernels.ffa.schedule import Options, UnsupportedOption
+from tests.kernels import ffa_cases as cases
 
 
 def qkv(sq=8, sk=8, hq=2, hk=1, d=64, dtype=torch.float32):
@@ -85,6 +92,51 @@ def test_bad_block_lists_are_one_clear_line(message):
 def test_compute_tiles_the_cpu_lacks_are_unsupported(ref_block):
     with pytest.raises(UnsupportedOption, match=f"ref_block {ref_block[0]}x{ref_block[1]} is not implemented"):
         sparse(ref_block=ref_block)
+
+
+@pytest.mark.parametrize(
+    ("options", "word"),
+    [
+        (Options(swap_ab=True), "swap_ab"),
+        (Options(sparse_load=True), "sparse_load"),
+        (Options(pack_gqa=True), "pack_gqa"),
+        (Options(ref_block=(128, 128)), "over blocks of 64"),
+        (Options(ref_block=(48, 64)), "compute tile of 48"),
+    ],
+    ids=str,
+)
+def test_options_that_a_gpu_lacks_are_unsupported(options, word):
+    pytest.importorskip("triton")
+    from kernels.ffa.cuda import dispatch
+
+    schedule = cases.blocks(1, 128, 128, 64, 64, 0.5, options=options)(torch.device("cpu"))
+    q, k = torch.empty(128, 2, 128, dtype=torch.bfloat16), torch.empty(128, 1, 128, dtype=torch.bfloat16)
+    with pytest.raises(UnsupportedOption, match=word):
+        dispatch.check_supported(q, k, k, schedule)
+    with pytest.raises(UnsupportedOption, match="float32"):
+        dispatch.check_supported(q.float(), k.float(), k.float(), schedule)
+
+
+def test_the_backward_keeps_its_products_in_flight(tmp_path):
+    """Short of registers, ptxas waits after every wgmma, or moves accumulators to memory and back."""
+    pytest.importorskip("triton")
+    command = [
+        sys.executable,
+        "-m",
+        "tests.kernels.machine_code",
+        "gluon bwd causal 128",
+        "gluon bwd full in pieces 128",
+    ]
+    env = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
+    root = Path(__file__).parents[2]
+    done = subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    for label, found in json.loads(done.stdout).items():
+        # Two warpgroups: S before the loop (9); S, dP (9 each), dQ (8), dV and dK (4 each) in it.
+        assert found["HGMMA"] == 2 * (9 + 34), label
+        assert found["WARPGROUP.DEPBAR.LE"] <= 2 * 8, label
+        assert found.get("LDL", 0) + found.get("STL", 0) < 60, label
+        assert found["UTMAREDG"] == 2, label
 
 
 def ranges_marked(run) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -46,11 +45,6 @@ class Copy:
         """Return the compilations so far, without calls for the version."""
         lines = self.calls.read_text().splitlines() if self.calls.exists() else []
         return sum("--version" not in line for line in lines)
-
-    def commands(self) -> list[str]:
-        """Return the compiler's arguments without the scratch folder's name; sources compile in parallel."""
-        lines = self.calls.read_text().splitlines()
-        return sorted(re.sub(r"\S*/ffa_cpu-\w+/", "", line) for line in lines if "--version" not in line)
 
     def libraries(self) -> dict[str, str]:
         return {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in self.build.glob("*.so")}

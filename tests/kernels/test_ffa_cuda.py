@@ -7,7 +7,7 @@ import torch
 
 from kernels.ffa import cuda, ffa_attention
 from kernels.ffa.cuda import dispatch
-from kernels.ffa.schedule import CAUSAL, FULL, Blocks, Options, UnsupportedOption
+from kernels.ffa.schedule import CAUSAL, FULL, Blocks
 from tests.gpus import NEEDS_GPU
 from tests.kernels import ffa_cases as cases
 
@@ -83,12 +83,3 @@ def test_phases_are_ranges_of_every_call() -> None:
     wanted = {f"ffa_fwd_{phase}" for phase in ("range_merge", "prepare", "run", "postprocess", "cast")}
     wanted |= {f"ffa_bwd_{phase}" for phase in ("prepare", "preprocess", "run", "postprocess", "cast")}
     assert wanted <= seen
-
-
-def test_unsupported_options_say_so() -> None:
-    q = torch.randn(256, 2, 128, device=DEVICE, dtype=torch.bfloat16)
-    case = cases.blocks(2, 256, 256, 64, 64, 1.1, options=Options(swap_ab=True))
-    with pytest.raises(UnsupportedOption, match="swap_ab"):
-        cuda.forward(q, q, q, case(DEVICE), 0.1)
-    with pytest.raises(UnsupportedOption, match="float32"):
-        cuda.forward(q.float(), q.float(), q.float(), cases.documents([256], FULL), 0.1)

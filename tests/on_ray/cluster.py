@@ -7,7 +7,6 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -58,8 +57,7 @@ class Cluster:
         process.wait(timeout=30)
 
     def living(self, name: str, word: str) -> list[int]:
-        """Processes of a node whose command line has this word."""
-        return [pid for pid in _processes(self._mark(name)) if word in _command(pid)]
+        return [process.pid for process in _processes(self._mark(name), word)]
 
     def free(self) -> bool:
         """Whether every device of every node is free."""
@@ -126,22 +124,14 @@ def _alive(port: int, env: Mapping[str, str]) -> int:
     return int(last) if done.returncode == 0 and last.isdigit() else 0
 
 
-def _processes(mark: str) -> list[int]:
-    needle, found = f"{NODE}={mark}".encode(), []
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            if needle in (folder / "environ").read_bytes().split(b"\0"):
-                found.append(int(folder.name))
-        except OSError:
-            continue
+def _processes(mark: str, word: str = "") -> list[psutil.Process]:
+    """Processes of a node whose command line has this word."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(NODE) == mark and word in " ".join(process.cmdline()):
+                found.append(process)
     return found
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-    except OSError:
-        return ""
 
 
 def _below(pid: int) -> list[psutil.Process]:
@@ -153,15 +143,12 @@ def _below(pid: int) -> list[psutil.Process]:
 
 
 def _kill_all(mark: str, below: Sequence[psutil.Process]) -> None:
-    for one in below:
-        with contextlib.suppress(psutil.Error):
-            one.kill()
     for _ in range(100):
-        found = [pid for pid in _processes(mark) if pid != os.getpid()]
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        found = _processes(mark)
+        for one in (*below, *found):
+            with contextlib.suppress(psutil.Error):
+                one.kill()
         if not found and not psutil.wait_procs(below, timeout=5)[1]:
             return
         time.sleep(0.05)
-    raise AssertionError(f"{mark} is not off: {[_command(pid) for pid in _processes(mark)]}")
+    raise AssertionError(f"{mark} is not off: {_processes(mark)}")

@@ -7,16 +7,16 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from abprof.fleet.messages import DEVICE
 from abprof.store import runfolder
+from tests.fleet.clusters import CELLS, LOADS, Clustered, whole
 from tests.on_ray.cluster import Cluster
-from tests.simulated.lab import Lab, Result
-from tests.simulated.scenario import Fault, Scenario, Time, Workload
+from tests.simulated.scenario import Fault, Scenario, Time
 
 ABSENT = not importlib.util.find_spec("ray") and os.environ.get("RAY_TESTS") != "required"
 pytestmark = [
@@ -24,15 +24,13 @@ pytestmark = [
     pytest.mark.skipif(ABSENT, reason="Ray is not installed: pip install 'abprof[ray]', or make ray"),
 ]
 SLOWER, FASTER = "k/n=2", "k/n=5"
-CELLS = tuple(f"k/n={n}" for n in range(1, 7))
 TRUTH = {cell: {SLOWER: "slower", FASTER: "faster"}.get(cell, "same") for cell in CELLS}
 TIMES = [Time(ns=20e6), Time(factor=1.2, cell=SLOWER, side="target"), Time(factor=0.8, cell=FASTER, side="target")]
-LOADS = {"k": Workload(kernel="k", presets={"default": {"n": [1, 2, 3, 4, 5, 6]}})}
 SLUGGISH = Fault("slow:0.05", "turn")  # so that there is a middle of a shard to strike in
 
 
-class OnRay(Lab):
-    """A laboratory whose abprof has a cluster, of nodes that see its folders."""
+class OnRay(Clustered):
+    """The cluster's nodes see its folders."""
 
     def __init__(self, folder: Path, on: Cluster, *faults: Fault) -> None:
         self.on = on
@@ -51,32 +49,10 @@ class OnRay(Lab):
         """On a machine of the cluster."""
         return self.start("main", "fast", "--executor", "ray://auto", *more)
 
-    def waits_for(self, what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 180.0) -> None:
-        """Until it is so, in a run that goes on."""
-        end = time.monotonic() + seconds
-        while not what():
-            assert process.poll() is None, process.communicate()
-            assert time.monotonic() < end, "never"
-            time.sleep(0.1)
-
     def devices(self) -> list[str]:
         """Of the blocks in the run's folder."""
         folder = self.newest()
         return [block.device for block in list(runfolder.blocks(folder, []))] if folder else []
-
-
-def whole(result: Result) -> dict[str, str]:
-    """Cell -> device: each cell's verdict rests on blocks of one shard on one device."""
-    assert result.folder
-    run, blocks, notes = runfolder.read(result.folder)
-    assert not notes
-    void = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
-    found: dict[str, set[tuple[int, str]]] = {cell: set() for cell in CELLS}
-    for block in blocks:
-        if (block.shard, block.cell) not in void:
-            found[block.cell].add((block.shard, block.device))
-    assert {cell: len(of) for cell, of in found.items()} == dict.fromkeys(CELLS, 1)
-    return {cell: next(iter(of))[1] for cell, of in found.items()}
 
 
 @pytest.fixture
@@ -138,13 +114,12 @@ def test_a_model_that_no_node_has_is_one_line(lab: OnRay) -> None:
     assert "of model B200" in done.err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT])
-def test_it_ends_clean_in_the_middle(lab: OnRay, number: signal.Signals) -> None:
+def test_it_ends_clean_in_the_middle(lab: OnRay) -> None:
     lab.set(Scenario(workloads=LOADS, times=TIMES, faults=[SLUGGISH]))
     lab.nodes(2)
     process = lab.begin()
     lab.waits_for(lambda: len(set(lab.devices())) == 2, process)
-    process.send_signal(number)
+    process.send_signal(signal.SIGINT)
     done = lab.finish(process)
     assert done.code == 130, done.err
     assert done.run.status == "interrupted"

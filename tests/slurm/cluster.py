@@ -87,10 +87,6 @@ class Cluster:
         """As anybody may who is allowed to."""
         self.ask("scancel", job)
 
-    def requeue(self, job: str) -> None:
-        """As a preemption does."""
-        self.ask("scontrol", "requeue", job)
-
     def lose(self, node: str) -> None:
         """A node dies: its slurmd and everything that it runs, with -9."""
         there = self._of(node)

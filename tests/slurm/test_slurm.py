@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import platform
 import subprocess
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -13,27 +11,23 @@ import pytest
 
 from abprof.records import Run
 from abprof.store import runfolder
-from tests.simulated.lab import Lab, Result
+from tests.fleet.clusters import CELLS, LOADS, Clustered, whole
 from tests.simulated.processes import stopped
-from tests.simulated.scenario import Fault, Scenario, Time, Workload
+from tests.simulated.scenario import Fault, Scenario, Time
 from tests.slurm.cluster import Cluster, cluster
 from tests.slurm.conftest import installed
 from tests.tinyrepo import abprof, source, tiny_repo
 
 SLOWER = ("k/n=2", "k/n=5")
-CELLS = tuple(f"k/n={n}" for n in range(1, 7))
 TRUTH = {cell: "slower" if cell in SLOWER else "same" for cell in CELLS}
 TIMES = [Time(ns=20e6), *(Time(factor=1.2, cell=cell, side="target") for cell in SLOWER)]
-LOADS = {"k": Workload(kernel="k", presets={"default": {"n": [1, 2, 3, 4, 5, 6]}})}
 HELD = "k/n=3"
 # Whoever comes first to its third epoch stands still there until it is ended: a shard has a middle to be struck in, on
 # the fastest machine and on the busiest.
 STANDS = Scenario(workloads=LOADS, times=TIMES, faults=[Fault("sigstop:0", "turn", cell=HELD, epoch=3, once=True)])
 
 
-class OnSlurm(Lab):
-    """A laboratory whose abprof submits to a cluster."""
-
+class OnSlurm(Clustered):
     def __init__(self, folder: Path, on: Cluster) -> None:
         self.on = on
         super().__init__(folder, Scenario(workloads=LOADS, times=TIMES))
@@ -44,27 +38,6 @@ class OnSlurm(Lab):
     def options(self, *more: str) -> list[str]:
         given = ("cpus=1", "parallel=2", *more)
         return ["main", "fast", "--executor", "slurm", *(word for one in given for word in ("--executor-option", one))]
-
-    def waits_for(self, what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 120.0) -> None:
-        """Until it is so, in a run that goes on."""
-        end = time.monotonic() + seconds
-        while not what():
-            assert process.poll() is None, (process.returncode, process.communicate())
-            assert time.monotonic() < end, f"never\n{self.on.ask('squeue')}"
-            time.sleep(0.1)
-
-
-def at_once(result: Result) -> None:
-    """Each cell's verdict rests on blocks of one shard, and those of its own device."""
-    assert result.folder
-    run, blocks, notes = runfolder.read(result.folder)
-    assert not notes
-    void = {(loss.shard, cell) for loss in run.losses for cell in loss.cells}
-    shards = defaultdict(set)
-    for block in blocks:
-        if (block.shard, block.cell) not in void:
-            shards[block.cell].add((block.shard, block.device))
-    assert {cell: len(found) for cell, found in shards.items()} == dict.fromkeys(CELLS, 1)
 
 
 def no_job_is_left(on: Cluster) -> None:
@@ -86,7 +59,7 @@ def test_verdicts_are_those_of_one_device(lab: OnSlurm) -> None:
     done = lab.abprof(*lab.options("constraint=h100|h200", "time=10m"))
     assert done.code == 1, done.err
     assert done.table() == TRUTH
-    at_once(done)
+    whole(done)
     jobs = sorted(set(lab.on.jobs()) - known)
     assert len(jobs) >= 2
     facts = lab.on.facts(jobs[0])
@@ -125,7 +98,7 @@ def struck(lab: OnSlurm, strike: Callable[[OnSlurm, str], None]) -> tuple[Run, i
     done = lab.finish(process)
     assert done.code == 1, done.err
     assert done.table() == TRUTH
-    at_once(done)
+    whole(done)
     assert shard in {loss.shard for loss in done.run.losses}, done.err
     return done.run, shard
 

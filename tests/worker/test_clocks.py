@@ -56,6 +56,17 @@ def test_what_cannot_be_captured_says_why_and_whether_the_process_is_spoiled(mad
         arms.turn(wire.Turn("base", 1, "cuda_graph"))
 
 
+def test_a_cpu_has_neither(made: tuple[Any, Arms]) -> None:
+    _, arms = made
+    arms.clock = clocks.Clock()
+    arms.open(wire.Open("w", {}, "base"))
+    for timer in ("cuda_graph", "cupti", "sustained"):
+        with pytest.raises(Unsupported, match="needs a GPU"):
+            arms.turn(wire.Turn("base", 1, timer))
+    with pytest.raises(Unsupported, match="a CUDA graph needs a GPU"):
+        arms.capture(wire.Capture("base"))
+
+
 class Cupti(ModuleType):
     """CUPTI as far as Records goes: records come at a flush, to the last who registered."""
 
