@@ -430,8 +430,8 @@ def _undecided(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
         text += f"; a margin of {max(margins):.1f} % would have been enough"
     left = sorted((number, row.cell) for row in out if (number := epochs_left(cells, row)))
     if kind == "undecided" and left:
-        more = {cell: number for number, cell in left}  # the most of a cell's rows, which share its epochs
-        seconds = seconds_of(cells, more, start_seconds(cells))
+        epochs = {cell: number for number, cell in left}  # the most of a cell's rows, which share them
+        seconds = seconds_of(cells, epochs, start_seconds(cells))
         advice = f"`abprof rerun RUN --only unclear`: {len(left)} of them would be decided after about {seconds:.0f} s"
     if run.status == "interrupted":
         advice = "continue with abprof run --resume RUN"
