@@ -383,28 +383,29 @@ def epochs_left(cells: Mapping[str, CellData], row: Comparison) -> int:
     return (row.needed_epochs or 0) - done
 
 
-def seconds_of(cells: Mapping[str, CellData], more: Mapping[str, int]) -> float:
-    """Estimate the seconds of further epochs, given as cell -> number, from the epochs so far. Cells of a package share
-    the starts of its workers."""
-    total, starts = 0.0, dict[str, int]()  # package -> its epochs
+def seconds_of(cells: Mapping[str, CellData], more: Mapping[str, int], starts: Mapping[str, float]) -> float:
+    """Estimate the seconds of further epochs, given as cell -> number, from the epochs so far. `starts`: what
+    `start_seconds` returned; cells of a package share the starts of its workers."""
+    total, epochs = 0.0, dict[str, int]()  # package -> its epochs
     for id, number in more.items():
         timed, kernel = _timed_blocks(cells[id]), cells[id].cell.kernel
         spent = sum(block.seconds - block.check_seconds for block in timed)
         total += number * spent / max(1, len({block.epoch for block in timed}))
-        starts[kernel] = max(number, starts.get(kernel, 0))
-    return total + sum(number * _start_seconds(cells, kernel) for kernel, number in starts.items())
+        epochs[kernel] = max(number, epochs.get(kernel, 0))
+    return total + sum(number * starts.get(kernel, 0.0) for kernel, number in epochs.items())
 
 
-def _start_seconds(cells: Mapping[str, CellData], kernel: str) -> float:
-    """Return the usual seconds between a package's first block of an epoch and the block before, which its workers take to
-    start. 0 if only the first epoch was measured, whose start is longer."""
+def start_seconds(cells: Mapping[str, CellData]) -> dict[str, float]:
+    """Return package -> the usual seconds between its first block of an epoch and the block before, which its workers
+    take to start. The first epoch, whose start is longer, does not count."""
+    waits: dict[str, list[float]] = {}
     every = [block for data in cells.values() for block in _timed_blocks(data)]
-    waits = list[float]()
     for before, block in pairwise(sorted(every, key=lambda block: (block.device, block.began))):
+        kernel = cells[block.cell].cell.kernel
         first = block.epoch > before.epoch or cells[before.cell].cell.kernel != kernel
-        if first and cells[block.cell].cell.kernel == kernel and block.device == before.device:
-            waits.append(max(0.0, block.began - before.began - before.seconds))
-    return median_low(waits) if waits else 0.0  # of two, one may be the time between two invocations
+        if first and block.device == before.device:
+            waits.setdefault(kernel, []).append(max(0.0, block.began - before.began - before.seconds))
+    return {kernel: median_low(of) for kernel, of in waits.items()}  # of two, one may be between two invocations
 
 
 def _timed_blocks(data: CellData) -> list[Block]:

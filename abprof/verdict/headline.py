@@ -12,7 +12,7 @@ from abprof.records import LOOKS, POWER_CAP, Advice, Arm, Block, Comparison, Hea
 from abprof.records.errors import Exit
 from abprof.records.quantities import plural, signed
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import ArmState, CellData, builds_of, epochs_left, seconds_of
+from abprof.verdict.cells import ArmState, CellData, builds_of, epochs_left, seconds_of, start_seconds
 
 _USEFUL = 10  # a margin more times as wide than --margin is no advice
 MOST_UNDECIDED = 0.10  # larger shares of undecided rows mean exit code 4
@@ -414,7 +414,8 @@ def _undecided(run: Run, cells: Cells, rows: Rows) -> Iterator[Advice]:
         text += f"; a margin of {max(margins):.1f} % would have been enough"
     left = sorted((number, row.cell) for row in out if (number := epochs_left(cells, row)))
     if kind == "undecided" and left:
-        seconds = seconds_of(cells, {cell: number for number, cell in left})  # a cell's rows share its epochs
+        epochs = {cell: number for number, cell in left}  # the most of a cell's rows, which share them
+        seconds = seconds_of(cells, epochs, start_seconds(cells))
         advice = f"`abprof rerun RUN --only unclear`: {len(left)} of them would be decided after about {seconds:.0f} s"
     if run.status == "interrupted":
         advice = "continue with abprof run --resume RUN"

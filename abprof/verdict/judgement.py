@@ -36,7 +36,7 @@ from abprof.records import (
 )
 from abprof.records.messages import LONG_CALL
 from abprof.verdict import stats, waivers
-from abprof.verdict.cells import Array, CellCache, CellData, aggregate, epochs_left, seconds_of
+from abprof.verdict.cells import Array, CellCache, CellData, aggregate, epochs_left, seconds_of, start_seconds
 from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
 
 _ABOVE_BEST = 1.1  # tolerated ratio to the device's measured peak rate
@@ -90,10 +90,11 @@ def _compared(run: Run, data: CellData) -> list[tuple[Role, Comparison]]:
 
 def _with_seconds(cells: Mapping[str, CellData], rows: Sequence[Comparison]) -> list[Comparison]:
     """Return the rows with the seconds until the look that is likely to decide them."""
-    more = [(row, epochs_left(cells, row)) for row in rows]
+    more = [epochs_left(cells, row) for row in rows]
+    starts = start_seconds(cells) if any(more) else {}
     return [
-        msgspec.structs.replace(row, needed_seconds=seconds_of(cells, {row.cell: number})) if number else row
-        for row, number in more
+        msgspec.structs.replace(row, needed_seconds=seconds_of(cells, {row.cell: number}, starts)) if number else row
+        for row, number in zip(rows, more, strict=True)
     ]
 
 
