@@ -140,14 +140,8 @@ def test_no_way_leads_out_of_the_sandbox_and_each_does_without(machine: Path, co
     reader = os.open(machine / "fifo", os.O_RDONLY | os.O_NONBLOCK)
     memory = ctypes.CDLL(None).shmget(port, 4096, 0o1600)  # IPC_CREAT
     shared.write_text(SECRET)
-    names = {
-        "M": str(machine),
-        "ID": machine.name,
-        "V": victim.pid,
-        "PORT": port,
-        "SITE": sysconfig.get_path("purelib"),
-    }
-    names |= {"SECRET": SECRET, "ATTACKS": ATTACKS}
+    names = {"M": str(machine), "ID": machine.name, "V": victim.pid, "PORT": port, "SECRET": SECRET, "ATTACKS": ATTACKS}
+    names["SITE"] = sysconfig.get_path("purelib")
     code = "".join(f"{name} = {value!r}\n" for name, value in names.items()) + TRIES
     repo.branch("hostile")
     repo.commit("hostile", {"kernels/tiny/__init__.py": PACKAGE + code, "kernels/tiny/tiny.c": source(50)})
