@@ -10,16 +10,10 @@ STEPS = ("basic", "exp2", "approx")
 FMHA = Workload(name="fmha", kernel="fmha", suite="fmha", axes=("seqlen",), judge="gpu", variants=STEPS, scaled="seqlen",
                 ladder=STEPS, text="A ladder of steps.")  # fmt: skip
 MASKED = Workload(
-    name="masked",
-    kernel="dmask",
-    suite="masked",
-    axes=("pattern", "sparsity"),
-    judge="gpu",
-    sweep=Sweep(
-        axes=("pattern", "sparsity"),
-        bands=(Band(density=(0.0, 0.2), speedup=(2.0, 4.0)), Band(density=(0.6, 1.0), speedup=(0.97, 1.5))),
-    ),
-)
+    name="masked", kernel="dmask", suite="masked", axes=("pattern", "sparsity"), judge="gpu",
+    sweep=Sweep(axes=("pattern", "sparsity"), bands=(Band(density=(0.0, 0.2), speedup=(2.0, 4.0)),
+                                                     Band(density=(0.6, 1.0), speedup=(0.97, 1.5)))),
+)  # fmt: skip
 _FLOPS = 4.0 * 32 * 128
 # Milliseconds of base's steps by length; target's last step is 10 % faster.
 TIMES = {1024: (0.10, 0.08, 0.05), 4096: (1.0, 0.9, 0.5), 16384: (20.0, 14.0, 7.0)}

@@ -65,28 +65,16 @@ _PHASES = tuple(
     for part in parts
 )
 DENSE = Workload(
-    name="dense",
-    kernel="ffa",
-    suite="dense",
-    axes=("seqlen", "mask_type", "nhq", "nhk", "hd", "dtype", "direction"),
-    judge="gpu",
-    phases=_PHASES,
-    seed_columns=("seqlen", "mask_type", "direction"),
-    peers=("sdpa",),
-    text="Attention over ranges, dense and variable-length masks.",
-    sha256="ab" * 32,
-)
+    name="dense", kernel="ffa", suite="dense", axes=("seqlen", "mask_type", "nhq", "nhk", "hd", "dtype", "direction"),
+    judge="gpu", phases=_PHASES, seed_columns=("seqlen", "mask_type", "direction"), peers=("sdpa",),
+    text="Attention over ranges, dense and variable-length masks.", sha256="ab" * 32,
+)  # fmt: skip
 SPARSE = Workload(
-    name="block_sparse",
-    kernel="ffa",
-    suite="block_sparse",
+    name="block_sparse", kernel="ffa", suite="block_sparse", judge="gpu", phases=_PHASES, sha256="cd" * 32,
     axes=("seqlen", "sparsity_ratio", "q_block_size", "k_block_size", "swap_ab", "pack_gqa", "sparse_load",
           "kblockm", "kblockn", "direction"),
-    judge="gpu",
-    phases=_PHASES,
     seed_columns=("seqlen", "sparsity_ratio", "q_block_size", "k_block_size", "swap_ab", "pack_gqa", "sparse_load",
                   "kblockm", "kblockn", "direction"),
-    sha256="cd" * 32,
 )  # fmt: skip
 LADDER = Workload(
     name="ladder", kernel="wsattn", suite="ladder", axes=("n",), judge="gpu", variants=("ws", "ws_pp"), sha256="ef" * 32
@@ -210,15 +198,10 @@ def _ladder() -> tuple[list[Cell], list[Observation], list[Comparison]]:
     return [cell], seen, judged
 
 
+_SIDES = (("base", ""), ("target", ""), ("base", "ws"), ("target", "ws"), ("base", "ws_pp"), ("target", "ws_pp"))
 _ARMS = (
-    Arm(id="base", side="base"),
-    Arm(id="target", side="target"),
-    Arm(id="base:ws", side="base", variant="ws"),
-    Arm(id="target:ws", side="target", variant="ws"),
-    Arm(id="base:ws_pp", side="base", variant="ws_pp"),
-    Arm(id="target:ws_pp", side="target", variant="ws_pp"),
-    Arm(id="peer:sdpa", side="base", peer="sdpa"),
-    Arm(id="control", side="control"),
+    *(Arm(id=f"{side}:{variant}".rstrip(":"), side=side, variant=variant) for side, variant in _SIDES),
+    *(Arm(id="peer:sdpa", side="base", peer="sdpa"), Arm(id="control", side="control")),
 )
 
 
@@ -230,82 +213,33 @@ def run(run_id: str = "20261120T021700Z-main-optimize_ffa", *, target: Side = TA
     counts |= {"unclear": counts["unclear"] - 1, "unsupported": 1, "undecided": 1, "cells": len(cells)}
     counts |= {"controls": 6, "controls_inside": 6, "controls_outside": 0, "controls_second_build": 6}
     controls = tuple(
-        Comparison(
-            cell=cell.id,
-            from_="base",
-            to="control",
-            metric="gpu_span",
-            verdict="same",
-            pct=0.01 * i,
-            low_pct=0.01 * i - 0.1,
-            high_pct=0.01 * i + 0.1,
-            epochs=6,
-        )
-        for i, cell in enumerate(cells[:6])
-    )
+        Comparison(cell=cell.id, from_="base", to="control", metric="gpu_span", verdict="same", epochs=6, pct=0.01 * i,
+                   low_pct=0.01 * i - 0.1, high_pct=0.01 * i + 0.1) for i, cell in enumerate(cells[:6])
+    )  # fmt: skip
     return Run(
-        schema=SCHEMA,
-        id=run_id,
-        status="complete",
-        began="2026-11-20T02:17:00Z",
-        ended="2026-11-20T02:24:31Z",
-        options=Options(
-            threshold=1.5,
-            margin=0.5,
-            budget=600.0,
-            judge="gpu",
-            timer="auto",
-            all=True,
-            arguments=("main", target.spec),
-        ),
-        sides=(MAIN, target),
-        workloads=(DENSE, SPARSE, LADDER),
-        workloads_from="workloads sha256:77aa",
-        arms=_ARMS,
-        cells=tuple(cells),
-        builds=_builds(),
-        machine=Machine(
-            host="node7",
-            device="NVIDIA H200",
-            kind="cuda",
-            uuid="GPU-5d0e",
-            cpus=16,
-            memory_bytes=137438953472,
-            facts={"driver": "570.86", "power_limit_w": "700"},
-        ),
+        schema=SCHEMA, id=run_id, status="complete", began="2026-11-20T02:17:00Z", ended="2026-11-20T02:24:31Z",
+        options=Options(threshold=1.5, margin=0.5, budget=600.0, judge="gpu", timer="auto", all=True, arguments=("main", target.spec)),
+        sides=(MAIN, target), workloads=(DENSE, SPARSE, LADDER), workloads_from="workloads sha256:77aa", arms=_ARMS,
+        cells=tuple(cells), builds=_builds(),
+        machine=Machine(host="node7", device="NVIDIA H200", kind="cuda", uuid="GPU-5d0e", cpus=16, memory_bytes=137438953472,
+                        facts={"driver": "570.86", "power_limit_w": "700"}),
         versions={"abprof": "0.1.0", "torch": "2.13.0", "triton": "3.6.0", "cuda": "12.8", "python": "3.12.3"},
         toolchains={"base": _toolchain("12.8"), "target": _toolchain("12.9", einops="0.8.1")},
-        ceilings=Ceilings(
-            tflops=750.3,
-            tflops_by="bfloat16 matrix products of 8192 x 8192 x 8192, the best of 9 readings",
-            gbps=4102.7,
-            gbps_by="copies of 1024 MiB, bytes read and written, the best of 3 readings",
-        ),
-        environment={"OMP_NUM_THREADS": "2"},
-        withheld=("GITHUB_TOKEN",),
+        ceilings=Ceilings(tflops=750.3, tflops_by="bfloat16 matrix products of 8192 x 8192 x 8192, the best of 9 readings",
+                          gbps=4102.7, gbps_by="copies of 1024 MiB, bytes read and written, the best of 3 readings"),
+        environment={"OMP_NUM_THREADS": "2"}, withheld=("GITHUB_TOKEN",),
         notes=("main has moved on by 3 commits since the merge base; 1 of them touches the kernels",),
         header=Header(
             sentence=f"{counts['slower']} slower, {counts['faster']} faster, {counts['broken']} broken of {len(cells)}",
-            counts=counts,
-            trusted=True,
-            false_alarm_bound=0.39,
-            geomean_pct=-0.6,
-            exit_code=1,
+            counts=counts, trusted=True, false_alarm_bound=0.39, geomean_pct=-0.6, exit_code=1,
         ),
-        observations=tuple(seen),
-        comparisons=tuple(judged),
-        controls=controls,
-        proofs=_proofs(),
+        observations=tuple(seen), comparisons=tuple(judged), controls=controls, proofs=_proofs(),
         warnings=(
-            Advice(
-                kind="power",
-                text="2 cells ran at the power limit",
-                advice="rerun them with --protocol sustained",
-                cells=(cells[0].id,),
-            ),
+            Advice(kind="power", text="2 cells ran at the power limit", advice="rerun them with --protocol sustained",
+                   cells=(cells[0].id,)),
             Advice(kind="base_missing", text="1 cell exists on the target only"),
         ),
-    )
+    )  # fmt: skip
 
 
 def _toolchain(cuda: str, **more: str) -> Toolchain:
@@ -341,23 +275,14 @@ def hostile(text: str = HOSTILE) -> Run:
         observation if observation.status == "ok" else changed(observation, reason=text, log=text)
         for observation in plain.observations
     )
-    sides = ("base", "target")
     return changed(
-        plain,
-        observations=seen,
-        header=changed(plain.header, sentence=f"1 slower on {text}"),
-        warnings=(Advice(kind=text, text=text, advice=text),),
-        notes=(text,),
-        environment={text: text},
-        versions={text: text},
-        toolchains={side: Toolchain(versions={text: text + side}, packages={side + text: text}) for side in sides},
-        ceilings=Ceilings(tflops=1.0, tflops_by=text, why_not=text),
+        plain, observations=seen, header=changed(plain.header, sentence=f"1 slower on {text}"),
+        warnings=(Advice(kind=text, text=text, advice=text),), notes=(text,), environment={text: text}, versions={text: text},
+        toolchains={side: Toolchain(versions={text: text + side}, packages={side + text: text}) for side in ("base", "target")},
+        ceilings=Ceilings(tflops=1.0, tflops_by=text, why_not=text), withheld=(text,), arguments=(text,), workloads_from=text,
         machine=changed(plain.machine, host=text, device=text, facts={text: text}),
         builds=tuple(changed(build, log=text, facts={text: text}) for build in plain.builds),
-        withheld=(text,),
-        arguments=(text,),
-        workloads_from=text,
-    )
+    )  # fmt: skip
 
 
 def single() -> Run:
@@ -366,18 +291,10 @@ def single() -> Run:
     arms = tuple(arm for arm in both.arms if arm.side == "base")
     kept = {arm.id for arm in arms}
     return changed(
-        both,
-        arguments=("run", "main"),
-        sides=(MAIN,),
-        arms=arms,
-        observations=tuple(o for o in both.observations if o.arm in kept),
-        comparisons=(),
-        controls=(),
-        builds=both.builds[:1],
-        proofs=both.proofs[:1],
+        both, arguments=("run", "main"), sides=(MAIN,), arms=arms, comparisons=(), controls=(), warnings=(),
+        observations=tuple(o for o in both.observations if o.arm in kept), builds=both.builds[:1], proofs=both.proofs[:1],
         header=Header(sentence="main alone: 10 cells measured", counts={}, trusted=True),
-        warnings=(),
-    )
+    )  # fmt: skip
 
 
 def two_targets() -> Run:
@@ -415,16 +332,9 @@ def unchanged() -> Run:
     fine = tuple(c for c in plain.comparisons if c.verdict in ("same", "slight"))
     cells = tuple(c for c in plain.cells if c.id in {f.cell for f in fine})
     names = {cell.id for cell in cells}
-    return changed(
-        plain,
-        cells=cells,
-        comparisons=fine,
-        observations=tuple(o for o in plain.observations if o.cell in names),
-        header=Header(
-            sentence="nothing changed", counts={"same": 4, "slight": 1}, trusted=True, false_alarm_bound=0.39
-        ),
-        warnings=(),
-    )
+    header = Header(sentence="nothing changed", counts={"same": 4, "slight": 1}, trusted=True, false_alarm_bound=0.39)
+    seen = tuple(o for o in plain.observations if o.cell in names)
+    return changed(plain, cells=cells, comparisons=fine, observations=seen, header=header, warnings=())
 
 
 def blocks(of: Run, epochs: int = 2, rounds: int = 4, chance: random.Random | None = None) -> list[Block]:
@@ -445,23 +355,15 @@ def _block(of: Run, cell: Cell, epoch: int, rounds: int, chance: random.Random) 
             turns.append(Turn(arm, clock, clock + int(value), value, value + 9000.0))
             clock += int(value) + 50000
         played.append(tuple(turns))
+    short = cell.workload == "ladder"
     return Block(
-        epoch=epoch,
-        cell=cell.id,
-        metric="gpu_span",
-        timer="cuda_event",
-        calls=1 if cell.workload != "ladder" else 8,
-        rule="a call takes 0.3 ms or more" if cell.workload != "ladder" else "a call takes less than 0.3 ms",
-        arms=arms,
-        began=1795140000.0 + epoch,
-        seconds=1.5,
-        rounds=tuple(played),
-        rejected=(1,) if epoch == 2 else (),
-        rejected_why="power brake" if epoch == 2 else "",
+        epoch=epoch, cell=cell.id, metric="gpu_span", timer="cuda_event", calls=8 if short else 1,
+        rule=f"a call takes {'less than 0.3 ms' if short else '0.3 ms or more'}", arms=arms, began=1795140000.0 + epoch,
+        seconds=1.5, rounds=tuple(played), rejected=(1,) if epoch == 2 else (), rejected_why="power brake" if epoch == 2 else "",
         outcomes={o.arm: Outcome(status=o.status, reason=o.reason, check=o.check, log=o.log) for o in seen},
         state=MachineState(sm_clock_mhz=1980.0 - 15 * epoch, power_w=640.0, temperature_c=51.0, load1=1.2),
         start_order=("base", "target") if epoch % 2 else ("target", "base"),
-    )
+    )  # fmt: skip
 
 
 def changed(record: Any, **changes: object) -> Any:

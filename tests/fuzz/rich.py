@@ -55,22 +55,16 @@ def plain() -> Run:
     )
     rows = (*map(_with_causes, (*whole.comparisons, *more.comparisons)), peer)
     whole = runs.changed(
-        whole,
-        sides=whole.sides[:3],
-        workloads=(*whole.workloads, *more.workloads),
-        cells=cells,
-        observations=tuple(one for one in seen if one.cell in names),
-        comparisons=tuple(one for one in rows if one.cell in names),
+        whole, sides=whole.sides[:3], workloads=(*whole.workloads, *more.workloads), cells=cells, status="complete",
+        observations=tuple(one for one in seen if one.cell in names), comparisons=tuple(one for one in rows if one.cell in names),
         controls=tuple(one for one in whole.controls if one.cell in names),
         within=(runs.changed(peer, from_="base:ws", to="base:ws_pp"),),
         kernels=(*cases.kernels(side["base"], "base"), *cases.kernels(side["target"], "target")),
-        traces=tuple(_trace(cell, arm) for arm in side),
-        profiles=tuple(_profile(cell, arm) for arm in side),
+        traces=tuple(_trace(cell, arm) for arm in side), profiles=tuple(_profile(cell, arm) for arm in side),
         sampled=tuple(_sampled(cell, arm) for arm in side),
         touched=(Touched(path="/home/ada/bench.py", how="changed", moment="in epoch 2"),),
         waivers=(Waiver(cells="dense/*causal*", most_pct=5.0, reason="new layout", owner="ada", expires="2026-12-31"),),
-        status="complete",
-    )
+    )  # fmt: skip
     return notices.counted(whole)
 
 
@@ -82,16 +76,12 @@ def spread() -> Run:
     names = tuple(devices)
     place = {cell.id: names[number % 2] for number, cell in enumerate(whole.cells)}
     night = Night(series="main nightly", number=3, kind="step", asked="matrix", machine={"driver": "570.86"})
-    return notices.counted(
-        runs.changed(
-            whole,
-            machines=devices,
-            observations=tuple(runs.changed(one, device=place[one.cell]) for one in whole.observations),
-            losses=(Loss(shard=2, device=names[0], cells=(whole.cells[0].id,), reason="its program was killed"),),
-            night=night,
-            history=tuple(map(_nights, whole.cells[:4])),
-        )
-    )
+    spread = runs.changed(
+        whole, machines=devices, night=night, history=tuple(map(_nights, whole.cells[:4])),
+        observations=tuple(runs.changed(one, device=place[one.cell]) for one in whole.observations),
+        losses=(Loss(shard=2, device=names[0], cells=(whole.cells[0].id,), reason="its program was killed"),),
+    )  # fmt: skip
+    return notices.counted(spread)
 
 
 def _nights(cell: Any) -> CellHistory:
