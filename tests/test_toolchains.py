@@ -12,33 +12,18 @@ from tests import runs
 from tests.gitrepo import make_repo
 from tests.reports import markdown
 from tests.runs import changed
-from tests.tinyrepo import ROOT, Done, abprof, abprof_afresh
+from tests.tinyrepo import ROOT, WORKLOAD, Done, abprof, abprof_afresh
 from tests.wheels import wheel
 
 pytest.importorskip("uv")
 pytestmark = pytest.mark.timeout(600)
 QUICK = ("--quick", "--device", "cpu", "--json")
-CELL = "w/n=256"
-KERNEL = "import tool\nfrom .made import N\n\n\ndef scale(x):\n    for _ in range(min(N, tool.REPEAT)):\n        y = x * 2\n    return y\n"
+CELL = "w/n=4096"
+KERNEL = "import tool\nfrom .made import N\n\n\ndef double(x):\n    for _ in range(min(N, tool.REPEAT)):\n        y = x * 2\n    return y\n"
 CONFIG = """
 [kernels.ops]
 path = "kernels/ops"
 build = ["python", "-c", "import tool; open('kernels/ops/made.py', 'w').write('N = %d' % tool.REPEAT)"]
-"""
-WORKLOAD = """
-import torch
-from abprof.kit import Op, compare
-API = 1
-KERNEL = "ops"
-PRESETS = {"default": {"n": [256]}}
-def inputs(case, device, seed):
-    return torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))
-def prepare(kernel, variant, case, inputs):
-    return Op(lambda: kernel.scale(inputs))
-def reference(case, inputs):
-    return inputs.double() * 2
-def check(case, outputs, expected):
-    return compare(outputs, expected, rtol=1e-6, atol=0)
 """
 
 
@@ -49,7 +34,7 @@ class Bench:
         self.home, self.links, self.repo = home, home / "links", make_repo(home / "repo")
         files = {
             "kernels/ops/__init__.py": KERNEL,
-            "workloads/w.py": WORKLOAD,
+            "workloads/w.py": WORKLOAD.replace('"tiny"', '"ops"'),
             ".gitignore": "runs/\n",
             "abprof.toml": CONFIG,
         }
