@@ -152,8 +152,9 @@ def test_bisecting_over_versions(bench: Bench) -> None:
     versions = [word for number in (1, 2, 3, 4) for word in ("--with", f"tool=={number}.0")]
     done = bench.abprof("bisect", ".", *versions, "--device", "cpu", "--json", "--", "python", "bench.py")
     assert (done.code, done.run["culprits"]) == (0, [". with tool==2.0", ". with tool==3.0"]), done.err
-    page = (Path(done.run["bisect_dir"]) / "report.md").read_text()
-    assert page.startswith("# Which version made it slower\n\n3 versions from . with tool==1.0 to . with tool==4.0; ")
+    page = (Path(done.run["bisect_dir"]) / "report.html").read_text()
+    assert "<h1>Which version made it slower</h1>" in page
+    assert "<p>3 versions from <code>. with tool==1.0</code> to <code>. with tool==4.0</code>; " in page
     assert "command/name=a: . with tool==2.0 made it slower than its parent . with tool==1.0: " in page
     refused = bench.abprof("bisect", ".", "--with", "tool")
     assert "abprof bisect: needs two refs (give GOOD BAD, one ref and --with for each version, or" in refused.err

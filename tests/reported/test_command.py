@@ -262,8 +262,7 @@ def test_the_commit_that_made_a_command_slower(repo: GitRepo) -> None:
     assert out["culprits"] == [commits[1]]
     assert out["weaker"][0].startswith(WEAKER)
     assert WEAKER in done.err, "before the first step"
-    for page in ("report.md", "report.html"):
-        assert WEAKER.replace(".", "") in (Path(out["bisect_dir"]) / page).read_text().replace(".", "")
+    assert WEAKER in (Path(out["bisect_dir"]) / "report.html").read_text()
 
 
 @pytest.mark.slow
