@@ -24,6 +24,7 @@ from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 from abprof.records.options import File, Options, worker_argv
 from abprof.system.config_file import fill
+from abprof.system.files import refusals
 from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 
 _SERVERS = 3  # fork servers per interpreter, or per sandbox
@@ -388,6 +389,7 @@ def install_bundle(home: Path) -> Path:
     for file in [_SOURCE / name for name in _FILES] + [*(_SOURCE / "worker").rglob("*.py")]:
         files[f"abprof/{file.relative_to(_SOURCE)}"] = file.read_bytes()
     for name, text in files.items():
-        (home / name).parent.mkdir(parents=True, exist_ok=True)
-        (home / name).write_bytes(text)
+        with refusals(home / name):  # an error of a write names no file
+            (home / name).parent.mkdir(parents=True, exist_ok=True)
+            (home / name).write_bytes(text)
     return home / "run_worker.py"
