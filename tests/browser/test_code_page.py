@@ -38,7 +38,9 @@ def page_of(folder: Path) -> str:
     listed = Listed(
         cell=row.cell, from_=row.from_, to=row.to, kernel="f", files=(files[0], files[1]), spent=spent, by="ncu"
     )
-    cause = Cause(kind="kernel", text="slower code in f", kernels=("f",), at="f.py:6", note="changed by hunk -5 +5,2")
+    cause = Cause(
+        kind="kernel", text="slower code in f", kernels=("f",), at="f.py:6", note="changed: lines 5 to 6, was line 5"
+    )
     changed = msgspec.structs.replace(row, causes=(cause,))
     hunk = Hunk(file="f.py", at=(5, 5), count=(1, 2))
     run: Run = msgspec.structs.replace(
