@@ -95,8 +95,12 @@ def test_the_page_and_the_reports_link_and_show_it(narrow: Any) -> None:
     assert "<del>-" in text
     assert len(text) < 1_000_000
     report = (home / "report.html").read_text()
-    assert f'<a href="code/{page.name}">Code of both sides</a>' in report
-    assert "<b>kernels/lined/blur.py:14</b>: more global memory traffic" in report
+    line = f'<b><a href="code/{page.name}#kernels/lined/blur.py%3A14">kernels/lined/blur.py:14</a></b>'
+    assert f"{line}: more global memory traffic: global loads" in report
+    assert "in the changed lines" in report.partition("Cell by cell")[2], "evidence stands in the cell's detail"
+    assert "in the changed lines" not in report.partition("Cell by cell")[0]
+    for one in (report.partition("</header>")[0], text.partition("</header>")[0]):
+        assert re.search(r'<pre class="changed"><del>- .*load.*</del><ins>\+ .*load.*</ins></pre>', one)
     assert "Source: main left, optimize_ffa right" in text
     assert f"code of both sides: `code/{page.name}`" in (home / "report.md").read_text()
 
