@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.github_server import GitHub
 from tests.gpus import its_share
 from tests.nvml import Nvml
+from tests.simulated.lab import Lab
+from tests.simulated.planted import NewLab
 
 # A shell script that starts the suite in the background has it ignore ^C, and nohup has it ignore that the terminal went,
 # and its children too, which the tests send both to.
@@ -94,3 +97,19 @@ def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
     monkeypatch.setitem(sys.modules, "pynvml", played)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     return played
+
+
+@pytest.fixture
+def new_lab(tmp_path: Path) -> NewLab:
+    """new_lab(scenario): a laboratory in a fresh folder."""
+    return lambda scenario: Lab(tmp_path, scenario)
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
+    for name in [name for name in os.environ if name.startswith(("GITHUB_", "GH_"))]:
+        monkeypatch.delenv(name)
+    with GitHub() as made:
+        for name, value in {"NO_PROXY": "*", "GITHUB_API_URL": made.url, "GITHUB_TOKEN": "bot-token"}.items():
+            monkeypatch.setenv(name, value)
+        yield made

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-import re
+from difflib import SequenceMatcher
 from pathlib import Path
 
 from abprof.extras.bot import render
@@ -32,10 +32,18 @@ def rendered() -> dict[str, bytes]:
     moved_on = {"head": "5" * 40, "link": "https://ci.example/runs/7", "replaces": "6" * 40}
     comments = {kind: render(notices.made(kind)) for kind in notices.KINDS if kind not in UNSAVED}
     comments["outdated"] = render(notices.made("unchanged"), **moved_on)
-    environment = re.findall(r"<details><summary>Environment.*?</details>", comments["act"], re.DOTALL)[0]
-    for kind, text in comments.items():  # which runs of one machine have in common
-        made[f"comment/{kind}.md"] = text if kind == "act" else text.replace(environment, "(environment as in act.md)")
+    act = comments["act"].splitlines(keepends=True)
+    for kind, text in comments.items():
+        made[f"comment/{kind}.md"] = text if kind == "act" else beside(act, text)
     return {name: text.encode() for name, text in made.items()}
+
+
+def beside(act: list[str], text: str) -> str:
+    """The text, with the lines that it has in common with act.md as their numbers there."""
+    own, made = text.splitlines(keepends=True), []
+    for how, begin, end, first, last in SequenceMatcher(None, act, own, autojunk=False).get_opcodes():
+        made += [f"(lines {begin + 1} to {end} of act.md)\n"] if how == "equal" else own[first:last]
+    return "".join(made)
 
 
 if __name__ == "__main__":

@@ -60,19 +60,6 @@ class Nights:
         """A night with `times`: cell -> (ns of the base, ns of the head); the base's is None on a first night."""
         self.number += 1
         self.at += timedelta(days=1)
-        run = self._run(times, pct or {}, kind, verdicts or {}, asked)
-        folder = runfolder.create(self.runs_dir, run.id)
-        folder.write_run(msgspec.structs.replace(run, id=folder.id))
-        return folder.path
-
-    def _run(
-        self,
-        times: Mapping[str, tuple[float | None, float]],
-        pct: Mapping[str, float],
-        kind: str,
-        verdicts: Mapping[str, str],
-        asked: str,
-    ) -> Run:
         alone = kind == "first"
         sides = [self._side("base", self.number - 1)] * (not alone)
         sides += [self._side("base" if alone else "target", self.number)]
@@ -82,37 +69,24 @@ class Nights:
                 seen.append(_seen(cell, "base", base, self.metric))
             seen.append(_seen(cell, sides[-1].id, head, self.metric))
             if base is not None:
-                change = pct.get(cell, (head / base - 1) * 100)
+                change = (pct or {}).get(cell, (head / base - 1) * 100)
                 rows.append(
-                    Comparison(
-                        cell=cell,
-                        from_="base",
-                        to="target",
-                        metric=self.metric,
-                        verdict=verdicts.get(cell, "same"),
-                        pct=change,
-                        low_pct=change - 1,
-                        high_pct=change + 1,
-                    )
-                )
+                    Comparison(cell=cell, from_="base", to="target", metric=self.metric, verdict=(verdicts or {}).get(cell, "same"),
+                               pct=change, low_pct=change - 1, high_pct=change + 1)
+                )  # fmt: skip
         night = Night(series=self.series, number=self.number, kind=kind, asked=asked, machine=dict(self.machine))
-        return Run(
-            schema=SCHEMA,
-            id=f"{self.at:%Y%m%dT%H%M%SZ}-{self.number}",
-            status="complete",
-            began=self.at.isoformat(),
-            ended=self.at.isoformat(),
-            options=Options(threshold=1.5, margin=0.5, arguments=("nightly",), timer="auto"),
-            night=night,
-            sides=tuple(sides),
-            workloads=(),
-            arms=tuple(Arm(id=side.id, side=side.id) for side in sides),
+        run = Run(
+            schema=SCHEMA, id=f"{self.at:%Y%m%dT%H%M%SZ}-{self.number}", status="complete", began=self.at.isoformat(),
+            ended=self.at.isoformat(), options=Options(threshold=1.5, margin=0.5, arguments=("nightly",), timer="auto"),
+            night=night, sides=tuple(sides), workloads=(), arms=tuple(Arm(id=side.id, side=side.id) for side in sides),
             cells=tuple(Cell(id=cell, workload="w", kernel="k", suite="w", params={"n": cell}) for cell in times),
             machine=Machine(host="h", device=self.machine.get("device", ""), kind="cuda"),
             header=Header(sentence=f"night {self.number}", counts={}, trusted=True),
-            observations=tuple(seen),
-            comparisons=tuple(rows),
-        )
+            observations=tuple(seen), comparisons=tuple(rows),
+        )  # fmt: skip
+        folder = runfolder.create(self.runs_dir, run.id)
+        folder.write_run(msgspec.structs.replace(run, id=folder.id))
+        return folder.path
 
     def _side(self, id: str, number: int) -> Side:
         head = self.commits.get(number, commit(number))
@@ -124,13 +98,6 @@ class Nights:
         self.add({cell: (None, times[0])}, kind="first")
         for before, after in pairwise(times):
             self.add({cell: (before, after)})
-
-
-def _side(id: str, number: int) -> Side:
-    return Side(
-        id=id, spec=commit(number), kind="commit", commit=commit(number), tree="0f" * 20, label="main",
-        subject=f"Commit {number}",
-    )  # fmt: skip
 
 
 def _seen(cell: str, arm: str, ns: float, metric: str) -> Observation:

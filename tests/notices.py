@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from abprof.extras.bot import Notice, make_notice
 from abprof.records import Command, Header, Run
 from abprof.verdict.headline import count
@@ -33,55 +35,20 @@ def only(*verdicts: str, run: Run | None = None) -> Run:
     )
 
 
-def act() -> Run:
-    return counted(runs.run())
+def quiet(*verdicts: str) -> Run:
+    """The run with rows of these verdicts alone, and without warnings."""
+    return counted(runs.changed(only(*verdicts), warnings=()))
+
+
+def unclear(reason: str) -> Run:
+    """The run's broken rows, whose base it is."""
+    plain = only("broken")
+    rows = tuple(runs.changed(c, verdict="unclear", reasons=(reason,)) for c in plain.comparisons)
+    return counted(runs.changed(plain, comparisons=rows))
 
 
 def slower() -> Run:
     return counted(only("slower", "faster", "same"))
-
-
-def unchanged() -> Run:
-    return counted(runs.changed(only("same"), warnings=()))
-
-
-def faster() -> Run:
-    return counted(runs.changed(only("faster", "slight", "same"), warnings=()))
-
-
-def untrusted() -> Run:
-    return counted(only("slower", "same"), controls_outside=1, controls_inside=5)
-
-
-def undecided() -> Run:
-    return counted(only("unclear", "same"))
-
-
-def nothing_measured() -> Run:
-    plain = only("broken")
-    rows = tuple(runs.changed(c, verdict="unclear", reasons=("base_build_failed",)) for c in plain.comparisons)
-    return counted(runs.changed(plain, comparisons=rows))
-
-
-def fixed() -> Run:
-    plain = only("broken")
-    rows = tuple(runs.changed(c, verdict="unclear", reasons=("base_wrong",)) for c in plain.comparisons)
-    return counted(runs.changed(plain, comparisons=rows))
-
-
-def running() -> Run:
-    return runs.changed(runs.run(), status="running", ended=None, header=None, comparisons=(), observations=())
-
-
-def hostile() -> Run:
-    return counted(runs.hostile())
-
-
-def command(verdicts: str = "same") -> Run:
-    """Of a command that times itself."""
-    return runs.changed(
-        counted(runs.changed(only(*verdicts.split()), warnings=())), command=Command(argv=("python", "bench.py"))
-    )
 
 
 def without_reference(*names: str) -> Run:
@@ -90,11 +57,20 @@ def without_reference(*names: str) -> Run:
     return runs.changed(slower(), workloads=tuple(runs.changed(load, name=name) for name in names))
 
 
-KINDS = {
-    "act": act, "slower": slower, "unchanged": unchanged, "faster": faster, "untrusted": untrusted,
-    "undecided": undecided, "nothing_measured": nothing_measured, "running": running, "hostile": hostile,
-    "command": command,
-}  # fmt: skip
+KINDS: dict[str, Callable[[], Run]] = {
+    "act": lambda: counted(runs.run()),
+    "slower": slower,
+    "unchanged": lambda: quiet("same"),
+    "faster": lambda: quiet("faster", "slight", "same"),
+    "untrusted": lambda: counted(only("slower", "same"), controls_outside=1, controls_inside=5),
+    "undecided": lambda: counted(only("unclear", "same")),
+    "nothing_measured": lambda: unclear("base_build_failed"),
+    "running": lambda: runs.changed(
+        runs.run(), status="running", ended=None, header=None, comparisons=(), observations=()
+    ),
+    "hostile": lambda: counted(runs.hostile()),
+    "command": lambda: runs.changed(quiet("same"), command=Command(argv=("python", "bench.py"))),
+}
 
 
 def made(kind: str) -> Notice:

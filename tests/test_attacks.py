@@ -105,6 +105,7 @@ def answers(done: Done) -> dict[str, tuple[str, str]]:
     [
         pytest.param(list(FILES), marks=[pytest.mark.nightly, pytest.mark.timeout(3600)], id="all"),
         pytest.param(FAMILIES, marks=pytest.mark.slow, id="one of a family"),
+        pytest.param([*ON_GPU], marks=[pytest.mark.gpu, pytest.mark.alone, pytest.mark.timeout(3600)], id="gpu"),
     ],
 )
 def test_no_attack_gets_a_speed(tmp_path: Path, names: list[str]) -> None:
@@ -114,19 +115,6 @@ def test_no_attack_gets_a_speed(tmp_path: Path, names: list[str]) -> None:
     passed = {name: answer for name, answer in found.items() if answer[0] in SPEED and name not in {"honest", *WORKS}}
     assert passed == {}
     assert {found[name][0] for name in WORKS & {*names}} <= {"same", "unclear", "slight", "slower", "broken"}
-
-
-@needs_sandbox
-@pytest.mark.gpu
-@pytest.mark.alone
-@pytest.mark.timeout(3600)
-def test_no_attack_on_a_gpu_gets_a_speed(tmp_path: Path) -> None:
-    found = answers(measured(tmp_path, [*ON_GPU], "--untrusted"))
-    assert found.keys() == {*ON_GPU, "honest"}
-    assert found["honest"][0] in {"same", "unclear"}, found["honest"]
-    passed = {name: answer for name, answer in found.items() if answer[0] in SPEED and name not in {"honest", *WORKS}}
-    assert passed == {}
-    assert all(found[name][0] != "faster" for name in WORKS & {*ON_GPU})
 
 
 def main(names: list[str]) -> None:

@@ -17,16 +17,10 @@ from tests.simulated.scenario import Scenario, Time, Workload
 from tests.tinyrepo import PACKAGE, ROOT, abprof, tiny_repo
 
 LOAD = Workload(
-    kernel="k",
-    presets={
-        "default": {"case": ["a", "b"], "n": [1]},
-        "zipped": {"case": ["a"], "q,on": [[64, False], [128, True]]},
-        "empty": {"case": []},
-        "twice": {"case": ["b", "a", "b"]},
-    },
-    peers=["flex", "sdpa"],
-    default_peers=[],
-)
+    kernel="k", peers=["flex", "sdpa"], default_peers=[],
+    presets={"default": {"case": ["a", "b"], "n": [1]}, "zipped": {"case": ["a"], "q,on": [[64, False], [128, True]]},
+             "empty": {"case": []}, "twice": {"case": ["b", "a", "b"]}},
+)  # fmt: skip
 PLAIN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)])
 
 
@@ -77,22 +71,18 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --preset empty", "--preset: the matrix is empty: no cell is left"),
         ("main fast --cell zz/case=a", "--cell: no workload 'zz' in "),
         ("main fast --cell w", "'w': not a cell's id (write it as reports do: WORKLOAD/axis=value"),
-        ("main fast --cell /n=1", "'/n=1': not a cell's id"),
         ("main fast --cell w/case=a", "--cell: no cell w/case=a (an id names every axis: w/case=a,n=1"),
         ("main fast --cell w/n=1,case=a", "--cell: no cell w/n=1,case=a (an id names every axis: "),
         ("main fast --cell w/case=a,n=1,8", "--cell w/case=a,n=1,8: n=1,8: expected int"),
         ("main fast --cell w/case=a,m=1", "--cell w/case=a,m=1: no workload has an axis 'm'"),
         ("main ~no-such-user-here/x", "unknown ref '~no-such-user-here/x'"),
         ("main fast --workloads nope", "--workloads: no workload 'nope'"),
-        ("main fast --kernels nope", "--kernels: no workload is for nope (there are k)"),
         ("main --workloads-from target", "--workloads-from: no side 'target' (sides: base; for a folder of that name"),
         ("main fast --regime never", "--regime: 'never' is not one of auto, burst, sustained"),
         ("main fast --workloads-from nowhere", "--workloads-from nowhere: no workloads: there is no such folder"),
         ("main fast --seed 9223372036854775808", "--seed: "),
         ("main fast --executor-option a=b", "--executor-option: has no effect without --executor (add"),
-        ("main fast --runs-dir /dev/null", "/dev/null: File exists (choose another place with --runs-dir)"),
         ("main fast --threshold much", "--threshold: 'much' is not a positive percentage (write 1.5 or 1.5%)"),
-        ("main fast --threshold -1", "--threshold: '-1' is not a positive percentage"),
         ("main fast --margin 0", "--margin: '0' is not a positive percentage"),
         ("main fast --precision nan", "--precision: 'nan' is not a positive percentage"),
         ("main fast --budget soon", "--budget: 'soon' is not a duration (write 90s, 10m or 1.5h)"),
@@ -113,9 +103,7 @@ def refused(lab: Lab, *args: str, says: str, repo: Path | None = None, device: s
         ("main fast --fail-on=", "--fail-on: '' is not one of slower, broken, unclear, never"),
         ("main fast --fail-on never,slower", "--fail-on: 'never,slower': 'never' excludes other values (give never alone)"),
         ("--resume {repo} --threshold 2", "--threshold: a resumed run keeps its options (with --resume use only --repo,"),
-        ("--resume {repo} --only case=a", "--only: a resumed run keeps its options"),
         ("--resume {repo} --no-peers", "--peers: a resumed run keeps its options"),
-        ("main fast --fail-on slow", "--fail-on: 'slow' is not one of slower, broken, unclear, never"),
         ("main fast --env mine", "--env: 'mine' is not one of user, clean"),
         ("main fast --seed x", "--seed: 'x' is not a whole number of 64 bits"),
         ("main fast --epochs 2.5", "--epochs: '2.5' is not a whole number of 1 or more"),
@@ -141,9 +129,9 @@ def test_arguments(lab: Lab, typed: str, says: str) -> None:
     "typed",
     [
         *(f"compare {bad} {bad} out.csv" for bad in ("fifo", "/dev/zero", "/dev/full", "huge", "folder", "junk")),
-        *(f"memory --from {bad} --warmup 1 --runs 1" for bad in ("fifo", "/dev/zero", "huge", "folder", "junk")),
+        *(f"memory --from {bad} --warmup 1 --runs 1" for bad in ("fifo", "huge", "junk")),
         *(f"admit --event {bad}" for bad in ("fifo", "/dev/zero", "huge", "junk")),
-        *(f"admit --event event.json --allow {bad}" for bad in ("fifo", "/dev/zero", "huge", "junk")),
+        *(f"admit --event event.json --allow {bad}" for bad in ("fifo", "junk")),
         *(f"demo {bad}" for bad in ("junk", "fifo", "/dev/null", "junk/x", "LONG")),
         *(f"{verb} LONG" for verb in ("profile", "scripts", "report", "rerun", "bisect --resume", "run --resume")),
         *(f"{verb} spoilt" for verb in ("profile", "report", "rerun", "bisect --resume", "run --resume")),
@@ -177,12 +165,14 @@ def test_devices(lab: Lab) -> None:
         lab, "main", "fast", device="tpu", says="--device: unknown device 'tpu' (use cpu, cuda, cuda:N or a GPU's UUID)"
     )
     refused(lab, "main", "fast", "--device", "cpu", says="--device cpu: cannot be combined with GPUs")
+    refused(lab, "main", "fast", "--timer", "graph", device="cpu", says="graph times a GPU")
+    on_a_gpu = "calls without pauses are timed on a GPU, at its power limit"
+    refused(lab, "main", "fast", "--regime", "sustained", device="cpu", says=on_a_gpu)
 
 
 def test_no_gpu(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     """As it looks on a machine with a GPU that is hidden, and on one without any."""
-    hidden = {**lab.environment(), "CUDA_VISIBLE_DEVICES": ""}
-    monkeypatch.setattr(lab, "environment", lambda: hidden)
+    monkeypatch.setattr(lab, "more", {"CUDA_VISIBLE_DEVICES": ""})
     for device in ("cuda", "cuda:0", "GPU-0000"):
         refused(lab, "main", "fast", device=device, says=f"--device {device}: no CUDA device (abprof doctor lists")
 
@@ -217,13 +207,8 @@ def test_no_workloads_and_no_kernels(lab: Lab, tmp_path: Path) -> None:
     repo.commit("no workload", {"workloads/README.md": "to be written\n"})
     refused(lab, "main", "main", repo=repo.path, says="no workload files (abprof init proposes a first one)")
     repo.commit("no kernels", {"workloads/w.py": "# simulated\n"})
-    refused(
-        lab,
-        "main",
-        "main",
-        repo=repo.path,
-        says="no side has a kernel package k: kernels/k does not exist on this side",
-    )
+    nowhere = "no side has a kernel package k: kernels/k does not exist on this side"
+    refused(lab, "main", "main", repo=repo.path, says=nowhere)
     assert repo.git("status", "--porcelain", "--ignored") == ""
 
 
@@ -269,8 +254,9 @@ def test_a_full_disk(tmp_path: Path) -> None:
     (folder,) = (path for path in runs.iterdir() if path.is_dir())
     assert json.loads((folder / "run.json").read_bytes())["status"] == "running"
     assert not list(folder.glob(".*.partial"))
-    assert len((folder / "rounds.jsonl").read_bytes().splitlines()) >= 1
-    assert lab.command("report", str(folder)).code == 0
+    assert (folder / "rounds.jsonl").read_bytes().count(b"\n") >= 1
+    shown = lab.command("report", str(folder))
+    assert (shown.code, shown.err) == (0, ""), "no line is cut"
 
 
 FILL = """    import tempfile
@@ -314,23 +300,11 @@ def test_no_compiler(tmp_path: Path) -> None:
 
 def test_a_cache_that_cannot_be_written(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("ABPROF_CACHE_DIR", "ABPROF_STATE_DIR"):
-        bad = {**lab.environment(), name: "/proc/abprof"}
-        with monkeypatch.context() as patch:
-            patch.setattr(lab, "environment", lambda bad=bad: bad)
-            refused(lab, "main", "fast", says=f"(set {name})")
+        monkeypatch.setattr(lab, "more", {name: "/proc/abprof"})
+        refused(lab, "main", "fast", says=f"(set {name})")
 
 
 def test_no_git(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "env").symlink_to(shutil.which("env") or "")
-    bad = {**lab.environment(), "PATH": str(tmp_path)}
-    monkeypatch.setattr(lab, "environment", lambda: bad)
+    monkeypatch.setattr(lab, "more", {"PATH": str(tmp_path)})
     refused(lab, "main", "fast", says="git")
-    assert os.environ["PATH"] != str(tmp_path)
-
-
-def test_the_same_ref_twice_is_an_aa_run_and_says_so(tmp_path: Path) -> None:
-    lab = Lab(tmp_path, PLAIN)
-    result = lab.abprof("main", "main")
-    assert set(result.table().values()) == {"same"}
-    assert "A/A" in result.err
-    assert result.code == 0

@@ -23,13 +23,12 @@ from tests.simulated.scenario import Scenario, Workload
 
 from . import notices, runs
 from .github_server import REPO
+from .programs import ABPROF, program
 from .sandboxes import needs_sandbox
 from .test_attacks import attacked
-from .test_bot_post import hub
-from .test_sandbox import LETS, fake
+from .test_sandbox import LETS
 from .tinyrepo import environment as working_environment
 
-__all__ = ["hub"]
 HEAD = runs.TARGET.commit
 TEXT = (bundled("templates") / "github" / "abprof.yml").read_text()
 
@@ -153,7 +152,6 @@ def test_the_posting_job_needs_no_more_than_its_workflow_installs(tmp_path):
     assert {"github", "jinja2", "msgspec", "typer"} <= loaded
     assert not loaded & {"torch", "triton", "pandas", "scipy", "git", "PIL", "psutil", "pynvml", "filelock", "ninja"}
     needs = re.search(r"ABPROF_NEEDS: (.*)", TEXT)
-    assert needs
     assert set(needs[1].split()) == {"jinja2", "msgspec", "numpy", "typer", "PyGithub"}
 
 
@@ -209,11 +207,7 @@ def test_init_writes_both_files_and_replaces_nothing(tmp_path, capsys):
 def measuring_job(folder: Path, checkout: Path, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Run the lines of the workflow as they stand; options without a value arrive empty."""
     found = re.search(r"run: \|\n((?: {10}[^\n]*\n)+)", jobs()["measure"])
-    assert found
-    command = folder / "bin" / "abprof"
-    command.parent.mkdir(exist_ok=True)
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -P -m abprof "$@"\n')
-    command.chmod(0o755)
+    command = program(folder / "bin" / "abprof", ABPROF)
     unset = dict.fromkeys([f"ABPROF_{name}" for name in ("PRESET", "ONLY", "KERNELS", "WORKLOADS", "BUDGET")], "")
     path = f"{command.parent}:{environment.get('PATH', os.environ['PATH'])}"
     env = unset | environment | {"PATH": path, "RUNNER_TEMP": str(folder), "CI": "true"}
@@ -225,21 +219,16 @@ def test_the_measuring_jobs_own_script_makes_the_artifact_and_takes_unset_option
     load = Workload(kernel="ffa", presets={"default": {"direction": ["fwd", "bwd"]}})
     lab = Lab(tmp_path / "lab", Scenario(workloads={"dense": load}))
     base, target = (lab.repo.git("rev-parse", name).strip() for name in ("main", "fast"))
-    fake(tmp_path / "wall", LETS)  # a simulated worker writes beside its scenario, which a true wall forbids
     environment = lab.environment() | {"ABPROF_DEVICE": "simulated", "BASE": base, "TARGET": target}
-    environment["PATH"] = f"{tmp_path}/wall:{os.environ['PATH']}"
 
     def run(**more: str) -> subprocess.CompletedProcess[str]:
         return measuring_job(tmp_path, lab.repo.path, environment | more)
 
-    (tmp_path / "bin").mkdir()
-    wall = tmp_path / "bin" / "bwrap"
-    wall.write_text("#!/bin/sh\nexit 1\n")  # one that does not start: no run, no artifact
-    wall.chmod(0o755)
+    program(tmp_path / "bin" / "bwrap", "exit 1")  # one that does not start: no run, no artifact
     assert run().returncode == 2
-    wall.write_text(
-        '#!/bin/sh\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
-    )  # simulated workers need none
+    program(
+        tmp_path / "bin" / "bwrap", LETS
+    )  # a simulated worker writes beside its scenario, which a true wall forbids
     assert run(ABPROF_WORKLOADS="bench.py").returncode == 2
     assert not (tmp_path / "notice.json").exists()
     done = run()

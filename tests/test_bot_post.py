@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +12,12 @@ from abprof.cli import run_command_line
 from abprof.extras.bot import encode
 
 from . import notices, runs
-from .github_server import OTHER, REPO, GitHub
+from .github_server import OTHER, REPO
 
 HEAD, PUSHED = runs.TARGET.commit, "5" * 40
 COMMENTS = r"/issues/7/comments"
 EVENT = {"pull_request": {"number": 7, "head": {"sha": HEAD}}, "repository": {"full_name": REPO}}
 EARLY, LATE = "2026-11-20T02:17:00Z", "2026-11-20T03:00:00Z"
-
-
-@pytest.fixture
-def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[GitHub]:
-    for name in [name for name in os.environ if name.startswith(("GITHUB_", "GH_"))]:
-        monkeypatch.delenv(name)
-    with GitHub() as made:
-        for name, value in {"NO_PROXY": "*", "GITHUB_API_URL": made.url, "GITHUB_TOKEN": "bot-token"}.items():
-            monkeypatch.setenv(name, value)
-        yield made
 
 
 def plain(kind: str = "slower", began: str = EARLY, head: str = HEAD) -> dict[str, Any]:
@@ -131,21 +119,18 @@ def test_what_a_second_poster_or_a_lost_answer_left_is_folded(hub, post):
     assert len(hub.comments) == 1
 
 
+LIMITED = {"headers": {"Retry-After": "1"}, "body": {"message": "You have exceeded a secondary rate limit"}}
+
+
 @pytest.mark.parametrize(
-    "fault",
+    ("method", "path", "fault"),
     [
-        {"status": 502, "body": b"<html>"},
-        {"status": 429, "headers": {"Retry-After": "1"}, "body": {"message": "slow down"}},
-        {
-            "status": 403,
-            "headers": {"Retry-After": "1"},
-            "body": {"message": "You have exceeded a secondary rate limit"},
-        },
+        ("GET", "pulls/7", {"status": 502, "body": b"<html>"}),
+        ("POST", "graphql", {"status": 429, **LIMITED}),
+        ("PATCH", "issues/comments", {"status": 403, **LIMITED}),
     ],
-    ids=["outage", "limit", "secondary limit"],
 )
-@pytest.mark.parametrize(("method", "path"), [("GET", "pulls/7"), ("POST", "graphql"), ("PATCH", "issues/comments")])
-def test_limits_and_outages_are_tried_again(hub, post, fault, method, path):
+def test_limits_and_outages_are_tried_again(hub, post, method, path, fault):
     post(plain("slower"))
     hub.fault(method, path, **fault)
     assert post(plain("act", LATE)) == 0
@@ -188,15 +173,6 @@ def test_a_token_is_never_sent_in_the_clear(hub, post, monkeypatch, url):
     monkeypatch.setenv("GITHUB_API_URL", url)
     assert post(plain("slower")) == 2
     assert "is not an https address" in post.err
-
-
-def test_the_longest_comment_is_one_that_github_takes(hub, post):
-    row = runs.changed(notices.made("slower").rows[0], case="🔥" * 200, causes=("é" * 600,) * 8)
-    for count in (24, 25, 60):
-        hub.comments.clear()
-        made = json.loads(encode(runs.changed(notices.made("slower"), rows=(row,) * count)))
-        assert post(made) == 0
-        assert len(hub.comments[0]["body"].encode()) < 60_000
 
 
 def test_an_artifact_cannot_choose_its_commit_or_its_pull_request(hub, post):

@@ -90,14 +90,8 @@ class Shop:
             place = self.folder / name / path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.write_text(text)
-        side = Side(
-            id="target" if "target" in name else "base",
-            spec=name,
-            kind="commit",
-            commit="0" * 40,
-            tree="0" * 40,
-            label=name,
-        )
+        id = "target" if "target" in name else "base"
+        side = Side(id=id, spec=name, kind="commit", commit="0" * 40, tree="0" * 40, label=name)
         return Checkout(side=side, path=str(self.folder / name))
 
     def build(
@@ -167,16 +161,6 @@ def test_builds_are_made_in_forks_of_one_server_at_the_same_time(torch_shop: Sho
     assert parents[str(os.getpid())] == 1
 
 
-def test_content_decides_and_prose_does_not_make_code_differ(shop: Shop) -> None:
-    base = shop.build(shop.tree("base", TINY))
-    slower = shop.build(shop.tree("target-a", {**TINY, "kernels/tiny/tiny.c": source(20)}))
-    prose = shop.build(shop.tree("target-b", {**TINY, "kernels/tiny/README.md": "About."}))
-    assert len({base.key, slower.key, prose.key}) == 3
-    package = Package(name="tiny")
-    assert not shop.identical([base, slower], package)
-    assert shop.identical([base, prose], package)
-
-
 # Slower, but its build puts base's sources in the place of its own.
 REWRITES = """
     here = Path(__file__).with_name("tiny.c")
@@ -196,7 +180,6 @@ def test_what_was_checked_out_decides_what_is_identical(shop: Shop, untrusted: b
     assert not shop.identical([base, target], Package(name="tiny"))
     assert base.failure is None
     if untrusted:
-        assert target.failure is not None
         assert target.failure.reason == "the build changed its own sources: kernels/tiny/__init__.py"
     else:
         assert target.failure is None
@@ -216,7 +199,6 @@ def test_a_build_may_make_those_sources_again_that_bases_build_makes_again(shop:
 def test_a_failed_build_names_its_first_error_line(shop: Shop) -> None:
     broken = {**TINY, "kernels/tiny/tiny.c": "void twice(int x) { return y; }\n"}
     made = shop.build(shop.tree("target", broken))
-    assert made.failure is not None
     assert made.failure.status == "build_failed"
     assert "error:" in made.failure.reason
     assert "'y' undeclared" in made.failure.reason.replace("‘", "'").replace("’", "'")
@@ -238,7 +220,6 @@ def test_a_failed_build_names_its_first_error_line(shop: Shop) -> None:
 def test_whatever_a_build_does_is_a_record(shop: Shop, body: str, status: str, says: str) -> None:
     shop.shop = dataclasses.replace(shop.shop, build_timeout=2 if "sleep" in body else LONG)
     made = shop.build(shop.tree("base", {"kernels/tiny/__init__.py": body}))
-    assert made.failure is not None
     assert made.failure.status == status
     assert says in made.failure.reason
 

@@ -17,7 +17,6 @@ PLAIN = Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)], ceilings=[200.0, 
 def measured(lab: Lab, *args: str) -> dict:
     result = lab.abprof("main", "fast", "--quick", *args)
     assert result.code in (0, 4), result
-    assert result.folder is not None
     return json.loads((result.folder / "run.json").read_text())
 
 
@@ -31,7 +30,6 @@ def test_a_run_measures_them_once_and_shows_each_cells_share(tmp_path: Path) -> 
     }  # fmt: skip
     assert run["toolchains"]["target"]["packages"] == {"einops": "0.8.1"}
     folder = lab.newest()
-    assert folder is not None
     page, text = ((folder / f"report.{ending}").read_text() for ending in ("html", "md"))
     assert "<th>TFLOP/s of 200.0<td colspan=2>50.00, 25 %" in page
     assert "<th>GB/s of 1000<td colspan=2>200.0, 20 %" in page
@@ -66,7 +64,6 @@ def test_what_goes_wrong_there_is_a_reason_and_the_run_goes_on(tmp_path: Path, f
     assert why in run["ceilings"]["why_not"]
     assert run["comparisons"]
     folder = lab.newest()
-    assert folder is not None
     page = (folder / "report.html").read_text()
     assert "<th>TFLOP/s<td colspan=2>50.00<" in page
     assert why in page

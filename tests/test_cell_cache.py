@@ -24,17 +24,12 @@ def random_block(chance: random.Random, run: Run, epochs: dict[str, int]) -> Blo
         named = chance.choice(STATUSES) if chance.random() < 0.04 else "ok"
         status[arm.id] = Outcome(status=named, reason="" if named == "ok" else "why")
     kind = chance.random()
+    ratios = {arm.id: 1.03 if arm.side == "target" else 1.0 for arm in arms}
+    fields = {"metric": SUSTAINED} if kind < 0.05 else {"quick": True} if kind < 0.1 else {}
     return made.block(
-        epochs[cell],
-        {arm.id: 1.03 if arm.side == "target" else 1.0 for arm in arms},
-        cell=cell,
-        status=status,
-        rounds=6,
-        noise=chance.choice([0.0002, 0.003]),
-        seed=chance.randrange(10**9),
-        mhz=dict.fromkeys(status, chance.choice([0.0, 1500.0])),
-        **({"metric": SUSTAINED} if kind < 0.05 else {"quick": True} if kind < 0.1 else {}),
-    )
+        epochs[cell], ratios, cell=cell, status=status, rounds=6, noise=chance.choice([0.0002, 0.003]),
+        seed=chance.randrange(10**9), mhz=dict.fromkeys(status, chance.choice([0.0, 1500.0])), **fields,
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", range(4))

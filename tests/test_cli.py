@@ -22,35 +22,29 @@ from abprof.cli.app import guarded
 from abprof.records.errors import Exit
 from abprof.system.console import View
 from tests.gitrepo import make_repo
-from tests.simulated.lab import ROOT, Lab, loose
+from tests.programs import program
+from tests.simulated.lab import Lab, loose
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
+from tests.tinyrepo import Done, abprof
 
 LOAD = Workload(
-    kernel="k",
-    suite="dense",
-    presets={
-        "default": {"seqlen": [8192], "mask_type": ["full", "causal"], "direction": ["fwd"]},
-        "small": {"seqlen": [8192], "mask_type": ["full"], "direction": ["fwd"]},
-    },
-    seed_columns=["seqlen", "mask_type", "direction"],
-    flops=1e12,
+    kernel="k", suite="dense", seed_columns=["seqlen", "mask_type", "direction"], flops=1e12,
+    presets={"default": {"seqlen": [8192], "mask_type": ["full", "causal"], "direction": ["fwd"]},
+             "small": {"seqlen": [8192], "mask_type": ["full"], "direction": ["fwd"]}},
     phases=[("run", "k.run", "the kernel itself", 0.5)],
-)
+)  # fmt: skip
 FULL, CAUSAL = (f"dense/seqlen=8192,mask_type={mask},direction=fwd" for mask in ("full", "causal"))
 PLAIN = Scenario(
     workloads={"dense": LOAD}, times=[Time(ns=20e6), Time(factor=1.3, cell="*mask_type=causal*", side="target")]
 )
-# Modules that verbs import late: --help must not load them.
-HEAVY = ("torch", "triton", "numpy", "pandas", "scipy", "jinja2", "git", "pynvml")
 
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Lab]:
     """A repository in which one run was made: `main fast`, where the causal mask is slower."""
     made = Lab(tmp_path_factory.mktemp("cli"), PLAIN)
-    result = made.abprof("main", "fast")
-    assert result.table() == {FULL: "same", CAUSAL: "slower"}
-    assert result.code == 1
+    made.first = made.abprof("main", "fast", "--json")
+    assert made.first.table() == {FULL: "same", CAUSAL: "slower"}
     yield made
     assert made.left_behind() == []
 
@@ -59,22 +53,7 @@ def at(lab: Lab, *args: str) -> list[str]:
     return [*args, "--repo", str(lab.repo.path), "--device", "simulated"]
 
 
-def the_run(lab: Lab) -> Path:
-    """The folder of the fixture's run."""
-    return next(path for path in sorted(lab.runs.iterdir()) if path.is_dir())
-
-
 # ---------------------------------------------------------------- help
-
-
-def test_help_imports_nothing_heavy() -> None:
-    code = f"""
-import sys, abprof.__main__, abprof.cli
-abprof.cli.run_command_line(["--help"])
-print([name for name in {HEAVY} if name in sys.modules])
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_without_arguments_the_help_is_shown(lab: Lab) -> None:
@@ -117,7 +96,6 @@ def test_results_go_to_standard_output_and_progress_to_the_other(lab: Lab) -> No
     quiet = lab.abprof("main", "fast", "--quick", "--quiet")
     assert quiet.err == ""
     assert "report.html" in quiet.out
-    assert quiet.folder
     assert "base k" in (quiet.folder / "output.txt").read_text(), "the log is kept whole all the same"
 
 
@@ -148,23 +126,20 @@ def test_on_a_terminal_progress_is_a_block_that_disappears(tmp_path: Path) -> No
 
 
 def test_a_log_has_the_change_so_far_at_the_first_epoch_and_at_looks(lab: Lab) -> None:
-    shown = lab.abprof("main", "fast")
-    assert shown.folder
-    found = [line for line in shown.err.splitlines() if " so far " in line]
+    found = [line for line in lab.first.err.splitlines() if " so far " in line]
     assert sorted(found)[:2] == [
         f"  dense mask_type=causal  base -> target: 30.0 % slower so far ({n} of 4 epochs)" for n in (1, 4)
     ]
     assert len(found) == 2 + len((1, 4, 6, 8, 12, 16, 24)), "the other cell is the same, which takes 24 epochs"
-    logged = (shown.folder / "output.txt").read_text().splitlines()
+    logged = (lab.first.folder / "output.txt").read_text().splitlines()
     assert [line for line in logged if " so far " in line] == found
 
 
 def test_json_is_one_object_and_nothing_else(lab: Lab) -> None:
-    result = lab.abprof("main", "fast", "--json")
+    result = lab.first
     run = loose(result)
     assert result.code == 1 == run["header"]["exit_code"]
     assert Path(run.pop("run_dir")) == result.folder
-    assert result.folder
     assert run == json.loads((result.folder / "run.json").read_bytes())
 
 
@@ -213,6 +188,10 @@ def test_list_and_dry_run_show_broken_workloads(tmp_path: Path) -> None:
     assert listed.out.splitlines()[-1] == "2 cells in preset default"
     document = loose(odd.command(*at(odd, "list", "--json")))
     assert document["broken"] == {"odd": "NameError: name 'touch' is not defined"}
+    assert document["kernels"] == ["add", "k"]
+    assert [load["name"] for load in document["workloads"]] == ["good", "none", "odd"]
+    assert [cell["id"] for cell in document["cells"]] == ["good/n=1", "good/n=2", "odd/"]
+    assert "1 cell in preset some" in odd.command(*at(odd, "list", "--preset", "some", "--workloads", "none")).out
     planned = odd.command(*at(odd, "main", "fast", "--dry-run"))
     assert "  odd/  (broken: NameError: name 'touch' is not defined)" in planned.out.splitlines()
     assert planned.out.splitlines()[-1].startswith("2 cells on ")
@@ -248,7 +227,7 @@ def test_a_bug_is_exit_3_with_where_to_read_on(
 )
 def test_a_reader_that_stops_reading_does_not_change_the_exit_code(lab: Lab, arguments: str, code: int) -> None:
     """As in `abprof main fast | head -1`."""
-    words = arguments.replace("RUN", shlex.quote(str(the_run(lab))))
+    words = arguments.replace("RUN", shlex.quote(str(lab.first.folder)))
     if words.startswith("main"):
         places = ["--repo", str(lab.repo.path), "--device", "simulated", "--runs-dir", str(lab.runs)]
         words = f"{shlex.join(places)} {words}"
@@ -271,7 +250,7 @@ def test_leaks_of_tritons_bindings_are_only_in_the_log(tmp_path: Path, capsys: p
 
 
 def test_report_makes_everything_again_from_the_rounds(lab: Lab) -> None:
-    folder = the_run(lab)
+    folder = lab.first.folder
     before = json.loads((folder / "run.json").read_bytes())
     names = {path.name for path in folder.iterdir()}
     assert {"report.html", "report.md", "cells.csv", "output.txt", "compare_main_fast_dense.csv"} <= names
@@ -286,7 +265,7 @@ def test_report_makes_everything_again_from_the_rounds(lab: Lab) -> None:
 
 
 def test_a_rerun_under_another_judge_is_refused(lab: Lab) -> None:
-    folder, judge = the_run(lab), lab.repo.path / "workloads" / "dense.py"
+    folder, judge = lab.first.folder, lab.repo.path / "workloads" / "dense.py"
     rounds, text = (folder / "rounds.jsonl").read_bytes(), judge.read_text()
     judge.write_text(text + "# more lenient\n")
     result = lab.command("rerun", str(folder), "--repo", str(lab.repo.path), "--json")
@@ -302,17 +281,6 @@ def test_a_rerun_under_another_judge_is_refused(lab: Lab) -> None:
     assert (folder / "rounds.jsonl").read_bytes() == rounds
 
 
-def test_list_names_packages_workloads_and_cells(lab: Lab) -> None:
-    listed = loose(lab.command(*at(lab, "list", "--json")))
-    assert listed["kernels"] == ["k"]
-    assert [load["name"] for load in listed["workloads"]] == ["dense"]
-    assert [cell["id"] for cell in listed["cells"]] == [FULL, CAUSAL]
-    shown = lab.command(*at(lab, "list"))
-    assert shown.code == 0
-    assert "2 cells in preset default" in shown.out
-    assert "1 cell in preset small" in lab.command(*at(lab, "list", "--preset", "small")).out
-
-
 def test_doctor_says_what_can_be_measured(lab: Lab) -> None:
     result = lab.command("doctor", "--json")
     found = {item["name"]: item for item in loose(result)["findings"]}
@@ -326,69 +294,50 @@ def test_doctor_says_what_can_be_measured(lab: Lab) -> None:
 
 def test_doctor_finds_the_cuda_compiler_that_builds_find(tmp_path: Path) -> None:
     """Not on PATH but in $CUDA_HOME."""
-    compiler = tmp_path / "cuda" / "bin" / "nvcc"
-    compiler.parent.mkdir(parents=True)
-    compiler.write_text("#!/bin/sh\necho 'Cuda compilation tools, release 77.7'\n")
-    compiler.chmod(0o755)
-    code = "import msgspec; from abprof.extras.doctor import tools; print(msgspec.json.encode(list(tools())).decode())"
-    env = {**os.environ, "CUDA_HOME": str(tmp_path / "cuda"), "PATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    found = {item["name"]: item for item in json.loads(done.stdout)}
+    program(tmp_path / "cuda" / "bin" / "nvcc", "echo 'Cuda compilation tools, release 77.7'")
+    done = abprof("doctor", "--json", cwd=tmp_path, home=tmp_path, CUDA_HOME=str(tmp_path / "cuda"), PATH=str(tmp_path))
+    found = {item["name"]: item for item in done.run["findings"]}
     assert found["nvcc"]["text"] == "Cuda compilation tools, release 77.7"
 
 
 def test_doctor_exits_2_when_nothing_can_be_measured(tmp_path: Path) -> None:
     """The worker's interpreter has no torch."""
-    bare = bare_python(tmp_path)
-    env = {**os.environ, "ABPROF_CACHE_DIR": str(tmp_path / "cache"), "ABPROF_STATE_DIR": str(tmp_path / "state")}
-    done = subprocess.run(
-        [sys.executable, "-m", "abprof", "doctor", "--python", str(bare), "--json"],
-        env=env,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    worker = next(item for item in json.loads(done.stdout)["findings"] if item["name"] == "worker on cpu")
-    assert done.returncode == 2
+    done = abprof("doctor", "--python", str(bare_python(tmp_path)), "--json", cwd=tmp_path, home=tmp_path)
+    worker = next(item for item in done.run["findings"] if item["name"] == "worker on cpu")
+    assert done.code == 2
     assert worker["state"] == "problem"
     assert "torch" in worker["text"]
 
 
 def bare_python(folder: Path) -> Path:
     """An interpreter without torch."""
-    bare = folder / "python"
-    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S -I "$@"\n')
-    bare.chmod(0o755)
-    return bare
+    return program(folder / "python", f'exec {sys.executable} -S -I "$@"')
 
 
-def configured(folder: Path, text: str, *args: str) -> subprocess.CompletedProcess[str]:
+def configured(folder: Path, text: str, *args: str) -> Done:
     """`abprof ARGS` with real workers, in a repository whose abprof.toml says `text`."""
     repo = make_repo(folder / "configured")
     repo.write({"abprof.toml": f"schema = 1\n{text}", "workloads/w.py": "", "kernels/k/__init__.py": ""})
-    places = {"ABPROF_CACHE_DIR": str(folder / "cache"), "ABPROF_STATE_DIR": str(folder / "state")}
-    argv = [sys.executable, "-P", "-m", "abprof", *args, "--json"]
-    env = {**os.environ, **places, "PYTHONPATH": str(ROOT)}
-    return subprocess.run(argv, env=env, cwd=repo.path, capture_output=True, text=True, check=False)
+    return abprof(*args, "--json", cwd=repo.path, home=folder)
 
 
 def test_doctor_examines_the_interpreters_of_abprof_toml(tmp_path: Path) -> None:
     bare = bare_python(tmp_path)
     done = configured(tmp_path, f'[python]\nall = "{bare}"\ntarget = "no-such-python"\n', "doctor")
-    found = {item["name"]: item for item in json.loads(done.stdout)["findings"]}
+    found = {item["name"]: item for item in done.run["findings"]}
     assert "torch" in found["worker on cpu"]["text"]
     assert found["worker on cpu (target)"]["text"].endswith(
         "/abprof.toml:4, python.target: no Python interpreter 'no-such-python'"
     )
-    assert done.returncode == 2
-    found = {item["name"]: item for item in json.loads(configured(tmp_path, "[python\n", "doctor").stdout)["findings"]}
+    assert done.code == 2
+    found = {item["name"]: item for item in configured(tmp_path, "[python\n", "doctor").run["findings"]}
     assert (found["abprof.toml"]["state"], ":2: " in found["abprof.toml"]["text"]) == ("problem", True)
 
 
 def test_list_starts_its_worker_by_abprof_toml(lab: Lab, tmp_path: Path) -> None:
     done = configured(tmp_path, '[python]\nall = "no-such-python"\n', "list")
-    assert done.returncode == 2
-    assert json.loads(done.stdout)["error"]["where"].endswith("/abprof.toml:3, python.all")
+    assert done.code == 2
+    assert done.run["error"]["where"].endswith("/abprof.toml:3, python.all")
     other = replace(lab.now, workloads={"dense": replace(lab.now.workloads["dense"], text="text of the other side")})
     path = other.write(tmp_path / "other.json")
     file = lab.repo.path / "abprof.toml"
@@ -412,7 +361,7 @@ def test_clean_removes_builds_when_asked_and_never_runs(lab: Lab) -> None:
 
 
 def test_compare_csv_of_two_profiles(lab: Lab, tmp_path: Path) -> None:
-    folder, out = the_run(lab), tmp_path / "out.csv"
+    folder, out = lab.first.folder, tmp_path / "out.csv"
     paths = [str(folder / f"profile_dense_{name}.csv") for name in ("main", "fast")]
     result = lab.command("compare", *paths, str(out))
     assert result.code == 0

@@ -116,7 +116,6 @@ def device() -> CudaDevice:
 def test_settings_under_which_nothing_is_measured(nvml: Nvml, setting: dict[str, Any], says: str) -> None:
     vars(nvml).update(setting)
     refusal = device().refusal()
-    assert refusal is not None
     assert says in refusal[0]
     assert refusal[1], "with what to do about it"
 
@@ -132,7 +131,6 @@ def test_an_ordinary_gpu_is_not_refused_nor_one_that_answers_nothing(nvml: Nvml)
 def test_a_gpu_that_somebody_is_using(nvml: Nvml, stranger: int) -> None:
     nvml.pids, nvml.use = [stranger], 97
     busy = device().busy()
-    assert busy is not None
     assert busy[0] == f"another process is using the GPU (sleep {stranger}; 97 % busy)"
     nvml.use = 3
     assert device().busy() is None, "a process that only holds memory does not disturb"

@@ -15,9 +15,9 @@ import pytest
 import typer
 
 from abprof.cli import app
-from abprof.records import PackageTable
+from abprof.records import Package, PackageTable
 from abprof.records.errors import Exit
-from abprof.records.options import CommandEntry, Defaults, Environment, Tables, Threshold
+from abprof.records.options import CommandEntry, Defaults, Environment, Options, Tables, Threshold
 from abprof.report.sentences import VERDICTS
 from abprof.system.config_file import parse_file
 from tests.ncu.recorded import two_sides
@@ -131,7 +131,6 @@ def test_commands_of_readme_cli_and_the_assistants_pages_work(lab: Lab, command:
 def test_the_skill_explains_every_key_verdict_and_exit_code(lab: Lab) -> None:
     skill = SKILL.read_text()
     front = re.match(r"---\nname: (\S+)\ndescription: (.{1,1024})\n---\n", skill)
-    assert front
     assert front[1] == SKILL.parent.name
     folder = next(path for path in lab.runs.iterdir() if path.is_dir())
     shown = json.loads(lab.command("report", str(folder), "--json=summary").out)
@@ -157,7 +156,6 @@ def test_every_verb_explains_itself(lab: Lab, verb: str) -> None:
 
 def test_exit_codes_are_those_of_the_code() -> None:
     section = re.search(r"Exit codes: (.*?)\n\n", README, re.S)
-    assert section
     numbers = [int(part.split()[0]) for part in re.split(r";\s*", section[1])]
     assert numbers == [code.value for code in Exit]
 
@@ -207,7 +205,6 @@ def test_installing_replaces_nothing() -> None:
     for item in bounds.values():
         assert re.fullmatch(r"[\w-]+>=[\d.]+", item.strip()), item
     section = re.search(r"requires lower bounds.*?(?=\n\n)", README, re.S)
-    assert section
     versions = re.findall(r"torch (\d+\.\d+)", section[0])
     assert versions
     assert bounds["torch"] == f"torch>={min(versions, key=lambda version: int(version.partition('.')[2]))}", (
@@ -232,17 +229,21 @@ def test_every_key_of_abprof_toml_is_explained(record: type[msgspec.Struct]) -> 
     for key in keys:
         assert f"`{key}`" in section or (record is Tables and key in tables), key
     example = re.search(r"```toml\n(.*?)```", CONFIG, re.S)
-    assert example
     for key in keys:
         assert re.search(rf"^(\[+)?{key}\b", example[1], re.M), f"{key} is not in the example"
 
 
 def test_the_example_of_abprof_toml_is_read() -> None:
     example = re.search(r"```toml\n(.*?)```", CONFIG, re.S)
-    assert example
     file = parse_file(example[1], "docs/CONFIG.md")
-    assert file.package("ffa").module == "mylib.ffa"
-    assert [rule.percent for rule in file.threshold] == [3.0, 1.0]
+    assert file.package("ffa") == Package(
+        name="ffa", path="src/mylib/ffa", module="mylib.ffa", inputs=("csrc/**", "src/**", "setup.py"), submodules=True, network=True,
+        build=("python", "setup.py", "build_ext", "--inplace"), env={"MAX_JOBS": "8", "FFA_CACHE": "{build_dir}/cache"},
+    )  # fmt: skip
+    assert file.package("other") == Package(name="other")
+    settings = Options(specs=("a",), file=file).resolved("cuda", "gpu")
+    thresholds = (("dense/*direction=bwd*", 3.0), ("dense/*", 1.0))
+    assert (settings.threshold, settings.margin, settings.thresholds) == (1.5, 0.5, thresholds)
 
 
 def test_every_variable_of_abprofs_own_is_named() -> None:

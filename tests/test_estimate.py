@@ -20,23 +20,27 @@ def planned(kind: str = "cpu", *, flops: float = 4e12, cells: int = 28, cpus: in
     return runs.changed(of, cells=many, machine=machine, options=runs.changed(of.options, **settings), observations=())
 
 
+def said(of: Run, *, peers: bool = False) -> str:
+    return Estimate(of).text(stats.epochs_if_unchanged, peers=peers)[0]
+
+
 def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
     """4 TFLOP on two cores of 0.02 TFLOP/s: 100 s a call, of which an epoch needs 8 rounds of two sides at least."""
     run = planned()
     assert Estimate(run).call(run.cells[0]) == pytest.approx(100)
     epoch = Estimate(run).epoch(peers=False)
     assert epoch > 28 * 2 * turns.FEWEST * 100
-    said = Estimate(run).text(stats.epochs_if_unchanged, peers=False)[0]
-    assert "the first look does not fit into the budget of 10 min, which decides no cell" in said
-    assert "assuming 0.04 TFLOP/s" in said
+    text = said(run)
+    assert "the first look does not fit into the budget of 10 min, which decides no cell" in text
+    assert "assuming 0.04 TFLOP/s" in text
     hours = stats.LOOKS[0] * epoch / 3600
-    assert f"{hours:.1f} h" in said
+    assert f"{hours:.1f} h" in text
 
 
 def test_short_calls_fit() -> None:
-    said = Estimate(planned(flops=1e9, cells=2)).text(stats.epochs_if_unchanged, peers=False)[0]
-    assert "if the first look decides" in said
-    assert "does not fit" not in said
+    text = said(planned(flops=1e9, cells=2))
+    assert "if the first look decides" in text
+    assert "does not fit" not in text
 
 
 def test_a_budget_that_decides_some_cells() -> None:
@@ -45,15 +49,12 @@ def test_a_budget_that_decides_some_cells() -> None:
     both = (run.cells[0], runs.changed(run.cells[1], flops=3e13))
     for budget, decided in ((8.0, "0 of 2"), (20.0, "1 of 2"), (120.0, "2 of 2")):
         of = runs.changed(run, cells=both, options=runs.changed(run.options, budget=budget))
-        said = Estimate(of).text(stats.epochs_if_unchanged, peers=False)[0]
-        assert f"enough to decide {decided} cells if nothing changed" in said, (budget, said)
+        text = said(of)
+        assert f"enough to decide {decided} cells if nothing changed" in text, (budget, text)
     few = runs.changed(run, cells=both, options=runs.changed(run.options, epochs=6))
-    assert (
-        "; 6 epochs fit into the budget, enough to decide 1 of 2 cells"
-        in Estimate(few).text(stats.epochs_if_unchanged, peers=False)[0]
-    )
+    assert "; 6 epochs fit into the budget, enough to decide 1 of 2 cells" in said(few)
     silent = runs.changed(run, cells=(both[0], runs.changed(both[1], flops=None)))
-    assert "enough to decide at most 2 of 2 cells" in Estimate(silent).text(stats.epochs_if_unchanged, peers=False)[0]
+    assert "enough to decide at most 2 of 2 cells" in said(silent)
 
 
 def test_slices_of_the_sustained_regime_take_time_in_each_epoch() -> None:
@@ -75,13 +76,10 @@ def test_peers_and_controls_are_arms_too() -> None:
 def test_a_gpu_is_faster_and_the_line_says_what_was_assumed() -> None:
     run = planned("cuda", flops=3e14, cells=1)
     assert Estimate(run).call(run.cells[0]) == pytest.approx(1.0)
-    assert "assuming 300 TFLOP/s and 2000 GB/s" in Estimate(run).text(stats.epochs_if_unchanged, peers=True)[0]
+    assert "assuming 300 TFLOP/s and 2000 GB/s" in said(run, peers=True)
 
 
 def test_work_that_is_not_stated_is_said() -> None:
     run = planned(cells=3)
     silent = runs.changed(run, cells=tuple(runs.changed(cell, flops=None) for cell in run.cells))
-    assert (
-        "no time for 3 of the cells, which state no work"
-        in Estimate(silent).text(stats.epochs_if_unchanged, peers=False)[0]
-    )
+    assert "no time for 3 of the cells, which state no work" in said(silent)

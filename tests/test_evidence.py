@@ -15,7 +15,7 @@ from abprof.records import Finding, Kernel, Proof, Run, Touched
 from abprof.store import Record, runfolder
 from abprof.system.console import View
 from tests.gitrepo import GitRepo
-from tests.simulated.planted import SLOWER, SPEEDS, NewLab, broken, load, new_lab, planted, times
+from tests.simulated.planted import SLOWER, SPEEDS, NewLab, broken, load, planted, times
 from tests.simulated.scenario import Scenario
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 
@@ -72,9 +72,6 @@ def test_a_line_of_evidence_that_is_torn_is_said_and_written_over(record: Record
     assert (notes, len(run.touched), BAD in run.proofs) == ([], 1, True)
 
 
-__all__ = ["new_lab"]
-
-
 def rows(run: Run) -> list[tuple[str, str]]:
     return [(trace.cell.removeprefix("w/case="), trace.arm) for trace in run.traces]
 
@@ -87,7 +84,6 @@ def test_the_rows_that_changed_are_traced_on_both_sides_the_most_changed_first(n
     assert cells[:4] == ["slower", "slower", "faster", "faster"]
     assert sorted(cells[4:]) == ["less", "less", "slight", "slight"], "and nothing of the one that is the same"
     assert [arm for _, arm in rows(result.run)] == ["base", "target"] * 4
-    assert result.folder
     for trace in result.run.traces:
         made = result.folder / trace.file
         assert (trace.missing, trace.bytes) == ("", made.stat().st_size)
@@ -110,7 +106,6 @@ def test_a_probe_that_fails_says_why_and_the_run_is_whole(new_lab: NewLab) -> No
     assert "not JSON" in missing["slower", "target"]
     assert missing["faster", "base"]
     assert sum(not why for why in missing.values()) == 6, "the others have theirs"
-    assert result.folder
     assert len(list((result.folder / "traces").glob("*.json"))) == 6
     assert "target has no trace: the file could not be kept: not JSON" in (result.folder / "report.md").read_text()
 
@@ -131,7 +126,6 @@ def test_a_branch_alone_is_traced_and_nothing_is_where_nothing_changed(new_lab: 
     lab = new_lab(Scenario(workloads={"w": load(["a"])}, times=times()))
     alone = lab.abprof("run", "main", "--probe", "torch")
     assert rows(alone.run) == [("a", "base")]
-    assert alone.folder
     assert "| simulated base | 1 | 20.00 ms |" in (alone.folder / "report.md").read_text()
     same = lab.abprof("main", "fast", "--probe", "torch")
     assert same.run.traces == ()

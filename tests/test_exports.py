@@ -99,7 +99,6 @@ def test_a_plain_run_adds_itself_to_the_job_summary_and_a_report_does_not(tmp_pa
     run("report", str(first.folder))
     assert page.read_text() == text
     alone = run("run", "main")
-    assert alone.folder
     assert page.read_text().removeprefix(text) == (alone.folder / "report.md").read_text() + "\n\n"
     refused = run("main", "fast", summary=tmp_path)
     assert refused.code == 0

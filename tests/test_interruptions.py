@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.simulated.lab import TIMEOUT, Lab
-from tests.simulated.processes import alive, noted, thread_states
+from tests.simulated.processes import alive, noted, wait_for
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
 
 LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
@@ -20,14 +17,6 @@ LOAD = Workload(kernel="k", presets={"default": {"case": ["a", "b", "c"]}})
 LONG = Scenario(
     workloads={"w": LOAD}, times=[Time(ns=20e6)], noise=[Noise(epoch=0.05)], faults=[Fault("slow:0.02", "turn")]
 )
-
-
-def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 240) -> None:
-    end = time.monotonic() + seconds
-    while not what():
-        assert process.poll() is None, (process.returncode, process.communicate())
-        assert time.monotonic() < end, f"it never happened\n{thread_states(process.pid)}"
-        time.sleep(0.05)
 
 
 def blocks(lab: Lab) -> int:
@@ -46,7 +35,6 @@ def test_interrupted_while_measuring(tmp_path: Path, number: signal.Signals) -> 
     result = lab.finish(process)
     assert result.code == 130, result.err
     assert result.run.status == "interrupted"
-    assert result.folder
     assert (result.folder / "report.html").stat().st_size > 0
     assert (result.folder / "report.md").stat().st_size > 0
     assert {row.cell for row in result.run.comparisons} == {"w/case=a", "w/case=b", "w/case=c"}
@@ -68,7 +56,6 @@ def test_killed_and_tidied_up_by_the_next_run(tmp_path: Path) -> None:
     assert not [pid for pid in pids if alive(pid, wait=60)], "the workers die with their parent"
     assert [line for line in lab.left_behind() if "worktrees" in line], "kill -9 leaves the worktrees"
     killed = lab.newest()
-    assert killed
     assert json.loads((killed / "run.json").read_bytes())["status"] == "running"
     kept = (killed / "rounds.jsonl").read_bytes()
     lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)]))
@@ -90,7 +77,6 @@ def test_resumed(tmp_path: Path, number: signal.Signals) -> None:
     process.send_signal(number)
     process.communicate(timeout=TIMEOUT)
     folder = lab.newest()
-    assert folder
     kept = (folder / "rounds.jsonl").read_bytes()
     lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6), Time(factor=1.15, side="target", cell="*case=a")]))
     result = lab.command("run", "--resume", str(folder), "--repo", str(lab.repo.path))

@@ -66,9 +66,12 @@ submodules = true
 path = "my_kernels.py"
 """
 DOUBLE = "def double(x): return x * {}\n"
+DEEP = "from sources_pkg.deep import names\nassert names.FACTOR == 2\n"
 PACKAGES = {
     "src/sources_pkg/__init__.py": "from sources_pkg.ops import double\n",
-    "src/sources_pkg/ops.py": DOUBLE.format(2),
+    "src/sources_pkg/ops.py": DOUBLE.format(2) + DEEP,
+    "src/sources_pkg/deep/__init__.py": "",
+    "src/sources_pkg/deep/names.py": "FACTOR = 2\n",
     "acme/spaced/__init__.py": "from acme.spaced.ops import double\n",
     "acme/spaced/ops.py": DOUBLE.format(2),
     "src/versioned_pkg/__init__.py": "from ._version import version\nfrom .ops import double\n",
@@ -88,14 +91,17 @@ CHANGED = ("src/sources_pkg/ops.py", "acme/spaced/ops.py", "src/versioned_pkg/op
 def interpreter(folder: Path) -> Path:
     """One that has of all these packages other copies, which treble: editable by a hook, by a path, and installed."""
     elsewhere = folder / "elsewhere"
-    python = python_with(folder / "venv", elsewhere, "finder")
+    python = python_with(folder / "venv", elsewhere)
     site = next((folder / "venv").glob("lib/python*/site-packages"))
     hook = (site / "__editable___mypkg_finder.py").read_text().replace("mypkg", "sources_pkg")
     (site / "__editable___mypkg_finder.py").write_text(hook)
     (site / "__editable__.versioned.pth").write_text(f"{elsewhere}\n")
     wrong = DOUBLE.format(3)
     copies = {
-        elsewhere: {"sources_pkg/__init__.py": wrong, "versioned_pkg/__init__.py": wrong},
+        elsewhere: {
+            "sources_pkg/__init__.py": wrong, "sources_pkg/more.py": "", "sources_pkg/deep/names.py": "FACTOR = 3\n",
+            "versioned_pkg/__init__.py": wrong,
+        },
         site: {
             "acme/spaced/__init__.py": wrong, "acme/tools/__init__.py": "FACTOR = 2\n", "cpp_pkg/__init__.py": wrong,
             "cpp_ops.py": "def factor(): return 3\n", "my_kernels.py": wrong,
@@ -118,8 +124,8 @@ def interpreter(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class Ran:
-    """The run of all layouts: main, fast where each package was changed, and `lost`, which builds no extension and has none of
-    the packages that need no build."""
+    """The run of all layouts: main, fast where each package was changed, and `lost`, which builds no extension, imports a module
+    that it does not have, and has none of the other packages that need no build."""
 
     repo: GitRepo
     done: Done
@@ -149,8 +155,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     repo.commit("change", {**dict.fromkeys(CHANGED, DOUBLE.format("2.0")), "setup.py": SETUP.replace("% STAGE", "% 2")})
     repo.checkout("main")
     repo.branch("lost")
-    repo.git("rm", "-rqf", "src/sources_pkg", "acme", "linked", "my_kernels.py")
-    repo.commit("no extension", {"setup.py": SETUP.split("ext_modules", maxsplit=1)[0].rstrip().rstrip(",") + ")\n"})
+    repo.git("rm", "-rqf", "acme", "linked", "my_kernels.py")
+    repo.commit(
+        "no extension",
+        {
+            "src/sources_pkg/__init__.py": "from sources_pkg import more, ops\ndouble = ops.double\n",
+            "setup.py": SETUP.split("ext_modules", maxsplit=1)[0].rstrip().rstrip(",") + ")\n",
+        },
+    )
     repo.checkout("main")
     repo.git("submodule", "--quiet", "update")
     python = interpreter(home)
@@ -163,15 +175,9 @@ def test_each_side_loads_its_own(ran: Ran, name: str) -> None:
     cell = f"{name}/n=64"
     done = ran.done
     assert (done.statuses("base")[cell], done.statuses("target")[cell]) == ("ok", "ok"), done.err
-    loaded = {
-        side: {
-            item["name"]: item
-            for proof in done.run["proofs"]
-            if (proof["side"], proof["kernel"]) == (side, name)
-            for item in proof["artefacts"]
-        }
-        for side in ("base", "target")
-    }
+    loaded: dict[str, dict[str, dict[str, str]]] = {"base": {}, "target": {}}
+    for proof in (proof for proof in done.run["proofs"] if proof["kernel"] == name and proof["side"] in loaded):
+        loaded[proof["side"]] |= {item["name"]: item for item in proof["artefacts"]}
     for side, items in loaded.items():
         own = [item for item in items.values() if item["kind"] != "kernel" and "/acme/tools/" not in item["path"]]
         build = next(b for b in done.run["builds"] if (b["side"], b["kernel"]) == (side, name))
@@ -184,9 +190,12 @@ def test_each_side_loads_its_own(ran: Ran, name: str) -> None:
 def test_what_a_side_does_not_build_is_not_taken_from_the_installed_copy(ran: Ran) -> None:
     says = "module cpp_ops is of cpp_pkg, which is an installed copy of the package, outside this side's tree"
     seen = {row["cell"]: row["reason"] for row in ran.done.run["observations"] if row["arm"] == "target2"}
+    assert "/elsewhere/sources_pkg/more.py, outside this side's tree" in seen["sources/n=64"], (
+        "which that finder brings in"
+    )
     assert says in seen["inplace/n=64"]
     assert says in seen["target/n=64"]
     verdicts = {(row["cell"], row["to"]): row["verdict"] for row in ran.done.run["comparisons"]}
     gone = {cell.removesuffix("/n=64") for cell, status in ran.done.statuses("target2").items() if status == "missing"}
-    assert gone == {"sources", "spaced", "linked", "attention"}
-    assert verdicts["inplace/n=64", "target2"] == verdicts["target/n=64", "target2"] == "broken"
+    assert gone == {"spaced", "linked", "attention"}
+    assert {verdicts[f"{name}/n=64", "target2"] for name in ("sources", "inplace", "target")} == {"broken"}

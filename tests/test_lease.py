@@ -34,7 +34,6 @@ def hold(state: Path, device: str = "cpu", label: str = "abprof main fast in /re
         stdout=subprocess.PIPE,
         text=True,
     )
-    assert child.stdout
     assert child.stdout.readline() == "held\n"
     return child
 

@@ -57,7 +57,7 @@ def comes_back(folder: Path) -> bool:
     return False
 
 
-@pytest.mark.parametrize("runs", [6, pytest.param(50, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("runs", [3, pytest.param(50, marks=pytest.mark.slow)])
 def test_the_clocks_come_back_after_kill_9(tmp_path: Path, runs: int) -> None:
     chance, held = random.Random(1), 0
     for number in range(runs):
@@ -66,7 +66,6 @@ def test_the_clocks_come_back_after_kill_9(tmp_path: Path, runs: int) -> None:
         run = subprocess.Popen([sys.executable, "-c", HOLD], env=environment(folder), stdout=subprocess.PIPE, text=True)
         with run:
             if number % 3:  # else it is killed at any moment
-                assert run.stdout
                 assert run.stdout.readline() == "locked\n"
                 assert json.loads((folder / "clocks.json").read_text())["0"] == 1590
             time.sleep(chance.uniform(0, 0.3))

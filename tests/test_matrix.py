@@ -8,7 +8,7 @@ import pytest
 
 from abprof.measure import matrix
 from abprof.measure.matrix import Axes
-from abprof.records import Band, Build, Cell, Side, Sweep, Workload, filters
+from abprof.records import Band, Cell, Side, Sweep, filters
 from abprof.records import messages as wire
 from abprof.records.errors import AbprofError
 
@@ -50,26 +50,19 @@ def test_peers_are_those_asked_for_or_the_workloads_default(asked: tuple[str, ..
         matrix.known_peers([replace(described, peers=())], ("flex",))
 
 
-def test_zipped_axes_go_in_step() -> None:
-    found = matrix.cases(AXES)
-    assert len(found) == 8
-    assert {(c["q"], c["k"]) for c in found} == {(64, 64), (128, 128)}
+def test_zipped_axes_go_in_step_and_set_replaces_values_and_keeps_types() -> None:
+    def found(*words: str) -> list[dict[str, matrix.Value]]:
+        return matrix.cases(matrix.set_axes({"w": AXES}, words)["w"])
 
-
-def test_set_replaces_values_and_keeps_types() -> None:
-    axes = matrix.set_axes({"w": AXES}, ["seqlen=2048,4096", "causal=true"])["w"]
-    assert {(c["seqlen"], c["causal"]) for c in matrix.cases(axes)} == {(2048, True), (4096, True)}
-
-
-def test_set_of_one_zipped_axis_keeps_the_step() -> None:
-    axes = matrix.set_axes({"w": AXES}, ["q=64"])["w"]
-    assert {(c["q"], c["k"]) for c in matrix.cases(axes)} == {(64, 64)}
-
-
-def test_set_touches_only_workloads_that_have_the_axis() -> None:
-    found = matrix.set_axes({"w": AXES, "v": [(["n"], [[1]])]}, ["n=7"])
-    assert found["w"] == AXES
-    assert found["v"] == [(["n"], [[7]])]
+    assert len(found()) == 8
+    assert {(c["q"], c["k"]) for c in found()} == {(64, 64), (128, 128)}
+    assert {(c["seqlen"], c["causal"]) for c in found("seqlen=2048,4096", "causal=true")} == {
+        (2048, True),
+        (4096, True),
+    }
+    assert {(c["q"], c["k"]) for c in found("q=64")} == {(64, 64)}
+    both = matrix.set_axes({"w": AXES, "v": [(["n"], [[1]])]}, ["n=7"])
+    assert both == {"w": AXES, "v": [(["n"], [[7]])]}, "a workload without the axis keeps its own"
 
 
 def test_only_narrows_down_by_axes_and_adds_up_patterns() -> None:
@@ -85,32 +78,11 @@ SIDES = tuple(
 )
 
 
-def load(**more: object) -> Workload:
-    return Workload(name="w", kernel="k", suite="w", axes=("n",), judge="wall", **more)  # type: ignore[arg-type]
-
-
 def test_only_with_a_whole_id_is_that_cell_alone() -> None:
     cells = tuple(cell(f"w/n={n}", n=n) for n in (4, 40, 400))
     assert [c.id for c in filters.select(cells, ["w/n=4"])] == ["w/n=4"]
     assert [c.id for c in filters.select(cells, ["w/n=4", "400"])] == ["w/n=4", "w/n=400"]
     assert len(filters.select(cells, ["w/n"])) == 3
-
-
-def test_arms_are_the_sides_the_control_and_the_peers() -> None:
-    rows = matrix.arms(load(peers=("sdpa",)), SIDES, (), control=True, peers=True)
-    assert [(a.id, a.side) for a in rows] == [
-        ("base", "base"), ("target", "target"), ("target2", "target2"), ("control", "control"), ("peer:sdpa", "base"),
-    ]  # fmt: skip
-
-
-def test_a_variant_that_one_side_has_is_an_arm_of_every_side() -> None:
-    builds = (
-        Build(side="base", kernel="k", key="", variants=("plain",)),
-        Build(side="target", kernel="k", key="", variants=("plain", "fused")),
-        Build(side="target", kernel="other", key="", variants=("unrelated",)),
-    )
-    rows = matrix.arms(load(), SIDES[:2], builds, control=False, peers=False)
-    assert [a.id for a in rows] == ["base:plain", "target:plain", "base:fused", "target:fused"]
 
 
 def test_controls_are_spread_over_the_range_of_work_identical_code_first() -> None:

@@ -10,11 +10,9 @@ import pytest
 from abprof.records import Block
 from abprof.store.runfolder import read
 from tests.gitrepo import GitRepo
-from tests.simulated.planted import NewLab, new_lab
+from tests.simulated.planted import NewLab
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
-from tests.tinyrepo import PACKAGE, Done, abprof, source, tiny_repo
-
-__all__ = ["new_lab"]
+from tests.tinyrepo import PACKAGE, WORKLOAD, Done, abprof, source, tiny_repo
 
 CROWDED = Fault("oom", "open", side="target", cell="w/case=big", epoch=1, times=1, text="out of memory")
 
@@ -36,7 +34,6 @@ def test_the_verdict_is_found_with_one_side_in_memory_at_a_time(new_lab: NewLab)
     result = new_lab(scenario(CROWDED)).abprof()
     assert result.table() == {"w/case=big": "slower", "w/case=small": "same"}
     assert result.status("w/case=big", "target") == ("ok", "")
-    assert result.folder is not None
     _, blocks, _ = read(result.folder)
     big = [block for block in blocks if block.cell == "w/case=big" and block.rounds]
     assert len(big) >= 4
@@ -60,16 +57,9 @@ def test_what_does_not_fit_alone_either_is_that_arms_outcome(new_lab: NewLab) ->
     assert result.verdict("w/case=small") == "same"
 
 
-# A simulated device memory: one process takes all of it, and returns it when its tensors are gone.
-GREEDY = '''
-"""Doubling, with inputs that take the whole of a memory that both sides share."""
-import fcntl, os, torch
-from abprof.kit import Op, compare
-
-API = 1
-KERNEL = "tiny"
-SUITE = "tiny"
-PRESETS = {"default": {"n": [4096]}}
+# A simulated device memory, which inputs take the whole of: one process has it until its tensors are gone.
+MEMORY = """
+import fcntl, os
 
 class Memory:
     def __init__(self):
@@ -85,25 +75,19 @@ class Memory:
         if self.file is not None:
             os.close(self.file)
 
+_inputs = inputs
 def inputs(case, device, seed):
-    return [Memory(), torch.ones(case["n"])]
-
-def prepare(kernel, variant, case, inputs):
-    return Op(lambda: kernel.double(inputs[1]))
-
-def reference(case, inputs):
-    return torch.full((case["n"],), 2.0)
-
-def check(case, outputs, expected):
-    return compare(outputs, expected, rtol=1e-6, atol=0.0)
-'''
+    x = _inputs(case, device, seed)
+    x.memory = Memory()
+    return x
+"""
 
 
 @pytest.fixture(scope="module")
 def greedy(tmp_path_factory: pytest.TempPathFactory) -> Done:
     home = tmp_path_factory.mktemp("greedy")
     repo: GitRepo = tiny_repo(home / "repo")
-    repo.commit("greedy", {"workloads/tiny.py": GREEDY % str(home / "memory")})
+    repo.commit("greedy", {"workloads/tiny.py": WORKLOAD + MEMORY % str(home / "memory")})
     repo.branch("slow")
     repo.commit("slower", {"kernels/tiny/__init__.py": PACKAGE, "kernels/tiny/tiny.c": source(1000)})
     repo.checkout("main")

@@ -10,12 +10,11 @@ import pytest
 
 from abprof.measure.cell import KEPT
 from tests.gitrepo import GitRepo
-from tests.simulated.planted import NewLab, broken, load, new_lab
+from tests.simulated.planted import NewLab, broken, load
 from tests.simulated.scenario import Scenario, Time
 from tests.test_sandbox import LETS, fake
 from tests.tinyrepo import PACKAGE, Done, abprof_afresh, source, tiny_repo
 
-__all__ = ["new_lab"]
 WRONG = source(100).replace("2.0f", "3.0f")
 # From now on every check in this process succeeds.
 PATCHED_CHECK = """
@@ -36,9 +35,7 @@ def double(x):
 """
 )
 # Remembers by the seed that it was built to expect, from the same generator as the workload.
-KEPT_BY_SEED = (
-    PACKAGE
-    + """
+KEPT_BY_SEED = """
 _answer = None
 _honest = double
 def double(x):
@@ -47,7 +44,6 @@ def double(x):
         _answer = torch.randn(x.numel(), generator=torch.Generator().manual_seed(0)) * 2
     return _answer
 """
-)
 
 
 def test_each_side_is_judged_and_the_base_first(new_lab: NewLab) -> None:
@@ -99,50 +95,42 @@ def test_timed_calls_are_checked_on_inputs_that_changed(
     assert (result.verdict("w/case=honest"), result.verdict("w/case=skips")) == ("same", "broken")
     assert "a timed call's outputs, on inputs drawn for it: " in result.status("w/case=skips", "target")[1]
     assert result.run.options.untrusted
-    assert result.folder
     assert "Code under test was not trusted: run in bubblewrap 9" in (result.folder / "report.md").read_text()
     by_hand = lab.abprof("main", "fast", "--check", "outside")
     assert by_hand.verdict("w/case=skips") == "same", "inputs of timed calls do not change"
 
 
-def compared(tmp_path: Path, files: dict[str, str], *options: str) -> Done:
-    repo: GitRepo = tiny_repo(tmp_path / "repo", 100)
-    repo.branch("other")
-    repo.commit("much faster", files)
-    asked = ("--device", "cpu", "--no-peers", "--quick", "--json", *options)
-    return abprof_afresh("main", "other", *asked, cwd=repo.path, home=tmp_path / "home")
-
-
-def target_outcome(done: Done) -> tuple[str, str]:
+def target_outcome(done: Done, arm: str = "target") -> tuple[str, str]:
     """Status of the target and its reason."""
-    (row,) = (row for row in done.run["observations"] if row["arm"] == "target")
+    (row,) = (row for row in done.run["observations"] if row["arm"] == arm)
     return row["status"], row["reason"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("files", "reason"),
-    [
-        ({"kernels/tiny/__init__.py": PATCHED_CHECK + PACKAGE, "kernels/tiny/tiny.c": WRONG}, "largest error"),
-        ({"kernels/tiny/__init__.py": KEPT_BY_SEED}, "largest error"),
-        ({"kernels/tiny/__init__.py": KEPT_BY_ADDRESS}, "what an earlier call made"),
-    ],
-    ids=["check patched", "kept by seed", "kept by address"],
-)
-def test_what_deceives_its_own_process(tmp_path: Path, files: dict[str, str], reason: str) -> None:
-    status, said = target_outcome(compared(tmp_path, files, "--check", "outside"))
-    assert status == "wrong"
-    assert reason in said
+PATCHED = {"kernels/tiny/__init__.py": PATCHED_CHECK + PACKAGE, "kernels/tiny/tiny.c": WRONG}
+BRANCHES = {  # -> files, and words of the reason
+    "patched": (PATCHED, "largest error"),
+    "by_seed": ({"kernels/tiny/__init__.py": PACKAGE + KEPT_BY_SEED}, "largest error"),
+    "by_address": ({"kernels/tiny/__init__.py": KEPT_BY_ADDRESS}, "what an earlier call made"),
+    "honest": ({"kernels/tiny/tiny.c": source(250)}, ""),
+}
 
 
 @pytest.mark.slow
-def test_honest_code_passes_and_the_deceit_is_real(tmp_path: Path) -> None:
-    """The patched check passes in its own process; honest code passes out of process, with a slower second side."""
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    files = {"kernels/tiny/__init__.py": PATCHED_CHECK + PACKAGE, "kernels/tiny/tiny.c": WRONG}
-    assert target_outcome(compared(tmp_path / "a", files)) == ("ok", "")
-    honest = compared(tmp_path / "b", {"kernels/tiny/tiny.c": source(250)}, "--check", "outside")
-    assert target_outcome(honest) == ("ok", "")
-    assert honest.run["options"]["check"] == "outside"
-    assert not list(Path(honest.run["run_dir"]).rglob("*.outputs"))
+def test_what_deceives_its_own_process_does_not_deceive_another(tmp_path: Path) -> None:
+    """Each is a target of one run, and honest code passes. In its own process the patched check does, too."""
+    repo: GitRepo = tiny_repo(tmp_path / "repo", 100)
+    for name, (files, _) in BRANCHES.items():
+        repo.checkout("main")
+        repo.branch(name)
+        repo.commit("much faster", files)
+    asked, places = (
+        ("--device", "cpu", "--no-peers", "--quick", "--json"),
+        {"cwd": repo.path, "home": tmp_path / "home"},
+    )
+    done = abprof_afresh("main", *BRANCHES, *asked, "--check", "outside", **places)
+    for arm, (name, (_, reason)) in zip(("target", "target2", "target3", "target4"), BRANCHES.items(), strict=True):
+        status, said = target_outcome(done, arm)
+        assert (status, reason in said) == ("ok" if name == "honest" else "wrong", True), (name, said)
+    assert done.run["options"]["check"] == "outside"
+    assert not list(Path(done.run["run_dir"]).rglob("*.outputs"))
+    assert target_outcome(abprof_afresh("main", "patched", *asked, **places)) == ("ok", "")

@@ -18,7 +18,7 @@ from abprof.verdict import judge, undecided
 from tests import planted
 from tests.blocks import block, epochs, head
 from tests.gitrepo import make_repo
-from tests.simulated.planted import NewLab, new_lab
+from tests.simulated.planted import NewLab
 from tests.simulated.scenario import Fault, Scenario, Time, Workload
 from tests.tinyrepo import abprof
 
@@ -194,8 +194,6 @@ def test_a_control_takes_its_cell_to_the_first_look_and_no_further() -> None:
     assert undecided(run, idle) == set()
     assert judge(run, idle).comparisons[0].reasons == ("identical_code",)
 
-
-__all__ = ["new_lab"]
 
 NOTHING = Fault("never_launched", "phases", side="target", cell="w/case=idle")
 

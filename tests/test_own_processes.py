@@ -98,15 +98,10 @@ def plan(folder: Path, factory: WorkerFactory, device: CudaDevice, *faults: Faul
     options = Options(threshold=1.5, margin=0.5, timer="auto", check=check)
     run = head(sides=SIDES, workloads=(workload,), cells=cells, builds=builds, options=options)
     return Plan(
-        factory=factory,
-        device=device,
-        run=run,
-        cells=run.cells,
-        broken={},
+        factory=factory, device=device, run=run, cells=run.cells, broken={}, packages={"k": Package(name="k")},
         checkouts={s.id: Checkout(side=s, path=str(folder)) for s in SIDES},
-        packages={"k": Package(name="k")},
         arms={cell.id: arms(workload, SIDES, builds, control=False, peers=True) for cell in cells},
-    )
+    )  # fmt: skip
 
 
 def measured(on: Plan, number: int = 2) -> list[Block]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -36,6 +37,7 @@ def test_the_source_distribution_builds_the_same_wheel_and_the_index_page_is_who
     subprocess.run([sys.executable, "-m", "twine", "check", "--strict", wheel, archive], check=True)
 
     with zipfile.ZipFile(wheel) as content:
+        content.extractall(tmp_path / "site")
         (name,) = (path for path in content.namelist() if path.endswith(".dist-info/METADATA"))
         page = BytesParser().parsebytes(content.read(name))
     assert [field for field in FIELDS if not page[field]] == []
@@ -46,6 +48,14 @@ def test_the_source_distribution_builds_the_same_wheel_and_the_index_page_is_who
     links = [str(part.attrs["href"]) for part in parts if part.type == "link_open"]
     assert [link for link in links if not link.startswith("https://")] == [], "a path leads nowhere on an index"
 
+    code = "from pathlib import Path; from abprof.extras import demo; from abprof.system.paths import bundled; "
+    code += "print(bundled('templates')); demo.make(Path('made'))"
+    env = {**os.environ, "PYTHONPATH": str(tmp_path / "site")}
+    found = subprocess.check_output([sys.executable, "-P", "-c", code], env=env, cwd=tmp_path, text=True)
+    assert found.strip() == str(tmp_path / "site" / "abprof" / "_bundled" / "templates"), "not the checkout's"
+    assert (tmp_path / "made" / "kernels" / "ffa" / "autograd.py").exists()
+    assert (tmp_path / "made" / "workloads" / "dense.py").exists()
+
 
 def test_the_parent_holds_no_torch() -> None:
     code = "import sys, abprof.cli, abprof.session, abprof.report; sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
@@ -53,8 +63,8 @@ def test_the_parent_holds_no_torch() -> None:
 
 
 def test_the_help_loads_nothing_that_a_verb_would_need() -> None:
-    late = "{'torch', 'github', 'requests', 'jinja2', 'pandas', 'numpy', 'git', 'scipy'}"
-    code = "import sys; from abprof.cli import run_command_line as run; run(['--help']); "
+    late = "{'torch', 'triton', 'github', 'requests', 'jinja2', 'pandas', 'numpy', 'git', 'scipy', 'pynvml'}"
+    code = "import sys, abprof.__main__; from abprof.cli import run_command_line as run; run(['--help']); "
     code += f"sys.exit(str({late} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.stderr.strip() == "set()"

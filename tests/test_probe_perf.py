@@ -8,9 +8,8 @@ import pytest
 
 from abprof.evidence import probes
 from abprof.records import SampledFunction
-from tests.simulated.planted import SPEEDS, NewLab, new_lab
-
-__all__ = ["new_lab"]
+from tests.programs import program
+from tests.simulated.planted import SPEEDS, NewLab
 
 # Behaves as perf does where abprof can see it: a file at once, an end at SIGINT, a line for each sample.
 FAKE = """#!/usr/bin/env bash
@@ -50,9 +49,7 @@ Consider adjusting /proc/sys/kernel/perf_event_paranoid setting to open
 def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a simulated perf first on PATH; `1` is its first recording, `others` the later ones."""
     folder = tmp_path / "fake"
-    folder.mkdir()
-    (folder / "perf").write_text(FAKE)
-    (folder / "perf").chmod(0o755)
+    program(folder / "perf", FAKE)
     (folder / "others").write_text(AFTER)
     (folder / "1").write_text(BEFORE)
     monkeypatch.setenv("PATH", str(folder), prepend=":")
@@ -72,7 +69,6 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
         SampledFunction(name="twice", object="tiny.so", samples=3),
         SampledFunction(name="__sin_fma", object="libm.so.6", samples=1),
     )
-    assert result.folder
     text = (result.folder / "report.md").read_text()
     assert "## Sampled by perf" in text
     assert "base: 4 samples of cpu-clock in 75 calls" in text
@@ -92,7 +88,6 @@ def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: P
     why = "perf could not record: Access to performance monitoring and observability operations is limited. (perf_event"
     assert {one.missing.startswith(why) for one in result.run.sampled} == {True}
     assert f"--probe perf: w/case=slower base: {why}" in result.err
-    assert result.folder
     assert f"base has no sample: {why}" in (result.folder / "report.md").read_text().replace("\\_", "_")
 
 

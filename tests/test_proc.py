@@ -110,14 +110,6 @@ def test_a_death_is_seen_though_a_child_holds_the_pipe(begin: Begin, do: str) ->
         worker.call(TURN, LONG)
 
 
-def test_a_typed_fault_leaves_the_worker_alive(begin: Begin) -> None:
-    worker = begin(Fault("oom", "turn", times=1, text="out of memory"))
-    with pytest.raises(proc.WorkerFault, match="out of memory") as caught:
-        worker.call(TURN, LONG)
-    assert caught.value.status == "oom"
-    assert worker.call(TURN, LONG).value == 1e6
-
-
 def test_a_flood_of_output_is_read_and_its_log_stays_small(begin: Begin, tmp_path: Path) -> None:
     worker = begin(Fault("print:200000000", "turn"))
     assert worker.call(TURN, LONG).value == 1e6

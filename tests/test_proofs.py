@@ -180,53 +180,16 @@ def install():
 '''
 
 
-def python_with_an_editable_mypkg(folder: Path, elsewhere: Path, how: str) -> Path:
-    """An interpreter with this environment's packages, in which `import mypkg` gives the package at `elsewhere`."""
+def python_with_an_editable_mypkg(folder: Path, elsewhere: Path) -> Path:
+    """An interpreter with this environment's packages, in which a finder gives `import mypkg` the package at `elsewhere`."""
     venv.create(folder, symlinks=True, with_pip=False)
     site = next(folder.glob("lib/python*/site-packages"))
     (site / "a_shared.pth").write_text(f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n")
-    if how == "finder":
-        (site / "__editable___mypkg_finder.py").write_text(FINDER.format(where=str(elsewhere)))
-        (site / "__editable__.mypkg.pth").write_text(
-            "import __editable___mypkg_finder; __editable___mypkg_finder.install()\n"
-        )
-    else:
-        (site / "__editable__.mypkg.pth").write_text(f"{elsewhere}\n")
+    (site / "__editable___mypkg_finder.py").write_text(FINDER.format(where=str(elsewhere)))
+    (site / "__editable__.mypkg.pth").write_text(
+        "import __editable___mypkg_finder; __editable___mypkg_finder.install()\n"
+    )
     return folder / "bin" / "python"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["finder", "path"])
-def test_an_editable_install_that_points_elsewhere(tmp_path: Path, how: str) -> None:
-    """The interpreter's own mypkg is a slower one in another checkout; abprof still measures each side's."""
-    repo = tiny_repo(tmp_path / "repo")
-    init = PACKAGE + "\nfrom mypkg.deep import names\nassert names.FACTOR == 2\n"
-    package = {"src/mypkg/__init__.py": init, "src/mypkg/tiny.c": source(100)}
-    package |= {"src/mypkg/deep/__init__.py": "", "src/mypkg/deep/names.py": "FACTOR = 2\n"}
-    settings = '[kernels.tiny]\npath = "src/mypkg"\nimport = "mypkg"\n'
-    repo.git("rm", "-rq", "kernels")
-    repo.commit("a package of its own name", {**package, "abprof.toml": settings})
-    branch(repo, {"src/mypkg/tiny.c": source(120)})
-    repo.branch("borrows")
-    repo.commit("what this side does not have", {"src/mypkg/__init__.py": init + "from mypkg import more\n"})
-    repo.checkout("main")
-    elsewhere = tmp_path / "elsewhere"
-    (elsewhere / "mypkg" / "deep").mkdir(parents=True)
-    wrong = "from pathlib import Path\nPath(__file__).with_name('used').touch()\ndef double(x): return x * 3\n"
-    (elsewhere / "mypkg" / "__init__.py").write_text(wrong)
-    (elsewhere / "mypkg" / "deep" / "names.py").write_text("FACTOR = 3\n")
-    (elsewhere / "mypkg" / "more.py").write_text("")
-    python = python_with_an_editable_mypkg(tmp_path / "venv", elsewhere, how)
-    done = abprof("main", "fast", "borrows", *QUICK, "--python", str(python), cwd=repo.path, home=tmp_path)
-    assert done.statuses("base") == done.statuses("target") == {CELL: "ok"}
-    more = elsewhere / "mypkg" / "more.py"  # which that finder brings in, and a path does not
-    says = f"module mypkg.more was loaded from {more}, outside" if how == "finder" else "cannot import name 'more'"
-    assert says in reasons(done, "target2")
-    for side in ("base", "target"):
-        paths = {name: item["path"] for name, item in artefacts(done, side, "module").items()}
-        assert set(paths) == {"mypkg", "mypkg.deep", "mypkg.deep.names"}
-        assert all(path.startswith(str(tmp_path / "cache" / "builds")) for path in paths.values())
-    assert not (elsewhere / "mypkg" / "used").exists()
 
 
 LEAKS: dict[str, tuple[str, str]] = {
@@ -322,7 +285,7 @@ def test_an_install_that_was_built_from_the_repository_is_no_sides_own(tmp_path:
     """Under names that abprof does not mount, beside torch; one from another place is part of the environment."""
     repo = tiny_repo(tmp_path / "repo")
     repo.git("worktree", "add", "-q", str(tmp_path / "mine too"), "-b", "old")
-    python = python_with_an_editable_mypkg(tmp_path / "venv", repo.path, "finder")
+    python = python_with_an_editable_mypkg(tmp_path / "venv", repo.path)
     site = next((tmp_path / "venv").glob("lib/python*/site-packages"))
     installed_from(site, repo.path, "mypkg", "__editable__.mypkg.pth", "__editable___mypkg_finder.py")
     for name, origin in {"a_c": repo.path, "b_c": tmp_path / "mine too", "free_c": tmp_path / "other"}.items():

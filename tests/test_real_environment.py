@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.gitrepo import ENVIRONMENT
-from tests.tinyrepo import PACKAGE, ROOT, Done, abprof, source, tiny_repo
+from tests.tinyrepo import PACKAGE, ROOT, Done, abprof, abprof_afresh, source, tiny_repo
 
 CELL = "tiny/n=4096"
 QUICK = ("--quick", "--device", "cpu", "--no-peers", "--json")
@@ -20,7 +20,18 @@ TELLS = (
     PACKAGE
     + "\nimport json, sys; print('FOUND', json.dumps({**os.environ, 'cwd': os.getcwd(), 'path': sys.path}), flush=True)\n"
 )
-MINE = {"GITHUB_TOKEN": "ghp_1234567890", "MY_EDITOR": "vi", "PYTHONPATH": "/elsewhere", "GIT_DIR": "/elsewhere/.git"}
+MINE = {"GITHUB_TOKEN": "ghp_1234567890", "MY_EDITOR": "vi", "PYTHONPATH": "/elsewhere", "GIT_DIR": "/elsewhere/.git",
+        "DB_URL": "postgres://me:pass@host/db", "SOME": "ghp_0123456789", "CUDA_HOME": "/usr/local/cuda"}  # fmt: skip
+# Looks for secrets in the environment of every process that it can see, and for what stands behind them in abprof's.
+LOOKS = """
+for process in Path("/proc").glob("[0-9]*"):
+    try:
+        seen, line = (process / "environ").read_bytes(), (process / "cmdline").read_bytes().split(b"\\0")
+        if b"PLANTED" in seen or (b"abprof" in line and os.readlink(process / "cwd") == "@REPO@" and b"LAST=whole" not in seen):
+            print("WRONG IN", line, flush=True)
+    except OSError:
+        pass
+"""
 
 
 def found(done: Done) -> dict[str, Any]:
@@ -59,10 +70,11 @@ def test_secrets_and_other_trees_are_kept_from_kernels(
     options = ("--env", "clean") if ci else ()
     done = abprof("run", "main", *QUICK, *options, cwd=repo.path, home=tmp_path, GIT_DIR=str(repo.path / ".git"))
     seen = found(done)
-    assert not {"GITHUB_TOKEN", "PYTHONPATH", "GIT_DIR"} & set(seen)
+    assert not {"GITHUB_TOKEN", "DB_URL", "SOME", "PYTHONPATH", "GIT_DIR"} & set(seen)
+    assert "CUDA_HOME" in seen
     assert ("MY_EDITOR" in seen) == (not ci)
     withheld = done.run["withheld"]
-    assert "GITHUB_TOKEN" in withheld
+    assert {"GITHUB_TOKEN", "DB_URL", "SOME"} <= {*withheld}
     assert ("MY_EDITOR" in withheld) == ci
     assert "ghp_1234567890" not in (Path(done.run["run_dir"]) / "run.json").read_text()
     assert not [entry for entry in seen["path"] if entry in ("", "/elsewhere", str(repo.path))]
@@ -81,6 +93,16 @@ def test_secrets_and_other_trees_are_kept_from_kernels(
     assert seen["CUDA_VISIBLE_DEVICES"] == "", "a run on the CPU shows no GPU"
 
 
+@pytest.mark.slow
+def test_a_package_that_looks_for_the_token_of_its_run_finds_none(tmp_path: Path) -> None:
+    repo = tiny_repo(tmp_path / "repo")
+    repo.commit("looks", {"kernels/tiny/__init__.py": PACKAGE + LOOKS.replace("@REPO@", str(repo.path))})
+    secrets = {"GITHUB_TOKEN": "PLANTED", "MY_API_KEY": "PLANTED" * 300, "LAST": "whole"}
+    done = abprof_afresh("run", "main", *QUICK, "--contain", "never", cwd=repo.path, home=tmp_path, **secrets)
+    assert done.statuses("base") == {CELL: "ok"}
+    assert "WRONG IN" not in (Path(done.run["run_dir"]) / "logs" / "worker-base-tiny.log").read_text()
+
+
 def test_configured_variables_reach_builder_and_workers(tmp_path: Path) -> None:
     repo = tiny_repo(tmp_path / "repo")
     settings = """
@@ -89,12 +111,13 @@ schema = 1
 set = {FROM_FILE = "1"}
 allow = ["LET_THROUGH_TOKEN"]
 [kernels.tiny]
-env = {MY_CACHE = "{build_dir}/cache", WHO = "{side}"}
+env = {MY_CACHE = "{build_dir}/cache", WHO = "{side}", LITERAL = "${{HOME}}"}
 """
     repo.commit("tells", {"kernels/tiny/__init__.py": TELLS, "abprof.toml": settings})
     done = abprof("run", "main", *QUICK, cwd=repo.path, home=tmp_path, LET_THROUGH_TOKEN="x")
     seen = found(done)
     assert (seen["FROM_FILE"], seen["LET_THROUGH_TOKEN"], seen["WHO"]) == ("1", "x", "base")
+    assert seen["LITERAL"] == "${HOME}"
     assert seen["MY_CACHE"] == f"{done.run['builds'][0]['path']}/out/cache"
     log = (Path(done.run["run_dir"]) / "logs" / "build-base-tiny.log").read_text()
     assert '"FROM_FILE": "1"' in log

@@ -90,13 +90,12 @@ def test_a_release_that_reaches_for_anothers_files(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+def lab(tmp_path: Path) -> Lab:
     load = Workload(kernel="k", presets={"default": {"case": ["a"]}})
     made = Lab(tmp_path, Scenario(workloads={"w": load}, times=[Time(ns=20e6), Time(factor=0.9, side="target")]))
     for version in ("1.0", "2.0"):
         wheel(tmp_path / "links", "k", version, {"k/__init__.py": f"WHO = {version}\n"})
-    pip = only(PIP_FIND_LINKS=str(tmp_path / "links"), PIP_NO_INDEX="1")
-    monkeypatch.setattr(made, "environment", lambda: {**Lab.environment(made), **pip})
+    made.more = only(PIP_FIND_LINKS=str(tmp_path / "links"), PIP_NO_INDEX="1")
     return made
 
 

@@ -23,25 +23,16 @@ def failed_builds() -> Run:
     cells = tuple(cell for cell in plain.cells if cell.kernel == "ffa")
     failure = Failure(status="build_failed", reason=ERROR)
     log = {"base": "build-base-ffa.log", "target": "build-target-ffa.log", "peer:sdpa": "build-base-ffa.log"}
+    arms = (Arm(id="base", side="base"), Arm(id="target", side="target"), Arm(id="peer:sdpa", side="base", peer="s"))
+    seen = (runs.observed(cell, arm, None, "build_failed", reason=ERROR, log=log[arm]) for cell in cells for arm in log)
+    broken = Advice(
+        kind="broken", text=f"{len(cells)} cells broken (first: {cells[0].id}, target build_failed: {ERROR})",
+        advice="read logs/target-ffa.log in the run folder", cells=tuple(cell.id for cell in cells),
+    )  # fmt: skip
     return runs.changed(
-        plain,
-        cells=cells,
-        builds=(built("base", failure), built("target", failure)),
-        arms=(Arm(id="base", side="base"), Arm(id="target", side="target"), Arm(id="peer:sdpa", side="base", peer="s")),
-        observations=tuple(
-            runs.observed(cell, arm, None, "build_failed", reason=ERROR, log=log[arm]) for cell in cells for arm in log
-        ),
-        comparisons=tuple(runs.compared(cell, "broken", reasons=("both",)) for cell in cells),
-        controls=(),
-        warnings=(
-            Advice(
-                kind="broken",
-                text=f"{len(cells)} cells broken (first: {cells[0].id}, target build_failed: {ERROR})",
-                advice="read logs/target-ffa.log in the run folder",
-                cells=tuple(cell.id for cell in cells),
-            ),
-        ),
-    )
+        plain, cells=cells, builds=(built("base", failure), built("target", failure)), arms=arms, observations=tuple(seen),
+        comparisons=tuple(runs.compared(cell, "broken", reasons=("both",)) for cell in cells), controls=(), warnings=(broken,),
+    )  # fmt: skip
 
 
 def crashes(statuses: str) -> Run:

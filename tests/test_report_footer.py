@@ -45,10 +45,6 @@ WARNINGS = """\
 """
 
 
-def test_the_seeds_case_block():
-    assert FORWARD in footer(runs.run())
-
-
 def test_every_case_of_every_side_has_a_block_or_says_why_not():
     run = runs.run()
     text = footer(run)
@@ -58,10 +54,8 @@ def test_every_case_of_every_side_has_a_block_or_says_why_not():
     assert text.count("Testing Config: ") == 2 * (len(run.cells) + 1)  # the ladder's cell has two variants
     assert "    not measured: out of memory: tried to allocate 96.00 GiB" in text
     assert "-1.0" not in text
-
-
-def test_the_seeds_warnings_stand_last_in_both_directions():
-    assert footer(runs.run()).endswith(WARNINGS)
+    assert FORWARD in text
+    assert text.endswith(WARNINGS), "those of both directions stand last"
 
 
 def test_the_good_line_only_when_every_cell_is_fine():
@@ -123,10 +117,3 @@ def test_write_all_leaves_a_whole_folder(tmp_path):
     assert {file.name for file in made} >= {"cells.csv", "report.html", "report.md", "output.txt"}
     assert (path / "output.txt").read_text() == "the log\n" + footer(run)
     assert not list(path.glob(".*.partial"))
-
-
-def test_hostile_labels_stay_on_their_lines():
-    text = footer(runs.hostile())
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert text.count("\ntarget: x|y") == 1

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import re
 
-import msgspec
 import pytest
-from hypothesis import HealthCheck, example, given, settings
-from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from abprof.records import Run
 from abprof.report.text import code
 from abprof.report.text import markdown as escape
 from tests.reports import html, markdown
 
 from . import runs
-from .test_bot_comment import ATTACKS, TEXTS, harmless
 
 MADE = [runs.run, runs.hostile, runs.single, runs.unchanged, runs.two_targets]
 
@@ -49,28 +43,6 @@ def test_every_row_of_a_table_has_as_many_cells(make):
     for rows in found:
         assert len({columns(row) for row in rows}) == 1, rows[0]
         assert re.fullmatch(r"\|( -+:? \|)+\s?", rows[1]), rows[1]
-
-
-def named(run: Run, text: str) -> Run:
-    """The run with `text` as the name of a kernel, a variant and the value of an axis."""
-    word = json.dumps(text, ensure_ascii=False)[1:-1]
-    raw = re.sub(r'(?<=[="/ ])(ffa|triton|causal)(?=[",:/ ])', lambda _: word, msgspec.json.encode(run).decode())
-    return msgspec.json.decode(raw, type=Run)
-
-
-@pytest.mark.parametrize("examples", [5, pytest.param(100, marks=pytest.mark.slow)])
-def test_nothing_foreign_becomes_markup(examples):
-    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
-    @given(st.one_of(st.sampled_from(ATTACKS), TEXTS))
-    @example("".join(ATTACKS))
-    def holds(text):
-        text = text.encode(errors="replace").decode()
-        run = named(runs.hostile(text), text)
-        found = markdown(run, runs.blocks(run))
-        assert not {"\x1b", "\u202e", "\u200b"} & {*found}
-        harmless(found)
-
-    holds()
 
 
 @pytest.mark.parametrize(

@@ -46,19 +46,13 @@ def test_a_step_is_compared_with_the_first_and_with_the_one_before(found):
         ("exp2", "900.0 µs", "305.4", "0.356", "1.11 ×", "1.11 ×"),
         ("approx", "450.0 µs", "610.8", "0.400", "2.22 ×", "2.00 ×"),
     ]
-    assert "the baseline is basic" in part.text[0]
-
-
-def test_a_step_that_did_not_run_says_so_and_the_next_has_none_before_it(found):
-    assert rows(found["Ladder"], "seqlen=1024", "base") == [
+    assert rows(part, "seqlen=1024", "base") == [
         ("basic", "100.0 µs", "171.8", "1.000", "1.00 ×", "-"),
         ("exp2", "out of memory", "not recorded", "-", "-", "-"),
         ("approx", "50.00 µs", "343.6", "1.000", "2.00 ×", "-"),
     ]
-
-
-def test_cases_stand_in_the_order_of_their_numbers(found):
-    assert [row[0] for row in found["Ladder"].tables[0].rows][::6] == ["seqlen=1024", "seqlen=4096", "seqlen=16384"]
+    assert [row[0] for row in part.tables[0].rows][::6] == ["seqlen=1024", "seqlen=4096", "seqlen=16384"], "by number"
+    assert "the baseline is basic" in part.text[0]
 
 
 def test_scaling_has_the_best_step_and_the_share_of_the_most(found):

@@ -32,6 +32,12 @@ def test_rows_that_need_a_person_and_a_count_of_the_rest():
     ]
     assert "false alarms" not in text
     assert "q_block_size=64: crash: RuntimeError: invalid argument | grid (0, 1, 1) [logs/target-ffa.log]" in text
+    row = next(line for line in text.splitlines() if "▲ slower" in line)
+    assert [
+        part for part in ("2.1 % slower", "1.8 to 2.4 % slower", "10.01 ms", "549.2 → 537.9") if part not in row
+    ] == []
+    everything = shown(runs.run(), everything=True)
+    assert (verdicts(everything).count("same"), "hidden" in everything) == (4, False)
 
 
 def test_controls_with_fewer_epochs_than_an_interval_takes_are_not_called_unmeasured():
@@ -43,20 +49,6 @@ def test_controls_with_fewer_epochs_than_an_interval_takes_are_not_called_unmeas
     assert "No control was measured; each worker" in shown(runs.changed(short, controls=()))
 
 
-def test_all_shows_all():
-    text = shown(runs.run(), everything=True)
-    assert verdicts(text).count("same") == 4
-    assert "hidden" not in text
-
-
-def test_a_change_has_its_interval_in_the_same_row():
-    row = next(line for line in shown(runs.run()).splitlines() if "▲ slower" in line)
-    assert "2.1 % slower" in row
-    assert "1.8 to 2.4 % slower" in row
-    assert "10.01 ms" in row
-    assert "549.2 → 537.9" in row
-
-
 @pytest.mark.parametrize("width", [40, 60, 80, 100])
 def test_a_narrow_terminal_keeps_verdict_case_and_change(width):
     text = shown(runs.run(), width)
@@ -65,14 +57,6 @@ def test_a_narrow_terminal_keeps_verdict_case_and_change(width):
     words = " ".join(tables.split())
     assert verdicts(text)[:2] == ["slower", "unclear"]
     assert "2.1 %" in words
-
-
-@pytest.mark.parametrize("make", [runs.hostile, runs.single, runs.unchanged, runs.two_targets])
-def test_every_kind_of_run_can_be_shown(make):
-    text = shown(make(), everything=True)
-    assert "\x1b" not in text
-    assert "\u202e" not in text
-    assert "[/" not in text  # nothing foreign was taken for rich's own markup
 
 
 def test_markup_in_a_label_is_text():

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from abprof.store import runfolder
+from abprof.verdict import stats
 from tests.simulated.lab import Lab
 from tests.simulated.planted import SPEEDS, load
 from tests.simulated.scenario import Fault, Scenario
@@ -17,12 +18,26 @@ OPTIONS = ("--env", "clean", "--autotune", "each-epoch", "--workloads-from", "ta
 LIMITS = ("--timeout", "5s", "--build-timeout", "2m")
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """abprof's own folders, for calls in this process."""
-    for name in ("CACHE", "STATE"):
-        monkeypatch.setenv(f"ABPROF_{name}_DIR", str(tmp_path / name.lower()))
-    return tmp_path
+def test_a_rerun_adds_fresh_epochs_and_replaces_nothing(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, TWO)
+    first = lab.abprof("main", "fast", "--quick")
+    assert first.table() == dict.fromkeys(("w/case=slower", "w/case=same"), "unclear"), "one epoch"
+    before, again = (
+        (first.folder / "rounds.jsonl").read_bytes(),
+        ("rerun", str(first.folder), "--repo", str(lab.repo.path)),
+    )
+    refused = lab.command(*again, "--only", "faster")
+    assert (refused.code, "no cell has the verdict faster" in refused.err) == (2, True)
+    done = lab.command(*again, "--only", "unclear")
+    assert done.table() == {"w/case=slower": "slower", "w/case=same": "same"}
+    assert (first.folder / "rounds.jsonl").read_bytes().startswith(before)
+    blocks = runfolder.read(first.folder)[1]
+    epochs = [block.epoch for block in blocks if block.rounds and block.cell == "w/case=slower"]
+    assert len(epochs) == len(set(epochs)) > 4
+    assert done.row("w/case=slower").epochs == stats.last_look(len(epochs))
+    assert {build.side: build.cached for build in done.run.builds} == {
+        "base": True, "target": True, "control": False,
+    }, "the quick epoch had no control"  # fmt: skip
 
 
 @pytest.mark.slow
@@ -33,7 +48,6 @@ def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     lab.repo.commit("Another judge", {"workloads/w.py": "# simulated, and stricter\n"})
     lab.repo.checkout("main")
     first = lab.abprof("main", "fast", *OPTIONS, *LIMITS)
-    assert first.folder
     setup = first.run.options
     assert (setup.env, setup.autotune, setup.workloads_from) == ("clean", "each-epoch", "target")
     assert (setup.timeout, setup.build_timeout, set(setup.python)) == (5.0, 120.0, {"base", "target"})
@@ -50,12 +64,11 @@ def test_a_rerun_is_set_up_as_the_run_was(tmp_path: Path) -> None:
     assert again.run.options == setup
 
 
-def test_a_rerun_whose_builds_are_others_says_in_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rerun_whose_builds_are_others_says_in_what(tmp_path: Path) -> None:
     lab = Lab(tmp_path, Scenario(workloads={"w": load(["same"])}))
     folder = lab.abprof("main", "fast", "--quick").folder
-    assert folder
     again = ("rerun", str(folder), "--repo", str(lab.repo.path))
-    monkeypatch.setattr(lab, "environment", lambda: {**Lab.environment(lab), "RMS_UNROLL": "8"})
+    lab.more = {"RMS_UNROLL": "8"}
     said = lab.command(*again)
     assert said.code == 2
     assert said.err.splitlines()[-1] == (

@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.programs import program
 from tests.sandboxes import needs_sandbox
 from tests.simulated.lab import Lab
 from tests.simulated.planted import load
@@ -18,10 +19,7 @@ from tests.tinyrepo import begun, source, tiny_repo
 
 
 def fake(folder: Path, text: str) -> str:
-    folder.mkdir()
-    (folder / "bwrap").write_text(f"#!/bin/sh\n{text}\n")
-    (folder / "bwrap").chmod(0o755)
-    return str(folder)
+    return str(program(folder / "bwrap", text).parent)
 
 
 REFUSES = "echo 'bwrap: No permissions to create new namespace' >&2; exit 1"
@@ -69,10 +67,7 @@ def test_what_a_profiler_starts_is_never_contained_and_that_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tools = fake(tmp_path / "bin", LETS)
-    (tmp_path / "bin" / "ncu").write_text(
-        "#!/bin/sh\necho Nsight Compute Command Line Profiler\necho Version 2025.1.0\n"
-    )
-    (tmp_path / "bin" / "ncu").chmod(0o755)
+    program(tmp_path / "bin" / "ncu", "echo Nsight Compute Command Line Profiler\necho Version 2025.1.0")
     monkeypatch.setenv("PATH", tools, prepend=os.pathsep)
     lab = Lab(tmp_path, SPEEDS)
     refused = lab.abprof("main", "fast", "--contain", "always", "--probe", "ncu", "--quick")

@@ -19,6 +19,7 @@ from abprof.extras.selfcheck import Recording, Selfcheck, Timed, called, examine
 from abprof.records import Block, Cell, Machine, Run
 from abprof.system.console import View
 from tests import blocks, schemas
+from tests.programs import program
 from tests.tinyrepo import Done, abprof
 
 LONG = "0.3 ms and longer"
@@ -71,22 +72,27 @@ def test_verdicts_are_counted_by_injection_threshold_and_duration() -> None:
 
 def test_base_a_second_time_makes_three_pairs_of_a_cell() -> None:
     """All three of an unchanged cell must read the same; of an injected cell one must, and two must not."""
-    plain, more = cell("plain", 0.0), cell("more", 3.0)
-    sides = (blocks.side("base"), blocks.side("target"), blocks.side("target2"))
-    run = msgspec.structs.replace(made(plain, more), sides=sides)
-    ratios = {plain.id: 1.0, more.id: 1.03}
-    read = [
-        blocks.block(epoch, {"base": 1.0, "target": ratio * (1 + 1e-4 * (-1) ** epoch), "target2": 1.0}, cell=id)
-        for id, ratio in ratios.items()
-        for epoch in range(1, 5)
-    ]
-    found = examine(run, read)
+    found = examine(*three_sides())
     alarms = row(found.tallies, inject=0.0, threshold=1.5)
     assert (found.cells, alarms.cells, alarms.same, alarms.slower) == (2, 4, 4, 0)
-    detected = row(found.tallies, inject=3.0, threshold=1.5)
+    detected = row(found.tallies, inject=2.0, threshold=1.5)
     assert (detected.cells, detected.slower) == (2, 2)
-    assert detected.mean_pct == pytest.approx(3.0, abs=0.01)
+    assert detected.mean_pct == pytest.approx(2.0, abs=0.01)
     assert row(found.precision).plain == 4
+
+
+PLAIN, MORE = (cell(name, inject) for name, inject in (("plain", 0.0), ("more", 2.0)))
+
+
+def three_sides() -> tuple[Run, list[Block]]:
+    """An unchanged and a changed cell of base, target and base a second time."""
+    sides = (blocks.side("base"), blocks.side("target"), blocks.side("target2"))
+    read = [
+        blocks.block(epoch, {"base": 1.0, "target": ratio * (1 + 1e-4 * (-1) ** epoch), "target2": 1.0}, cell=id)
+        for id, ratio in ((PLAIN.id, 1.0), (MORE.id, 1.02))
+        for epoch in range(1, 5)
+    ]
+    return msgspec.structs.replace(made(PLAIN, MORE), sides=sides), read
 
 
 def test_a_cell_stops_where_a_run_does() -> None:
@@ -120,21 +126,13 @@ def test_other_protocols_judge_one_value_by_a_fixed_rule(change: float, by_time:
 
 
 def compared() -> Selfcheck:
-    """An unchanged and a changed cell on three sides, by abprof and by two other protocols, of which one failed."""
-    plain, more = cell("plain", 0.0), cell("more", 2.0)
-    sides = (blocks.side("base"), blocks.side("target"), blocks.side("target2"))
-    run = msgspec.structs.replace(made(plain, more), sides=sides)
-    read = [
-        blocks.block(epoch, {"base": 1.0, "target": ratio * (1 + 1e-4 * (-1) ** epoch), "target2": 1.0}, cell=id)
-        for id, ratio in ((plain.id, 1.0), (more.id, 1.02))
-        for epoch in range(1, 5)
-    ]
+    """The cells on three sides, by abprof and by two other protocols, of which one failed."""
     timed = (
-        Timed(cell=plain.id, ns={"base": 1000.0, "target": 1010.0, "target2": 990.0}, seconds=0.25),
-        Timed(cell=more.id, ns={"base": 1000.0, "target": 1020.0, "target2": 1016.0}, seconds=0.5),
+        Timed(cell=PLAIN.id, ns={"base": 1000.0, "target": 1010.0, "target2": 990.0}, seconds=0.25),
+        Timed(cell=MORE.id, ns={"base": 1000.0, "target": 1020.0, "target2": 1016.0}, seconds=0.5),
     )
     failed = Recording(protocol="original", seconds=1.0, fault="killed by SIGKILL, see protocols.log")
-    return examine(run, read, (Recording(protocol="do_bench", seconds=30.0, load=1.5, cells=timed), failed))
+    return examine(*three_sides(), (Recording(protocol="do_bench", seconds=30.0, load=1.5, cells=timed), failed))
 
 
 def test_other_protocols_are_counted_over_the_same_pairs_as_abprof() -> None:
@@ -236,9 +234,7 @@ def test_a_certificate_times_the_same_cells_by_each_protocol(tmp_path: Path) -> 
 
 @pytest.mark.slow
 def test_where_nothing_was_built_there_is_a_report(tmp_path: Path) -> None:
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "cc").write_text("#!/bin/sh\necho no compiler today >&2\nexit 1\n")
-    (tmp_path / "bin" / "cc").chmod(0o755)
+    program(tmp_path / "bin" / "cc", "echo no compiler today >&2\nexit 1")
     options = ("--epochs", "4", "--device", "cpu", "--json", "--runs-dir", str(tmp_path / "runs"), "--only", "*copy=0")
     done = abprof("selfcheck", *options, cwd=tmp_path, home=tmp_path, PATH=f"{tmp_path / 'bin'}:{os.environ['PATH']}")
     assert (done.code, done.run["cells"]) == (2, 0), "nothing was measured"

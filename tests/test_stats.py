@@ -18,7 +18,6 @@ FOUR = [0.010, 0.012, 0.008, 0.014]
 def test_interval_agrees_with_scipys_t_test() -> None:
     wide = stats.repeated_interval(FOUR, 0.10)
     expected = reference.ttest_1samp(FOUR, 0.0).confidence_interval(1 - 0.0235)
-    assert wide is not None
     assert (wide.low, wide.high) == pytest.approx((expected.low, expected.high))
 
 
@@ -33,8 +32,6 @@ def test_last_look(epochs: int, look: int) -> None:
 def test_p_says_the_same_as_the_interval(values: list[float], half_band: float) -> None:
     """p <= 0.05 exactly when the 95 % interval is beyond the band: a row and the header can't contradict each other."""
     interval, p = stats.repeated_interval(values), stats.p_beyond(values, -half_band, half_band)
-    assert interval is not None
-    assert p is not None
     if abs(p - 0.05) > 1e-9:
         assert (p < 0.05) == (interval.low > half_band or interval.high < -half_band)
 

@@ -15,10 +15,8 @@ import pytest
 
 from abprof.builds.tampering import Watch
 from abprof.records import Artefact, Build, Touched
-from tests.simulated.planted import NewLab, load, new_lab
+from tests.simulated.planted import NewLab, load
 from tests.simulated.scenario import Fault, Scenario, Time
-
-__all__ = ["new_lab"]
 
 
 def built(folder: Path) -> Build:
@@ -143,7 +141,6 @@ def test_a_run_whose_ground_was_written_to_is_not_trusted(new_lab: NewLab, what:
     result = lab.abprof("main", "fast")
     assert result.code == 4, result.err
     header = result.run.header
-    assert header is not None
     assert not header.trusted
     assert header.sentence.startswith("Do not act on this run, ")
     first = result.run.warnings[0]

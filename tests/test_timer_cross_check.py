@@ -9,9 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from abprof.records import Block, Ceilings, Comparison, Run, Verdict
+from abprof.records import Block, Ceilings, Run, Verdict
 from abprof.verdict import judge, undecided
 from tests.blocks import block, head
+from tests.test_verdict import only
 from tests.tinyrepo import PACKAGE, abprof, source, tiny_repo
 
 CALL, REST = 2e6, 300_000  # ns: a call, and the rest of a turn
@@ -101,19 +102,12 @@ def test_a_slow_down_that_a_quicker_harness_could_hide_counts_as_not_detectable(
         only(judge(head(settings={"check": "outside", "untrusted": yes}), blocks)).detectable_pct
         for yes in (False, True)
     )
-    assert plain is not None
-    assert hostile is not None
     assert 3.8 < hostile - plain < 8
 
 
 def test_a_slow_down_that_events_do_not_show() -> None:
     row = only(judged(1.0, 1.25, {"check": "outside", "untrusted": True}, metric="gpu_span"))
     assert (row.verdict, row.reasons) == ("unclear", ("timer",))
-
-
-def only(found: Run) -> Comparison:
-    (row,) = found.comparisons
-    return row
 
 
 @pytest.mark.parametrize(
@@ -154,21 +148,22 @@ def test_faster_than_the_device_can_be(best: float, factor: float, said: bool) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("pace", "work", "check"),
-    [("/ 10", 100, "inside"), ("/ 10", 250, "inside"), ("/ 4", 100, "outside"), ("* 4 / 5", 100, "outside")],
+    ("check", "forged"),
+    [("inside", [("/ 10", 100), ("/ 10", 250)]), ("outside", [("/ 4", 100)]), ("outside", [("* 4 / 5", 100)])],
 )
-def test_a_package_that_patches_the_timer(tmp_path: Path, pace: str, work: int, check: str) -> None:
+def test_a_package_that_patches_the_timer(tmp_path: Path, check: str, forged: list[tuple[str, int]]) -> None:
     """Its clock goes slower, so that its calls seem to take less time."""
-    repo = tiny_repo(tmp_path / "repo", 100)
-    repo.branch("forged")
-    patch = (
-        f"import time as _time\n_real = _time.perf_counter_ns\n_time.perf_counter_ns = lambda: int(_real() {pace})\n"
-    )
-    repo.commit("much faster", {"kernels/tiny/__init__.py": patch + PACKAGE, "kernels/tiny/tiny.c": source(work)})
+    repo, names = tiny_repo(tmp_path / "repo", 100), ("one", "two")[: len(forged)]
+    for name, (pace, work) in zip(names, forged, strict=True):
+        repo.checkout("main")
+        repo.branch(name)
+        patch = f"import time as _time\n_real = _time.perf_counter_ns\n_time.perf_counter_ns = lambda: int(_real() {pace})\n"
+        repo.commit("much faster", {"kernels/tiny/__init__.py": patch + PACKAGE, "kernels/tiny/tiny.c": source(work)})
     asked = ("--device", "cpu", "--no-peers", "--epochs", "4", "--json", "--check", check)
-    done = abprof("main", "forged", *asked, cwd=repo.path, home=tmp_path / "home")
-    (row,) = (row for row in done.run["comparisons"] if row["to"] == "target")
-    assert row["pct"] < -10, "what its timer says"
-    assert (row["verdict"], row["reasons"]) == ("unclear", ["timer"])
+    done = abprof("main", *names, *asked, cwd=repo.path, home=tmp_path / "home")
+    for row in done.run["comparisons"]:
+        assert row["pct"] < -10, "what its timer says"
+        assert (row["verdict"], row["reasons"]) == ("unclear", ["timer"])
+    assert len(done.run["comparisons"]) == len(forged)
     assert [warning["kind"] for warning in done.run["warnings"]].count("timer") == 1
     assert done.code == 4

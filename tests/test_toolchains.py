@@ -12,33 +12,18 @@ from tests import runs
 from tests.gitrepo import make_repo
 from tests.reports import markdown
 from tests.runs import changed
-from tests.tinyrepo import ROOT, Done, abprof, abprof_afresh
+from tests.tinyrepo import ROOT, WORKLOAD, Done, abprof, abprof_afresh
 from tests.wheels import wheel
 
 pytest.importorskip("uv")
 pytestmark = pytest.mark.timeout(600)
 QUICK = ("--quick", "--device", "cpu", "--json")
-CELL = "w/n=256"
-KERNEL = "import tool\nfrom .made import N\n\n\ndef scale(x):\n    for _ in range(min(N, tool.REPEAT)):\n        y = x * 2\n    return y\n"
+CELL = "w/n=4096"
+KERNEL = "import tool\nfrom .made import N\n\n\ndef double(x):\n    for _ in range(min(N, tool.REPEAT)):\n        y = x * 2\n    return y\n"
 CONFIG = """
 [kernels.ops]
 path = "kernels/ops"
 build = ["python", "-c", "import tool; open('kernels/ops/made.py', 'w').write('N = %d' % tool.REPEAT)"]
-"""
-WORKLOAD = """
-import torch
-from abprof.kit import Op, compare
-API = 1
-KERNEL = "ops"
-PRESETS = {"default": {"n": [256]}}
-def inputs(case, device, seed):
-    return torch.randn(case["n"], generator=torch.Generator().manual_seed(seed))
-def prepare(kernel, variant, case, inputs):
-    return Op(lambda: kernel.scale(inputs))
-def reference(case, inputs):
-    return inputs.double() * 2
-def check(case, outputs, expected):
-    return compare(outputs, expected, rtol=1e-6, atol=0)
 """
 
 
@@ -49,7 +34,7 @@ class Bench:
         self.home, self.links, self.repo = home, home / "links", make_repo(home / "repo")
         files = {
             "kernels/ops/__init__.py": KERNEL,
-            "workloads/w.py": WORKLOAD,
+            "workloads/w.py": WORKLOAD.replace('"tiny"', '"ops"'),
             ".gitignore": "runs/\n",
             "abprof.toml": CONFIG,
         }
@@ -167,8 +152,9 @@ def test_bisecting_over_versions(bench: Bench) -> None:
     versions = [word for number in (1, 2, 3, 4) for word in ("--with", f"tool=={number}.0")]
     done = bench.abprof("bisect", ".", *versions, "--device", "cpu", "--json", "--", "python", "bench.py")
     assert (done.code, done.run["culprits"]) == (0, [". with tool==2.0", ". with tool==3.0"]), done.err
-    page = (Path(done.run["bisect_dir"]) / "report.md").read_text()
-    assert page.startswith("# Which version made it slower\n\n3 versions from . with tool==1.0 to . with tool==4.0; ")
+    page = (Path(done.run["bisect_dir"]) / "report.html").read_text()
+    assert "<h1>Which version made it slower</h1>" in page
+    assert "<p>3 versions from <code>. with tool==1.0</code> to <code>. with tool==4.0</code>; " in page
     assert "command/name=a: . with tool==2.0 made it slower than its parent . with tool==1.0: " in page
     refused = bench.abprof("bisect", ".", "--with", "tool")
     assert "abprof bisect: needs two refs (give GOOD BAD, one ref and --with for each version, or" in refused.err

@@ -121,18 +121,14 @@ def test_noise_with_one_mode_is_named_in_one_arm_of_a_hundred_at_most(
     dice, made = np.random.default_rng(1), []
     for number in range(300):
         for epoch in range(1, (4, 6, 12)[number % 3] + 1):
-            one = block(
-                epoch,
-                {"base": noise(dice), "target": noise(dice)},
-                cell=f"dense/n={number}",
-                rounds=(6, 20)[number % 2],
-            )
+            ratios, rounds = {"base": noise(dice), "target": noise(dice)}, (6, 20)[number % 2]
+            one = block(epoch, ratios, cell=f"dense/n={number}", rounds=rounds)
             rows = tuple(tuple(slower(turn, noise(dice)) for turn in row) for row in one.rounds)
             made.append(msgspec.structs.replace(one, rounds=rows))
     assert len(named(made, 300)) <= 6
 
 
-@pytest.mark.parametrize("count", [4, 5, 8, 12, 24, 60, 300, 2000])
+@pytest.mark.parametrize("count", [4, 5, 8, 24, 300])
 def test_the_test_for_two_modes_holds_its_level(count: int) -> None:
     dice, draws = np.random.default_rng(count), 1000
     for values in (dice.normal(size=(draws, count)), dice.lognormal(0.0, 1.0, (draws, count))):

@@ -88,13 +88,7 @@ def test_a_file_that_cannot_be_meant_is_refused_with_its_place(text, says):
 def run_waive(tmp_path: Path, *args: str, cells: str = "dense/*") -> int:
     (tmp_path / ".git").mkdir(exist_ok=True)
     (tmp_path / "sub").mkdir(exist_ok=True)
-    given = {
-        "--most": "5",
-        "--reason": "why",
-        "--owner": "ada",
-        "--until": "2999-01-31",
-        "--repo": str(tmp_path / "sub"),
-    }
+    given = {"--most": "5", "--reason": "why", "--owner": "ada", "--until": "2999-01-31", "--repo": f"{tmp_path}/sub"}
     given |= dict(zip(args[::2], args[1::2], strict=True))
     return run_command_line(["waive", cells, *(word for pair in given.items() for word in pair)])
 

@@ -190,14 +190,8 @@ def test_no_way_leads_out_of_the_sandbox_and_each_does_without(machine: Path, op
     libc = ctypes.CDLL(None)
     memory, messages, flags = libc.shmget(port, 4096, 0o1600), libc.msgget(port, 0o1600), libc.semget(port, 1, 0o1600)
     shared.write_text(SECRET)
-    names = {
-        "M": str(machine),
-        "ID": machine.name,
-        "V": victim.pid,
-        "PORT": port,
-        "SITE": sysconfig.get_path("purelib"),
-    }
-    names |= {"SECRET": SECRET, "ATTACKS": ATTACKS}
+    names = {"M": str(machine), "ID": machine.name, "V": victim.pid, "PORT": port, "SECRET": SECRET, "ATTACKS": ATTACKS}
+    names["SITE"] = sysconfig.get_path("purelib")
     code = "".join(f"{name} = {value!r}\n" for name, value in names.items()) + TRIES
     repo.branch("hostile")
     repo.commit("hostile", {"kernels/tiny/__init__.py": PACKAGE + code, "kernels/tiny/tiny.c": source(50)})

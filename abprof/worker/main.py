@@ -266,15 +266,24 @@ def _kill(pid: int, number: int) -> None:
 
 
 def _cpu_times(states: str) -> tuple[dict[int, int], bool]:
-    """Return the ns of CPU time of each other living process of the sandbox, and whether all are in one of `states`."""
+    """Return the ns of CPU time of each other living process of the sandbox, and whether all their threads are in one of
+    `states`: on a loaded machine some stop later than the first one."""
     found, all_in = dict[int, int](), True
     for pid in {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()} - {1, os.getpid()}:
         with contextlib.suppress(OSError):  # it has ended
-            state = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0]
-            if state not in "ZX":
+            if threads := _states(pid):
                 found[pid] = time.clock_gettime_ns(-8 * pid - 6)  # the other's clock: clock_getcpuclockid(3)
-                all_in &= state in states
+                all_in &= threads <= {*states}
     return found, all_in
+
+
+def _states(pid: int) -> set[str]:
+    """Return the states of a process's living threads, of which the first one may have ended. Raises OSError."""
+    found = set[str]()
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        with contextlib.suppress(OSError):  # it has ended
+            found.add((thread / "stat").read_text().rpartition(") ")[2][0])
+    return found - {"Z", "X"}
 
 
 def _driver_starts() -> bool:

@@ -55,8 +55,3 @@ def one_clear_line(error: AbprofError) -> None:
     assert "\n" not in error.line
     assert not steering(error.line), ascii(error.line)
     assert len(error.line) < 3000, error.line[:400]
-
-
-@pytest.fixture
-def asker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Asker:
-    return Asker(tmp_path, monkeypatch)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,46 +15,8 @@ from abprof.system import waiver_file
 from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, hunt, many
 
-TOML = """
-schema = 1
-workloads = "bench"
-benchmarks = ["bench/a.py"]
-[defaults]
-threshold = 2.0
-margin = 1
-preset = "small"
-budget = "10m"
-timer = "auto"
-[kernels.ffa]
-path = "kernels/ffa"
-import = "ffa.api"
-inputs = ["csrc/**"]
-build = ["make", "-C", "{worktree}"]
-env = { A = "1" }
-submodules = true
-[environment]
-set = { B = "2" }
-allow = ["HF_TOKEN"]
-[command]
-build = ["true"]
-[executor.slurm]
-partition = "gpu"
-gpus = 2
-[python]
-base = "/usr/bin/python3"
-[[threshold]]
-cells = "w/*"
-percent = 3.5
-"""
-WAIVERS = """
-schema = 1
-[[waiver]]
-cells = "w/case=a"
-most_percent = 5.0
-reason = "known"
-owner = "me"
-expires = 2027-01-01
-"""
+ROOT = Path(__file__).parents[2]
+TOML, WAIVERS = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "CONFIG.md").read_text(), re.DOTALL)
 Read = Callable[[str], Any]
 READERS: dict[str, tuple[str, Read]] = {
     "abprof.toml": (TOML, lambda text: abprof_toml.parse_file(text, "abprof.toml")),
@@ -75,6 +39,7 @@ def refused_or_read(read: Read, data: bytes) -> None:
 @pytest.mark.parametrize("name", READERS)
 def test_any_configuration_is_read_or_refused_in_one_line(name: str, examples: int) -> None:
     text, read = READERS[name]
+    read(text)
     hunt(bytes_of(text.encode()), lambda data: refused_or_read(read, data), examples)
 
 

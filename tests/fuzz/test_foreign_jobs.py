@@ -11,11 +11,10 @@ from abprof.extras.bot import encode
 from abprof.extras.bot.notice import MOST_BYTES
 from abprof.records.errors import Exit
 from tests import notices, runs
-from tests.fuzz.commands import Asker, asker
+from tests.fuzz.commands import Asker
 from tests.fuzz.mutations import DEEP, RAW, fewest, hunt, texts_of
 from tests.github_server import REPO, unused_address
 
-__all__ = ["asker"]
 HEAD = runs.TARGET.commit
 RUN = {"head_sha": HEAD, "head_branch": "feature", "head_repository": {"full_name": "fork/kernels"}}
 COMMENT = {"id": 1, "body": f"/abprof {HEAD} preset=full", "created_at": "2026-11-20T02:17:00Z",

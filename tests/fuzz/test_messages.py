@@ -34,12 +34,17 @@ def example(kind: Any) -> Any:
     if isinstance(kind, UnionType):
         return example(inner[0])
     if origin is list or inner[1:] == (...,):
-        return [example(inner[0])] * 2
+        return every(inner[0]) * 2
     if origin is dict:
-        return {"name": example(inner[1])}
+        return {f"name{number}": value for number, value in enumerate(every(inner[1]))}
     if origin is tuple:
         return [example(one) for one in inner]
     return {name: example(hint) for name, hint in get_type_hints(kind).items()}
+
+
+def every(hint: Any) -> list[Any]:
+    """A value of each kind that the hint allows."""
+    return [example(kind) for kind in (get_args(hint) if isinstance(hint, UnionType) else (hint,))]
 
 
 @many

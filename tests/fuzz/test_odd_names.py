@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import runs
-from tests.fuzz.commands import Asker, asker, steering
+from tests.fuzz.commands import Asker, steering
 from tests.fuzz.test_odd_texts import whole
 from tests.simulated.lab import Lab, Result
 from tests.simulated.scenario import Scenario, Time, Workload
@@ -57,7 +57,6 @@ def clean(result: Result, *codes: int) -> None:
 
 def test_a_run_of_odd_names_is_reported_and_stored(done: Result) -> None:
     clean(done, 1)
-    assert done.folder
     for file in sorted(done.folder.iterdir()):
         if file.is_file() and file.suffix in (".csv", ".md", ".html", ".txt"):
             text = file.read_bytes().decode()
@@ -77,18 +76,15 @@ def test_what_is_only_said(lab: Lab, words: tuple[str, ...]) -> None:
 
 @pytest.mark.parametrize("format", ["", "html", "md", "csv", "json", "junit", "artifact"])
 def test_a_run_of_odd_names_is_read_again(lab: Lab, done: Result, format: str) -> None:
-    assert done.folder
     clean(lab.command("report", str(done.folder), *(("--format", format) if format else ("--all",))), 0)
 
 
 def test_odd_names_are_gone_on_with(lab: Lab, done: Result) -> None:
-    assert done.folder
     again = lab.command("rerun", str(done.folder), "--only", "slower", "--repo", str(lab.repo.path))
     clean(again, 1)
     assert again.table()["odd/name==1+1,[/]==1"] == "slower"
 
 
-__all__ = ["asker"]
 KINDS: dict[str, Callable[[Path], object]] = {"folder": Path.mkdir, "loop": lambda path: path.symlink_to(path.name)}
 each = pytest.mark.parametrize("kind", KINDS)
 

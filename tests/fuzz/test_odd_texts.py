@@ -12,7 +12,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
-from html.parser import HTMLParser
 from typing import Any
 from xml.etree import ElementTree
 
@@ -29,9 +28,10 @@ from abprof.report import csv_files, probes, suite_csv
 from tests import runs
 from tests.fuzz import rich
 from tests.fuzz.mutations import hunt
-from tests.reports import footer, html, markdown, shown
+from tests.reports import Parsed, footer, html, markdown, shown
+from tests.test_bot_comment import ATTACKS
 
-ODD = (
+ODD = tuple(dict.fromkeys((*ATTACKS,
     "=1+1", "+1+1", "-2+3", "@SUM(1)", "\t=1", "\r=1", " =1", "'=1", "a|b", "a\\|b", "a\\", "|", "`", "``` a", "a`b``c", "~~~",
     "[x](javascript:alert(1))", "![x](http://evil.example)", "<http://evil.example>", "<script>alert(1)</script>", "<b>",
     "</td></table>", "</details>", "</code>", "<!-- ", "-->", "\"'><img src=x onerror=alert(1)>", "' onmouseover='alert(1)",
@@ -41,7 +41,7 @@ ODD = (
     "\uff1d1", "@torvalds", "#1", "https://evil.example", "www.evil.example", "$x$", "*a*", "_a_", "* a", "1. a", "# a", "---",
     "> a", "a,b;\"c\"", '"', "[bold]x[/bold]", "[/]", "{{ 7 * 7 }}", "{% raw %}", "%s%n{0}", "__proto__", "../../etc/passwd",
     "/etc/passwd", "x" * 300, "\U0001f525" * 100, "a b" * 100,
-)  # fmt: skip
+)))  # fmt: skip
 SIGNS = st.text(st.characters(exclude_categories=()), min_size=1, max_size=12)
 LETTERS = st.lists(st.sampled_from(ODD) | SIGNS, min_size=1, max_size=40)
 BLANK = "the word "  # an ordinary name of several words in a report: no path, no number
@@ -109,52 +109,28 @@ def number(text: str) -> bool:
 
 
 def lines(run: Run) -> dict[str, int]:
-    """How many lines a terminal and the log get."""
+    """How many lines a terminal and the log get. A narrow terminal wraps them."""
     made = {"terminal": shown(run, 1_000_000, everything=True), "log": footer(run)}
+    assert not hidden(shown(run, 40))
     for name, text in made.items():
         assert not hidden(text), f"{name}: {hidden(text)}"
     return {name: text.count("\n") for name, text in made.items()}
 
 
-def narrow(run: Run) -> None:
-    """Where lines are wrapped: no shape, and nothing that steers."""
-    for width in (40, 100):
-        assert not hidden(shown(run, width))
-
-
-class Elements(HTMLParser):
-    """Parse a page as a browser does: elements with the names of their attributes, and the targets of links."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[object] = []
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("a", "code"):  # a log called like a file is a link; what a warning has between backticks is code
-            self.seen.append(
-                (tag, *(name for name, _ in attrs if name != "class"))
-            )  # which says how long a text is, too
-        for name, value in attrs:
+def page(run: Run) -> list[object]:
+    """Elements with the names of their attributes, but for classes, which say how long a text is, too. A log called like a file is
+    a link, and what a warning has between backticks is code."""
+    text = html(run, runs.blocks(run, 1, 1))
+    assert not hidden(text.replace("\u2060", "")), hidden(text)
+    tags = Parsed(text).tags
+    for tag, has in tags:
+        for name, value in has.items():
             assert name not in ("src", "href") or re.fullmatch(r"#[a-z0-9-]+|[\w.-]+(/[\w.-]+)*", value or ""), (
                 tag,
                 value,
             )
             assert not name.startswith("on"), (tag, name)
-
-    def handle_endtag(self, tag: str) -> None:
-        self.seen += [tag] if tag not in ("a", "code") else []
-
-    def handle_comment(self, data: str) -> None:
-        self.seen.append("a comment")
-
-
-def page(run: Run) -> list[object]:
-    text = html(run, runs.blocks(run, 1, 1))
-    assert not hidden(text.replace("\u2060", "")), hidden(text)
-    parsed = Elements()
-    parsed.feed(text)
-    parsed.close()
-    return parsed.seen
+    return [(tag, *(name for name in has if name != "class")) for tag, has in tags if tag not in ("a", "code")]
 
 
 RENDERER = MarkdownIt("commonmark", {"html": True}).enable("table").enable("strikethrough")

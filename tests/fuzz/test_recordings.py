@@ -9,11 +9,10 @@ import pytest
 
 from abprof.evidence import probes
 from abprof.records.errors import AbprofError
-from tests.fuzz.commands import Asker, asker
+from tests.fuzz.commands import Asker
 from tests.fuzz.mutations import bytes_of, few, hunt, many, texts_of
 from tests.ncu import recorded
 
-__all__ = ["asker"]
 PROFILE = b"""seqlen_q,seqlen_k,mask_type,direction,latency_ms,tflops_per_sec,fwd_main_ms
 1024,1024,full,fwd,0.1234,12.5,0.1000
 1024,1024,causal,bwd,0.2234,11.5,-1.0000

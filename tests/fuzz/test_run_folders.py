@@ -17,10 +17,9 @@ from abprof.store import runfolder
 from abprof.system import checksummed
 from tests import declared, runs
 from tests.fuzz import rich
-from tests.fuzz.commands import Asker, asker, one_clear_line
+from tests.fuzz.commands import Asker, one_clear_line
 from tests.fuzz.mutations import DEEP, bytes_of, fewest, hunt, many, values_of
 
-__all__ = ["asker"]
 LOADED = Artefact(kind="module", name="a", path="/a", sha256="0")
 EVIDENCE_RECORDS = [
     Finding(proof=Proof(epoch=9, side="base", kernel="ffa", ok=True, artefacts=(LOADED,))),

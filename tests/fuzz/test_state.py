@@ -16,10 +16,9 @@ from abprof.system import heartbeat
 from abprof.system.console import View
 from tests.bisect.test_pages import Measured, begun
 from tests.bisect.test_search import line, slips
-from tests.fuzz.commands import asker, one_clear_line
+from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import DEEP, hunt, many, texts_of
 
-__all__ = ["asker"]
 CELL, OTHER = "w/n=1,mask=a", "w/n=2,mask=b"
 
 

@@ -74,7 +74,6 @@ def test_only_what_was_accepted_is_waived(examples: int) -> None:
         for before, after in zip(run.comparisons, waivers.applied(run, run.comparisons), strict=True):
             if after != before:
                 assert (after.verdict, after.reasons) == ("slower", (*before.reasons, "waived"))
-                assert after.pct is not None
                 assert after.pct <= most
         for one in waivers.advice(run, run.comparisons):
             assert one.cells

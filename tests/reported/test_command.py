@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -17,11 +16,11 @@ from hypothesis import strategies as st
 
 from abprof.measure.commands import MOST_TIMES, read
 from abprof.store import runfolder
-from tests.gitrepo import ENVIRONMENT, GitRepo, make_repo
+from tests import tinyrepo
+from tests.gitrepo import GitRepo, make_repo
 from tests.sandboxes import needs_sandbox, sandbox
-from tests.simulated import warm
 from tests.simulated.processes import alive
-from tests.tinyrepo import ROOT, Done
+from tests.tinyrepo import Done
 
 # Each process tells its side in a file of the test's, and prints the side's own times.
 BENCH = """
@@ -46,12 +45,8 @@ def repo(tmp_path: Path) -> GitRepo:
 
 
 def abprof(repo: GitRepo, *args: str) -> Done:
-    """Run the command line in its own process."""
     home = repo.path.parent
-    places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state")}
-    ours = {"PATH": os.environ["PATH"], "LANG": "C.UTF-8", "HOME": str(home), "CALLS": str(home / "calls")}
-    ended = warm.abprof(args, {**ENVIRONMENT, **places, **ours}, repo.path, 120.0)
-    return Done(ended.code, ended.out, ended.err)
+    return tinyrepo.abprof(*args, cwd=repo.path, home=home, HOME=str(home), CALLS=str(home / "calls"))
 
 
 def run(repo: GitRepo, *args: str, command: tuple[str, ...] = (sys.executable, "bench.py")) -> Done:
@@ -229,16 +224,12 @@ if count > 2:
 def test_an_interrupted_command_is_ended_and_the_report_is_written(repo: GitRepo) -> None:
     repo.write({"bench.py": SLEEPER})
     repo.commit("sleeps in its first epoch")
-    home, calls = repo.path.parent, repo.path.parent / "calls"
-    places = {"ABPROF_CACHE_DIR": str(home / "cache"), "ABPROF_STATE_DIR": str(home / "state"), "CALLS": str(calls)}
+    calls = repo.path.parent / "calls"
     process = subprocess.Popen(
         [sys.executable, "-m", "abprof", "HEAD", "HEAD", "--device", "cpu", "--", sys.executable, "bench.py"],
-        cwd=repo.path,
-        env={**os.environ, **ENVIRONMENT, **places, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+        cwd=repo.path, env=tinyrepo.environment(repo.path.parent, {"CALLS": str(calls)}), text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
     while not calls.exists() or len(calls.read_text().splitlines()) < 3:
         assert process.poll() is None, process.communicate()
         time.sleep(0.05)
@@ -254,32 +245,30 @@ WEAKER = "Weaker guarantee: the command timed itself."
 TOML = 'schema = 1\n[command]\nbuild = ["sh", "-c", "test ! -e broken"]\n'
 
 
-def history(tmp_path: Path, steps: list[dict[str, str]]) -> tuple[GitRepo, list[str]]:
-    made = make_repo(tmp_path / "r é")
-    made.commit("one", {"bench.py": BENCH, ".gitignore": "runs/\n", "times.py": lines(sort=1.0, copy=2.0)})
-    return made, [made.git("rev-parse", "HEAD"), *(made.commit(f"step {n}", files) for n, files in enumerate(steps, 1))]
+def history(repo: GitRepo, steps: list[dict[str, str]]) -> list[str]:
+    """The commits of a history of these steps."""
+    return [repo.git("rev-parse", "HEAD"), *(repo.commit(f"step {n}", files) for n, files in enumerate(steps, 1))]
 
 
 def bisect(repo: GitRepo, *args: str) -> Done:
     return abprof(repo, "bisect", *args, "--device", "cpu", "--", sys.executable, "bench.py")
 
 
-def test_the_commit_that_made_a_command_slower(tmp_path: Path) -> None:
-    repo, commits = history(tmp_path, [{"times.py": lines(sort=1.3, copy=2.0)}])
+def test_the_commit_that_made_a_command_slower(repo: GitRepo) -> None:
+    commits = history(repo, [{"times.py": lines(sort=1.3, copy=2.0)}])
     done = bisect(repo, commits[0], commits[-1], "--only", "name=sort", "--json")
     assert done.code == 0, done.err
     out = json.loads(done.out)
     assert out["culprits"] == [commits[1]]
     assert out["weaker"][0].startswith(WEAKER)
     assert WEAKER in done.err, "before the first step"
-    for page in ("report.md", "report.html"):
-        assert WEAKER.replace(".", "") in (Path(out["bisect_dir"]) / page).read_text().replace(".", "")
+    assert WEAKER in (Path(out["bisect_dir"]) / "report.html").read_text()
 
 
 @pytest.mark.slow
-def test_what_does_not_build_prints_nothing_or_crashes_is_passed_over(tmp_path: Path) -> None:
-    repo, commits = history(
-        tmp_path,
+def test_what_does_not_build_prints_nothing_or_crashes_is_passed_over(repo: GitRepo) -> None:
+    commits = history(
+        repo,
         [
             {"abprof.toml": TOML, "note": "1"},
             {"broken": ""},

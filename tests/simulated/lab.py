@@ -75,6 +75,7 @@ class Lab:
         self.repo = make_repo(folder / "repo")
         self.cache, self.state, self.runs = folder / "cache", folder / "state", folder / "runs"
         self.scenario = folder / "scenario.json"
+        self.more: dict[str, str | None] = {}  # variables beside `environment`'s own; None: without it
         self.set(scenario)
         for load in scenario.workloads.values():
             self.repo.write({f"kernels/{load.kernel}/__init__.py": "WHO = 'main'\n"})
@@ -96,7 +97,7 @@ class Lab:
     def environment(self) -> dict[str, str]:
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
-        return {
+        own = {
             **ENVIRONMENT,
             "PATH": os.environ["PATH"],
             "HOME": str(home),
@@ -107,6 +108,7 @@ class Lab:
             "ABPROF_STATE_DIR": str(self.state),
             "PYTHONPATH": f"{ROOT}:{Path(__file__).parent / 'site'}",
         }
+        return {name: value for name, value in (own | self.more).items() if value is not None}
 
     def start(
         self, *args: str, program: Sequence[str] = ("-P", "-m", "abprof"), env: Mapping[str, str] | None = None

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-
-import pytest
 
 from tests.simulated.lab import Lab
 from tests.simulated.scenario import Fault, Noise, Scenario, Time, Workload
@@ -15,12 +12,6 @@ NOISE = Noise(turn=0.005, common=0.02, epoch=0.0005)  # like epochs on an H200: 
 LONG = 20e6  # ns of a call: 18 rounds a cell and epoch
 
 NewLab = Callable[[Scenario], Lab]
-
-
-@pytest.fixture
-def new_lab(tmp_path: Path) -> NewLab:
-    """new_lab(scenario): a laboratory in a fresh folder."""
-    return lambda scenario: Lab(tmp_path, scenario)
 
 
 def load(values: list[str], kernel: str = "k", **more: object) -> Workload:

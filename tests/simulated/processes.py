@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import shlex
+import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 _MOST = 4000  # letters shown of each stream
@@ -34,18 +35,18 @@ def _state(pid: int) -> str:
         return ""
 
 
+def wait_for(what: Callable[[], object], process: subprocess.Popen[str], seconds: float = 240) -> None:
+    """Wait until it is so. The process may have got there and ended between two looks."""
+    end = time.monotonic() + seconds
+    while not what():
+        assert process.poll() is None or what(), (process.returncode, process.communicate())
+        assert time.monotonic() < end, f"it never happened\n{thread_states(process.pid)}"
+        time.sleep(0.02)
+
+
 def stopped(scenario: Path) -> list[int]:
     """Return the stopped workers (fault `sigstop`), which hold a run in its middle."""
     return [pid for pid in noted(scenario, "worker") if _state(pid) == "T"]
-
-
-def ignores(pid: int, *signals: int) -> bool:
-    """Whether the process lives, and ignores all of these signals."""
-    try:
-        (line,) = (line for line in Path(f"/proc/{pid}/status").read_text().splitlines() if line.startswith("SigIgn:"))
-    except OSError:
-        return False
-    return all(int(line.split()[1], 16) >> (number - 1) & 1 for number in signals)
 
 
 def signal_another_thread(pid: int, number: int) -> None:

@@ -185,12 +185,9 @@ class Scenario:
             raise ValueError(f"the scenario has no time for {side} {cell} {arm}")
         return base * factor
 
-    def noisy(self, side: str, epoch: int, cell: str, arm: str, turn: int) -> float:
-        """ns per call of an arm's `turn`-th turn (from 0) in its cell and epoch."""
-        return self.scatter(self.ns(side, cell, arm), self.noise_of(side, cell), side, epoch, cell, arm, turn)
-
     def scatter(self, ns: float, noise: Noise | None, side: str, epoch: int, cell: str, arm: str, turn: int) -> float:
-        """`noisy` with the results of `ns` and `noise_of` (a worker looks them up once per open arm)."""
+        """ns per call of an arm's `turn`-th turn (from 0) in its cell and epoch: of `ns` and `noise_of`, which a worker looks up once
+        per open arm."""
         return ns if noise is None else ns * math.exp(self._wobble(noise, side, epoch, cell, arm, turn))
 
     def noise_of(self, side: str, cell: str) -> Noise | None:
@@ -241,12 +238,6 @@ class Scenario:
         """Write the scenario file and return its path."""
         path.write_text(self.to_json())
         return path
-
-
-def cell_id(workload: str, case: dict[str, Value]) -> str:
-    """WORKLOAD/axis=value,..., as abprof/measure/plan.py writes it."""
-    shown = (f"{axis}={str(value).lower() if isinstance(value, bool) else value}" for axis, value in case.items())
-    return f"{workload}/" + ",".join(shown)
 
 
 def _workload(loose: dict[str, Any]) -> Workload:

@@ -34,7 +34,7 @@ from abprof.records import messages as wire  # noqa: E402
 from tests.simulated.clock import Clock  # noqa: E402
 from tests.simulated.faults import Faults, Typed, line, write  # noqa: E402
 from tests.simulated.forking import fork_on_request  # noqa: E402
-from tests.simulated.scenario import Fault, Noise, Scenario, Workload, cell_id  # noqa: E402
+from tests.simulated.scenario import Fault, Noise, Scenario, Workload  # noqa: E402
 
 CHECKED = 1.0  # a sampled output's first value; wrong outputs have another
 
@@ -81,7 +81,7 @@ class Worker:
         elif verb in ("describe", "screen"):
             place = args.workload
         elif verb in ("open", "examine"):
-            place, label = cell_id(args.workload, args.case), _label(args) if verb == "open" else ""
+            place, label = wire.cell_id(args.workload, args.case), _label(args) if verb == "open" else ""
         elif verb not in ("close", "reach", "inventory"):
             label = self.arms[args.arm].label if args.arm in self.arms else ""
         return self.faults.strike(verb, begun.side, begun.epoch, place, label, begun.device)
@@ -94,33 +94,21 @@ class Worker:
         return wire.Ready(self.scenario.versions, self.scenario.facts | _capability(args.device))
 
     def describe(self, args: wire.Describe, faults: list[Fault]) -> wire.Described:
-        workload = self._find(args.workload)
-        presets = workload.axes()
+        load = self._find(args.workload)
+        presets = load.axes()
+        axes = dict.fromkeys(axis for rows in presets.values() for names, _ in rows for axis in names)
         return wire.Described(
-            name=args.workload,
-            kernel=workload.kernel,
-            suite=workload.suite,
-            axes=tuple(dict.fromkeys(axis for rows in presets.values() for names, _ in rows for axis in names)),
-            variants=tuple(workload.variants),
-            peers=tuple(workload.peers),
-            phases=tuple(wire.Phase(name, span, text) for name, span, text, _ in workload.phases),
-            seed_columns=tuple(workload.seed_columns),
-            ladder=tuple(workload.ladder),
-            checked="sides" if workload.checked == "sides" else "reference",
-            text=workload.text,
-            presets=presets,
-            declared_judge=workload.judge,
-            default_peers=workload.default_peers,
-        )
+            name=args.workload, kernel=load.kernel, suite=load.suite, axes=tuple(axes), variants=tuple(load.variants),
+            peers=tuple(load.peers), phases=tuple(wire.Phase(name, span, text) for name, span, text, _ in load.phases),
+            seed_columns=tuple(load.seed_columns), ladder=tuple(load.ladder), text=load.text, presets=presets,
+            checked="sides" if load.checked == "sides" else "reference", declared_judge=load.judge,
+            default_peers=load.default_peers,
+        )  # fmt: skip
 
     def screen(self, args: wire.Screen, faults: list[Fault]) -> wire.Screened:
-        workload, many = self._find(args.workload), len(args.cases)
-        return wire.Screened(
-            skips=[workload.skip(cell_id(args.workload, case)) for case in args.cases],
-            flops=[workload.flops] * many,
-            bytes=[workload.bytes] * many,
-            conventions=[workload.convention] * many,
-        )
+        load, many = self._find(args.workload), len(args.cases)
+        skips = [load.skip(wire.cell_id(args.workload, case)) for case in args.cases]
+        return wire.Screened(skips, [load.flops] * many, [load.bytes] * many, [load.convention] * many)
 
     def reach(self, args: wire.Reach, faults: list[Fault]) -> wire.Ceilings:
         tflops, gbps = self.scenario.ceilings or (None, None)
@@ -138,7 +126,7 @@ class Worker:
         return wire.Built(has_build=True, variants=variants)
 
     def open(self, args: wire.Open, faults: list[Fault]) -> wire.Opened:
-        workload, cell, label = self._find(args.workload), cell_id(args.workload, args.case), _label(args)
+        workload, cell, label = self._find(args.workload), wire.cell_id(args.workload, args.case), _label(args)
         if args.variant and args.variant not in self.scenario.variants_of(self.start_.side, workload.kernel):
             raise Typed("missing", f"no variant {args.variant!r}")
         if args.peer and args.peer not in workload.peers:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -157,3 +159,13 @@ def test_an_illegal_access_ends_the_worker_and_not_the_next_one(tmp_path: Path) 
         worker.restart()
         worker.call(start, 120)
         assert worker.call(wire.Open("w", {"bad": False}, "base"), 120).call_ns > 0
+
+
+def test_a_process_counts_whose_first_thread_has_ended() -> None:
+    """Its state is a zombie's, but its other threads work."""
+    ends = "import ctypes, threading, time\nthreading.Thread(target=time.sleep, args=(99,)).start()\nctypes.CDLL(None).pthread_exit(0)"
+    with subprocess.Popen([sys.executable, "-c", ends]) as process:
+        while Path(f"/proc/{process.pid}/stat").read_text().rpartition(") ")[2][0] != "Z":
+            time.sleep(0.01)
+        assert process.pid in main._cpu_times("T")[0]
+        process.kill()
