@@ -101,6 +101,8 @@ def changed_line(run: Run, row: Comparison, cause: Cause) -> dict[str, str]:
         if now is not None:
             alone = len(removed) == len(added) == 1
             [was] = removed if alone else difflib.get_close_matches(now, removed, 1) or [""]
+            if not alone and difflib.get_close_matches(was, added, 1) != [now]:
+                was = ""  # of another line
             return {sign: clean(line, _LINE) for sign, line in (("-", was), ("+", now)) if line.strip()}
     return {}
 

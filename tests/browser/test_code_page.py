@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import msgspec
@@ -21,8 +22,8 @@ STAGES = {
 AT = {"base": (0, 1, 1), "target": (0, 1, 2, 2)}
 
 
-def page_of(folder: Path, lead: int = 0) -> str:
-    """The page of a kernel that has a new line in its target, with `lead` further instructions before and after."""
+def compared(folder: Path, lead: int = 0) -> Run:
+    """A run with a kernel that has a new line in its target, with `lead` further instructions before and after."""
     made = runs.run()
     [row, *_] = [row for row in made.comparisons if row.verdict == "slower"]
     files = []
@@ -50,11 +51,14 @@ def page_of(folder: Path, lead: int = 0) -> str:
     changed = msgspec.structs.replace(row, causes=(cause,))
     removed, added = "    a = load(x)", "    a = load(x)  # <b>&\n    a = exp(a)"
     hunk = Hunk(file="f.py", at=(5, 5), count=(1, 2), removed=removed, added=added)
-    run: Run = msgspec.structs.replace(
+    return msgspec.structs.replace(
         made, listed=(listed,), hunks={row.to.partition(":")[0]: (hunk,)},
         comparisons=tuple(changed if one is row else one for one in made.comparisons),
     )  # fmt: skip
-    write_all(folder, run, [])
+
+
+def page_of(folder: Path, lead: int = 0) -> str:
+    write_all(folder, compared(folder, lead), [])
     [page] = (folder / "code").glob("*.html")
     return page.read_text()
 
@@ -102,6 +106,17 @@ def test_an_address_with_a_line_opens_this_line_and_its_first_instruction(visit,
     page.locator("html[data-ready]").wait_for()
     code, line = page.locator("#code").bounding_box(), page.locator("#code .lit").first.bounding_box()
     assert 0 <= line["y"] - code["y"] < 60
+
+
+def test_a_row_links_its_line_and_the_other_kernels_by_name(tmp_path):
+    run = compared(tmp_path)
+    [one] = run.listed
+    other = msgspec.structs.replace(one, kernel="g", files=(one.files[0], one.files[0]))
+    write_all(tmp_path, msgspec.structs.replace(run, listed=(other, one)), [])
+    headline = (tmp_path / "report.html").read_text().partition("</header>")[0]
+    assert re.findall(r'<a href="code/([a-z]).*?">(.*?)</a>', headline) == [("f", "f.py:6"), ("g", "Code of g")]
+    assert "<del>- a = load(x)</del>" not in headline, "the line is new"
+    assert "<ins>+ a = exp(a)</ins>" in headline
 
 
 def test_the_keyboard_alone_reaches_everything(visit, text):
