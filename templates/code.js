@@ -4,7 +4,7 @@
   const by = (id) => document.getElementById(id);
   const bytes = Uint8Array.from(atob(by("data").textContent.trim()), (letter) => letter.charCodeAt(0));
   const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-  const { places, stages, sources, at, spent } = JSON.parse(text);
+  const { places, stages, sources, at, named, spent } = JSON.parse(text);
   if (!stages.length) return;
   const source = by("source"), code = by("code"), said = by("said"), tabs = by("tabs");
   const rows = []; // of the source: [row, file]
@@ -16,10 +16,15 @@
     ? `<div class="r k${row[0]}" role=option aria-selected=false id=s${i}>${cells(row, number(row[3]), number(row[4]))}<span></span><span></span></div>`
     : `<div class="r wide" role=presentation></div>`).join("");
   rows.forEach(([row, file], i) => { if (!row) source.children[i].textContent = file; });
+  const counted = (i) => (keys[i] && named[keys[i][1]]) || "";
   rows.forEach(([row], i) => {
     const both = row ? spent.map((of, side) => of[keys[i][side]]) : [];
-    if (both[0] || both[1]) source.children[i].lastElementChild.textContent = both.map((one) => (one?.[0] ?? 0) + " %").join(" → ") + " " + (both[1]?.[1] ?? "");
+    const samples = both[0] || both[1] ? both.map((one) => (one?.[0] ?? 0) + " %").join(" → ") + " " + (both[1]?.[1] ?? "") : "";
+    if (row) source.children[i].lastElementChild.textContent = [counted(i), samples].filter(Boolean).join("; ");
   });
+  // Rewritten lines stand beside each other by place only, unless one line became one.
+  const alike = (i) => rows[i][0][0] !== 1 || ![i - 1, i + 1].some((near) => rows[near]?.[0]?.[0]);
+  const count = (i) => { const [left, right] = own[i].map((of) => of.length); return !alike(i) ? `→ ${right}` : left === right ? `${left}` : `${left} → ${right}`; };
 
   let stage = 0, chosen = -1, lit = [], cursor = -1, own = [];
   const open = (n) => {
@@ -35,7 +40,7 @@
     own.forEach(([left, right], i) => {
       const has = left.length + right.length, cell = source.children[i].children[4];
       source.children[i].classList.toggle("has", has > 0);
-      if (cell) { cell.textContent = has ? (left.length === right.length ? left.length : `${left.length} → ${right.length}`) : ""; cell.classList.toggle("moved", left.length !== right.length); }
+      if (cell) { cell.textContent = has ? count(i) : ""; cell.classList.toggle("moved", alike(i) && left.length !== right.length); }
     });
     cursor = -1;
     code.scrollTop = 0;
@@ -56,10 +61,11 @@
     code.querySelectorAll(".l").forEach((it) => it.classList.remove("l"));
     own[i].forEach((of, side) => of.forEach((r) => { const it = code.children[r]; it.classList.add("lit"); it.children[2 * side].classList.add("l"); }));
     lit = [...new Set(own[i].flat())].sort((a, b) => a - b);
-    const first = lit.find((r) => stages[stage][1][r][0]) ?? lit[0];
-    if (first !== undefined) { cursor = first; into(code, code.children[first]); }
+    const changed = (r) => stages[stage][1][r][0], right = own[i][1];
+    const first = right.find(changed) ?? right[0] ?? lit.find(changed) ?? lit[0];
+    if (first !== undefined) { cursor = first; code.scrollTop = code.children[first].offsetTop - code.offsetTop - 40; }
     const [row] = rows[i];
-    said.textContent = `line ${row[4] < 0 ? row[3] : row[4]}: ${own[i][0].length} → ${own[i][1].length} lines of ${stages[stage][0]}`;
+    said.textContent = `line ${row[4] < 0 ? row[3] : row[4]}: ${counted(i) && counted(i) + "; "}${alike(i) ? own[i][0].length + " → " : ""}${own[i][1].length} lines of ${stages[stage][0]}`;
   };
   const move = (r) => { if (code.children[r]) { cursor = r; mark(code, code.children[r]); } };
   const back = (r) => { // from an instruction to its line
@@ -105,9 +111,12 @@
   });
   by("view").hidden = false;
   document.querySelectorAll("#plain details").forEach((it) => { it.open = false; });
+  document.querySelectorAll("#plain [id]").forEach((it) => it.removeAttribute("id")); // the address means the pane's line
   open(stages.length - 1); // machine code
-  const first = keys.findIndex((both) => both && both[1] === at);
+  const asked = decodeURIComponent(location.hash.slice(1)), find = (line) => keys.findIndex((both) => both && both[1] === line);
+  const first = asked && find(asked) >= 0 ? find(asked) : find(at);
   const shown = first >= 0 ? first : rows.findIndex(([row], i) => row && row[0] && own[i].flat().length);
   if (shown >= 0 && own[shown].flat().length) choose(shown); else if (shown >= 0) into(source, source.children[shown]);
+  if (asked) scrollTo(0, 0);
   document.documentElement.dataset.ready = "1";
 })();

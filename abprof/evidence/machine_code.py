@@ -76,7 +76,7 @@ def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Ker
         differ = _differing(kernel, pairs)
         kept = sorted(differ & host.keys(), key=lambda name: -sum(host[name].classes.values()))[:_MOST_FUNCTIONS]
         functions = tuple(Function(name=n, code=host[n].code, classes=host[n].classes,
-                                   calls=tuple(c for c in host[n].calls if c in kept)) for n in kept)  # fmt: skip
+                                   calls=host[n].calls) for n in kept)  # fmt: skip
         classes = None if of.missing else dict(total)
         found.append(_replace(kernel, code=of.code, missing=of.missing, classes=classes, functions=functions))
         for name, one in of.functions.items():

@@ -66,7 +66,7 @@ class Function(Record, frozen=True, kw_only=True):
     name: str
     code: str
     classes: dict[str, int]
-    calls: tuple[str, ...] = ()  # names of functions that this function calls and that differ between the sides too
+    calls: tuple[str, ...] = ()  # names of functions that this function calls
     lines: Lines = {}  # of `classes`, by line of source; {}: not recorded
 
 

@@ -63,6 +63,9 @@ class Hunk(Record, frozen=True, kw_only=True):
 
     @property
     def line(self) -> str:
-        """Return the hunk as diff names it: `-12,2 +12`."""
-        parts = [f"{at - (not n)}{f',{n}' if n != 1 else ''}" for at, n in zip(self.at, self.count, strict=True)]
-        return f"-{parts[0]} +{parts[1]}"
+        """Return the hunk in words: `line 22, was line 18`, `lines 50 to 53, were lines 48 to 51`, `line 7, new`."""
+        was, now = (f"line {at}" if n == 1 else f"lines {at} to {at + n - 1}"
+                    for at, n in zip(self.at, self.count, strict=True))  # fmt: skip
+        if not all(self.count):
+            return f"{now}, new" if self.count[1] else f"{was} of base, gone"
+        return now if was == now else f"{now}, {'was' if self.count[0] == 1 else 'were'} {was}"

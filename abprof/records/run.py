@@ -113,7 +113,7 @@ class Cause(Record, frozen=True, kw_only=True):
     kernels: tuple[str, ...] = ()  # names of the kernels or functions in `text`
     evidence: tuple[str, ...] = ()  # sources: "census", "kernels", "phases", "clock", "ncu", "perf"
     at: str | None = None  # "FILE:LINE"; "": no line found; None: lines are not recorded, or the cause has none
-    note: str | None = None  # what is at that line, and which hunk changed it
+    note: str | None = None  # what is at that line, what changed there, and what is not known
 
 
 class Comparison(Record, frozen=True, kw_only=True, rename={"from_": "from"}):

@@ -12,7 +12,7 @@ import gzip
 import hashlib
 import re
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path, PurePosixPath
@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
-from abprof.records import UNREADABLE, Arm, Comparison, Listed, Listing, Run, lines_of
+from abprof.records import UNREADABLE, Arm, Cause, Comparison, Listed, Listing, Run, lines_of
 from abprof.records.visible import visible
 from abprof.report import sentences
 from abprof.report.text import clean
@@ -30,13 +30,14 @@ from abprof.system import files as disk
 
 LARGEST = 1_000_000  # bytes of a page
 _TEXT_PART = 250_000  # bytes of its unified diffs
+_LINE = 160  # characters of a cause's line beside its headline
 _CONTEXT = 3  # lines around a difference
 _HIGHLIGHTED = 300_000  # characters of a stage: more take Pygments seconds
 _EXACT = 3000  # lines: in longer stages difflib ignores lines that are frequent
 _LISTING = 64 << 20  # bytes
 _NAMES = {  # stage -> what is a name, and its replacement
     "TTIR": [(r"%[\w$.-]+(?:#\d+)?|#\w+\d*\b|\^bb\d+", "%")],
-    "TTGIR": [(r"%[\w$.-]+(?:#\d+)?|\^bb\d+", "%")],
+    "TTGIR": [(r"%[\w$.-]+(?:#\d+)?|\^bb\d+", "%"), (r"(#[A-Za-z_]+)\d+\b", r"\1")],
     "LLVM IR": [(r"%[\w.$-]+|![\d]+|#\d+|^\d+:.*", "%")],
     "PTX": [(r"%[a-z]+\d+|\$L_?_?\w+", "%")],
     "SASS": [(r"\b(U?R|U?P|B|SB)\d+\b|\.L_x_\d+", r"\1"), (r"\.reuse\b", "")],
@@ -48,6 +49,7 @@ _NAMES = {  # stage -> what is a name, and its replacement
 _LEXERS = {"TTIR": "llvm", "TTGIR": "llvm", "LLVM IR": "llvm", "PTX": "ptx", "assembly": "gas"}
 _KINDS = (("Comment", "c"), ("String", "s"), ("Number", "m"), ("Keyword", "k"), ("Name.Variable", "n"),
           ("Name.Function", "f"), ("Name.Builtin", "k"))  # fmt: skip
+_COUNTS = re.compile(r"(?:(?:more|fewer) (?:instructions of )?)?(\w[\w -]*?:? \d+) -> (\d+)")  # in a cause's text
 _SASS = re.compile(r"(?P<k>^\s+(?:@!?U?P\w+\s+)?[A-Z][\w.]*)|(?P<n>\b(?:U?R|U?P)(?:\d+|Z|T)\b)|(?P<m>\b0x[0-9a-f]+\b)")
 
 
@@ -91,6 +93,20 @@ def _listing(folder: Path, name: str) -> Listing:
     return msgspec.json.decode(data, type=Listing)
 
 
+def changed_line(run: Run, row: Comparison, cause: Cause) -> dict[str, str]:
+    """Return the cause's line of source, if it changed, as {"-": text before, "+": text after}; new lines have no "-"."""
+    for hunk in run.hunks.get(Arm.of(row.to).side, ()):
+        removed, added = lines_of(hunk.removed), lines_of(hunk.added)
+        now = next((line for at, line in enumerate(added, hunk.at[1]) if f"{hunk.file}:{at}" == cause.at), None)
+        if now is not None:
+            alone = len(removed) == len(added) == 1
+            [was] = removed if alone else difflib.get_close_matches(now, removed, 1) or [""]
+            if not alone and difflib.get_close_matches(was, added, 1) != [now]:
+                was = ""  # of another line
+            return {sign: clean(line, _LINE) for sign, line in (("-", was), ("+", now)) if line.strip()}
+    return {}
+
+
 # ---------------------------------------------------------------- both sides, aligned
 
 
@@ -101,16 +117,25 @@ class _Stage:
     name: str
     rows: list[list[Any]]
 
-    def diff(self, room: int) -> tuple[str, Markup, str]:
-        """Return the name, the unified diff in at most `room` bytes of HTML, and what it leaves out."""
-        near = {at + by for at, row in enumerate(self.rows) if row[0] for by in range(-_CONTEXT, _CONTEXT + 1)}
+    def diff(
+        self, room: int, named: Collection[str], numbers: Sequence[Mapping[int, str]] = ()
+    ) -> tuple[str, Markup, str]:
+        """Return the name, the unified diff in at most `room` bytes of HTML, and what it leaves out. Each line begins with
+        its number in the source, of `numbers` by place in another form. `named`: lines of the source to mark."""
+        guilty = {at for at, row in enumerate(self.rows) if not numbers and f"{self.name}:{row[4]}" in named}
+        near = {at + by for at, row in enumerate(self.rows) if row[0] or at in guilty
+                for by in range(-_CONTEXT, _CONTEXT + 1)}  # fmt: skip
         lines, last = list[str](), -1
         for at in sorted(near & set(range(len(self.rows)))):
-            kind, left, right, *_ = self.rows[at]
+            kind, left, right, *where = self.rows[at]
+            was, now = (of.get(place, "") for of, place in zip(numbers, where, strict=True)) if numbers else where
             made = ["<b>…</b>"] if at > last + 1 else []
-            made += [f"<del>-{left}</del>"] if kind in (1, 2) else []
-            made += [f"<ins>+{right}</ins>"] if kind in (1, 3) else []
-            made += [f" {right or left}"] if not kind else []
+            made += [f"{was:>5} <del>-{left}</del>"] if kind in (1, 2) else []
+            new = f"<ins>+{right}</ins>" if kind else f" {right or left}"
+            if at in guilty:
+                made.append(f'<b id="{escape(f"{self.name}:{now}")}">{now:>5}</b> {new} <b>← the line of the cause</b>')
+            elif kind != 2:
+                made.append(f"{now:>5} {new}")
             last, room = at, room - sum(len(line.encode()) + 1 for line in made)
             if room < 0:
                 break
@@ -127,14 +152,20 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
     names = dict.fromkeys(stage.name for one in both for stage in one.stages)
     forms = [{stage.name: (stage.lines, stage.at) for stage in one.stages} for one in both]
     stages = [_aligned(name, [of.get(name, ((), ())) for of in forms]) for name in names]
-    diffs = [stage.diff(_TEXT_PART // len([*sources, *stages])) for stage in (*sources, *stages)]
     spent, others = _spent(page), {one.kernel for one in run.listed} - {page.rows[0][1].kernel}
-    causes = [one for row, _ in page.rows for one in row.causes or () if not others & set(one.kernels)]
+    causes = {sentences.cause(one, 600): (row, one) for row, _ in page.rows for one in row.causes or ()
+              if not others & set(one.kernels)}  # fmt: skip
+    named = {one.at: ", ".join(f"{was} → {now}" for was, now in _COUNTS.findall(clean(one.text)))
+             for _, one in reversed(causes.values()) if one.at}  # fmt: skip
+    numbers = [{at: of[0].rpartition(":")[2] for at, of in enumerate(one.places) if of} for one in both]
+    room = _TEXT_PART // max(len([*sources, *stages]), 1)
+    diffs = [*(one.diff(room, named) for one in sources), *(one.diff(room, named, numbers) for one in stages)]
     labels = {side.id: clean(side.label, 60) for side in run.sides}
     while True:
         data = {
             "places": [one.places for one in both], "stages": [[s.name, s.rows] for s in stages], "spent": spent,
-            "sources": [[s.name, s.rows] for s in sources], "at": next((one.at for one in causes if one.at), ""),
+            "sources": [[s.name, s.rows] for s in sources], "named": named,
+            "at": next((one.at for _, one in causes.values() if one.at), ""),
         }  # fmt: skip
         packed = Markup(base64.b64encode(gzip.compress(msgspec.json.encode(data), 9, mtime=0)).decode())  # noqa: S704
         if len(packed) + _TEXT_PART <= LARGEST or not (stages or sources):
@@ -146,7 +177,7 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
         "run": run, "page": page, "data": packed, "sides": [labels.get(one.side, one.side) for one in both], "sampled": any(spent),
         "diffs": [diff for diff in diffs if diff[1] or diff[2]],
         "notes": [f"{one.side}: {clean(note)}" for one in both for note in one.notes] + left_out,
-        "causes": dict.fromkeys(sentences.cause(one, 600) for one in causes),
+        "causes": {text: changed_line(run, *of) for text, of in causes.items()},
         "cells": dict.fromkeys(f"{r.cell}, {labels.get(Arm.of(r.to).side, r.to)}: {sentences.verdict_and_change(r)}" for r, _ in page.rows),
     }  # fmt: skip
 

@@ -35,9 +35,15 @@ class Page:
             line.id = f"c{number}"
         code = code_pages.pages(run)
         for line in every if code else ():
-            line.code = [page for page in code if any(row is line.row.comparison for row, _ in page.rows)]
+            row = line.row.comparison
+            named = {name for one in (row.causes if row else None) or () if one.at == line.at for name in one.kernels}
+            found = [page for page in code if any(of is row for of, _ in page.rows)]
+            line.code = sorted(found, key=lambda page: not any(one.kernel in named for _, one in page.rows))
         located = ((abs(line.row.comparison.pct or 0.0), line) for line in every if line.at and line.row.comparison)
         self.reasons = [line for _, line in sorted(located, key=lambda one: -one[0])][:_REASONS]
+        for line in self.reasons:
+            if (row := line.row.comparison) and row.causes:
+                line.changed = code_pages.changed_line(run, row, row.causes[0])
         self.run, self.headline, self.where = run, sentences.headline(run), _where(run)
         self.machine = _machine(run)
         self.alerts = [*_alerts(run)]

@@ -5,7 +5,7 @@ All reports (terminal, output.txt, Markdown, HTML and CSV) use these rows, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -297,7 +297,8 @@ class Line:
     """The texts that reports show for one row. In a run of one branch, `after` and `change` are empty."""
 
     id = ""  # HTML id of the row's entry under "Cell by cell"; "" without an entry
-    code: Sequence[Code] = ()  # pages with both sides' code
+    code: Sequence[Code] = ()  # pages with both sides' code, first the one that has the line `at`
+    changed: Mapping[str, str] = {}  # "-" and "+" -> that line before and after
 
     def __init__(self, group: Group, row: Row) -> None:
         judged, target = row.comparison, group.target
@@ -315,8 +316,9 @@ class Line:
         self.rate = _arrow(rates, target.id) if target else rates[0]
         self.note = sentences.note(judged)  # what qualifies the verdict
         self.why = sentences.because(judged)  # the causes of a change
+        self.brief = sentences.because(judged, notes=False)
         at = judged.causes[0].at if judged and judged.causes else ""
-        self.at = at if at and self.why.startswith(at) else ""  # the line of source that `why` begins with
+        self.at = at if at and self.brief.startswith(at) else ""  # the line of source that both begin with
         self.past = row.past
         self.nights = f"{text.spark(row.past.ns)} {sentences.history(row.past)}" if row.past else ""
 

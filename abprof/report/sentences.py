@@ -147,17 +147,17 @@ def verdict_and_change(row: Comparison) -> str:
     return f"{verdict}; time {signed(row.pct, _places(row))} ({known}{bounds(row)})"
 
 
-def because(row: Comparison | None) -> str:
-    """Return the causes of a change as text; "" if abprof did not search for causes."""
+def because(row: Comparison | None, *, notes: bool = True) -> str:
+    """Return the causes of a change as text, with their evidence if `notes`; "" if abprof did not search for causes."""
     if row is None or row.causes is None:
         return ""
-    return "; ".join(cause(one) for one in row.causes) or NO_CAUSE
+    return "; ".join(cause(one, notes=notes) for one in row.causes) or NO_CAUSE
 
 
-def cause(of: Cause, limit: int = 500) -> str:
+def cause(of: Cause, limit: int = 500, *, notes: bool = True) -> str:
     """Return a cause with its line of source: `kernels/ffa/fwd.py:87: spill stores 0 -> 14 in fwd (changed by ...)`."""
     where = f"{of.at}: " if of.at else ""
-    note = of.note if of.at != "" else "; ".join(filter(None, ("no line found", of.note)))
+    note = "; ".join(filter(None, ("no line found" if of.at == "" else "", of.note if notes else "")))
     return clean(f"{where}{of.text}{f' ({note})' if note else ''}", limit)
 
 

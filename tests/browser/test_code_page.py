@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 
 import msgspec
@@ -21,15 +22,17 @@ STAGES = {
 AT = {"base": (0, 1, 1), "target": (0, 1, 2, 2)}
 
 
-def page_of(folder: Path) -> str:
-    """The page of a kernel that has a new line in its target."""
+def compared(folder: Path, lead: int = 0) -> Run:
+    """A run with a kernel that has a new line in its target, with `lead` further instructions before and after."""
     made = runs.run()
     [row, *_] = [row for row in made.comparisons if row.verdict == "slower"]
     files = []
     for side, text in (("base", BEFORE), ("target", AFTER)):
         places = [(f"f.py:{line}",) for line in ((5, 6) if side == "base" else (5, 6, 7))]
         stages = (Stage(name="PTX", lines=("ld.global %r1;",), at=(0,)),
-                  Stage(name="SASS", lines=tuple(STAGES[side]), at=AT[side]))  # fmt: skip
+                  Stage(name="TTGIR", lines=(f"%x = add %y : tensor<4xf32, #mma{'1' * (side == 'target')}>",), at=(0,)),
+                  Stage(name="SASS", lines=(*["    NOP"] * lead, *STAGES[side], *["    EXIT"] * 4 * lead),
+                        at=(*[0] * lead, *AT[side], *[0] * 4 * lead)))  # fmt: skip
         listing = Listing(name="f", side=side, places=tuple(places), files={"f.py": text}, stages=stages)
         files.append(f"code/f.{side}.json.gz")
         (folder / "code").mkdir(exist_ok=True)
@@ -38,14 +41,24 @@ def page_of(folder: Path) -> str:
     listed = Listed(
         cell=row.cell, from_=row.from_, to=row.to, kernel="f", files=(files[0], files[1]), spent=spent, by="ncu"
     )
-    cause = Cause(kind="kernel", text="slower code in f", kernels=("f",), at="f.py:6", note="changed by hunk -5 +5,2")
+    cause = Cause(
+        kind="kernel",
+        text="more special functions: 0 -> 1 in f",
+        kernels=("f",),
+        at="f.py:6",
+        note="changed: lines 5 to 6, was line 5",
+    )
     changed = msgspec.structs.replace(row, causes=(cause,))
-    hunk = Hunk(file="f.py", at=(5, 5), count=(1, 2))
-    run: Run = msgspec.structs.replace(
+    removed, added = "    a = load(x)", "    a = load(x)  # <b>&\n    a = exp(a)"
+    hunk = Hunk(file="f.py", at=(5, 5), count=(1, 2), removed=removed, added=added)
+    return msgspec.structs.replace(
         made, listed=(listed,), hunks={row.to.partition(":")[0]: (hunk,)},
         comparisons=tuple(changed if one is row else one for one in made.comparisons),
     )  # fmt: skip
-    write_all(folder, run, [])
+
+
+def page_of(folder: Path, lead: int = 0) -> str:
+    write_all(folder, compared(folder, lead), [])
     [page] = (folder / "code").glob("*.html")
     return page.read_text()
 
@@ -69,13 +82,41 @@ def opened(visit, text: str):
 def test_a_click_on_a_line_lights_up_its_instructions_on_both_sides(visit, text):
     page = opened(visit, text)
     assert lit(page) == ["MUFU.EX2 R8, R7"], "the line of the cause is chosen at first"
-    assert page.locator("#said").inner_text() == "line 6: 0 → 1 lines of SASS"
+    assert page.locator("#said").inner_text() == "line 6: special functions: 0 → 1; 0 → 1 lines of SASS"
     page.locator("#source .has", has_text="return a").click()
     assert lit(page) == ["FMUL R3, R1, 2", "FMUL R3, R8, 2", "STG.E [R4], R3", "STG.E [R4], R3"]
+    assert page.locator("#source .has", has_text="load").locator("span").nth(4).inner_text() == "→ 1", (
+        "was another line"
+    )
     assert page.locator("#code .k0").count() == 3, "names of registers are no difference"
     page.locator("#code .r", has_text="LDG").click()
     assert lit(page) == ["LDG.E R1, [R2]", "LDG.E R7, [R2]"]
-    assert page.locator("#source .has", has_text="exp").locator("span").last.inner_text() == "0 % → 40 % mio throttle"
+    assert (
+        page.locator("#source .has", has_text="exp").locator("span").last.inner_text()
+        == "special functions: 0 → 1; 0 % → 40 % mio throttle"
+    )
+
+
+def test_an_address_with_a_line_opens_this_line_and_its_first_instruction(visit, tmp_path, text):
+    page = visit(text, "#f.py%3A7")
+    page.locator("html[data-ready]").wait_for()
+    assert page.locator("#said").inner_text().startswith("line 7: ")
+    assert page.evaluate("scrollY") == 0
+    page = visit(page_of(tmp_path, 15), "#f.py%3A6")
+    page.locator("html[data-ready]").wait_for()
+    code, line = page.locator("#code").bounding_box(), page.locator("#code .lit").first.bounding_box()
+    assert 0 <= line["y"] - code["y"] < 60
+
+
+def test_a_row_links_its_line_and_the_other_kernels_by_name(tmp_path):
+    run = compared(tmp_path)
+    [one] = run.listed
+    other = msgspec.structs.replace(one, kernel="g", files=(one.files[0], one.files[0]))
+    write_all(tmp_path, msgspec.structs.replace(run, listed=(other, one)), [])
+    headline = (tmp_path / "report.html").read_text().partition("</header>")[0]
+    assert re.findall(r'<a href="code/([a-z]).*?">(.*?)</a>', headline) == [("f", "f.py:6"), ("g", "Code of g")]
+    assert "<del>- a = load(x)</del>" not in headline, "the line is new"
+    assert "<ins>+ a = exp(a)</ins>" in headline
 
 
 def test_the_keyboard_alone_reaches_everything(visit, text):
@@ -94,8 +135,10 @@ def test_the_keyboard_alone_reaches_everything(visit, text):
     press("Tab")
     assert page.evaluate("document.activeElement.textContent") == "SASS"
     press("ArrowLeft")
+    press("ArrowLeft")
     assert page.evaluate("document.activeElement.textContent") == "PTX"
     assert page.locator("#code .r").count() == 1
+    press("ArrowRight")
     press("ArrowRight")
     press("Tab")
     press("Enter")  # the next difference
@@ -109,7 +152,9 @@ def test_the_keyboard_alone_reaches_everything(visit, text):
 def test_without_scripts_it_is_a_unified_diff(visit, text):
     page = visit(text, java_script_enabled=False)
     assert not page.locator("#view").is_visible()
-    assert page.locator("pre").first.inner_text().splitlines()[-4:] == [
-        "-    a = load(x)", "+    a = load(x)  # <b>&", "+    a = exp(a)", "     return a * 2",
+    assert page.locator("#plain pre").first.inner_text().splitlines()[-4:] == [
+        "    5 -    a = load(x)", "    5 +    a = load(x)  # <b>&", "    6 +    a = exp(a) ← the line of the cause",
+        "    7      return a * 2",
     ]  # fmt: skip
-    assert page.locator("summary").all_inner_texts() == ["f.py", "SASS"], "PTX does not differ"
+    assert page.locator("[id='f.py:6']").inner_text() == "    6", "the report links this line"
+    assert page.locator("summary").all_inner_texts() == ["f.py", "SASS"], "the others do not differ"

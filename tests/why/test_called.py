@@ -49,7 +49,7 @@ def test_calls_through_further_functions_are_followed(tmp_path: Path) -> None:
     source = between + cpu.SOURCE.replace("z[i] = a;\n  }\n", "z[i] = a;\n  }\n  between(z, n);\n")
     [cause] = judged(read(tmp_path, BASE, (source, "-O3")), 40.0).causes or ()
     assert (cause.kind, cause.kernels) == ("pass", (RESCALE,))
-    assert cause.text.endswith(rules.UNRECORDED)
+    assert cause.note == rules.UNRECORDED
 
 
 def test_what_perf_saw_is_said_and_needs_no_hedge(tmp_path: Path) -> None:

@@ -134,7 +134,20 @@ def test_an_integer_division_is_named_beside_one_of_floats_that_went(tmp_path: P
     ring = 'extern "C" void ring(const float *x, float *y, long n, long p) {\n  for (long i = 0; i < n; ++i) y[i] = %s;\n}\n'
     found = read(tmp_path, (ring % "x[i & (p - 1)] / 3.0f", "-O2"), (ring % "x[i % p] * 0.3f", "-O2"))
     [cause] = judged(found, 40.0).causes or ()
-    assert cause.text.startswith("more integer divisions: ring (integer divisions 0 -> ")
+    assert cause.text.startswith("more integer divisions in ring (integer divisions 0 -> ")
+
+
+def test_a_call_that_is_added_or_gone_is_named_by_what_is_called(tmp_path: Path) -> None:
+    rounded = """#include <cmath>
+extern "C" void quantise(const float *x, float *y, long n) { for (long i = 0; i < n; ++i) y[i] = std::%s(x[i]); }
+"""
+    found = read(tmp_path, (rounded % "fabs", "-O2"), (rounded % "round", "-O2"))
+    [cause] = judged(found, 40.0).causes or ()
+    assert (cause.kind, cause.text) == ("calls", "quantise calls roundf (calls 0 -> 1)")
+    assert cause.note == "whether this row calls it is not recorded on a CPU"
+    back = [msgspec.structs.replace(one, side=side) for one, side in zip(found, ("target", "base"), strict=True)]
+    [cause] = judged(tuple(back), -40.0).causes or ()
+    assert cause.text == "quantise no longer calls roundf (calls 1 -> 0)"
 
 
 def test_a_division_outside_of_loops_is_no_cause(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_cause_names_its_line_and_the_hunk_that_changed_it(narrow: Any) -> Non
     run, _ = run_of(folder, "narrow", sides)
     [cause] = named(run)
     assert (cause.kind, {cause.at}) == ("memory", marked.right("narrow"))
-    assert re.fullmatch(r"\d+ of \d+ more global loads in the hunk; changed by hunk -11 \+14", cause.note)
+    assert re.fullmatch(r"\d+ of \d+ more global loads in the changed lines; changed: line 14, was line 11", cause.note)
     assert sentences.cause(cause).startswith("kernels/lined/blur.py:14: more global memory traffic: global loads 4 -> ")
 
 
@@ -95,8 +95,12 @@ def test_the_page_and_the_reports_link_and_show_it(narrow: Any) -> None:
     assert "<del>-" in text
     assert len(text) < 1_000_000
     report = (home / "report.html").read_text()
-    assert f'<a href="code/{page.name}">Code of both sides</a>' in report
-    assert "<b>kernels/lined/blur.py:14</b>: more global memory traffic" in report
+    line = f'<b><a href="code/{page.name}#kernels/lined/blur.py%3A14">kernels/lined/blur.py:14</a></b>'
+    assert f"{line}: more global memory traffic: global loads" in report
+    assert "in the changed lines" in report.partition("Cell by cell")[2], "evidence stands in the cell's detail"
+    assert "in the changed lines" not in report.partition("Cell by cell")[0]
+    for one in (report.partition("</header>")[0], text.partition("</header>")[0]):
+        assert re.search(r'<pre class="changed"><del>- .*load.*</del><ins>\+ .*load.*</ins></pre>', one)
     assert "Source: main left, optimize_ffa right" in text
     assert f"code of both sides: `code/{page.name}`" in (home / "report.md").read_text()
 
@@ -225,7 +229,9 @@ def test_a_hunk_knows_its_lines_and_the_triton_function_that_has_it() -> None:
     before = ["import triton", "@triton.jit", "def f(x):", "    return x", "", "A = 1"]
     after = ["import triton", "@triton.jit", "def f(x):", "    y = x", "    return y", "", "A = 2", "B = 1"]
     found = list(hunks.compared("a.py", before, after))
-    assert [(hunk.line, hunk.inside) for hunk in found] == [("-4 +4,2", (3, 5)), ("-6 +7,2", (0, 0))]
+    assert [(hunk.line, hunk.inside) for hunk in found] == [
+        ("lines 4 to 5, was line 4", (3, 5)), ("lines 7 to 8, was line 6", (0, 0)),
+    ]  # fmt: skip
 
 
 def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
@@ -234,7 +240,7 @@ def test_a_form_feed_ends_no_line(tmp_path: Path) -> None:
         (tmp_path / side).mkdir()
         (tmp_path / side / "a.c").write_text(f"int a;\n\x0c\nint b = {value};\r\n")
     [hunk] = hunks._differing("a.c", tmp_path / "base", tmp_path / "target")
-    assert (hunk.line, hunks.first_line(hunk, [])) == ("-3 +3", "a.c:3")
+    assert (hunk.line, hunks.first_line(hunk, [])) == ("line 3", "a.c:3")
 
 
 def test_files_of_the_tree_are_known_by_any_path_and_links_are_not_followed(tmp_path: Path) -> None:

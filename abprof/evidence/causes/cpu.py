@@ -12,7 +12,7 @@ from pathlib import PurePath
 from abprof.evidence.causes.sides import Sides, changes, listed, ns, recounts
 from abprof.records import Cause, Function
 
-UNRECORDED = "; whether this row calls it is not recorded on a CPU"
+UNRECORDED = "whether this row calls it is not recorded on a CPU"
 _WIDTHS = ("512-bit arithmetic", "256-bit arithmetic", "128-bit arithmetic")
 _ENOUGH = 100  # samples: with fewer samples, a function without samples may still run
 # Code that runs once, when an object is loaded: it registers functions, whoever calls them.
@@ -59,7 +59,7 @@ def _vectors(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
         return []
     shown = (*_WIDTHS, "scalar arithmetic")
     found = {key: _counts(before[key], after[key], shown) for key in sorted(moved) if moved[key]}
-    return _cause(sides, "vectorisation", f"vectorisation {'lost' if sides.slower else 'gained'} in", found)
+    return _cause(sides, "vectorisation", f"vectorisation {'lost' if sides.slower else 'gained'} in ", found)
 
 
 def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
@@ -77,7 +77,7 @@ def _passes(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
         longer = two.classes["loops"] > one.classes["loops"] and _accesses(two) > _accesses(one)
         if longer and _width(one) == _width(two):
             found[key] = _counts(before[key], after[key], names)
-    return _cause(sides, "pass", "an extra pass over memory:" if sides.slower else "a pass over memory less:", found)
+    return _cause(sides, "pass", "an extra pass over memory: " if sides.slower else "a pass over memory less: ", found)
 
 
 def _costly(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
@@ -89,20 +89,33 @@ def _costly(sides: Sides, before: Functions, after: Functions) -> list[Cause]:
         alike = [key for key in both if loops[key][0] == loops[key][1] and (kind == "calls" or any(loops[key]))]
         found = {key: _counts(before[key], after[key], (name,)) for key in alike if sides.along(moved[key])}
         if found and len(found) == sum(map(bool, moved.values())):  # of no other function the number differs
-            return _cause(sides, kind, f"{'more' if sides.slower else 'fewer'} {name}:", found)
+            called = {key: _called(sides, before[key], after[key]) for key in found}
+            if kind == "calls" and all(called.values()):
+                return _cause(sides, kind, "", found, called)
+            return _cause(sides, kind, f"{'more' if sides.slower else 'fewer'} {name} in ", found)
     return []
 
 
-def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str]) -> list[Cause]:
-    """Return a cause that names the functions in `found`, with perf's samples only those that perf confirms."""
+def _called(sides: Sides, before: Function, after: Function) -> str:
+    """Return what the slower side's function calls and the other side's does not, with the verb; "" if nothing."""
+    few, many = (before, after) if sides.slower else (after, before)
+    names = [one if "operator" in one else bare(one) for one in many.calls if one not in few.calls]
+    return f" {'calls' if sides.slower else 'no longer calls'} {listed(names)}" if names else ""
+
+
+def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str], called: Mapping[Key, str] = {}) -> list[Cause]:
+    """Return a cause that names the functions in `found`, and what they call: with perf's samples only those that perf
+    confirms."""
     seen = _sampled(sides, found)
     samples = {key: (seen or {}).get(key, "") for key in found if seen is None or key in seen}
     if not samples:
         return []
-    parts = [f"{key[1]} ({'; '.join(filter(None, (found[key], each)))})" for key, each in samples.items()]
-    text = f"{head} {listed(parts)}{'' if all(samples.values()) else UNRECORDED}"
+    parts = [f"{key[1]}{called.get(key, '')} ({'; '.join(filter(None, (found[key], each)))})"
+             for key, each in samples.items()]  # fmt: skip
+    text = f"{head}{listed(parts)}"
     evidence = ("kernels", "perf") if any(samples.values()) else ("kernels",)
-    return [Cause(kind=kind, text=text, kernels=tuple(name for _, name in samples), evidence=evidence)]
+    return [Cause(kind=kind, text=text, kernels=tuple(name for _, name in samples), evidence=evidence,
+                  note=None if all(samples.values()) else UNRECORDED)]  # fmt: skip
 
 
 def _counts(before: Function, after: Function, names: Collection[str]) -> str:

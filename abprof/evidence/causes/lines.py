@@ -64,16 +64,16 @@ class _Search:
             unit = hot.unit
         hunk = self.hunks[unit] if isinstance(unit, int) else self._meant(cause)
         line = f"{unit[0]}:{unit[1]}" if isinstance(unit, tuple) else ""
-        notes = [f"{count} {f'at {line}' if line else 'in the hunk'}"] if count else []
+        notes = [f"{count} {f'at {line}' if line else 'in the changed lines'}"] if count else []
         if hunk is not None:
             inside = self._line_in(hunk, cause, classes) if isinstance(unit, int) else ""
             line = inside or hunks.first_line(hunk, _names(cause))
-            notes.append(f"changed by hunk {hunk.line}{'' if line else f' of {hunk.file}'}")
+            notes.append(f"changed: {'' if line else f'{hunk.file}, '}{hunk.line}")
         elif line:
             notes = [count, "the diff does not touch this line"] if count else notes
         if hot and (line == hot.at or not line):
             notes.append(hot.text)
-        return msgspec.structs.replace(cause, at=line, note="; ".join(filter(None, notes)))
+        return msgspec.structs.replace(cause, at=line, note="; ".join(filter(None, (*notes, cause.note))))
 
     # ---- by the instructions of both sides
 
@@ -181,7 +181,7 @@ class _Search:
         for one in self.listed:
             hot = self._hot((one.kernel,))
             if hot and isinstance(hot.unit, int):
-                note = f"changed by hunk {self.hunks[hot.unit].line}"
+                note = f"changed: {self.hunks[hot.unit].line}"
                 text = f"most of the change is at one line of {one.kernel}, {hot.text}"
                 return [Cause(kind="line", text=text, kernels=(one.kernel,), evidence=(one.by,), at=hot.at, note=note)]
         return []
