@@ -57,7 +57,11 @@ HOUR = 3600.0
     [
         ({"ended": -2 * HOUR, "exit_code": 1}, True, "last ended 2 h ago, exit code 1"),
         ({"ended": -50 * HOUR}, False, "last ended 50 h ago"),
-        ({"ended": -2 * HOUR, "exit_code": 2, "did": "failed: x\x1b"}, False, "exit code 2: failed: x\N{REPLACEMENT CHARACTER}"),
+        (
+            {"ended": -2 * HOUR, "exit_code": 2, "did": "failed: x\x1b"},
+            False,
+            "exit code 2: failed: x\N{REPLACEMENT CHARACTER}",
+        ),
     ],
 )
 def test_a_heartbeat_shows_a_job_that_stopped(tmp_path: Path, beat: dict[str, Any], healthy: bool, says: str) -> None:
