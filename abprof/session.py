@@ -161,12 +161,18 @@ def held(
         yield reserved, trees
 
 
+def _import_later() -> None:
+    with contextlib.suppress(ImportError, MemoryError):  # where one is needed, its import says why it fails
+        for name in _LATER:
+            importlib.import_module(name)
+
+
 def _measured(
     place: RunContext, trees: Sequence[Checkout], logs: Path, record_of: Callable[[Run], Record], view: View
 ) -> Record:
     began = time.monotonic()
     # The first worker takes seconds to import torch; meanwhile this process imports what it needs later.
-    threading.Thread(target=lambda: [importlib.import_module(name) for name in _LATER], daemon=True).start()
+    threading.Thread(target=_import_later, daemon=True).start()
     if place.options.command:
         bench = Bench.of(place, trees, logs, view)
         record = record_of(bench.head)

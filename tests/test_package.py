@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tarfile
 import zipfile
 from email.parser import BytesParser
 from pathlib import Path
@@ -27,8 +26,8 @@ def build(source: Path, kind: str, out: Path) -> Path:
 @pytest.mark.slow
 def test_the_source_distribution_builds_the_same_wheel_and_the_index_page_is_whole(tmp_path: Path) -> None:
     wheel, archive = build(ROOT, "wheel", tmp_path / "a"), build(ROOT, "sdist", tmp_path / "b")
-    with tarfile.open(archive) as files:
-        files.extractall(tmp_path / "c", filter="data")
+    (tmp_path / "c").mkdir()
+    subprocess.run(["tar", "-xf", archive, "-C", tmp_path / "c"], check=True)
     (tree,) = (tmp_path / "c").iterdir()
     there = {path.name for path in tree.iterdir()}
     assert {"docs", "tests", "kernels", "workloads", "templates", "llms.txt", "skills"} <= there

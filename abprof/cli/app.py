@@ -133,6 +133,8 @@ def guarded(command: Callable[[], Any], argv: Sequence[str]) -> int:
         if isinstance(error, OSError) and (where or error.errno in _REFUSALS):
             advice = _REFUSALS.get(error.errno or 0, "")
             return _refused(AbprofError(error.strerror or str(error), where=where, advice=advice), argv)
+        if isinstance(error, MemoryError) or "can't start new thread" in str(error):
+            return _refused(AbprofError(str(error) or "out of memory", advice=_LIMITS), argv)
         return _bug(error, argv)
 
 
