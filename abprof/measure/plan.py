@@ -147,8 +147,7 @@ class Plan:
         return WorkerPool(self.factory, specs, epoch)
 
     def check_packages(self, place: RunContext, builds: Sequence[Build] = ()) -> None:
-        """Raise AbprofError if every package is missing on every side: as `builds` found, or without any as the sides'
-        folders show."""
+        """Raise AbprofError if no side has any package. Without `builds`, look into the sides' folders."""
         absent = [(b.kernel, b.failure.reason if b.failure and b.failure.status == "missing" else "") for b in builds]
         absent = absent or [(job.package.name, missing(Path(job.checkout.path), job.package)) for job in self._jobs()]
         if absent and all(reason for _, reason in absent):

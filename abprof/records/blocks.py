@@ -50,7 +50,7 @@ class Outcome(Record, frozen=True, kw_only=True):
 
 
 class MachineState(Record, frozen=True, kw_only=True):
-    """State of the device and its host during a block. None: not recorded, as all but `load1` since 2026-11-26."""
+    """State of the device and its host during a block. Only older runs have clocks, power and temperature."""
 
     sm_clock_mhz: float | None = None
     power_w: float | None = None

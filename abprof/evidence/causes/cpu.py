@@ -104,8 +104,8 @@ def _called(sides: Sides, before: Function, after: Function) -> str:
 
 
 def _cause(sides: Sides, kind: str, head: str, found: Mapping[Key, str], called: Mapping[Key, str] = {}) -> list[Cause]:
-    """Return a cause that names the functions in `found`, and what they call: with perf's samples only those that perf
-    confirms."""
+    """Return a cause that names the functions in `found`, and what they call. Where perf sampled the row, only the
+    functions whose samples agree are named."""
     seen = _sampled(sides, found)
     samples = {key: (seen or {}).get(key, "") for key in found if seen is None or key in seen}
     if not samples:
