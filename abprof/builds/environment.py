@@ -99,7 +99,6 @@ def shared(base: Mapping[str, str], device: str) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "1",  # a worktree stays as git wrote it
         "PYTHONHASHSEED": "0",
-        "TRITON_DISABLE_LINE_INFO": "1",  # line info contains paths, which change the hash of equal kernels
     }
     if device == "cpu" or device.startswith("simulated"):
         # Threads of OpenMP and OpenBLAS spin for milliseconds after their work, and take the cores of the other side's turn.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +12,9 @@ from typing import Any
 
 import msgspec
 
+from abprof.builds import environment
 from abprof.evidence import explained, keep_listings, machine_code
-from abprof.records import Artefact, Checkout, Kernel, Proof, Run
+from abprof.records import Artefact, Build, Checkout, Kernel, Proof, Run
 from tests import blocks
 from tests.why import cases
 
@@ -23,7 +25,7 @@ def compiled(folder: Path, *branches: str) -> dict[str, dict[str, Any]]:
     """branch -> side -> grid and kernels, whose machine code is read. The sides' files are in `folder`."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.planted.offline", str(folder), *branches],
-        env=os.environ | {"TRITON_CACHE_DIR": str(folder / "cache")},
+        env=environment.worker(os.environ, folder / "cache", "cuda:0", {}),
         cwd=ROOT, capture_output=True, text=True, check=True,
     )  # fmt: skip
     made: dict[str, dict[str, Any]] = json.loads(done.stdout.splitlines()[-1])
@@ -40,11 +42,13 @@ def run_of(folder: Path, branch: str, sides: dict[str, Any], pct: float = 30.0, 
     """The judged run of a branch that is `pct` slower, with causes, and its folder."""
     run, home = cases.run(sides["base"], sides["target"], pct), folder / f"run_{branch}"
     home.mkdir(exist_ok=True)
-    proofs = tuple(
-        Proof(epoch=1, side=side, kernel="ffa", ok=True,
-              artefacts=tuple(Artefact("module", path.stem, str(path), "") for path in (folder / f"{branch}_{side}").rglob("*.py")))
-        for side in ("base", "target")
-    )  # fmt: skip
-    run = msgspec.structs.replace(run, proofs=proofs, **more)
+    proofs, builds = [], []
+    for side in ("base", "target"):  # as in a run, a build has its copy of the sources, and workers load that
+        build = folder / f"build_{branch}_{side}"
+        shutil.copytree(folder / f"{branch}_{side}", build / "src", dirs_exist_ok=True)
+        loaded = tuple(Artefact("module", path.stem, str(path), "") for path in (build / "src").rglob("*.py"))
+        proofs.append(Proof(epoch=1, side=side, kernel="ffa", ok=True, artefacts=loaded))
+        builds.append(Build(side=side, kernel="ffa", key="", path=str(build)))
+    run = msgspec.structs.replace(run, proofs=tuple(proofs), builds=tuple(builds), **more)
     checkouts = [Checkout(side=side, path=str(folder / f"{branch}_{side.id}")) for side in run.sides]
     return explained(keep_listings(run, checkouts, home)), home

@@ -17,7 +17,7 @@ from abprof.evidence import hunks, keep_listings, stages
 from abprof.evidence.causes import changed
 from abprof.evidence.causes.lines import located
 from abprof.evidence.listing import _is, _of_perf, _Tree
-from abprof.records import Cause, Checkout, Function, Hunk, Kernel, Listing, Run, Sampled, SampledFunction, Spent
+from abprof.records import Build, Cause, Checkout, Function, Hunk, Kernel, Listing, Run, Sampled, SampledFunction, Spent
 from abprof.report import sentences, write_all
 from tests import blocks
 from tests.planted import marked
@@ -84,6 +84,17 @@ def test_no_line_is_found_where_the_instructions_and_the_diff_do_not_show_one(na
     run = msgspec.structs.replace(run, kernels=kernels, hunks={"target": tuple(again)})
     [cause] = cases.explained(run).comparisons[0].causes or ()
     assert (cause.at, sentences.cause(cause)[-16:]) == ("", " (no line found)")
+
+
+def test_no_line_of_a_package_that_the_row_does_not_run_is_named(narrow: Any) -> None:
+    folder, sides = narrow
+    run, _ = run_of(folder, "narrow", sides)
+    kernels = tuple(msgspec.structs.replace(kernel, lines={}) for kernel in run.kernels)
+    hunk = Hunk(file="kernels/other/parts.cu", at=(8, 8), count=(1, 1), removed="y = 1;", added="y = 2;")
+    for others, at in ((run.builds, "kernels/other/parts.cu:8"), ((Build(side="base", kernel="other", key=""),), "")):
+        again = msgspec.structs.replace(run, kernels=kernels, hunks={"target": (hunk,)}, builds=(*run.builds, *others))
+        [cause] = cases.explained(again).comparisons[0].causes or ()
+        assert cause.at == at
 
 
 def test_the_page_and_the_reports_link_and_show_it(narrow: Any) -> None:

@@ -61,3 +61,18 @@ def test_a_real_run_names_the_line_and_its_folder_alone_makes_the_pages(tmp_path
         page.unlink()
     assert abprof("report", done.run["run_dir"], cwd=repo.path, home=tmp_path).code == 0
     assert set(Path(done.run["run_dir"], "code").glob("*.html")) == pages
+
+
+@pytest.mark.gpu
+def test_a_real_run_on_a_gpu_names_the_line(tmp_path: Path) -> None:
+    """A Triton package and a CUDA package, a change in each, and hunks of code that no row runs."""
+    repo = make_repo(tmp_path / "repo")
+    repo.commit("packages", marked.files(of="gpu") | {".gitignore": "runs/\n"})
+    repo.branch("both")
+    repo.commit("both", marked.files(["counter", "waits"], "gpu"))
+    asked = ("--device", "cuda", "--no-peers", "--json", "--epochs", "4", "--only", "part=sums,averaged")
+    done = abprof("main", "both", *asked, cwd=repo.path, home=tmp_path)
+    found = {row["cell"].partition("part=")[2]: row["causes"][0]["at"] for row in done.run["comparisons"]}
+    assert found.keys() == {"sums", "averaged"}, done.err
+    assert {found["sums"]} == marked.right("counter")
+    assert {found["averaged"]} == marked.right("waits")

@@ -50,7 +50,11 @@ def located(run: Run, sides: Sides, causes: Sequence[Cause]) -> list[Cause]:
 class _Search:
     def __init__(self, run: Run, sides: Sides, differing: Sequence[Hunk], *, alike: bool) -> None:
         self.sides, self.hunks = sides, differing
-        self.code = [hunk for hunk in differing if hunks.changes_code(hunk)]  # empty if only remarks changed
+        own = {f"kernels/{kernel.package}/" for of in sides.kernels for kernel in of}
+        others = tuple(
+            {f"kernels/{build.kernel}/" for build in run.builds} - own
+        )  # packages that this row does not run
+        self.code = [hunk for hunk in differing if hunks.changes_code(hunk) and not hunk.file.startswith(others)]
         self.alike = alike  # whether both sides have the same toolchain: the diff alone makes the difference
         row = sides.row
         self.listed = [one for one in run.listed if (one.cell, one.from_, one.to) == (row.cell, row.from_, row.to)]
