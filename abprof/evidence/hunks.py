@@ -28,10 +28,11 @@ def differing_code(run: Run, checkouts: Sequence[Checkout]) -> dict[str, tuple[H
     roots, names = {one.side.id: Path(one.path) for one in checkouts}, dict[str, set[str]]()
     for side, root in roots.items():
         names[side] = {name for name in trees.files_of(root) if name.endswith(_OTHERS)}
-        seen: list[Proof | Build] = [one for one in (*run.proofs, *run.builds) if one.side == side]
+        seen: list[Proof | Build] = [*run.proofs, *run.builds]
         # A build loads its copy of the sources.
         homes = (root, *(Path(build.path) / "src" for build in run.builds if build.side == side and build.path))
-        modules = {Path(one.path) for of in seen for one in of.artefacts if one.kind == "module"}
+        loaded = (artefact for one in seen if one.side == side for artefact in one.artefacts)
+        modules = {Path(one.path) for one in loaded if one.kind == "module"}
         names[side] |= {str(path.relative_to(home)) for path in modules for home in homes if path.is_relative_to(home)}
     found = {}
     for side in [side for side in roots if side != "base" and "base" in roots]:
