@@ -90,20 +90,22 @@ def test_workers_end_with_their_server_and_a_dead_server_is_done_without(
 
 
 @pytest.mark.parametrize(
-    ("code", "imports"),
-    [("", 2), ("import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n", 6),
-     ("raise OSError('not here')\n", 3)],
+    ("code", "later", "imports"),
+    [("", "", 3), ("import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n", "", 7),
+     ("raise OSError('not here')\n", "", 3),
+     ("", "import contextlib, torch\nwith contextlib.suppress(Exception):\n    torch.cuda.init()\n", 4)],
 )  # fmt: skip
 def test_a_package_is_imported_once_for_all_workers_where_that_is_safe(
-    argv: list[str], server: ForkServer, tmp_path: Path, code: str, imports: int
+    argv: list[str], server: ForkServer, tmp_path: Path, code: str, later: str, imports: int
 ) -> None:
-    """Each worker lists the package's files as the side's own. After an import that starts a thread, or fails, workers import."""
+    """Each worker lists the package's files as the side's own. After an import that starts a thread, or fails, workers import.
+    A later module is tried first: if it starts CUDA, workers import that module alone."""
     package = tmp_path / "kernels" / "pack" / "__init__.py"
     package.parent.mkdir(parents=True)
     counted = f"open({str(tmp_path / 'count')!r}, 'a').write('x')\n"
     package.write_text(f"{counted}import os\nos.environ['SET'] = '1'\n{code}")
-    later = package.with_name("later.py")
-    later.write_text(counted)
+    module = package.with_name("later.py")
+    module.write_text(counted + later)
     load = tmp_path / "load.py"
     load.write_text("import os\nfrom abprof.kit import Op\nAPI, KERNEL = 1, 'pack'\nPRESETS = {'default': {'n': [1]}}\n"
                     "def inputs(case, device, seed): return ()\n"
@@ -124,10 +126,10 @@ def test_a_package_is_imported_once_for_all_workers_where_that_is_safe(
         else:
             one.call(wire.Open("load", {"n": 1}, "base"), 60)
             proved: wire.Proved = one.call(wire.Prove(), 60)
-            assert (proved.ok, [each.path for each in proved.artefacts]) == (True, [str(package), str(later)])
+            assert (proved.ok, [each.path for each in proved.artefacts]) == (True, [str(package), str(module)])
         one.stop()
     assert len((tmp_path / "count").read_text()) == imports
-    assert own.alive == (imports == 2)
+    assert own.alive == (not code)
     own.kill()
 
 

@@ -33,6 +33,14 @@ def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
     assert quick > usual, "a single epoch shows its own scatter"
 
 
+@pytest.mark.parametrize(("kind", "call", "made"), [("cuda", 2e5, 2e6), ("cuda", 8e6, 2e6), ("cpu", 2e7, 1e6)])
+def test_the_first_rounds_see_four_placements_where_these_cost_no_more_than_the_turns(
+    kind: str, call: float, made: float
+) -> None:
+    cheap, dear = (turns.pace(kind, [call] * 2, [ns] * 2, SETTINGS) for ns in (made, 3e8))
+    assert [[pace.moves(number) for number in (2, 4, 6)] for pace in (cheap, dear)] == [[True] * 3, [False] * 3]
+
+
 def test_a_gpus_epoch_ends_when_its_time_on_the_wall_is_over() -> None:
     """Turns of short calls take several times the sum of the calls; a cell's known times raise the limit."""
     pace = turns.pace("cuda", [45_000.0] * 3, [1e6] * 3, SETTINGS)

@@ -271,24 +271,37 @@ class CellSetup:
             self.fail(state, "timeout", f"no answer for {task.options.timeout:.0f} s, {why}")
             return
         usual, seed, params = task.usual.get(arm.id, 0.0), task.options.seed, dict(task.cell.params)
-        request = wire.Open(task.cell.workload, params, arm.id, arm.variant, arm.peer, seed, usual, placement)
+        due = task.check and not task.options.untrusted and state.outcome.check is None and self._after_base(state)
+        check = self._check_request(state) if due else None
+        request = wire.Open(task.cell.workload, params, arm.id, arm.variant, arm.peer, seed, usual, placement, check)
         opened: wire.Opened | None = self.ask(state, request)
         if opened is not None:
             state.opened = opened
             known = {"peak_mem_bytes": opened.peak_mem_bytes, "host_ns": opened.host_ns or None}
             state.outcome = msgspec.structs.replace(state.outcome, **known)
+            self.checking += opened.check_ns / 1e9
+            if opened.checked is not None:
+                self._note(state, opened.checked)
+
+    def _after_base(self, state: ArmState) -> bool:
+        """Whether base's outputs, with which others are compared, were checked before the arm's."""
+        return state is self.states[0] or self.states[0].outcome.check is not None
+
+    def _note(self, state: ArmState, checked: wire.Checked) -> None:
+        result = CheckResult(**{f.name: getattr(checked, f.name) for f in dataclasses.fields(CheckResult)})
+        state.outcome = msgspec.structs.replace(state.outcome, check=result, facts=checked.facts)
 
     def _check(self, state: ArmState) -> None:
         began = time.monotonic()
         # If base's outputs are the reference and base failed, no other side becomes the reference: the next epoch checks.
-        checkable = not self.task.by_base or state is self.states[0] or self.states[0].outcome.check is not None
+        checkable = not self.task.by_base or self._after_base(state)
         again = self.task.options.untrusted  # code may behave otherwise in later epochs
         if not ((self.task.check or again) and state.takes_turns and checkable):
             return
-        checked: wire.Checked | None = self.ask(state, self._check_request(state))
+        known = state.outcome.check is not None  # by `open`
+        checked: wire.Checked | None = None if known else self.ask(state, self._check_request(state))
         if checked is not None:
-            result = CheckResult(**{f.name: getattr(checked, f.name) for f in dataclasses.fields(CheckResult)})
-            state.outcome = msgspec.structs.replace(state.outcome, check=result, facts=checked.facts)
+            self._note(state, checked)
             if not checked.ok:
                 self.wrong(state, checked.reason or _NO)
         if self.task.options.check == "outside" and state.outcome.status == "ok" and not state.arm.peer:

@@ -34,8 +34,7 @@ _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's c
 # same time (docs/MEASUREMENT.md). On a GPU these seconds include flushes of the L2, and empty launches beside short calls.
 _SECONDS = {"cuda": 0.05, "cpu": 0.10, "simulated": 0.05}
 _QUICK = 3  # times as many seconds with --quick: a single epoch shows its own scatter
-_EARLY = 2  # rounds between re-allocations in the first `FEWEST` rounds: these see four placements
-_LONG_OPEN = 1e9  # ns: inputs that take longer to make are not re-allocated in the first `FEWEST` rounds
+_EARLY = 2  # rounds between re-allocations in the first `FEWEST` rounds, which then see four placements
 _EMPTIES = 8  # most empty launches of a turn: their median is known to some 30 ns, single readings scatter by 100 ns
 _MOST_CALLS = 1000  # most calls of a turn
 _MOST_RECORDED = 8  # most calls of a turn timed by CUPTI: each has its own reading, and takes the host some 0.3 ms
@@ -97,9 +96,9 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options:
     if long and timer in _CLOCKED and not options.quick:
         rounds = 2 * fewest if narrowest < _TELL else fewest
     rounds += rounds % 2 if rounds > 1 else 0  # whole mirrored pairs; the next epoch mirrors a single round
-    # Re-allocating may cost a fifth of the turns' time, with the untimed call after it if calls are long.
-    again = sum(open_ns) + (together if long else 0.0)
-    affordable = 0.2 * rounds * together * calls / max(again, 1.0)
+    # Re-allocating, with an untimed call after it, may cost a fifth of the turns' time, and early as much as the turns.
+    again, spent = sum(open_ns) + together, rounds * together * calls
+    affordable = 0.2 * spent / max(again, 1.0)
     return Pace(
         timer=timer,
         calls=calls,
@@ -107,7 +106,7 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options:
         fresh_every=max(2, math.ceil(rounds / max(affordable, 1.0))),
         wanted=wanted,
         fewest=fewest,
-        early=again < _LONG_OPEN and not long,
+        early=(FEWEST // _EARLY - 1) * again <= spent,
         empties=min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0,
         seconds=budget / 1e9 if kind == "cuda" else math.inf,
     )

@@ -271,6 +271,24 @@ class Fault:
 
 
 @dataclass(frozen=True)
+class Check:
+    """Request: compare an arm's outputs with the reference. The first check of a cell computes the reference."""
+
+    arm: str
+    expected: str  # file in scratch that stores the reference
+    sample: str  # file in scratch for this arm's sampled outputs: SIDE/NAME
+    against: str = ""  # file of the base's sampled outputs
+    again: bool = False  # check a call on the inputs that the turns left, and write no sample
+
+
+@dataclass(frozen=True)
+class Checked(CheckResult):
+    """Reply to `Check`: the result, and what the workload reports about this cell and arm, such as its density."""
+
+    facts: dict[str, Value] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Open:
     """Request: prepare one arm of one cell: make its inputs and operation, and warm up with untimed calls."""
 
@@ -282,6 +300,7 @@ class Open:
     seed: int = 0
     usual_ns: float = 0.0  # time of a warm call in an earlier epoch; if long, one call suffices to warm up; 0: unknown
     placement: int = 0  # seed of the random offset at which inputs are allocated; Turn.placement replaces it
+    check: Check | None = None  # check what the first call returns
 
 
 @dataclass(frozen=True)
@@ -290,6 +309,8 @@ class Opened:
     open_ns: float = 0.0  # time to make inputs and operation, as a re-allocation does
     peak_mem_bytes: int | None = None
     host_ns: float = 0.0  # host time to enqueue a warm call on an idle device; 0: unknown
+    check_ns: float = 0.0  # time of the check
+    checked: Checked | None = None  # its result, if the first call is right; None: a `Check` must tell
 
 
 @dataclass(frozen=True)
@@ -306,24 +327,6 @@ class Captured:
     replay_ns: float = 0.0  # time of a warm replay
     capture_ns: float = 0.0  # cost of a capture, repeated after each re-allocation
     spoiled: bool = False  # the capture failed halfway: this process must not measure again
-
-
-@dataclass(frozen=True)
-class Check:
-    """Request: compare an arm's outputs with the reference. The first check of a cell computes the reference."""
-
-    arm: str
-    expected: str  # file in scratch that stores the reference
-    sample: str  # file in scratch for this arm's sampled outputs: SIDE/NAME
-    against: str = ""  # file of the base's sampled outputs
-    again: bool = False  # check a call on the inputs that the turns left, and write no sample
-
-
-@dataclass(frozen=True)
-class Checked(CheckResult):
-    """Reply to `Check`: the result, and what the workload reports about this cell and arm, such as its density."""
-
-    facts: dict[str, Value] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -501,7 +504,12 @@ class Finished:
     facts: dict[str, Value] = field(default_factory=dict)
 
 
-_NESTED: dict[str, type] = {"mount": Mount, "start": Start, "open": Open}  # field -> class of the record
+_NESTED: dict[str, type] = {
+    "mount": Mount,
+    "start": Start,
+    "open": Open,
+    "check": Check,
+}  # field -> class of the record
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 pack = asdict  # record -> plain JSON values

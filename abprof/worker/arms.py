@@ -98,19 +98,30 @@ class Arms:
 
     def open(self, request: wire.Open) -> wire.Opened:
         """Make an arm and warm it up. Does not catch exceptions of the workload and the package."""
-        if self.opened.pop(request.arm, None):
+        self.drop(request.arm)
+        arm, took = self.timed(request)
+        return self.warmed(arm, took, self.clock.wall(arm.op), self.clock.peak_bytes())
+
+    def drop(self, arm: str) -> None:
+        """Free the arm's memory, if it is open."""
+        if self.opened.pop(arm, None):
             gc.collect()
+
+    def timed(self, request: wire.Open) -> tuple[Arm, float]:
+        """Return a new arm, whose operation was not called, and the ns that it took to make it."""
         self.clock.reset_peak()
         began = time.perf_counter_ns()
         arm = self.make(request, request.placement)
-        took = time.perf_counter_ns() - began
-        first = self.clock.wall(arm.op)  # compiles the kernels
-        peak = self.clock.peak_bytes()
+        return arm, float(time.perf_counter_ns() - began)
+
+    def warmed(self, arm: Arm, took: float, first: float, peak: int | None) -> wire.Opened:
+        """Warm up a new arm, which took `took` ns to make, after its first call, which took `first` ns and compiled the
+        kernels, and keep it. `peak`: bytes of peak memory until then."""
         if peak is not None:
             peak -= getattr(arm.pad, "nbytes", 0)
-        self.opened[request.arm] = arm
+        self.opened[arm.request.arm] = arm
         call, host = self._warm(arm, first)
-        return wire.Opened(call, float(took), peak, host)
+        return wire.Opened(call, took, peak, host)
 
     def _warm(self, arm: Arm, first: float) -> tuple[float, float]:
         """Warm up an arm, whose first call took `first` ns. Repeat long calls (wire.LONG_CALL) at most once. Return the

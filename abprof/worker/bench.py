@@ -30,7 +30,8 @@ from abprof.worker.compiles import chosen
 class Bench(Arms):
     """Answers a worker's requests. main.py catches the exceptions of these methods, and replies with a reason."""
 
-    check, hand, examine, turn = checks.check, checks.hand, checks.examine, drawn.turn
+    open, check, hand, examine = checks.open_checked, checks.check, checks.hand, checks.examine
+    turn = drawn.turn
 
     def __init__(self, start: wire.Start) -> None:
         super().__init__(start)

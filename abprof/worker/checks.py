@@ -10,6 +10,7 @@ import hashlib
 import math
 import os
 import pickle
+import time
 import types
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,7 +22,7 @@ import torch
 from abprof.records import messages as wire
 from abprof.worker import drawn, workload
 from abprof.worker.api import Check, Unsupported
-from abprof.worker.arms import Arms
+from abprof.worker.arms import Arm, Arms
 from abprof.worker.drawn import held
 from abprof.worker.faults import running
 
@@ -39,29 +40,66 @@ def check(arms: Arms, request: wire.Check) -> wire.Checked:
     """
     if request.again:
         return _again(arms, request)
-    scratch, (wall, opened) = Path(arms.start.scratch), _taken(arms, request.arm)
-    alone = not hasattr(arms.module(opened.workload), "reference")
-    expected = None if alone else _expected(scratch / request.expected, lambda: _reference(arms, opened))
+    wall, opened = _taken(arms, request.arm)
+    expected = _first_expected(arms, opened, request)
     arm = arms.make(opened, opened.placement)
     before = None if arm.op.reset else sampled_digests(arm.inputs)
     arm.op.restore()
     results = arm.op.call()
     arms.clock.sync()
+    checked = _compared(arms, arm, request, results, expected, before)
+    arms.reopen(opened, wall, arm)
+    return checked
+
+
+def open_checked(arms: Arms, request: wire.Open) -> wire.Opened:
+    """Open an arm as `Arms.open` does. With `request.check`, compare what its first call returns with the reference: if
+    that is right, no second arm need be made for a check. Else, or without a reference, nothing is known yet: a first call
+    may have tuned the kernel on its own outputs."""
+    if request.check is None or not hasattr(arms.module(request.workload), "reference"):
+        return Arms.open(arms, request)
+    arms.drop(request.arm)
+    began = time.perf_counter_ns()
+    expected = _first_expected(arms, request, request.check)
+    referred = time.perf_counter_ns() - began
+    arm, took = arms.timed(request)
+    before, results = None if arm.op.reset else sampled_digests(arm.inputs), list[Any]()
+    kept = dataclasses.replace(arm.op, call=lambda: results.append(arm.op.call()))
+    first, peak = arms.clock.wall(kept), arms.clock.peak_bytes()
+    began = time.perf_counter_ns()
+    checked = _compared(arms, arm, request.check, results.pop(), expected, before)
+    spent = float(referred + time.perf_counter_ns() - began)
+    del expected
+    opened = arms.warmed(arm, took, first, peak)
+    return dataclasses.replace(opened, check_ns=spent, checked=checked if checked.ok else None)
+
+
+def _first_expected(arms: Arms, opened: wire.Open, request: wire.Check) -> Any:
+    """Return the reference, which the first check of a cell computes; None for a workload without one."""
+    if not hasattr(arms.module(opened.workload), "reference"):
+        return None
+    return _expected(Path(arms.start.scratch) / request.expected, lambda: _reference(arms, opened))
+
+
+def _compared(
+    arms: Arms, arm: Arm, request: wire.Check, results: Any, expected: Any, before: list[str] | None
+) -> wire.Checked:
+    """Compare what a call returned with the reference or base's outputs, and save a sample of it. `before`: digests of the
+    inputs before the call; None if they may change."""
+    scratch, alone = Path(arms.start.scratch), not hasattr(arm.module, "reference")
     tensors, beside = returned(results, whole=alone)
     if fault := lazy(results):
-        arms.reopen(opened, wall, arm)
         return wire.Checked(False, fault)
     if alone:
         results = tensors
         expected = _expected(scratch / request.expected, lambda: results, host=True)
-    verdict = workload.check(arm.module, opened.case, results, expected)
+    verdict = workload.check(arm.module, arm.request.case, results, expected)
     if verdict.ok and before is not None and before != sampled_digests(arm.inputs):
         verdict = dataclasses.replace(verdict, ok=False, reason=OVERWRITTEN)
     against = scratch / request.against if request.against else None
     digest, base_max_abs, differ = _sample(tensors, scratch / request.sample, against)
     verdict = dataclasses.replace(verdict, ok=False, reason=differ) if verdict.ok and differ else verdict
     arm.outputs = tuple(sampled_digests(tensors))
-    arms.reopen(opened, wall, arm)
     facts = arm.facts()
     if alone and (words := not_compared(tensors, beside)):
         facts["checked"] = words

@@ -187,10 +187,7 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]], *, walled: bool = Fa
     Workers run code under test as the same user. They can signal the server, but not read or change its memory or its
     descriptors, because it is not dumpable (ptrace(2)): workers that it forks later, and its messages, are as without it.
     """
-    if not (pid := os.fork()):
-        os._exit(int(torch.cuda._is_in_bad_fork() or not _driver_starts()))
-    # Count threads after the fork, because OpenBLAS ends its threads before a fork.
-    if os.waitpid(pid, 0)[1] or len(list(Path("/proc/self/task").iterdir())) > 1:
+    if not package.may_fork():
         print("an import started CUDA or a thread: workers start as fresh processes", flush=True)
         return 1
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
@@ -284,12 +281,6 @@ def _states(pid: int) -> set[str]:
         with contextlib.suppress(OSError):  # it has ended
             found.add((thread / "stat").read_text().rpartition(") ")[2][0])
     return found - {"Z", "X"}
-
-
-def _driver_starts() -> bool:
-    """Whether CUDA's driver, if it is loaded, can start in this process. It cannot if an import started it before the fork."""
-    loaded = any("/libcuda.so" in path for path in package.mapped_objects())
-    return not loaded or ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
 
 
 def _fork(request: dict[str, Any], fds: list[int], channel: socket.socket, own: tuple[int, ...]) -> int:

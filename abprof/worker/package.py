@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib
 import importlib.machinery
@@ -20,6 +21,8 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
+
+import torch
 
 from abprof.records import messages as wire
 from abprof.worker.faults import MissingPackage
@@ -119,7 +122,7 @@ _preloaded: tuple[wire.Mount, Prover, types.ModuleType] | None = None
 
 def preload(start: wire.Start) -> None:
     """Import the package of `start`, and its modules that calls import later, before any worker is forked off this
-    process. Raises what the imports raise."""
+    process. Leaves to the workers the modules that would start CUDA here. Raises what the package's import raises."""
     global _preloaded  # noqa: PLW0603 - forked workers inherit the package
     assert start.mount
     mend_interpreter(start.device)
@@ -128,14 +131,57 @@ def preload(start: wire.Start) -> None:
     os.environ[_NVML_CHECK] = "1"
     try:
         module = kernel_package(start.mount)
-        for name in start.modules:
-            importlib.import_module(name)
+        _import_harmless([name for name in start.modules if name not in sys.modules])
     finally:
         os.environ.pop(_NVML_CHECK, None)
         os.environ.update({} if given is None else {_NVML_CHECK: given})
     before.forked()
     before.prove({})  # so that its workers know real paths and installed files
     _preloaded = start.mount, before, module
+
+
+def _import_harmless(names: Sequence[str]) -> None:
+    """Import the modules, except those whose import fails, or starts CUDA or a thread."""
+    if not names or _harmless(names):
+        for name in names:
+            importlib.import_module(name)
+    elif len(names) > 1:
+        _import_harmless(names[: len(names) // 2])
+        _import_harmless(names[len(names) // 2 :])
+
+
+def _harmless(names: Sequence[str]) -> bool:
+    """Whether this process may fork workers after it has imported the modules. Tries that in a fork, in which CUDA cannot
+    start: a context takes the device's driver 0.1 s, while turns are measured."""
+    if pid := os.fork():
+        return not os.waitpid(pid, 0)[1]
+    begun, code = list[str](), 1
+
+    def refuse() -> None:
+        begun.append("CUDA")
+        raise RuntimeError("an import starts CUDA")
+
+    try:
+        torch.cuda._lazy_init = refuse
+        for name in names:
+            importlib.import_module(name)
+        code = int(bool(begun) or not may_fork())
+    finally:
+        os._exit(code)
+
+
+def may_fork() -> bool:
+    """Whether forks of this process can start CUDA and lack no thread of it."""
+    if not (pid := os.fork()):
+        os._exit(int(torch.cuda._is_in_bad_fork() or not _driver_starts()))
+    # Count threads after the fork, because OpenBLAS ends its threads before a fork.
+    return not os.waitpid(pid, 0)[1] and len(os.listdir("/proc/self/task")) == 1  # noqa: PTH208
+
+
+def _driver_starts() -> bool:
+    """Whether CUDA's driver, if it is loaded, can start in this process. It cannot if an import started it before the fork."""
+    loaded = any("/libcuda.so" in path for path in mapped_objects())
+    return not loaded or ctypes.CDLL("libcuda.so.1").cuInit(0) == 0
 
 
 def preloaded() -> bool:

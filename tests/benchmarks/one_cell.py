@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks.stranger import make, measured
+from tests.benchmarks.stranger import BUILD, make, measured
 
 CELLS = {"changed": ("chain", 100_000, 1.0, 0), "unchanged": ("chain", 40_000, 0.0, 0)}
 
@@ -20,7 +20,7 @@ def main(*options: str) -> None:
         with tempfile.TemporaryDirectory() as place:
             path = Path(place) / "repository"
             make(path, [row])
-            measured(path, "--quick", "--all", *options)
+            measured(path, *BUILD, "--all", *options)
             for _ in range(2):
                 seconds, run = measured(path, "--all", "--threshold", "0.5", *options)
                 (found,) = run["comparisons"]

@@ -110,7 +110,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as place:
             repository = make(name, given.repos / name, Path(place) / "repository").path
             try:
-                measured(repository, "--quick", *given.options)
+                measured(repository, *stranger.BUILD, *given.options)
                 found = measured(repository, "--budget", given.budget, *given.options)
                 long = ("--budget", given.reference, "--precision", "0.25", *given.options)
                 results.append(Result(name, found, measured(repository, *long) if given.reference else None))

@@ -152,6 +152,7 @@ def test_a_changed_input_is_seen_in_sequences_mappings_and_dataclasses(wrap: Cal
 
 PACKAGE = """
 import torch
+tuned = []
 def double(x, how):
     if how == "wrong": return x * 2 + 0.5, "a word"
     if how == "nothing": return None
@@ -160,6 +161,7 @@ def double(x, how):
     if how in ("own", "own wrong"): return Pair(x, 1e4 if how == "own wrong" else 0.0)
     if how == "in place": return x.mul_(2)
     y = x * 2
+    if how == "tunes" and not tuned: tuned.append(y.add_(1))
     if how == "varies": y = y * (1 + 1e-7 * torch.rand(1))
     if how == "last bit": y[12_345] = y[12_345].nextafter(torch.tensor(1e9))
     if how in ("destroys", "fills"): x.zero_()
@@ -221,6 +223,25 @@ def test_outputs_are_compared_with_a_reference_of_inputs_no_kernel_saw(worker: S
     assert not found.ok
     assert "largest error" in found.reason, "a wrong answer, whatever it did to its inputs"
     assert worker.ask(wire.Turn("base", 5, "cpu_clock")).value > 0, "the arm is open after its check"
+
+
+def test_a_first_call_that_is_right_is_a_check_and_any_other_is_checked_again_on_new_inputs(worker: Side) -> None:
+    """The kernel `tunes` returns another answer once, as one does whose tuner writes to the outputs."""
+    for workload, how, known, right in (
+        ("judged", "right", True, True),
+        ("judged", "in place", True, True),
+        ("judged", "tunes", False, True),
+        ("judged", "destroys", False, False),
+        ("judged", "fills", False, False),
+        ("alone", "right", False, True),
+    ):
+        request = wire.Check("base", f"first {workload}.expected", "sample.base")
+        opened: wire.Opened = worker.ask(wire.Open(workload, {"how": how}, "base", check=request))
+        assert (opened.checked is not None) == known, how
+        found = worker.ask(request)
+        assert found.ok is right, (how, found.reason)
+        assert opened.checked in (None, found)
+        assert worker.ask(wire.Turn("base", 3, "cpu_clock")).value > 0
 
 
 @pytest.mark.parametrize("workload", ["judged", "alone"])
