@@ -4,9 +4,9 @@
 |---|---|
 | `sdpa` | torch's scaled_dot_product_attention by cuDNN alone; on a CPU torch's own choice |
 | `sdpa_flash` | the same by torch's FlashAttention-2 alone |
-| `flex`, `flex_tma` | compiled flex_attention, without and with loads by TMA |
+| `flex`, `flex_tma`, `flex_flash` | compiled flex_attention: by its Triton kernel, with loads by TMA, by FlashAttention-4 |
 | `varlen_attn` | torch.nn.attention.varlen's, for documents in one sequence |
-| `fa4` | FlashAttention-4 (package flash-attn-4), where it is installed |
+| `fa3`, `fa4` | FlashAttention-3 (package fa3-fwd: forward alone) and -4 (flash-attn-4), where they are installed |
 
 One that this machine does not have, or that cannot do the case, raises kit.Unsupported with the reason. What a peer needs
 beside q, k and v (masks, document ends) is made once, before the calls that are timed.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -29,7 +30,9 @@ from abprof.kit import Unsupported
 
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
-NAMES = ("sdpa", "sdpa_flash", "flex", "flex_tma", "varlen_attn", "fa4")
+# The compiler's options of each. A torch without BACKEND does not know FlashAttention-4.
+FLEX: dict[str, dict[str, Any]] = {"flex": {}, "flex_tma": {"USE_TMA": True}, "flex_flash": {"BACKEND": "FLASH"}}
+NAMES = ("sdpa", "sdpa_flash", *FLEX, "varlen_attn", "fa3", "fa4")
 _BACKENDS = {"sdpa": SDPBackend.CUDNN_ATTENTION, "sdpa_flash": SDPBackend.FLASH_ATTENTION}
 
 
@@ -47,9 +50,11 @@ def attend(name: str, problem: Problem) -> Attend:
     """The peer as a function of q, k, v [B, H, N, D]. Raises Unsupported."""
     if name in _BACKENDS:
         return _sdpa(name, problem)
-    if name in ("flex", "flex_tma"):
-        return flex(_document_mask(problem), problem.device, tma=name == "flex_tma", scale=problem.scale)
-    return _fa4(problem) if name == "fa4" else _by_tokens(_varlen(problem))
+    if name in FLEX:
+        return flex(_document_mask(problem), problem.device, name, scale=problem.scale)
+    if name == "varlen_attn":
+        return _by_tokens(_varlen(problem))
+    return _flash(problem, *(_flash_attention_3 if name == "fa3" else _flash_attention_4)(problem.device))
 
 
 def _on_gpu(what: str, device: torch.device) -> None:
@@ -104,16 +109,15 @@ def _sdpa(name: str, problem: Problem) -> Attend:
 # ---------------------------------------------------------------- flex_attention
 
 
-def flex(mask: Any, device: torch.device, *, tma: bool, scale: float | None = None, autotune: bool = False) -> Attend:
-    """Compiled flex_attention under a BlockMask, or None for full attention; as a function of [B, H, N, D].
+def flex(mask: Any, device: torch.device, name: str, *, scale: float | None = None, autotune: bool = False) -> Attend:
+    """The peer of FLEX under a BlockMask, or None for full attention; as a function of [B, H, N, D].
 
     `autotune` lets the compiler try tile sizes; without it blocks below 128 have a forward alone. A case that it cannot
     compile is Unsupported.
     """
-    compiled = compiled_flex(device, autotune)
-    options: dict[str, Any] = {"USE_TMA": True} if tma else {}
-    if mask is not None and min(mask.BLOCK_SIZE) < 128:
-        options |= {"fwd_BLOCK_M": min(mask.BLOCK_SIZE[0], 128), "fwd_BLOCK_N": min(mask.BLOCK_SIZE[1], 64)}
+    compiled, options = compiled_flex(device, name, autotune), FLEX[name]
+    if mask is not None and min(mask.BLOCK_SIZE) < 128 and name != "flex_flash":
+        options = options | {"fwd_BLOCK_M": min(mask.BLOCK_SIZE[0], 128), "fwd_BLOCK_N": min(mask.BLOCK_SIZE[1], 64)}
 
     def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         arguments = {"scale": scale, "enable_gqa": q.shape[1] != k.shape[1], "kernel_options": options or None}
@@ -130,9 +134,11 @@ def flex(mask: Any, device: torch.device, *, tma: bool, scale: float | None = No
 
 
 @functools.cache
-def compiled_flex(device: torch.device, autotune: bool) -> Callable[..., Any]:
-    """flex_attention through torch.compile, one graph for each case."""
+def compiled_flex(device: torch.device, name: str, autotune: bool = False) -> Callable[..., Any]:
+    """flex_attention through torch.compile, one graph for each case. Raises Unsupported where the peer is not there."""
     _on_gpu("compiled flex_attention", device)
+    if name == "flex_flash":
+        _flash_attention_4(device)
     from torch._dynamo import config as dynamo
     from torch._functorch import config as functorch
     from torch.nn.attention.flex_attention import flex_attention
@@ -155,7 +161,7 @@ def _document_mask(problem: Problem) -> Any:
         return None
     length = sum(problem.lengths)
     lengths = torch.tensor(problem.lengths, device=problem.device)
-    document = torch.arange(len(lengths), device=problem.device).repeat_interleave(lengths)
+    document = torch.arange(len(lengths), dtype=torch.int32, device=problem.device).repeat_interleave(lengths)
 
     def same(_b: Any, _h: Any, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
         return document[q] == document[k]
@@ -173,14 +179,23 @@ def _document_mask(problem: Problem) -> Any:
 def block_mask(
     kv_num: torch.Tensor, kv_indices: torch.Tensor, q_block: int, k_block: int, length: int, group: int
 ) -> Any:
-    """The BlockMask of lists of whole key blocks, kv_num [Hk, nq] and kv_indices [Hk, nq, kept], for each query head."""
+    """The BlockMask of lists of whole key blocks, kv_num [Hk, nq] and kv_indices [Hk, nq, kept], for each query head.
+
+    The rule for blocks that are kept in part, of which there are none, is not the default: FlashAttention-4 leaves the lists
+    of that out.
+    """
     from torch.nn.attention.flex_attention import BlockMask
 
     columns = length // k_block
     wide = torch.zeros(*kv_indices.shape[:2], columns, dtype=torch.int32, device=kv_indices.device)
     wide[..., : kv_indices.shape[2]] = kv_indices
     num, indices = (x.repeat_interleave(group, 0)[None].contiguous() for x in (kv_num, wide))
-    return BlockMask.from_kv_blocks(torch.zeros_like(num), indices, num, indices, BLOCK_SIZE=(q_block, k_block))
+    size = (q_block, k_block)
+    return BlockMask.from_kv_blocks(torch.zeros_like(num), indices, num, indices, size, mask_mod=_every_row)
+
+
+def _every_row(_b: Any, _h: Any, q: torch.Tensor, _k: Any) -> torch.Tensor:
+    return q >= 0
 
 
 # ---------------------------------------------------------------- documents in one sequence
@@ -211,20 +226,47 @@ def _varlen(problem: Problem) -> Attend:
     return attend
 
 
-def _fa4(problem: Problem) -> Attend:
-    _on_gpu("FlashAttention-4", problem.device)
+# ---------------------------------------------------------------- FlashAttention by its own packages
+
+
+def _flash_attention_3(device: torch.device) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """Its functions for one sequence and for documents."""
+    _on_gpu("FlashAttention-3", device)
+    try:
+        from fa3_fwd_interface import flash_attn_func, flash_attn_varlen_func
+    except ImportError as error:
+        raise Unsupported("FlashAttention-3 (package fa3-fwd) is not installed") from error
+
+    def forward(function: Callable[..., Any], q: torch.Tensor, *args: Any, **options: Any) -> Any:
+        if q.requires_grad:
+            raise Unsupported("package fa3-fwd has no backward")
+        if q.dtype != torch.bfloat16:
+            raise Unsupported("package fa3-fwd is built for bfloat16")
+        return function(q, *args, **options)
+
+    return functools.partial(forward, flash_attn_func), functools.partial(forward, flash_attn_varlen_func)
+
+
+def _flash_attention_4(device: torch.device) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    """As _flash_attention_3."""
+    _on_gpu("FlashAttention-4", device)
     try:
         from flash_attn.cute import flash_attn_func, flash_attn_varlen_func
     except ImportError as error:
         raise Unsupported("FlashAttention-4 (package flash-attn-4) is not installed") from error
+    # Its compiler says of each kernel that it cannot convert an argument which is None.
+    warnings.filterwarnings("ignore", message="Argument aux_data .* cannot be converted")
+    return flash_attn_func, flash_attn_varlen_func
+
+
+def _flash(problem: Problem, one: Callable[..., Any], documents: Callable[..., Any]) -> Attend:
+    """By functions of q, k, v [B, N, H, D] and [N, H, D]."""
     options: dict[str, Any] = {"softmax_scale": problem.scale, "causal": problem.causal}
     if len(problem.lengths) == 1:
-        return lambda q, k, v: _first(flash_attn_func(*(x.transpose(1, 2) for x in (q, k, v)), **options)).transpose(
-            1, 2
-        )
+        return lambda q, k, v: _first(one(*(x.transpose(1, 2) for x in (q, k, v)), **options)).transpose(1, 2)
     ends, longest = _ends(problem), max(problem.lengths)
     options |= {"cu_seqlens_q": ends, "cu_seqlens_k": ends, "max_seqlen_q": longest, "max_seqlen_k": longest}
-    return _by_tokens(lambda q, k, v: _first(flash_attn_varlen_func(q, k, v, **options)))
+    return _by_tokens(lambda q, k, v: _first(documents(q, k, v, **options)))
 
 
 def _first(found: Any) -> torch.Tensor:

@@ -158,18 +158,19 @@ def work(case: Mapping[str, Any]) -> Work:
     return Work(_attention.flops(case, nominal), _attention.ideal_bytes(case), convention)
 
 
-def _flex(tma: bool, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
+def _flex(name: str, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
     """Compiled flex_attention under the same lists; it tries tile sizes where its usual ones do not fit the blocks."""
     lists, group = (inputs["kv_num"], inputs["kv_indices"]), case["nhq"] // case["nhk"]
     blocks = (case["q_block_size"], case["k_block_size"])
-    autotune = case["direction"] == "bwd" and min(blocks) < 128
+    small = case["direction"] == "bwd" and min(blocks) < 128
     device = inputs["q"].device
-    _peers.compiled_flex(device, autotune)  # says at once where there is none: the mask takes time
+    _peers.compiled_flex(device, name, small)  # says at once where there is none: the mask takes time
+    if small and name == "flex_flash":
+        raise Unsupported("FlashAttention-4's backward takes blocks of 128 on")
     mask = _peers.block_mask(*lists, *blocks, case["seqlen"], group)
-    return _attention.operation(
-        case, inputs, _peers.tokens_first(_peers.flex(mask, device, tma=tma, autotune=autotune))
-    )
+    attend = _peers.flex(mask, device, name, autotune=small)
+    return _attention.operation(case, inputs, _peers.tokens_first(attend))
 
 
-PEERS = {"flex": partial(_flex, False), "flex_tma": partial(_flex, True)}
+PEERS = {name: partial(_flex, name) for name in _peers.FLEX}
 DEFAULT_PEERS = ()  # compiling takes many seconds

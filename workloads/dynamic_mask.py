@@ -15,6 +15,7 @@ forward's pre-pass found; it reads the mask itself in tiles that are kept in par
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -211,11 +212,11 @@ def sdpa(case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
     return _attention.operation(case, inputs, _by_heads(attend))
 
 
-def flex(case: Mapping[str, Any], inputs: dict[str, torch.Tensor], *, tma: bool) -> Op:
+def flex(name: str, case: Mapping[str, Any], inputs: dict[str, torch.Tensor]) -> Op:
     """Compiled flex_attention. Its block mask, what our pre-pass makes in every call, is made once and not timed."""
     device = inputs["q"].device
-    _peers.compiled_flex(device, False)  # a device without it makes no block mask
-    return _attention.operation(case, inputs, _by_heads(_peers.flex(flex_mask(inputs["mask"]), device, tma=tma)))
+    _peers.compiled_flex(device, name)  # a device without it makes no block mask
+    return _attention.operation(case, inputs, _by_heads(_peers.flex(flex_mask(inputs["mask"]), device, name)))
 
 
 def flex_mask(mask: torch.Tensor) -> Any:
@@ -238,6 +239,6 @@ def _by_heads(attend: _peers.Attend) -> _peers.Attend:
 
 PEERS = {
     "sdpa": sdpa,
-    "flex": lambda case, inputs: flex(case, inputs, tma=False),
-    "flex_tma": lambda case, inputs: flex(case, inputs, tma=True),
+    "flex": partial(flex, "flex"),
+    "flex_tma": partial(flex, "flex_tma"),
 }

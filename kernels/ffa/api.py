@@ -39,8 +39,9 @@ def ffa_attention(
 
     Returns out [Sq, Hq, D], with return_lse also lse, float32 [Hq, Sq]: the natural logarithm of the sum of exp(score).
     A row in no range, or that sees no key, has out = 0, lse = -inf and no influence on any gradient. Differentiable in
-    q, k and v, once; lse is not. Raises ValueError (one line) on bad arguments, UnsupportedOption on what the
-    device's backend does not implement.
+    q, k and v, once; lse is not. Gradients repeat bit for bit on CPUs, and on GPUs under
+    torch.use_deterministic_algorithms(True). Raises ValueError (one line) on bad arguments, UnsupportedOption on what
+    the device's backend does not implement.
     """
     _check_tensors(q, k, v)
     with record_function("ffa_fwd_range_merge"):

@@ -11,6 +11,7 @@ from typing import Any
 from unittest import mock
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
 from kernels.ffa.schedule import CAUSAL, FULL, Blocks, Schedule, Slices, merge_slices
 
@@ -239,6 +240,13 @@ def attend(case: Case, data: dict[str, torch.Tensor], scale: float) -> Outputs:
     with poisoned():
         out, lse = cuda.forward(q, k, v, schedule, scale)
         return out, lse, cuda.backward(data["dout"], q, k, v, out, lse, schedule, scale)
+
+
+def ranges_marked(run: Callable[[], object]) -> set[str]:
+    # Without acc_events torch 2.11 warns that a profile of several cycles keeps the last one.
+    with profile(activities=[ProfilerActivity.CPU], acc_events=True) as recorded:
+        run()
+    return {event.key for event in recorded.key_averages() if event.key.startswith("ffa_")}
 
 
 def interpreted(case: Case) -> str:

@@ -10,10 +10,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.profiler import ProfilerActivity, profile
 
 from kernels import ffa
-from kernels.ffa.schedule import Options, UnsupportedOption
+from kernels.ffa.schedule import CAUSAL, Options, UnsupportedOption
 from tests.kernels import ffa_cases as cases
 
 
@@ -117,6 +116,21 @@ def test_options_that_a_gpu_lacks_are_unsupported(options, word):
         dispatch.check_supported(q.float(), k.float(), k.float(), schedule)
 
 
+def test_the_backward_of_open_order_is_not_taken_where_torch_is_to_be_deterministic():
+    pytest.importorskip("triton")
+    from kernels.ffa.cuda import dispatch
+
+    q, schedule = torch.empty(128, 2, 128, dtype=torch.bfloat16), cases.merged(cases.documents([128], CAUSAL))
+    reasons = [dispatch.choose(way, q, schedule, 1.0).because for way in ("fwd", "bwd")]
+    torch.use_deterministic_algorithms(True)
+    try:
+        strict = [dispatch.choose(way, q, schedule, 1.0) for way in ("fwd", "bwd")]
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert [one.because for one in strict] == [reasons[0], "torch.use_deterministic_algorithms is on"]
+    assert strict[1].kernel == "triton"
+
+
 def test_the_backward_keeps_its_products_in_flight(tmp_path):
     """Short of registers, ptxas waits after every wgmma, or moves accumulators to memory and back."""
     pytest.importorskip("triton")
@@ -139,22 +153,16 @@ def test_the_backward_keeps_its_products_in_flight(tmp_path):
         assert found["UTMAREDG"] == 2, label
 
 
-def ranges_marked(run) -> set[str]:
-    with profile(activities=[ProfilerActivity.CPU]) as recorded:
-        run()
-    return {event.key for event in recorded.key_averages() if event.key.startswith("ffa_")}
-
-
 def test_phases_are_marked():
     tensors = [torch.randn_like(x).requires_grad_() for x in qkv()]
     made = []
-    assert ranges_marked(lambda: made.append(attend(*tensors))) == {
+    assert cases.ranges_marked(lambda: made.append(attend(*tensors))) == {
         "ffa_fwd_range_merge",
         "ffa_fwd_prepare",
         "ffa_fwd_run",
     }
     backward = {"ffa_bwd_prepare", "ffa_bwd_preprocess", "ffa_bwd_run", "ffa_bwd_postprocess"}
-    assert ranges_marked(lambda: made[0].sum().backward()) == backward
+    assert cases.ranges_marked(lambda: made[0].sum().backward()) == backward
     num, lists = torch.ones(1, 2, dtype=torch.int32), torch.zeros(1, 2, 1, dtype=torch.int32)
     out = ffa.ffa_block_sparse(*tensors, num, lists, q_block=4, k_block=4)
-    assert ranges_marked(lambda: out.sum().backward()) == backward | {"ffa_bwd_range_merge"}
+    assert cases.ranges_marked(lambda: out.sum().backward()) == backward | {"ffa_bwd_range_merge"}

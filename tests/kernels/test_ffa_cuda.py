@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from kernels.ffa import cuda, ffa_attention
+from kernels import ffa
+from kernels.ffa import cuda
 from kernels.ffa.cuda import dispatch
 from kernels.ffa.schedule import CAUSAL, FULL, Blocks
 from tests.gpus import NEEDS_GPU
 from tests.kernels import ffa_cases as cases
+from tests.workloads.conftest import load
 
 pytestmark = [pytest.mark.gpu, pytest.mark.timeout(240), NEEDS_GPU]
 DEVICE = torch.device("cuda")
@@ -55,6 +57,36 @@ def test_repeats(case: cases.Case) -> None:
         assert torch.equal(dq, dq2) if exact else torch.allclose(dq.float(), dq2.float(), rtol=2**-7, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "case", [c for c in WIDE if c.name in ("causal_2k_of_8", "varlen_2k", "blocks128_2k")], ids=str
+)
+def test_gradients_repeat_where_torch_is_to_be_deterministic(case: cases.Case) -> None:
+    def strictly() -> cases.Outputs:  # cuBLAS, in the reference, would want an environment variable
+        torch.use_deterministic_algorithms(True)
+        try:
+            return cases.attend(case, data, 0.09)
+        finally:
+            torch.use_deterministic_algorithms(False)
+
+    data = cases.draw(case, torch.bfloat16, DEVICE, seed=6)
+    first = strictly()
+    assert cases.wrong(first, data, case, 0.09) == ""
+    for _ in range(9):
+        assert all(map(torch.equal, strictly()[2], first[2]))
+
+
+@pytest.mark.parametrize("heads", [(64, 64), (64, 8)], ids=str)
+@pytest.mark.parametrize("mask", [FULL, CAUSAL])
+def test_gradients_of_32768_tokens(mask: int, heads: tuple[int, int]) -> None:
+    """Sampled rows of every head against float32: the check of workloads/dense.py."""
+    dense = load("dense")
+    one = {"seqlen": 32768, "mask_type": "causal" if mask == CAUSAL else "full", "direction": "bwd", "dtype": "bf16"}
+    one |= {"nhq": heads[0], "nhk": heads[1], "hd": 128}
+    inputs = dense.inputs(one, DEVICE, 7)
+    found = dense.check(one, dense.prepare(ffa, None, one, inputs).call(), dense.reference(one, inputs))
+    assert found.ok, found.reason
+
+
 @pytest.mark.parametrize("block", [64, 128])
 def test_offsets_beyond_32_bits(block: int) -> None:
     """q, k and v of 2.4 G elements each (300 k tokens, 64 heads of 128): a few rows at the far end against float64."""
@@ -77,9 +109,7 @@ def test_offsets_beyond_32_bits(block: int) -> None:
 
 def test_phases_are_ranges_of_every_call() -> None:
     q, k, v = (torch.randn(256, 4, 128, device=DEVICE, dtype=torch.bfloat16, requires_grad=True) for _ in "qkv")
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        ffa_attention(q, k, v, [(0, 256)], [(0, 256)], [CAUSAL]).sum().backward()
-    seen = {event.key for event in profile.key_averages()}
+    seen = cases.ranges_marked(lambda: ffa.ffa_attention(q, k, v, [(0, 256)], [(0, 256)], [CAUSAL]).sum().backward())
     wanted = {f"ffa_fwd_{phase}" for phase in ("range_merge", "prepare", "run", "postprocess", "cast")}
     wanted |= {f"ffa_bwd_{phase}" for phase in ("prepare", "preprocess", "run", "postprocess", "cast")}
     assert wanted <= seen

@@ -244,3 +244,20 @@ def test_slips_of_a_steps_attention_are_found(step: ModuleType, dtype: str, slip
         found = judged(step, {**cases(step, "smoke")[0], "dtype": dtype}, standin)
     assert not found.ok
     assert "off by" in found.reason
+
+
+def test_peers_of_gpus_say_so_elsewhere(either: ModuleType) -> None:
+    one = case(either, direction="bwd")
+    for peer in either.PEERS.keys() - {"sdpa"}:
+        with pytest.raises(Unsupported, match="GPUs, and this is cpu"):
+            either.PEERS[peer](one, either.inputs(one, "cpu", 3)).call()
+
+
+def test_block_lists_are_no_default_mask(block_sparse: ModuleType) -> None:
+    """FlashAttention-4 in flex_attention reads no lists under the default rule for partial blocks."""
+    from torch.nn.attention.flex_attention import noop_mask
+
+    lists = torch.tensor([[[0], [2]]], dtype=torch.int32)
+    mask = block_sparse._peers.block_mask(torch.ones(1, 2, dtype=torch.int32), lists, 64, 32, 128, 2)
+    assert mask.mask_mod is not noop_mask
+    assert mask.to_dense().tolist() == [[[[1, 0, 0, 0], [0, 0, 1, 0]]] * 2]

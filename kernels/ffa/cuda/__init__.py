@@ -53,7 +53,8 @@ def backward(
     schedule: Schedule,
     scale: float,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """(dq, dk, dv) in the inputs' dtype. The Gluon kernel's dq may differ in its last bits between runs (atomics)."""
+    """(dq, dk, dv) in the inputs' dtype. The Gluon kernel's dq may differ in its last bits between runs (atomics), so it is not
+    taken under torch.use_deterministic_algorithms."""
     with record_function("ffa_bwd_prepare"):
         check_supported(q, k, v, schedule)
         long, rest = _split("bwd", q, schedule, scale)

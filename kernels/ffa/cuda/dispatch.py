@@ -70,6 +70,8 @@ def is_hopper(device: torch.device) -> bool:
 
 
 def _unmet(direction: str, q: torch.Tensor, schedule: Schedule, scale: float) -> str:
+    if direction == "bwd" and torch.are_deterministic_algorithms_enabled():
+        return "torch.use_deterministic_algorithms is on"
     if not is_hopper(q.device):
         return "not a Hopper GPU"
     if not scale > 0:
