@@ -25,7 +25,7 @@ _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, whic
 
 @dataclass
 class _Known:
-    starting: float = 0.0  # seconds until workers had started
+    starting: float = 0.0  # seconds until workers had started, and of `_warm_up`
     seconds: dict[str, float] = field(default_factory=dict)  # cell -> seconds of its last block, without checks
     epochs: Counter[str] = field(default_factory=Counter)  # cell -> epochs in which it was measured
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
@@ -173,7 +173,9 @@ def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]) ->
                 timeouts=known.timeouts,
             )
             if plan.device.kind == "cuda":
+                warming = time.monotonic()
                 _warm_up(pool, task, loaded)
+                known.starting += time.monotonic() - warming
             for other in known.ahead:
                 other.wait()
             result = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)
