@@ -358,8 +358,24 @@ SLOW = Scenario(
     [(5, 4.0, 4.0, True), (5, 4.0, 3.9, True), (4, 4.0, 3.4, False), (4, 4.0, 4.0, True), (11, 5.0, 0.6, True),
      (11, 5.0, 0.4, False), (32, 5.0, 1.0, True)],
 )  # fmt: skip
-def test_a_look_may_be_late_by_a_tenth_of_the_budget(done: int, cost: float, left: float, fits: bool) -> None:
-    assert affordable(done, cost, left, budget=45.0) == fits
+@pytest.mark.parametrize("asked", [None, 48])
+def test_a_look_may_be_late_by_a_tenth_of_the_budget(
+    done: int, cost: float, left: float, fits: bool, asked: int | None
+) -> None:
+    costs = {"a": (done, cost - 1.5), "b": (done, 1.0)}
+    assert (affordable(costs, 0.5, left, 45.0, asked) == {"a", "b"}) == fits
+
+
+@pytest.mark.parametrize(
+    ("costs", "left", "measured"),
+    [({"a": (1, 3.0), "b": (1, 9.0), "c": (1, 2.0)}, 20.0, "ac"),  # three epochs of b do not fit
+     ({"a": (4, 1.0), "b": (1, 5.0), "c": (4, 2.0)}, 18.6, "ab"),  # a first look comes before the second one of others
+     ({"a": (1, 7.0), "b": (1, 9.0)}, 17.0, "ab"), ({"a": (1, 7.0), "b": (1, 9.0)}, 16.0, "")],  # no look can be reached
+)  # fmt: skip
+def test_a_budget_too_small_for_all_cells_decides_some(
+    costs: dict[str, tuple[int, float]], left: float, measured: str
+) -> None:
+    assert affordable(costs, 0.5, left, 0.0) == {*measured}
 
 
 def rounds(result: Result) -> dict[int, list[int]]:
@@ -377,6 +393,12 @@ def test_epochs_are_so_short_that_a_small_budget_reaches_a_look(new_lab: NewLab)
     assert len(found) >= stats.LOOKS[0]
     assert all(few >= turns.FEWEST for each in found.values() for few in each)
     assert result.verdict("w/case=slower") == "slower"
+
+
+def test_cells_that_cannot_reach_a_look_leave_the_budget_to_others(new_lab: NewLab) -> None:
+    heavy = [Fault("slow:1.5", "open", cell="*case=same")]
+    result = new_lab(replace(SLOW, noise=[], faults=heavy)).abprof("main", "fast", "--budget", "15s")
+    assert (result.verdict("w/case=slower"), result.verdict("w/case=same")) == ("slower", "unclear")
 
 
 def test_a_budget_that_cannot_reach_the_first_look_is_reported_with_one_that_can(new_lab: NewLab) -> None:

@@ -31,7 +31,7 @@ def test_long_calls_take_hours_and_the_first_look_does_not_fit() -> None:
     epoch = Estimate(run).epoch(peers=False)
     assert epoch > 28 * 2 * turns.FEWEST * 100
     text = said(run)
-    assert "the first look does not fit into the budget of 10 min, which decides no cell" in text
+    assert "the first look does not fit into the budget of 10 min, which decides the shortest cells or none" in text
     assert "assuming 0.04 TFLOP/s" in text
     hours = stats.LOOKS[0] * epoch / 3600
     assert f"{hours:.1f} h" in text

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from abprof.measure.cell import CellTask, Timeouts, measure_cell
@@ -24,8 +25,9 @@ _LOST = {"crash", "timeout", "oom"}  # outcomes that lose the output check, whic
 
 @dataclass
 class _Known:
-    starting: float = 0.0  # seconds until workers had started
+    starting: float = 0.0  # seconds until workers had started, and of `_warm_up`
     seconds: dict[str, float] = field(default_factory=dict)  # cell -> seconds of its last block, without checks
+    epochs: Counter[str] = field(default_factory=Counter)  # cell -> epochs in which it was measured
     checked: set[str] = field(default_factory=set)  # cells whose outputs were checked
     crowded: set[str] = field(default_factory=set)  # cells whose arms do not fit into memory together
     calls: dict[str, dict[str, float]] = field(default_factory=dict)  # cell -> arm -> ns of a warm call
@@ -46,7 +48,7 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
     """Yield the block of each measured cell, and records of what the workers loaded (Proof) and compiled (Kernel).
 
     `wanted()` returns the ids of cells that need one more epoch. `first`: number of the next epoch. A further epoch
-    begins only if it is `affordable`, assuming that each cell takes as long as in the epoch before.
+    measures the `affordable` cells, assuming that each takes as long as in the epoch before.
     """
     number, quick = first, plan.run.options.quick
     known, end, fixed = _Known(), time.monotonic() + budget, 0.0  # fixed: seconds of an epoch beside its cells
@@ -56,11 +58,14 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
     try:
         while todo:
             start, spent, checks = time.monotonic(), dict[str, float](), dict[str, float]()
-            cost = fixed + sum(known.seconds.get(cell, 0.0) for cell in todo)
-            if number > first and (quick or not affordable(number - first, cost, end - start, budget)):
-                return
-            parts = _parts(plan, number, todo, beside=number < first + _BESIDE)
-            coming = [*parts[1:], *_following(plan, number, first, todo)] if early else []
+            if number > first:
+                costs = {cell: (known.epochs[cell], known.seconds.get(cell, 0.0)) for cell in todo}
+                todo = set() if quick else affordable(costs, fixed, end - start, budget, plan.run.options.epochs)
+                if not todo:
+                    return
+            done = {cell: known.epochs[cell] for cell in todo}
+            parts = _parts(plan, number, done)
+            coming = [*parts[1:], *_following(plan, number, done)] if early else []
             for place, part in enumerate(parts):
                 for item in _package(plan, known, part, coming[place : place + _AHEAD]):
                     if isinstance(item, Block):  # of turns, or of slices
@@ -69,6 +74,7 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
                     yield item
             fixed = time.monotonic() - start - sum(spent.values())
             known.seconds |= {cell: seconds - checks[cell] for cell, seconds in spent.items()}
+            known.epochs.update(todo)
             if number == first:  # fork servers import torch and packages once
                 fixed -= known.starting
             number += 1
@@ -78,31 +84,45 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
             pool.dismiss()
 
 
-def affordable(done: int, cost: float, left: float, budget: float) -> bool:
-    """Whether an epoch of `cost` seconds may begin after `done` epochs, with `left` of `budget` seconds left: if it fits, or
-    if the epochs up to the next look exceed the budget by a tenth at most. Between two looks nothing is decided."""
-    to_look = next((look - done for look in LOOKS if look > done), 1)
-    return cost <= left or to_look * cost <= left + _OVERTIME * budget
+def affordable(
+    costs: Mapping[str, tuple[int, float]], fixed: float, left: float, budget: float, asked: int | None = None
+) -> set[str]:
+    """Return the cells to measure in the next epoch. `costs`: cell -> its epochs so far, and seconds of a further one;
+    `fixed`: seconds of an epoch beside its cells; `left`: of the `budget`; `asked`: --epochs.
+
+    Between two looks nothing is decided. So if not all cells can reach their next look, which may exceed the budget by a
+    tenth, those that can are measured: first looks come first, then what costs least. If none can, or with --epochs, all
+    are measured while an epoch fits.
+    """
+    looks = {cell: next((look - done for look in LOOKS if look > done), 1) for cell, (done, _) in costs.items()}
+    room, most, found = left + _OVERTIME * budget, 0, set[str]()
+    for cell in sorted(costs, key=lambda cell: (costs[cell][0] >= LOOKS[0], looks[cell] * costs[cell][1], cell)):
+        cost = looks[cell] * costs[cell][1] + max(0, looks[cell] - most) * fixed
+        if cost <= room:
+            room, most, found = room - cost, max(most, looks[cell]), found | {cell}
+    if (not found or asked) and fixed + sum(seconds for _, seconds in costs.values()) <= left:
+        return set(costs)
+    return found if not asked or found == costs.keys() else set()
 
 
-def _following(plan: Plan, number: int, first: int, todo: set[str]) -> list[_Part]:
-    """Return the parts of the epochs that come after epoch `number` for certain: those up to the next look."""
+def _following(plan: Plan, number: int, todo: Mapping[str, int]) -> list[_Part]:
+    """Return the parts of the epochs that come after epoch `number` for certain: those up to a look. `todo`: as `_parts`."""
     found = list[_Part]()
-    while len(found) < _AHEAD and (done := number - first + 1) not in {*LOOKS, plan.run.options.epochs}:
-        number += 1
-        found += _parts(plan, number, todo, beside=done < _BESIDE)
+    for ahead in range(1, 1 + _AHEAD):
+        todo = {cell: done + 1 for cell, done in todo.items() if done + 1 not in {*LOOKS, plan.run.options.epochs}}
+        found += _parts(plan, number + ahead, todo)
     return found
 
 
-def _parts(plan: Plan, number: int, todo: set[str], *, beside: bool) -> list[_Part]:
+def _parts(plan: Plan, number: int, todo: Mapping[str, int]) -> list[_Part]:
     """Return the cells of `todo` by package, in random order; in epoch 1, cells with little work come first.
 
-    Leaves out controls and peers unless `beside` or --epochs is given.
+    `todo`: cell -> its epochs so far. After `_BESIDE` of them, controls and peers are left out, unless --epochs is given.
     """
     rng = random.Random(f"{plan.run.options.seed}/{number}")
     kernels = sorted({cell.kernel for cell in plan.run.cells if cell.id in todo})
     rng.shuffle(kernels)
-    beside = beside or plan.run.options.epochs is not None
+    beside = {cell for cell, done in todo.items() if done < _BESIDE or plan.run.options.epochs is not None}
     parts = []
     for kernel in kernels:
         cells = [cell for cell in plan.run.cells if cell.id in todo and cell.kernel == kernel]
@@ -110,7 +130,7 @@ def _parts(plan: Plan, number: int, todo: set[str], *, beside: bool) -> list[_Pa
             cells.sort(key=lambda cell: cell.flops or 0.0)
         else:
             rng.shuffle(cells)
-        arms = {cell.id: [arm for arm in plan.arms[cell.id] if beside or arm.under_test] for cell in cells}
+        arms = {cell.id: [arm for arm in plan.arms[cell.id] if cell.id in beside or arm.under_test] for cell in cells}
         parts.append(_Part(number, cells, arms))
     return parts
 
@@ -153,7 +173,9 @@ def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]) ->
                 timeouts=known.timeouts,
             )
             if plan.device.kind == "cuda":
+                warming = time.monotonic()
                 _warm_up(pool, task, loaded)
+                known.starting += time.monotonic() - warming
             for other in known.ahead:
                 other.wait()
             result = measure_cell(pool, plan.device, task, alone=cell.id in known.crowded)

@@ -47,7 +47,9 @@ class Estimate:
         if low > options.budget:
             least = f"{first} epochs take about {span(low)}, {assumed}"
             budget = span(options.budget)
-            missed = f"the first look does not fit into the budget of {budget}, which decides no cell"
+            missed = (
+                f"the first look does not fit into the budget of {budget}, which decides the shortest cells or none"
+            )
             return f"{least}: {missed}; fewer cells, or --budget", False
         most = f" if the first look decides, at most {span(min(high, options.budget))}" if high > low else ""
         about = f"about {span(low)} of measuring{most}, {assumed}"
