@@ -141,11 +141,13 @@ def test_a_server_that_cannot_start_or_is_one_too_many_is_no_error(tmp_path: Pat
     with pytest.raises(WorkerDied, match="ended with exit code 0"):
         one.call(wire.Inventory(), 60)
     assert servers.server([sys.executable, "-c", "raise SystemExit(3)"], 1) is None, "it ended before it forked"
-    waiting = [
-        servers.server([sys.executable, "-c", "import time; time.sleep(99)"], 1, {"N": str(number)})
-        for number in range(14)
-    ]
+    waits, room = [sys.executable, "-c", "import time; time.sleep(99)"], servers.room
+    waiting = [servers.server(waits, 1, {"N": str(number)}) for number in range(14)]
     assert [one is not None and one.alive for one in waiting] == [False] * 2 + [True] * 12, "the oldest make room"
+    assert servers.server(waits, 1, {"N": "2"}) is waiting[2]
+    servers.server(waits, 1, {"N": "14"})
+    assert [one is not None and one.alive for one in waiting[2:5]] == [True, False, True], "used last of these"
+    assert (room, servers.room) == (True, False)
     servers.close()
 
 

@@ -22,6 +22,15 @@ def test_a_long_call_is_a_turn_of_its_own_and_short_calls_share_one() -> None:
     assert turns.pace("cpu", [0.3e6, 0.4e6], [1e6, 1e6], SETTINGS).calls == 4
 
 
+def test_untrusted_calls_share_longer_turns() -> None:
+    """The parent's clock then reads abprof's own work between calls with them."""
+    untrusted = msgspec.structs.replace(SETTINGS, untrusted=True)
+    alone, shared = (turns.pace("cuda", [1.25e6] * 3, [1e6] * 3, how) for how in (SETTINGS, untrusted))
+    assert (alone.calls, shared.calls) == (1, 16)
+    assert alone.empties == shared.empties == 0
+    assert turns.pace("cuda", [45_000.0] * 3, [1e6] * 3, untrusted).empties == 7
+
+
 def test_rounds_are_even_bounded_and_fewer_for_slow_calls() -> None:
     many = turns.pace("cuda", [3e5] * 2, [1.0] * 2, SETTINGS).rounds
     few = turns.pace("cuda", [3e9] * 2, [1.0] * 2, SETTINGS).rounds

@@ -6,6 +6,7 @@ of abprof's installation, nor an abprof/ folder of the branch under test.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
@@ -80,6 +81,11 @@ class ForkServers:
         return self._fixed[place]
 
     @property
+    def room(self) -> bool:
+        """Whether one more server may start while all others stay."""
+        return len(self._servers) < _MOST_SERVERS
+
+    @property
     def plenty(self) -> bool:
         """Whether this host has enough cores to start all servers at once."""
         return len(os.sched_getaffinity(0)) > _CORES_EACH * _SERVERS
@@ -96,7 +102,10 @@ class ForkServers:
 
     def _server(self, argv: Sequence[str], epoch: int, env: Mapping[str, str]) -> ForkServer | None:
         key = (tuple(argv), tuple(sorted(env.items())), (epoch - 1) % _SERVERS)
-        known, alike = self._servers.get(key), [one for of, one in self._servers.items() if of[:2] == key[:2]]
+        known, alike = self._servers.pop(key, None), [one for of, one in self._servers.items() if of[:2] == key[:2]]
+        if known is not None:
+            self._servers[key] = known  # the last one, so that the first has not been used for longest
+            alike.append(known)
         if not all(one.alive or one.has_forked for one in alike):
             return None
         if known is None and len(self._servers) >= _MOST_SERVERS:
@@ -168,6 +177,7 @@ class WorkerFactory:
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # secret part of names
     own: set[int] = field(default_factory=set)  # process ids of all workers, ended workers included
     forks: ForkServers = field(default_factory=ForkServers)
+    _judges: list[Worker] = field(default_factory=list)  # none or one
 
     @classmethod
     def of(
@@ -267,6 +277,26 @@ class WorkerFactory:
         servers = [server] if server else []
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", servers=servers)
 
+    def judge(self) -> Worker:
+        """Return the worker that checks outputs and loads no code under test. It serves all epochs: its start takes seconds,
+        of which most import torch and start CUDA. Raises WorkerDied or WorkerFault."""
+        if not (self._judges and self._judges[0].alive):
+            self.end_judge()
+            self._judges.append(self.alone("judge"))
+            self._judges[0].call(self.start("judge"), self.timeout)
+        return self._judges[0]
+
+    def clear_judge(self) -> None:
+        """Have the judge, if it runs, free what it keeps in memory."""
+        for judge in self._judges if self._judges and self._judges[0].alive else ():
+            with contextlib.suppress(WorkerDied, WorkerFault):  # the next check starts another one
+                judge.call(wire.Close(), self.timeout)
+
+    def end_judge(self) -> None:
+        """End the judge, if it runs."""
+        while self._judges:
+            self._judges.pop().kill()
+
     def worker(
         self,
         spec: WorkerSpec,
@@ -327,7 +357,8 @@ class WorkerFactory:
         if self.forks.plenty and self.device != "cpu":
             count = _SERVERS if self._apart(spec) else self.imports if self._preloads(spec) else 0
             for number in range(count):
-                self._servers(spec, number + 1)
+                if self.forks.room:
+                    self._servers(spec, number + 1)
         return len(self._servers(spec, epoch))
 
     def _apart(self, spec: WorkerSpec) -> bool:

@@ -42,7 +42,10 @@ from abprof.system import doorway
 from abprof.system.processes import WorkerDied, WorkerFault, WorkerHung
 
 KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
-_MOST_KEPT = 64  # most calls of a turn whose outputs are all kept (--untrusted)
+_MOST_KEPT, _MOST_BYTES = (
+    64,
+    128 << 20,
+)  # most calls of a turn whose outputs are all kept (--untrusted), and their bytes
 _PLACES, _PIECE = 16, 64  # places of a turn's outputs that are read at its reply, and bytes of each
 _NO = "the workload's check says no"
 _WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch
@@ -160,6 +163,7 @@ class CellSetup:
         self.seed = int.from_bytes(hashlib.sha256(seed.encode()).digest()[:4], "big")
         self._began, self._clock = time.time(), time.monotonic()
         self.checking = 0.0  # seconds spent on output checks, which later epochs do not repeat
+        self.handed = 0  # bytes of a call's outputs on base
         self._seeds = (secrets.randbits(31), secrets.randbits(31))  # of inputs of checks outside the arm's process
         self._keeps = set[str]()  # variants whose outputs on base do not follow inputs that change in place
         self._packs = set[str]()  # variants whose outputs on base follow changed inputs only after another `prepare`
@@ -298,12 +302,13 @@ class CellSetup:
         again = self.task.options.untrusted  # code may behave otherwise in later epochs
         if not ((self.task.check or again) and state.takes_turns and checkable):
             return
-        known = state.outcome.check is not None  # by `open`
-        checked: wire.Checked | None = None if known else self.ask(state, self._check_request(state))
-        if checked is not None:
-            self._note(state, checked)
-            if not checked.ok:
-                self.wrong(state, checked.reason or _NO)
+        if self.task.check or self.task.by_base:  # its own process shows nothing new to whom does not trust it
+            known = state.outcome.check is not None  # by `open`
+            checked: wire.Checked | None = None if known else self.ask(state, self._check_request(state))
+            if checked is not None:
+                self._note(state, checked)
+                if not checked.ok:
+                    self.wrong(state, checked.reason or _NO)
         if self.task.options.check == "outside" and state.outcome.status == "ok" and not state.arm.peer:
             self._check_outside(state)
         self.checking += time.monotonic() - began
@@ -382,7 +387,7 @@ class CellSetup:
             return
         began, state.turns, cell = time.monotonic(), state.turns + 1, self.task.cell
         try:
-            if state.takes_turns and not state.arm.peer and not secrets.randbelow(1 + (state.turns + 1) // 2):
+            if state.takes_turns and state.arm.under_test and not secrets.randbelow(1 + (state.turns + 1) // 2):
                 request = wire.Examine(
                     cell.workload, dict(cell.params), self.task.options.seed, turn.outputs, draw=turn.draw,
                     calls=turn.calls, layouts=read.layouts, pick=secrets.choice([turn.calls - 1, secrets.randbits(31)]), seen=seen,
@@ -406,6 +411,9 @@ class CellSetup:
         name = f"{state.arm.side}/{hashlib.sha256(f'{cell.id} {state.arm.id}'.encode()).hexdigest()[:24]}.outputs"
         if self.ask(state, wire.Hand(state.arm.id, seed, name, again, anew)) is None:
             return None
+        if state.arm.side == "base":
+            with contextlib.suppress(OSError):
+                self.handed = (self.pool.factory.scratch / name).lstat().st_size
         request = wire.Examine(cell.workload, dict(cell.params), seed, name, again)
         checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
         return "" if checked.ok else checked.reason or _NO
@@ -518,7 +526,8 @@ class _Turns:
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
         pace = turns.pace(kind, calls, opens, task.options, timer)
-        return dataclasses.replace(pace, calls=min(pace.calls, _MOST_KEPT)) if task.options.untrusted else pace
+        most = max(1, min(_MOST_KEPT, _MOST_BYTES // max(1, self.cell.handed)))
+        return dataclasses.replace(pace, calls=min(pace.calls, most)) if task.options.untrusted else pace
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
         """Measure one turn of an arm; None if that failed. `fresh`: where to allocate new inputs; None: keep the

@@ -53,8 +53,8 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
     number, quick = first, plan.run.options.quick
     known, end, fixed = _Known(), time.monotonic() + budget, 0.0  # fixed: seconds of an epoch beside its cells
     todo = wanted() & plan.arms.keys()  # a rerun has cells that are not measured again
-    # On a CPU there are no contexts to wait for. Hostile code could run while others are measured.
-    early = plan.device.kind != "cpu" and not (quick or plan.run.options.untrusted)
+    # On a CPU there are no contexts to wait for. Workers that start ahead have not loaded code under test.
+    early = plan.device.kind != "cpu" and not quick
     try:
         while todo:
             start, spent, checks = time.monotonic(), dict[str, float](), dict[str, float]()
@@ -82,6 +82,7 @@ def epochs(plan: Plan, wanted: Callable[[], set[str]], *, first: int, budget: fl
     finally:
         for pool in known.ahead:
             pool.dismiss()
+        plan.factory.end_judge()
 
 
 def affordable(

@@ -33,7 +33,6 @@ class WorkerPool:
         self._workers: dict[str, Worker] = {}
         self._starting: list[str] | None = None  # ids of workers that have not answered `start`; None before `begin`
         self.start_order = tuple(turns.ranked(tuple(self._specs), epoch - 1))  # the order decides the memory
-        self._judge: Worker | None = None
         self._proved: dict[str, wire.Proved] = {}  # worker id -> reply to the last `prove`
         self._failed_starts: dict[str, list[WorkerDied]] = {id: [] for id in self._specs}  # since the last good start
 
@@ -74,11 +73,13 @@ class WorkerPool:
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if exc == (None, None, None):
+            self.factory.clear_judge()
         self.dismiss()
 
     def dismiss(self) -> None:
         """End every worker."""
-        end_all([*self._workers.values(), *([self._judge] if self._judge else [])])
+        end_all(self._workers.values())
 
     def _begin(self, id: str) -> bool:
         """Start the worker without waiting for its reply. Return False if the start failed."""
@@ -144,12 +145,7 @@ class WorkerPool:
 
     def judge(self) -> Worker:
         """Return the worker that checks outputs and loads no code under test. Raises WorkerDied or WorkerFault."""
-        if self._judge is None or not self._judge.alive:
-            if self._judge is not None:
-                self._judge.kill()
-            self._judge = self.factory.alone("judge")
-            self._judge.call(self.factory.start("judge", epoch=self._epoch), self.factory.timeout)
-        return self._judge
+        return self.factory.judge()
 
     def close(self) -> None:
         """Free the current cell's inputs in every living worker. Kill each worker that fails to do so."""

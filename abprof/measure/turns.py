@@ -26,7 +26,9 @@ _TELL = 0.5  # %: a margin at which four epochs of the fewest rounds are enough;
 # Least ns of a turn: a longer call has a turn of its own, shorter calls share a turn. A GPU's event pair resolves about
 # 0.5 us, and on a CPU a wake-up of the OpenMP pool costs some 50 us.
 _SHORTEST_TURN = {"cuda": 300_000.0, "cpu": 1_000_000.0, "simulated": 0.0}
-_UNTRUSTED = 10.0  # times as long with --untrusted, so that what follows a turn is little beside it (`OutsideTurns`)
+# With --untrusted, so that what follows a turn is little beside it (`OutsideTurns`), and that the scatter of abprof's own work
+# between calls, which the parent's clock reads with them, averages out.
+_UNTRUSTED_TURN = {"cuda": 20e6, "cpu": 10e6, "simulated": 0.0}
 TIMER = {"cuda": "cuda_event", "cpu": "cpu_clock", "simulated": "simulated"}
 CUDA_GRAPH, CUPTI, WALL_CLOCK = "cuda_graph", "cupti", "wall_clock"
 _CLOCKED = {TIMER["cuda"], CUDA_GRAPH}  # timers whose turns read the device's clock
@@ -87,8 +89,10 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options:
         return Pace(timer, 1, FEWEST, FEWEST, wanted)
     together, long = sum(known) * len(call_ns) / len(known), min(known) >= wire.LONG_CALL
     most = _MOST_RECORDED if timer == CUPTI else _MOST_CALLS
-    shortest = _SHORTEST_TURN[kind] * (_UNTRUSTED if options.untrusted and kind == "cpu" else 1.0)
-    calls = max(1, min(most, math.ceil(shortest / max(min(known), 1.0))))
+    shared, calls = (
+        max(1, min(most, math.ceil(shortest[kind] / max(min(known), 1.0))))
+        for shortest in (_SHORTEST_TURN, _UNTRUSTED_TURN if options.untrusted else _SHORTEST_TURN)
+    )
     budget = _SECONDS[kind] * 1e9 * len(call_ns) * scale * (_QUICK if options.quick else 1)
     fewest = fewest_rounds(kind, min(known), timer)
     fewest = max(fewest, _FEWEST_MIDDLE) if options.quick else fewest  # a single epoch shows its own scatter
@@ -107,7 +111,7 @@ def pace(kind: str, call_ns: Sequence[float], open_ns: Sequence[float], options:
         wanted=wanted,
         fewest=fewest,
         early=(FEWEST // _EARLY - 1) * again <= spent,
-        empties=min(calls, _EMPTIES) if timer == TIMER["cuda"] and calls > 1 else 0,
+        empties=min(shared, _EMPTIES) if timer == TIMER["cuda"] and shared > 1 else 0,
         seconds=budget / 1e9 if kind == "cuda" else math.inf,
     )
 

@@ -33,6 +33,7 @@ class Arm:
     wall: float = 0.0  # ns of the last untimed call, by the host's clock
     graph: Any = None  # a clocks.Graph, once captured
     outputs: tuple[str, ...] = ()  # digests of the outputs in the first check
+    kept: Any = None  # drawn.Kept, once a turn's inputs were drawn
     mixtures: list[Any] | None = None  # of the inputs of two seeds (wire.Turn.draw): drawn.Mixture or None
 
     def facts(self) -> dict[str, wire.Value]:
@@ -49,6 +50,7 @@ class Arms:
         self.types: dict[str, list[list[str]]] = {}  # in the judge: cell -> data types of outputs of base's variants
         # In the judge: case -> seed of changed inputs, and digests of the reference on them.
         self.references: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
+        self.mixed: tuple[Any, list[Any]] | None = None  # in the judge: a request's case and seeds, and its mixtures
         self.imported: types.ModuleType | None = None  # the kernel package, or an empty module during its import
         self._package: types.ModuleType | None = None
 

@@ -40,6 +40,7 @@ class Bench(Arms):
         # At this point torch, Triton and the driver are loaded, but no code of a workload, and of a side at most the
         # package that `preload` imported.
         self._prover = package.prover(start) if start.mount else None
+        gc.freeze()  # collecting torch's objects took 70 ms for each check
 
     def ready(self) -> wire.Ready:
         """Return the versions, folders and compute capability on which a build of the package depends."""
@@ -122,8 +123,9 @@ class Bench(Arms):
 
     def close(self, _request: wire.Close) -> wire.Done:
         self.opened.clear()
+        self.mixed = None
         gc.collect()
-        gc.freeze()  # objects that outlive a cell are permanent: collecting torch's objects took 70 ms per cell
+        gc.freeze()  # objects that outlive a cell are permanent
         self.clock.reset_peak()
         return wire.Done()
 

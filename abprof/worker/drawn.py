@@ -41,18 +41,21 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
         request = dataclasses.replace(request, placement=None)
     if arm.mixtures is None:
         arm.mixtures = mixtures(*map(arms.inputs, seeded(arm.request, request.draw)))
+        arm.kept = Kept(Path(arms.start.scratch) / request.outputs)
     if not any(arm.mixtures):
         raise Unsupported(NO_INPUTS)
-    own, op, results, kept = arm.op, arm.op, list[Any](), list[Any]()
+    own, op, results, kept = arm.op, arm.op, list[Any](), arm.kept
+    kept.begin()
 
     def keep() -> None:
-        kept.extend(_copied(one) for one in results)
+        for one in results:
+            kept.add(one)
         results.clear()
 
     def reset() -> None:
         nonlocal op
         keep()
-        mix(arm.inputs, arm.mixtures or [], seed(request.draw[2], len(kept), kept[-1:]))
+        mix(arm.inputs, arm.mixtures or [], seed(request.draw[2], len(kept.layouts), kept.last))
         op = arms.prepared(arm.request, arm.inputs) if request.anew else op
         op.restore()
 
@@ -60,7 +63,7 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
     try:
         turned = Arms.turn(arms, request)
         keep()
-        return dataclasses.replace(turned, layouts=_write(kept, Path(arms.start.scratch) / request.outputs))
+        return dataclasses.replace(turned, layouts=kept.end())
     finally:
         arm.op = own
 
@@ -150,45 +153,48 @@ def held(values: Any) -> Iterator[torch.Tensor]:
 # ---------------------------------------------------------------- outputs
 
 
-def _copied(values: Any) -> Any:
-    """Copy the tensors of a call's outputs to the CPU: the next call may overwrite them."""
-    if isinstance(values, torch.Tensor):
-        return values.detach().resolve_conj().resolve_neg().to("cpu", copy=True).contiguous()
-    if isinstance(values, Mapping):
-        return {key: _copied(part) for key, part in values.items()}
-    if isinstance(values, list | tuple):
-        return type(values)(map(_copied, values)) if type(values) in (list, tuple) else tuple(map(_copied, values))
-    return values
+class Kept:
+    """What a turn's calls returned, in a file that is mapped to memory: a call's outputs are copied into it before the next
+    call, which may overwrite them. Each turn writes over the same pages, since new ones take longer than the copy."""
 
+    def __init__(self, path: Path) -> None:
+        self._path, self._memory = path, torch.empty(0, dtype=torch.uint8)
+        path.touch(0o600)
+        self.begin()
 
-def _write(kept: list[Any], path: Path) -> str:
-    """Write the tensors' bytes over those in the file `path`, and return the layout of each call's outputs as JSON.
+    def begin(self) -> None:
+        """Forget the calls of the turn before."""
+        self.layouts, self.last, self._end = list[dict[str, Any]](), list[torch.Tensor](), 0
 
-    A file that exists is many times quicker to write than a new one.
-    """
-    tensors = [tensor for each in kept for tensor in held(each) if tensor.numel()]
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600)
-    try:
-        with os.fdopen(file, "wb", buffering=0, closefd=False) as writer:
-            for tensor in tensors:
-                view = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())
-                while view:
-                    view = view[writer.write(view) :]
-            if os.fstat(file).st_size > (size := sum(tensor.nbytes for tensor in tensors)):
-                os.ftruncate(file, size)  # another cell's outputs were larger
-    finally:
-        os.close(file)
-    return json.dumps([_layout(each) for each in kept])
+    def add(self, values: Any) -> None:
+        """Copy what a call returned. `last` then has its tensors' bytes."""
+        self.last = []
+        self.layouts.append(self._copied(values))
 
+    def end(self) -> str:
+        """Return the layout of each call's outputs as JSON. The file then holds their bytes, one after the other."""
+        os.truncate(self._path, self._end)  # another cell's outputs were larger
+        return json.dumps(self.layouts)
 
-def _layout(values: Any) -> dict[str, Any]:
-    if isinstance(values, torch.Tensor):
-        return {"dtype": str(values.dtype).removeprefix("torch."), "shape": list(values.shape)}
-    if type(values) in (list, tuple):
-        return {type(values).__name__: [_layout(part) for part in values]}
-    if type(values) is dict:
-        return {"dict": [[key, _layout(part)] for key, part in values.items()]}
-    return {"value": values} if isinstance(values, _PLAIN) else {"type": type(values).__name__}
+    def _copied(self, values: Any) -> dict[str, Any]:
+        """Copy the tensors in `values` to the file, and return their layout."""
+        if isinstance(values, torch.Tensor) and values.layout == torch.strided:
+            plain = values.detach().resolve_conj().resolve_neg().contiguous()
+            self._write(plain.reshape(-1).view(torch.uint8))
+            return {"dtype": str(values.dtype).removeprefix("torch."), "shape": list(values.shape)}
+        if isinstance(values, Mapping):
+            return {"dict": [[key, self._copied(part)] for key, part in values.items()]}
+        if isinstance(values, list | tuple):
+            return {"list" if type(values) is list else "tuple": [self._copied(part) for part in values]}
+        return {"value": values} if isinstance(values, _PLAIN) else {"type": type(values).__name__}
+
+    def _write(self, data: torch.Tensor) -> None:
+        begin, self._end = self._end, self._end + data.numel()
+        if self._path.stat().st_size < self._end:
+            os.truncate(self._path, self._end)  # torch would overwrite the file's first byte
+        if self._end > len(self._memory):
+            self._memory = torch.from_file(str(self._path), shared=True, size=self._end, dtype=torch.uint8)
+        self.last.append(self._memory[begin : self._end].copy_(data))
 
 
 def read(
@@ -209,21 +215,23 @@ def read(
         size = _size(found[number])
         if size < 0 or at < 0 or at + size > about.st_size:
             raise ValueError("the outputs' layout does not fit into their file")
-        data = bytearray()
-        while len(data) < size and (part := os.pread(file, size - len(data), at + len(data))):
-            data += part
+        data, done = torch.zeros(size, dtype=torch.uint8), 0
+        while done < size and (more := os.preadv(file, [memoryview(data.numpy())[done:]], at + done)):
+            done += more
     finally:
         os.close(file)
-    values, _ = _built(found[number], data.ljust(1, b"0"), 0, device)
-    if seen and (seen[0][0] != sum(map(_size, found)) or _late(data[:size], at, seen)):
+    values, _ = _built(found[number], data, 0, device)
+    if seen and (seen[0][0] != sum(map(_size, found)) or _late(data, at, seen)):
         raise ValueError("it was written after the reply")
     return values
 
 
-def _late(data: bytearray, at: int, seen: Sequence[Sequence[Any]]) -> bool:
+def _late(data: torch.Tensor, at: int, seen: Sequence[Sequence[Any]]) -> bool:
     """Whether `data`, which begins at `at` in its file, has other bytes than were `seen` there."""
     inside = [(place - at, bytes.fromhex(text)) for place, text in seen if at <= place < at + len(data)]
-    return any(data[begin : begin + len(piece)] != piece[: len(data) - begin] for begin, piece in inside)
+    return any(
+        data[begin : begin + len(piece)].numpy().tobytes() != piece[: len(data) - begin] for begin, piece in inside
+    )
 
 
 def _size(layout: dict[str, Any]) -> int:
@@ -242,11 +250,11 @@ def _type(layout: dict[str, Any]) -> torch.dtype:
     return dtype
 
 
-def _built(layout: dict[str, Any], data: bytearray, at: int, device: torch.device) -> tuple[Any, int]:
+def _built(layout: dict[str, Any], data: torch.Tensor, at: int, device: torch.device) -> tuple[Any, int]:
     """Return the values with this layout whose bytes begin at `at`, and where they end."""
     if "dtype" in layout:
         end = at + _size(layout)
-        flat = torch.frombuffer(data, dtype=torch.uint8)[at:end].clone()
+        flat = data[at:end] if at % 16 == 0 else data[at:end].clone()  # aligned for each type
         return flat.view(_type(layout)).reshape(layout["shape"]).to(device), end
     if "type" in layout:
         raise ValueError(f"a call returns a {layout['type']}: return tensors, or lists, tuples and dicts of tensors")

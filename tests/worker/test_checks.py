@@ -328,6 +328,11 @@ def test_what_timed_calls_returned_is_read_call_by_call(worker: Side) -> None:
         return worker.ask(dataclasses.replace(request, **changes))
 
     assert [found(pick=number).ok for number in range(3)] == [True] * 3
+    for calls in (2, 4):  # in the same file
+        more = worker.ask(wire.Turn("base", calls, "cpu_clock", draw=draw, outputs="calls"))
+        assert [found(pick=n, calls=calls, layouts=more.layouts).ok for n in range(calls)] == [True] * calls
+        assert (folder / "calls").stat().st_size == calls * 560_000
+    worker.ask(wire.Turn("base", 3, "cpu_clock", draw=draw, outputs="calls"))
     assert not found(draw=[1, 2, 4]).ok, "other inputs"
     one = json.loads(said.layouts)[0]
     for layouts in ([one], [one, one, {**one, "shape": [10**12]}], [one, one, {**one, "shape": [-4]}], [one, one, 7], {},
