@@ -40,7 +40,6 @@ from abprof.verdict.cells import Array, CellCache, CellData, aggregate, epochs_l
 from abprof.verdict.headline import WITHHELD, summarise, untimed, warnings
 
 _ABOVE_BEST = 1.1  # tolerated ratio to the device's measured peak rate
-_MOST_HIDDEN = 0.1  # share of a call that `same` may hide with --untrusted, where abprof's own work could hide as much
 _SEEN = 0.5  # share of a saving that the parent's clock must not exclude
 Role = Literal["target", "peer", "variant", "control"]
 
@@ -466,8 +465,7 @@ def _parent_agrees(run: Run, data: CellData, pair: Pair, verdict: Verdict) -> bo
         if any(interval(clock - _SEEN * timer).high < 0 for clock in (quickest, usual)):
             return False
         return interval(whole if strict else quickest).low > 0 or unknown
-    could = max(most, min(_MOST_HIDDEN, math.expm1(_hideable(run, data, pair.before))))
-    return not strict or hidden[0].high < could or unknown
+    return not strict or hidden[0].high < most or unknown
 
 
 def _hideable(run: Run, data: CellData, arm: str) -> float:
