@@ -158,9 +158,13 @@ def _made_of(
     every = [one.function for one in changed]
     if not changed:
         raise AbprofError(f"no function that can be measured differs between {base} and {target}")
-    single, chosen = _chosen(maker.Found(()), every, wanted) if wanted else (None, [])
-    some = [one for one in changed if one.function is single] or maker.best(changed)
-    made = maker.proposed(found, [one.function for one in some], file, folder, under=place(Path(repository.path))[1])
+    some, chosen = maker.best(changed), list[str]()
+    functions = [one.function for one in some]
+    if wanted:
+        single, chosen = _chosen(found, every, wanted)
+        functions, some = [single], [one for one in changed if one.function is single]
+        chosen += [] if some else [f"{single.name} reaches nothing that differs"]
+    made = maker.proposed(found, functions, file, folder, under=place(Path(repository.path))[1])
     kernels = list(dict.fromkeys(name for one in changed for name in sorted(one.kernels)))
     noun = "kernel source" if any("." in name for name in kernels) else "kernel" if kernels else "function"
     named, lacks = kernels or [one.name for one in every], ("", f"; {base} lacks it")

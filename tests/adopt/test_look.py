@@ -274,6 +274,12 @@ def test_a_build_is_proposed_only_if_the_file_imports_what_it_makes() -> None:
     assert made(loaded, "softmax")[0]["build"], "a library of operators"
 
 
+def test_a_name_that_a_function_of_the_package_imports_is_no_name_of_the_package() -> None:
+    front = "def rows(x):\n    from .rows import softmax\n\n    return softmax(x)\n"
+    _, workload = made({"p/__init__.py": front, "p/rows.py": ROWS}, "softmax")
+    assert 'import_module(".rows", kernel.__name__).softmax' in workload
+
+
 def test_a_file_that_needs_less_than_its_package_is_mounted_alone() -> None:
     package = {"acme/__init__.py": "import transformers\n", "acme/rows.py": ROWS}
     entry, workload = made(package)

@@ -169,7 +169,7 @@ def _read(found: Found, path: str, text: str) -> None:
     found.imports[path] = set(_imported(tree, PurePosixPath(path).parent.parts))
     found.absolute |= set(_imported(tree, None))
     if path.endswith("__init__.py"):
-        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        imports = [node for node in _outer(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         found.fronts[path] = {alias.asname or alias.name for node in imports for alias in node.names}
     plainly = (node for node in tree.body if isinstance(node, ast.Expr | ast.Assign | ast.Assert))
     calls = (call for node in plainly for call in ast.walk(node) if isinstance(call, ast.Call))
@@ -186,9 +186,15 @@ def _read(found: Found, path: str, text: str) -> None:
             if "forward" in inner:
                 mine[f"{node.name}.apply"] = _function(path, f"{node.name}.apply", inner["forward"], drop=1)
                 _differentiate(mine[f"{node.name}.apply"], inner.get("backward"))
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):  # name = Class.apply
-            alias = isinstance(node.value, ast.Name | ast.Attribute)  # no call: out = add(x, y)
-            name, applied = node.targets[0].id, mine.pop(_dotted(node.value), None) if alias else None
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name, value = node.targets[0].id, node.value
+            jits = [one for one in ast.walk(value) if isinstance(one, ast.Call) and _JIT.fullmatch(_dotted(one))]
+            if jits:  # name = triton.jit(function)
+                found.kernels.add(name)
+                for arg in jits[0].args:
+                    mine.pop(_dotted(arg), None)
+            # name = Class.apply; out = add(x, y) is a call
+            applied = mine.pop(_dotted(value), None) if isinstance(value, ast.Name | ast.Attribute) else None
             if applied:
                 applied.name = name
                 mine[name] = applied
@@ -204,6 +210,13 @@ def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         yield node
         if isinstance(node, ast.If | ast.Try):
             yield from _top([*node.body, *node.orelse])
+
+
+def _outer(tree: ast.Module) -> list[ast.AST]:
+    """Return the nodes outside of functions: an import inside a function names nothing in the module."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    inside = {node for function in functions for node in ast.walk(function)}
+    return [node for node in ast.walk(tree) if node not in inside]
 
 
 def _dotted(node: ast.AST) -> str:
