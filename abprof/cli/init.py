@@ -235,11 +235,13 @@ def _what_next(root: Path, made: Made, refs: Sequence[str]) -> None:
     called = "These workloads call them" if refs else f"The workload calls {one.name} ({one.path}:{one.line})"
     print(f"{called}; check {guessed} marks GUESSED or WRITE.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
+    mine = {Path(part.path).stem for part in made.parts}
+    others = {path.stem for path in (root / made.parts[0].path).parent.glob("[!_]*.py")} - mine
+    where += f" --workloads {','.join(sorted(mine))}" if others else ""
     on_cpu = devices.choose(()).kind == "cpu"
     interpreted, sides = "TRITON_INTERPRET=1 " if on_cpu and made.triton else "", shlex.join(refs)
     more = " --preset smoke" if on_cpu else ""  # the default sizes are for GPUs
     print(f"Next: {interpreted}abprof {sides or '.'}{where} --dry-run")
     print(f"then: {interpreted}abprof run {sides or '.'}{where} --quick{more}")
-    print(
-        f"then: {interpreted}abprof {sides or 'BASE TARGET'}{more}{'' if sides else ' with two branches'} (more in docs/ADOPT.md)"
-    )
+    ending = f"{'' if sides else ' with two branches'} (more in docs/ADOPT.md)"
+    print(f"then: {interpreted}abprof {sides or 'BASE TARGET'}{where}{more}{ending}")

@@ -24,10 +24,10 @@ _INTERNAL = re.compile(r"_(forward|fwd|impl|inner|kernel|launch|config)|autotune
 _OF_TENSORS = re.compile(r"shape|size|stride|device|dtype|numel|n?dim|(is_)?contiguous|is_cuda|data_ptr|view|reshape")
 _LIKE = {"empty_like", "zeros_like", "ones_like"}
 _SAME_SHAPE = {"contiguous", "detach", "to", "float", "half", "clone", "cuda", "type_as"}
-# "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]"; the text may go on in lines that are indented further.
+# "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]", or "(B x T x D)"; the text may go on in lines that are indented further.
 _DOCUMENTED = (
     r"^([ \t]*)(?:[^\n]*(?:[\])],|;) +)?(?:`*\w+`*, ?)*`*{name}`*(?:, ?`*\w+`*)*[ \t]*"
-    r"(?:\([^()\n]*\))?[ \t]*[:=-][ \t]*(.*(?:\n\1[ \t]+\S.*)*)"
+    r"(\([^()\n]*\))?[ \t]*[:=-][ \t]*(.*(?:\n\1[ \t]+\S.*)*)"
 )
 _NEXT = re.compile(
     r"(?:;|(?<=[\])]),)\s*(?!dtype|default)`*\w+`*\s*:"
@@ -236,7 +236,7 @@ def _function(path: str, name: str, node: ast.FunctionDef, drop: int = 0) -> Fun
     shapes |= {one: shapes[other] for one, other in _alike(nodes, mine) if other in shapes and one not in shapes}
     tensors = {*shapes, *_tensors(nodes, mine)}
     read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - mine
-    whole = {p.name for p in parameters if _INTEGERS.search(p.annotation + _text_of(p.name, text)[:200])}
+    whole = {p.name for p in parameters if _INTEGERS.search(p.annotation + "".join(_text_of(p.name, text))[:200])}
     return Function(name, path, node.lineno, parameters, read, list(_calls(nodes, mine)), tensors, shapes, whole)
 
 
@@ -300,16 +300,18 @@ def _handed(value: ast.expr) -> str:
     return value.id if isinstance(value, ast.Name) else ""
 
 
-def _text_of(name: str, text: str) -> str:
+def _text_of(name: str, text: str) -> tuple[str, str]:
+    """Return a parameter's type and description in a docstring."""
     match = name in text and re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
-    return _NEXT.split(match[2])[0] if match else ""
+    return (match[2] or "", _NEXT.split(match[3])[0]) if match else ("", "")
 
 
 def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
     found = {}
     for name in names:
-        match = _SHAPE.match(_text_of(name, text))
-        parts = [part.strip() for part in (match[1] or match[2]).split(",") if part.strip()] if match else []
+        match = _SHAPE.match(_text_of(name, text)[1])
+        given = (match[1] or match[2]) if match else ""
+        parts = [part.strip() for part in given.split("," if "," in given else " x ") if part.strip()]
         if parts and all(p.isidentifier() or p.isdigit() for p in parts) and not _TYPES & {p.lower() for p in parts}:
             found[name] = tuple(parts)
     return found
