@@ -157,7 +157,8 @@ def _made_of(
     found, changed = maker.changes(*(repository.python_files(side.tree) for side in sides))
     every = [one.function for one in changed]
     if not changed:
-        raise AbprofError(f"no function that can be measured differs between {base} and {target}")
+        advice = "comments and docstrings do not count; abprof init without refs takes the likeliest function"
+        raise AbprofError(f"no function that can be measured differs between {base} and {target}", advice=advice)
     some, chosen = maker.best(changed), list[str]()
     functions = [one.function for one in some]
     if wanted:
