@@ -157,10 +157,15 @@ def _made_of(
     found, changed = maker.changes(*(repository.python_files(side.tree) for side in sides))
     every = [one.function for one in changed]
     if not changed:
-        raise AbprofError(f"no function that can be measured differs between {base} and {target}")
-    single, chosen = _chosen(maker.Found(()), every, wanted) if wanted else (None, [])
-    some = [one for one in changed if one.function is single] or maker.best(changed)
-    made = maker.proposed(found, [one.function for one in some], file, folder, under=place(Path(repository.path))[1])
+        advice = "comments and docstrings do not count; abprof init without refs takes the likeliest function"
+        raise AbprofError(f"no function that can be measured differs between {base} and {target}", advice=advice)
+    some, chosen = maker.best(changed), list[str]()
+    functions = [one.function for one in some]
+    if wanted:
+        single, chosen = _chosen(found, every, wanted)
+        functions, some = [single], [one for one in changed if one.function is single]
+        chosen += [] if some else [f"{single.name} reaches nothing that differs"]
+    made = maker.proposed(found, functions, file, folder, under=place(Path(repository.path))[1])
     kernels = list(dict.fromkeys(name for one in changed for name in sorted(one.kernels)))
     noun = "kernel source" if any("." in name for name in kernels) else "kernel" if kernels else "function"
     named, lacks = kernels or [one.name for one in every], ("", f"; {base} lacks it")
@@ -231,11 +236,13 @@ def _what_next(root: Path, made: Made, refs: Sequence[str]) -> None:
     called = "These workloads call them" if refs else f"The workload calls {one.name} ({one.path}:{one.line})"
     print(f"{called}; check {guessed} marks GUESSED or WRITE.")
     where = "" if Path.cwd().is_relative_to(root) else f" --repo {shlex.quote(str(root))}"
+    mine = {Path(part.path).stem for part in made.parts}
+    others = {path.stem for path in (root / made.parts[0].path).parent.glob("[!_]*.py")} - mine
+    where += f" --workloads {','.join(sorted(mine))}" if others else ""
     on_cpu = devices.choose(()).kind == "cpu"
     interpreted, sides = "TRITON_INTERPRET=1 " if on_cpu and made.triton else "", shlex.join(refs)
     more = " --preset smoke" if on_cpu else ""  # the default sizes are for GPUs
     print(f"Next: {interpreted}abprof {sides or '.'}{where} --dry-run")
     print(f"then: {interpreted}abprof run {sides or '.'}{where} --quick{more}")
-    print(
-        f"then: {interpreted}abprof {sides or 'BASE TARGET'}{more}{'' if sides else ' with two branches'} (more in docs/ADOPT.md)"
-    )
+    ending = f"{'' if sides else ' with two branches'} (more in docs/ADOPT.md)"
+    print(f"then: {interpreted}abprof {sides or 'BASE TARGET'}{where}{more}{ending}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import os
 import types
 from collections.abc import Callable
 from typing import Any
@@ -179,7 +180,9 @@ def _patch_driver() -> None:
 
 def _patch_torch() -> None:
     """`with torch.cuda.device(x.device)`, questions about the device, device="cuda" and `assert x.is_cuda` fail where x
-    is on the CPU. Stays: torch.cuda is for GPUs."""
+    is on the CPU; torch.compile fails where torch.cuda.is_available() and no GPU is there, so functions stay as they
+    are. Stays: torch.cuda is for GPUs."""
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     facts = {"name": _NAME, "multi_processor_count": _PROCESSORS, "warp_size": 32, "total_memory": 1 << 34}
     properties = types.SimpleNamespace(**facts, major=_CAPABILITY[0], minor=_CAPABILITY[1])
     answers = {"get_device_properties": properties, "get_device_capability": _CAPABILITY, "get_device_name": _NAME}

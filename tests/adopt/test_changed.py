@@ -78,6 +78,29 @@ def test_names_are_followed_through_every_import(used: str, imported: str) -> No
     assert changed({**files, "pkg/ops.py": ops}, {"pkg/sizes.py": "TILE = 64\nOTHER = 1\n"}) == []
 
 
+def test_imports_inside_functions_and_fallbacks_lead_to_the_function_that_they_name() -> None:
+    """Each function of a lazy package imports its own `run`; another one has a fallback where the import fails."""
+    lazy = [f"def {name}(x):\n    from .{name} import run\n\n    return run(x)\n\n\n" for name in ("fast", "slow")]
+    either = "try:\n    from .fast import run as fast\nexcept ImportError:\n    fast = None\n\n\n"
+    files = {
+        "ops/__init__.py": "".join(lazy),
+        "ops/either.py": either + "def both(x):\n    return fast(x)\n",
+        **{f"ops/{name}.py": HEAD + kernel("_k") + function("run", "_k") for name in ("fast", "slow")},
+    }
+    found = changed(files, {"ops/fast.py": files["ops/fast.py"].replace("pass", "return")})
+    assert {(one.function.path, one.function.name) for one in found} == {
+        ("ops/__init__.py", "fast"), ("ops/either.py", "both"), ("ops/fast.py", "run"),
+    }  # fmt: skip
+
+
+def test_a_kernel_that_a_call_of_jit_makes_is_a_kernel_and_its_backward_comes_last() -> None:
+    ops = HEAD + "".join(f"def {name}(x):\n    pass\n\n\n{name} = triton.jit({name})\n" for name in ("_k", "_dk"))
+    ops += function("rows_backward", "_dk") + function("rows", "_k", "_dk")
+    found = changed({"ops.py": ops}, {"ops.py": ops.replace("pass", "return")})
+    assert names(best(found)) == ["rows"]
+    assert found[0].kernels == {"_k", "_dk"}
+
+
 def test_an_import_from_elsewhere_is_a_change() -> None:
     ops = "from {} import cdiv\nimport torch\n\n\ndef f(x):\n    n, m = x.shape\n    return cdiv(n, m)\n"
     (one,) = changed({"ops.py": ops.format("here")}, {"ops.py": ops.format("there")})
@@ -142,8 +165,13 @@ def test_two_refs(tmp_path: Path) -> None:
     done = init(repo, "main", "feature", "--function", "more/rows.py:softmx", home=tmp_path)
     assert "no function has this name, took more/rows.py:softmax" in done.out
     assert "[kernels." in (repo.path / "abprof.toml").read_text()
+    (repo.path / "abprof.toml").unlink()
+    done = init(repo, "main", "feature", "--function", "rms_norm_bench", home=tmp_path)
+    assert "--function rms_norm_bench: took benchmarks/bench_norm.py:rms_norm_bench" in done.out
+    assert "\nrms_norm_bench reaches nothing that differs\n" in done.out
+    assert 'KERNEL = "bench_norm"' in (repo.path / "workloads" / "rms_norm_bench.py").read_text()
     same = init(repo, "main", "main", home=tmp_path)
-    assert (same.code, "no function that can be measured differs between main and main" in same.err) == (2, True)
+    assert (same.code, "differs between main and main (comments and docstrings do not count" in same.err) == (2, True)
     assert "needs two refs" in init(repo, "main", home=tmp_path).err
     assert "does not go with refs" in init(repo, "main", "feature", "--kernel", "x", home=tmp_path).err
 

@@ -52,7 +52,10 @@ def test_the_likeliest_function_is_taken_and_others_are_named(tmp_path: Path) ->
     again, same = init(repo, home=tmp_path).out, done.out.replace("wrote ", "unchanged ")
     assert sorted(again.splitlines()) == sorted(same.splitlines()), "the same files, and the same count of marks"
     assert "other candidates for --function: ops.py:scaled" in done.out
-    assert init(repo, "--function", "ops.py:scaled", home=tmp_path).code == 0
+    done = init(repo, "--function", "ops.py:scaled", home=tmp_path)
+    assert done.code == 0
+    assert "Next: abprof . --workloads scaled --dry-run\n" in done.out, "without the first workload"
+    assert "abprof BASE TARGET --workloads scaled" in done.out
     assert (repo.path / "workloads" / "scaled.py").exists()
 
 

@@ -75,6 +75,7 @@ def test_where_a_function_is_imported_from(
         ("x (Tensor): weights of shape [D]", '"D"'),
         ("x (Tensor):\n            queries of shape `[B, T, D]`.\n        y (Tensor): of shape [N]", '"B", "T", "D"'),
         ("y: of shape [N]\n        x (Tensor): rows", '"rows", "width"'),
+        ("x (:class:`Tensor`): nodes of shape\n            (nodes x in_channels).", '"nodes", "in_channels"'),
         ("x: a pair (start, end)", '"rows", "width"'),
     ],
 )
@@ -229,6 +230,10 @@ def test_tensors_of_integers_sequences_and_optional_arguments() -> None:
     assert '"y": torch.randint(case["V"], draw("T").shape' in loss
     fused = signature("x: torch.Tensor, w: torch.Tensor, target", "x: (BT, H)\n    w: (V, H)\n    target: (n_rows,)")
     assert '"target": torch.randint(case["V"], draw("BT").shape' in fused, "the classes, not the last size of x"
+    typed = signature(
+        "x: torch.Tensor, edges: torch.Tensor", "x: (T, D)\n    edges (:class:`LongTensor`): of shape (2 x E)."
+    )
+    assert '"edges": torch.randint(case["T"], draw(2, "E").shape' in typed, "a graph's edges"
     soft = signature("x: torch.Tensor, target: torch.Tensor", "x: (BT, V)\n    target: (BT, V)")
     assert '"target": draw("BT", "V")' in soft, "probabilities"
     several = signature("xs: list[torch.Tensor]", "xs: (T, D)")
@@ -272,6 +277,12 @@ def test_a_build_is_proposed_only_if_the_file_imports_what_it_makes() -> None:
     computed = EXTENSION["setup.py"].replace('"scaled_ext"', 'f"scaled._{name}"')
     loaded = {**apart, "setup.py": computed, "scaled/__init__.py": "import torch\ntorch.ops.load_library('_ops.so')\n"}
     assert made(loaded, "softmax")[0]["build"], "a library of operators"
+
+
+def test_a_name_that_a_function_of_the_package_imports_is_no_name_of_the_package() -> None:
+    front = "def rows(x):\n    from .rows import softmax\n\n    return softmax(x)\n"
+    _, workload = made({"p/__init__.py": front, "p/rows.py": ROWS}, "softmax")
+    assert 'import_module(".rows", kernel.__name__).softmax' in workload
 
 
 def test_a_file_that_needs_less_than_its_package_is_mounted_alone() -> None:

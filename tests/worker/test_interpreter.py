@@ -59,6 +59,10 @@ def _dot(x, o, N: tl.constexpr):
     v = tl.load(x + at).to(tl.bfloat16)
     tl.store(o + at, tl.dot(v, v))
 
+@torch.compile(fullgraph=True)
+def _fused(x):
+    return x * 2 / 2
+
 class _Backward(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x):
@@ -93,6 +97,8 @@ def run(what, x):
             _copies[(1,)](x, o, 0.5, WHAT=what, N=64)
     elif what == "backward":
         return _Backward.apply(x)
+    elif what == "fused":
+        return _fused(x)
     elif what == "torch":  # no kernel: whether the changes are there
         return torch.full_like(x, "abprof.worker.interpreter" in sys.modules)
     elif what == "list":
@@ -106,14 +112,15 @@ def run(what, x):
     return o
 """
 
-WORKLOAD = """
+WORKLOAD = '''
 import os
 
 import torch
 
 from abprof.kit import Op, compare, directed
 API, KERNEL = 1, "gaps"
-WHAT = "libdevice alias float loop bfloat16 rounded dot plain tuned compiled device named list empty backward torch asm popc stream".split()
+WHAT = """libdevice alias float loop bfloat16 rounded dot plain tuned compiled device named list empty backward fused torch asm
+popc stream""".split()
 PRESETS = {"smoke": {"what": WHAT}, "default": {"what": WHAT}, "full": {"what": WHAT}}
 
 def inputs(case, device, seed):
@@ -144,7 +151,7 @@ def reference(case, x):
 
 def check(case, outputs, expected):
     return compare(outputs, expected, rtol=2e-2 if case["what"] in ("bfloat16", "dot") else 1e-5, atol=1e-5)
-"""
+'''
 FILES = {"kernels/gaps/__init__.py": KERNELS, "workloads/gaps.py": WORKLOAD}
 
 
@@ -154,7 +161,7 @@ def observed(tmp_path: Path, *options: str, **env: str) -> dict[str, tuple[str, 
     return {row["cell"].rpartition("=")[2]: (row["status"], row["reason"]) for row in done.run["observations"]}
 
 
-@pytest.mark.slow  # one run of 16 kernels
+@pytest.mark.slow  # one run of 17 kernels
 def test_the_interpreters_gaps_are_closed_or_named(tmp_path: Path) -> None:
     found = observed(tmp_path, TRITON_INTERPRET="1")
     for what, lacks in {"asm": "inline_asm", "popc": "__nv_popc"}.items():
@@ -164,7 +171,7 @@ def test_the_interpreters_gaps_are_closed_or_named(tmp_path: Path) -> None:
     where = "__init__.py, line "
     status, reason = found.pop("empty")
     assert (status, where in reason, reason.endswith(": assert False")) == ("crash", True, True), reason
-    assert len(found) == 15
+    assert len(found) == 16
     assert found == dict.fromkeys(found, ("ok", ""))
 
 

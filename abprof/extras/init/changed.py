@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import PurePosixPath
 
-from abprof.extras.init.source import _ASIDE, BACKWARD, Found, Function, _dotted, _top, candidates, look
+from abprof.extras.init.source import _ASIDE, BACKWARD, Found, Function, _dotted, _outer, _top, candidates, look
 
 _MOST = 3  # functions that get a workload
 _NATIVE = (".c", ".cc", ".cpp", ".cxx", ".cu", ".cuh", ".h", ".hpp", ".hip")
@@ -68,9 +68,11 @@ def changes(base: Tree, target: Tree) -> tuple[Found, list[Change]]:
     made = [row for row in made if not _ASIDE.fullmatch(row[0].function.path)] or made
     spread = Counter(part for change, *_ in made for part in change.parts)
 
-    def rank(row: tuple[Change, int]) -> tuple[bool, bool, bool, int, int]:  # equals stay in `candidates`' order
+    def rank(row: tuple[Change, int]) -> tuple[bool, bool, bool, bool, int, int]:  # equals stay in `candidates`' order
         one, launched = row
-        return one.new, not one.kernels, one.apart, min(spread[part] for part in one.kernels or one.parts), launched
+        least = min(spread[part] for part in one.kernels or one.parts)
+        gradient = bool(BACKWARD.search(one.function.name))  # what differentiates passes it better arguments
+        return one.new, not one.kernels, one.apart, gradient, least, launched
 
     return found, [change for change, *_ in sorted(made, key=rank)]
 
@@ -95,7 +97,8 @@ def best(some: Sequence[Change]) -> list[Change]:
 class _Module:
     digests: dict[str, str] = field(default_factory=dict)  # definition -> what stands for its code
     uses: dict[str, set[str]] = field(default_factory=dict)  # dotted names that it reads; "/" and a C file's path
-    imports: dict[str, tuple[int, str, str]] = field(default_factory=dict)  # name -> level, module, name there or ""
+    # Name -> level, module, name there or ""; "function:name" for an import inside a function.
+    imports: dict[str, tuple[int, str, str]] = field(default_factory=dict)
     extensions: dict[str, set[str]] = field(default_factory=dict)  # module that setup.py builds -> ends of its sources
 
 
@@ -105,27 +108,39 @@ def _parsed(text: str, digest: str) -> _Module:
     with contextlib.suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # invalid escapes in strings
         tree = ast.parse(text)
-        for node in ast.walk(tree):  # an import inside a function counts as one of the file
-            if isinstance(node, ast.Import):
-                tops = ((each.asname or each.name.partition(".")[0], each) for each in node.names)
-                module.imports |= {name: (0, each.name if each.asname else name, "") for name, each in tops}
-            elif isinstance(node, ast.ImportFrom):
-                names = [((each.asname or each.name).replace("*", f"*{node.lineno}"), each.name) for each in node.names]
-                module.imports |= {name: (node.level, node.module or "", there) for name, there in names}
-            elif isinstance(node, ast.Call) and _dotted(node.func).endswith("Extension"):
+        module.imports = _imports(_outer(tree))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and _dotted(node.func).endswith("Extension"):
                 named = [word.value for word in node.keywords if word.arg == "name"] + node.args[:1]
                 texts = [str(each.value) for each in named if isinstance(each, ast.Constant)]
                 module.extensions |= {text.rpartition(".")[2]: set(_natives(ast.walk(node))) for text in texts[:1]}
         for statement in _top(tree.body):
+            nodes = list(ast.walk(statement))
+            own = _imports(nodes)
             for name in _defined(statement):
-                nodes = list(ast.walk(statement))
-                module.uses.setdefault(name, set()).update(map(_dotted, nodes), (f"/{end}" for end in _natives(nodes)))
+                if name in module.imports and isinstance(getattr(statement, "value", None), ast.Constant):
+                    continue  # f = None, where the import fails
+                module.imports |= {f"{name}:{each}": meant for each, meant in own.items()}
+                used = (f"{name}:{each}" if each.partition(".")[0] in own else each for each in map(_dotted, nodes))
+                module.uses.setdefault(name, set()).update(used, (f"/{end}" for end in _natives(nodes)))
                 for node in nodes:
                     if isinstance(node, ast.FunctionDef | ast.ClassDef) and ast.get_docstring(node):
                         node.body = node.body[1:]
                 code = digest or hashlib.sha256(ast.dump(statement).encode()).hexdigest()
                 module.digests[name] = module.digests.get(name, "") + code
     return module
+
+
+def _imports(nodes: Iterable[ast.AST]) -> dict[str, tuple[int, str, str]]:
+    made: dict[str, tuple[int, str, str]] = {}
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            tops = ((each.asname or each.name.partition(".")[0], each) for each in node.names)
+            made |= {name: (0, each.name if each.asname else name, "") for name, each in tops}
+        elif isinstance(node, ast.ImportFrom):
+            names = [((each.asname or each.name).replace("*", f"*{node.lineno}"), each.name) for each in node.names]
+            made |= {name: (node.level, node.module or "", there) for name, there in names}
+    return made
 
 
 def _defined(node: ast.stmt) -> list[str]:

@@ -546,8 +546,9 @@ def _tensors(tensors: Sequence[_Argument]) -> list[tuple[_Argument, str]]:
         axes = ", ".join(axis if axis.isdigit() else f'"{axis}"' for axis in a.shape)
         made = f"draw({axes})"
         if a.index and a is not first:
-            # An index before its table (an embedding) is of the table's rows, one behind (a target) of its columns.
-            last = first.shape[0 if tensors.index(a) < tensors.index(first) else -1]
+            # An index before its table (an embedding) and a graph's edges are of the rows, a target of the columns.
+            rows = tensors.index(a) < tensors.index(first) or a.name.startswith("edge")
+            last = first.shape[0 if rows else -1]
             last = next((axis for b in tensors for axis in b.shape if re.fullmatch("v|vocab.*", axis.lower())), last)
             most = last if last.isdigit() else f'case["{last}"]'
             made = f"torch.randint({most}, {made}.shape, generator=generator, device=device)"

@@ -24,10 +24,10 @@ _INTERNAL = re.compile(r"_(forward|fwd|impl|inner|kernel|launch|config)|autotune
 _OF_TENSORS = re.compile(r"shape|size|stride|device|dtype|numel|n?dim|(is_)?contiguous|is_cuda|data_ptr|view|reshape")
 _LIKE = {"empty_like", "zeros_like", "ones_like"}
 _SAME_SHAPE = {"contiguous", "detach", "to", "float", "half", "clone", "cuda", "type_as"}
-# "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]"; the text may go on in lines that are indented further.
+# "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]", or "(B x T x D)"; the text may go on in lines that are indented further.
 _DOCUMENTED = (
     r"^([ \t]*)(?:[^\n]*(?:[\])],|;) +)?(?:`*\w+`*, ?)*`*{name}`*(?:, ?`*\w+`*)*[ \t]*"
-    r"(?:\([^()\n]*\))?[ \t]*[:=-][ \t]*(.*(?:\n\1[ \t]+\S.*)*)"
+    r"(\([^()\n]*\))?[ \t]*[:=-][ \t]*(.*(?:\n\1[ \t]+\S.*)*)"
 )
 _NEXT = re.compile(
     r"(?:;|(?<=[\])]),)\s*(?!dtype|default)`*\w+`*\s*:"
@@ -169,7 +169,7 @@ def _read(found: Found, path: str, text: str) -> None:
     found.imports[path] = set(_imported(tree, PurePosixPath(path).parent.parts))
     found.absolute |= set(_imported(tree, None))
     if path.endswith("__init__.py"):
-        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        imports = [node for node in _outer(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         found.fronts[path] = {alias.asname or alias.name for node in imports for alias in node.names}
     plainly = (node for node in tree.body if isinstance(node, ast.Expr | ast.Assign | ast.Assert))
     calls = (call for node in plainly for call in ast.walk(node) if isinstance(call, ast.Call))
@@ -186,9 +186,15 @@ def _read(found: Found, path: str, text: str) -> None:
             if "forward" in inner:
                 mine[f"{node.name}.apply"] = _function(path, f"{node.name}.apply", inner["forward"], drop=1)
                 _differentiate(mine[f"{node.name}.apply"], inner.get("backward"))
-        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):  # name = Class.apply
-            alias = isinstance(node.value, ast.Name | ast.Attribute)  # no call: out = add(x, y)
-            name, applied = node.targets[0].id, mine.pop(_dotted(node.value), None) if alias else None
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+            name, value = node.targets[0].id, node.value
+            jits = [one for one in ast.walk(value) if isinstance(one, ast.Call) and _JIT.fullmatch(_dotted(one))]
+            if jits:  # name = triton.jit(function)
+                found.kernels.add(name)
+                for arg in jits[0].args:
+                    mine.pop(_dotted(arg), None)
+            # name = Class.apply; out = add(x, y) is a call
+            applied = mine.pop(_dotted(value), None) if isinstance(value, ast.Name | ast.Attribute) else None
             if applied:
                 applied.name = name
                 mine[name] = applied
@@ -204,6 +210,13 @@ def _top(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
         yield node
         if isinstance(node, ast.If | ast.Try):
             yield from _top([*node.body, *node.orelse])
+
+
+def _outer(tree: ast.Module) -> list[ast.AST]:
+    """Return the nodes outside of functions: an import inside a function names nothing in the module."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+    inside = {node for function in functions for node in ast.walk(function)}
+    return [node for node in ast.walk(tree) if node not in inside]
 
 
 def _dotted(node: ast.AST) -> str:
@@ -223,7 +236,7 @@ def _function(path: str, name: str, node: ast.FunctionDef, drop: int = 0) -> Fun
     shapes |= {one: shapes[other] for one, other in _alike(nodes, mine) if other in shapes and one not in shapes}
     tensors = {*shapes, *_tensors(nodes, mine)}
     read = {n.id for n in nodes if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load)} - mine
-    whole = {p.name for p in parameters if _INTEGERS.search(p.annotation + _text_of(p.name, text)[:200])}
+    whole = {p.name for p in parameters if _INTEGERS.search(p.annotation + "".join(_text_of(p.name, text))[:200])}
     return Function(name, path, node.lineno, parameters, read, list(_calls(nodes, mine)), tensors, shapes, whole)
 
 
@@ -287,16 +300,18 @@ def _handed(value: ast.expr) -> str:
     return value.id if isinstance(value, ast.Name) else ""
 
 
-def _text_of(name: str, text: str) -> str:
+def _text_of(name: str, text: str) -> tuple[str, str]:
+    """Return a parameter's type and description in a docstring."""
     match = name in text and re.search(_DOCUMENTED.format(name=re.escape(name)), text, re.MULTILINE)
-    return _NEXT.split(match[2])[0] if match else ""
+    return (match[2] or "", _NEXT.split(match[3])[0]) if match else ("", "")
 
 
 def _documented(text: str, names: set[str]) -> dict[str, tuple[str, ...]]:
     found = {}
     for name in names:
-        match = _SHAPE.match(_text_of(name, text))
-        parts = [part.strip() for part in (match[1] or match[2]).split(",") if part.strip()] if match else []
+        match = _SHAPE.match(_text_of(name, text)[1])
+        given = (match[1] or match[2]) if match else ""
+        parts = [part.strip() for part in given.split("," if "," in given else " x ") if part.strip()]
         if parts and all(p.isidentifier() or p.isdigit() for p in parts) and not _TYPES & {p.lower() for p in parts}:
             found[name] = tuple(parts)
     return found
