@@ -200,6 +200,8 @@ class _Code:
                     own = re.search(r"\.entry\s+([\w$]+)", part)
                     if own and _is(name, own[1]) and not self.stages:
                         self._add("PTX", stages.ptx(f"{part.partition(_END)[0]}{_END}{names}"))
+            if not self.stages:
+                self.notes.append("no PTX in the file: nvcc keeps it with code=[sm_90,compute_90] or the like")
             parse = partial(stages.sass, wanted=partial(_is, name))
             for cubin in sorted(Path(place).glob("*.cubin"))[:_MOST]:
                 if code := self._parsed(["nvdisasm", "-c", "-gi"], str(cubin), parse):
