@@ -124,6 +124,6 @@
   const first = asked && find(asked) >= 0 ? find(asked) : find(at);
   const shown = first >= 0 ? first : rows.findIndex(([row], i) => row && row[0] && own[i].flat().length);
   if (shown >= 0) choose(shown);
-  if (asked) scrollTo(0, 0);
+  if (asked) { scrollTo(0, 0); source.focus({ preventScroll: true }); } // else Tab goes on from the diff, where the address's line was
   document.documentElement.dataset.ready = "1";
 })();

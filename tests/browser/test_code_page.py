@@ -103,6 +103,8 @@ def test_an_address_with_a_line_opens_this_line_and_its_first_instruction(visit,
     page.locator("html[data-ready]").wait_for()
     assert page.locator("#said").inner_text().startswith("line 7: ")
     assert page.evaluate("scrollY") == 0
+    page.keyboard.press("ArrowUp")
+    assert page.locator("#said").inner_text().startswith("line 6: "), "the keyboard goes on from the line"
     page = visit(page_of(tmp_path, 15), "#f.py%3A6")
     page.locator("html[data-ready]").wait_for()
     code, line = page.locator("#code").bounding_box(), page.locator("#code .lit").first.bounding_box()
@@ -163,6 +165,20 @@ def test_the_keyboard_alone_reaches_everything(visit, text):
     assert page.evaluate("document.activeElement.id") == "code"
     press("Enter")
     assert lit(page) == ["MUFU.EX2 R8, R7"]
+
+
+def test_a_diff_has_the_room_that_others_leave(tmp_path):
+    run = compared(tmp_path)
+    [one] = run.listed
+    file = tmp_path / one.files[1]
+    made = msgspec.json.decode(gzip.decompress(file.read_bytes()), type=Listing)
+    long = Stage(name="SASS", lines=("    MUFU.EX2 R8, R7",) * 1500, at=(1,) * 1500)
+    changed = msgspec.structs.replace(made, stages=(*made.stages[:2], long))
+    file.write_bytes(gzip.compress(msgspec.json.encode(changed)))
+    write_all(tmp_path, run, [])
+    [page] = (tmp_path / "code").glob("*.html")
+    assert "<summary>SASS</summary>" in page.read_text()
+    assert page.stat().st_size > 62_500, "more than a fourth"
 
 
 def test_without_scripts_it_is_a_unified_diff(visit, text):
