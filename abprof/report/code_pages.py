@@ -43,7 +43,7 @@ _NAMES = {  # stage -> what is a name, and its replacement
     "SASS": [(r"\b(U?R|U?P|B|SB)\d+\b|\.L_x_\d+", r"\1"), (r"\.reuse\b", "")],
     "assembly": [
         (r"%(?:[re]?(?:[abcd]x|[sd]i|[sb]p)|[abcd][lh]|[sd]il|r\d+[dwb]?)\b", "%r"), (r"%([xyz]mm|k)\d+", r"%\1"),
-        (r"\b[0-9a-f]+ (<[^>]*?)(\+0x[0-9a-f]+)?>", r"\1>"), (r"-?0x[0-9a-f]+\(%r(ip)?\)", "(%r)"),
+        (r"\b[0-9a-f]+ (<.*?)(\+0x[0-9a-f]+)?>$", r"\1>"), (r"-?0x[0-9a-f]+\(%r(ip)?\)", "(%r)"),
     ],
 }  # fmt: skip
 _LEXERS = {"TTIR": "llvm", "TTGIR": "llvm", "LLVM IR": "llvm", "PTX": "ptx", "assembly": "gas"}

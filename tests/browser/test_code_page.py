@@ -167,18 +167,29 @@ def test_the_keyboard_alone_reaches_everything(visit, text):
     assert lit(page) == ["MUFU.EX2 R8, R7"]
 
 
+def page_with(folder: Path, stages: dict[int, Stage]) -> Path:
+    """The page with another last form, by side."""
+    run = compared(folder)
+    for side, stage in stages.items():
+        file = folder / run.listed[0].files[side]
+        made = msgspec.json.decode(gzip.decompress(file.read_bytes()), type=Listing)
+        changed = msgspec.structs.replace(made, stages=(*made.stages[:2], stage))
+        file.write_bytes(gzip.compress(msgspec.json.encode(changed)))
+    write_all(folder, run, [])
+    [page] = (folder / "code").glob("*.html")
+    return page
+
+
 def test_a_diff_has_the_room_that_others_leave(tmp_path):
-    run = compared(tmp_path)
-    [one] = run.listed
-    file = tmp_path / one.files[1]
-    made = msgspec.json.decode(gzip.decompress(file.read_bytes()), type=Listing)
-    long = Stage(name="SASS", lines=("    MUFU.EX2 R8, R7",) * 1500, at=(1,) * 1500)
-    changed = msgspec.structs.replace(made, stages=(*made.stages[:2], long))
-    file.write_bytes(gzip.compress(msgspec.json.encode(changed)))
-    write_all(tmp_path, run, [])
-    [page] = (tmp_path / "code").glob("*.html")
+    page = page_with(tmp_path, {1: Stage(name="SASS", lines=("    MUFU.EX2 R8, R7",) * 1500, at=(1,) * 1500)})
     assert "<summary>SASS</summary>" in page.read_text()
     assert page.stat().st_size > 62_500, "more than a fourth"
+
+
+def test_jumps_in_templates_that_moved_are_no_difference(tmp_path):
+    jumps = [f"    jne    11{n} <void all<float>(A<int>&)+0x{n}>" for n in (38, 40)]
+    page = page_with(tmp_path, {n: Stage(name="assembly", lines=(one,), at=(0,)) for n, one in enumerate(jumps)})
+    assert re.findall("<summary>(.*?)</summary>", page.read_text()) == ["f.py"]
 
 
 def test_without_scripts_it_is_a_unified_diff(visit, text):
