@@ -26,6 +26,7 @@ from abprof.records import (
     Hunk,
     Kernel,
     Listing,
+    Profile,
     Proof,
     Run,
     Sampled,
@@ -172,6 +173,23 @@ def test_samples_of_both_sides_name_the_line_and_what_it_waits_for(narrow: Any) 
     assert located(other, sides, []) == [], "40 samples differ as much by chance"
     assert cause.at == f"{at}14"
     assert cause.note.endswith("; line 14: 20 % -> 40 % of samples, stall: long scoreboard")
+
+
+def test_a_row_that_did_not_change_has_its_samples_and_names_nothing(narrow: Any) -> None:
+    folder, sides = narrow
+    (home := folder / "run_narrow").mkdir(exist_ok=True)
+    name = sides["base"]["kernels"][0]["name"]
+    (home / "a.csv").write_text(f'"Kernel Name","{name}"\n"Address","Source","# Samples"\n"0","LDC","7"\n')
+    cell = cases.run(sides["base"], sides["target"], 0.1).cells[0].id
+    profiles = tuple(Profile(cell=cell, arm=arm, purpose="profile", warmup=0, runs=1, source="a.csv")
+                     for arm in ("base", "target"))  # fmt: skip
+    run, home = run_of(folder, "narrow", sides, 0.1, profiles=profiles)
+    [row], [listed] = run.comparisons, run.listed
+    assert (row.verdict, row.causes or (), listed.by) == ("same", (), "ncu")
+    assert [[one.samples for one in of.values()] for of in listed.spent] == [[7], [7]]
+    write_all(home, run, [])
+    detail = (home / "report.html").read_text().partition("Cell by cell")[2]
+    assert 'Code of both sides: <a href="code/' in detail
 
 
 def test_a_remark_that_has_a_word_of_the_sentence_names_no_hunk(narrow: Any) -> None:
