@@ -47,7 +47,14 @@
     code.removeAttribute("aria-activedescendant");
     if (chosen >= 0) choose(chosen, false);
   };
-  const into = (pane, it) => { const top = it.offsetTop - pane.offsetTop; if (top < pane.scrollTop + 20 || top > pane.scrollTop + pane.clientHeight - 40) pane.scrollTop = top - pane.clientHeight / 3; };
+  // Rows that were never in sight have estimated heights, which the next frames replace: they may move the row away.
+  const goal = new Map(), FRAMES = 4;
+  const into = (pane, it, first = false, frames = FRAMES) => {
+    if (frames === FRAMES) goal.set(pane, it); else if (goal.get(pane) !== it) return;
+    const top = it.offsetTop - pane.offsetTop;
+    if (first || top < pane.scrollTop + 20 || top > pane.scrollTop + pane.clientHeight - 40) pane.scrollTop = top - (first ? 40 : pane.clientHeight / 3);
+    if (frames) requestAnimationFrame(() => into(pane, it, false, frames - 1));
+  };
   const mark = (pane, it) => {
     pane.querySelector("[aria-selected=true]")?.setAttribute("aria-selected", "false");
     it.setAttribute("aria-selected", "true");
@@ -63,7 +70,7 @@
     lit = [...new Set(own[i].flat())].sort((a, b) => a - b);
     const changed = (r) => stages[stage][1][r][0], right = own[i][1];
     const first = right.find(changed) ?? right[0] ?? lit.find(changed) ?? lit[0];
-    if (first !== undefined) { cursor = first; code.scrollTop = code.children[first].offsetTop - code.offsetTop - 40; }
+    if (first !== undefined) { cursor = first; into(code, code.children[first], true); }
     const [row] = rows[i];
     said.textContent = `line ${row[4] < 0 ? row[3] : row[4]}: ${counted(i) && counted(i) + "; "}${alike(i) ? own[i][0].length + " → " : ""}${own[i][1].length} lines of ${stages[stage][0]}`;
   };
@@ -116,7 +123,7 @@
   const asked = decodeURIComponent(location.hash.slice(1)), find = (line) => keys.findIndex((both) => both && both[1] === line);
   const first = asked && find(asked) >= 0 ? find(asked) : find(at);
   const shown = first >= 0 ? first : rows.findIndex(([row], i) => row && row[0] && own[i].flat().length);
-  if (shown >= 0 && own[shown].flat().length) choose(shown); else if (shown >= 0) into(source, source.children[shown]);
-  if (asked) scrollTo(0, 0);
+  if (shown >= 0) choose(shown);
+  if (asked) { scrollTo(0, 0); source.focus({ preventScroll: true }); } // else Tab goes on from the diff, where the address's line was
   document.documentElement.dataset.ready = "1";
 })();

@@ -40,14 +40,14 @@ replace = msgspec.structs.replace
 
 
 def keep_listings(run: Run, checkouts: Sequence[Checkout], folder: Path) -> Run:
-    """Write a listing of each kernel of a changed row into the run folder, for both sides.
+    """Write a listing of each kernel of a changed or sampled row into the run folder, for both sides.
 
     Returns the run with `hunks`, `listed`, `notes`, and the kernels' instructions by line. Never raises for files of the
     sides.
     """
     trees = {one.side.id: _Tree(run, Path(one.path)) for one in checkouts}
     run = replace(run, hunks=differing_code(run, checkouts))
-    rows = sorted(changed(run), key=lambda sides: -abs(sides.row.pct or 0.0))
+    rows = sorted(changed(run, or_sampled=True), key=lambda sides: -abs(sides.row.pct or 0.0))
     todo = [(sides, pair) for sides in rows for pair in _pairs(run, sides) if {k.side for k in pair} <= trees.keys()]
     if len(todo) > _MOST:
         note = (
@@ -200,6 +200,8 @@ class _Code:
                     own = re.search(r"\.entry\s+([\w$]+)", part)
                     if own and _is(name, own[1]) and not self.stages:
                         self._add("PTX", stages.ptx(f"{part.partition(_END)[0]}{_END}{names}"))
+            if not self.stages:
+                self.notes.append("no PTX in the file: nvcc keeps it with code=[sm_90,compute_90] or the like")
             parse = partial(stages.sass, wanted=partial(_is, name))
             for cubin in sorted(Path(place).glob("*.cubin"))[:_MOST]:
                 if code := self._parsed(["nvdisasm", "-c", "-gi"], str(cubin), parse):

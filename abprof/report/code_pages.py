@@ -43,7 +43,7 @@ _NAMES = {  # stage -> what is a name, and its replacement
     "SASS": [(r"\b(U?R|U?P|B|SB)\d+\b|\.L_x_\d+", r"\1"), (r"\.reuse\b", "")],
     "assembly": [
         (r"%(?:[re]?(?:[abcd]x|[sd]i|[sb]p)|[abcd][lh]|[sd]il|r\d+[dwb]?)\b", "%r"), (r"%([xyz]mm|k)\d+", r"%\1"),
-        (r"\b[0-9a-f]+ (<[^>]*?)(\+0x[0-9a-f]+)?>", r"\1>"), (r"-?0x[0-9a-f]+\(%r(ip)?\)", "(%r)"),
+        (r"\b[0-9a-f]+ (<.*?)(\+0x[0-9a-f]+)?>$", r"\1>"), (r"-?0x[0-9a-f]+\(%r(ip)?\)", "(%r)"),
     ],
 }  # fmt: skip
 _LEXERS = {"TTIR": "llvm", "TTGIR": "llvm", "LLVM IR": "llvm", "PTX": "ptx", "assembly": "gas"}
@@ -158,8 +158,10 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
     named = {one.at: ", ".join(f"{was} → {now}" for was, now in _COUNTS.findall(clean(one.text)))
              for _, one in reversed(causes.values()) if one.at}  # fmt: skip
     numbers = [{at: of[0].rpartition(":")[2] for at, of in enumerate(one.places) if of} for one in both]
-    room = _TEXT_PART // max(len([*sources, *stages]), 1)
-    diffs = [*(one.diff(room, named) for one in sources), *(one.diff(room, named, numbers) for one in stages)]
+    diffs, room = list[tuple[str, Markup, str]](), _TEXT_PART
+    for left, one in zip(range(len(sources) + len(stages), 0, -1), [*sources, *stages], strict=True):
+        diffs.append(one.diff(room // left, named, numbers if one in stages else ()))
+        room -= len(diffs[-1][1].encode())  # what a form does not need goes to those after it
     labels = {side.id: clean(side.label, 60) for side in run.sides}
     while True:
         data = {

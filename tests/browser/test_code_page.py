@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -22,8 +23,8 @@ STAGES = {
 AT = {"base": (0, 1, 1), "target": (0, 1, 2, 2)}
 
 
-def compared(folder: Path, lead: int = 0) -> Run:
-    """A run with a kernel that has a new line in its target, with `lead` further instructions before and after."""
+def compared(folder: Path, lead: int = 0, other: str = "NOP") -> Run:
+    """A run with a kernel that has a new line in its target, with `lead` `other` instructions before, and more after."""
     made = runs.run()
     [row, *_] = [row for row in made.comparisons if row.verdict == "slower"]
     files = []
@@ -31,7 +32,7 @@ def compared(folder: Path, lead: int = 0) -> Run:
         places = [(f"f.py:{line}",) for line in ((5, 6) if side == "base" else (5, 6, 7))]
         stages = (Stage(name="PTX", lines=("ld.global %r1;",), at=(0,)),
                   Stage(name="TTGIR", lines=(f"%x = add %y : tensor<4xf32, #mma{'1' * (side == 'target')}>",), at=(0,)),
-                  Stage(name="SASS", lines=(*["    NOP"] * lead, *STAGES[side], *["    EXIT"] * 4 * lead),
+                  Stage(name="SASS", lines=(*["    " + other] * lead, *STAGES[side], *["    EXIT"] * 4 * lead),
                         at=(*[0] * lead, *AT[side], *[0] * 4 * lead)))  # fmt: skip
         listing = Listing(name="f", side=side, places=tuple(places), files={"f.py": text}, stages=stages)
         files.append(f"code/f.{side}.json.gz")
@@ -57,8 +58,8 @@ def compared(folder: Path, lead: int = 0) -> Run:
     )  # fmt: skip
 
 
-def page_of(folder: Path, lead: int = 0) -> str:
-    write_all(folder, compared(folder, lead), [])
+def page_of(folder: Path, *more: Any) -> str:
+    write_all(folder, compared(folder, *more), [])
     [page] = (folder / "code").glob("*.html")
     return page.read_text()
 
@@ -102,10 +103,27 @@ def test_an_address_with_a_line_opens_this_line_and_its_first_instruction(visit,
     page.locator("html[data-ready]").wait_for()
     assert page.locator("#said").inner_text().startswith("line 7: ")
     assert page.evaluate("scrollY") == 0
+    page.keyboard.press("ArrowUp")
+    assert page.locator("#said").inner_text().startswith("line 6: "), "the keyboard goes on from the line"
     page = visit(page_of(tmp_path, 15), "#f.py%3A6")
     page.locator("html[data-ready]").wait_for()
     code, line = page.locator("#code").bounding_box(), page.locator("#code .lit").first.bounding_box()
     assert 0 <= line["y"] - code["y"] < 60
+
+
+def test_long_lines_do_not_move_the_first_instruction_out_of_sight(visit, tmp_path):
+    page = opened(visit, page_of(tmp_path, 40, "IMAD R1, R2, R3, R4 " * 40))
+    page.wait_for_function("""() => {
+        const [pane, line] = ["#code", "#code .lit"].map((at) => document.querySelector(at).getBoundingClientRect());
+        return pane.top <= line.top && line.bottom <= pane.bottom;
+    }""")
+
+
+def test_a_line_without_instructions_is_chosen_and_says_so(visit, text):
+    page = visit(text, "#f.py%3A4")
+    page.locator("html[data-ready]").wait_for()
+    assert "def f(x):" in page.locator("#source [aria-selected=true]").inner_text()
+    assert page.locator("#said").inner_text() == "line 4: 0 → 0 lines of SASS"
 
 
 def test_a_row_links_its_line_and_the_other_kernels_by_name(tmp_path):
@@ -147,6 +165,31 @@ def test_the_keyboard_alone_reaches_everything(visit, text):
     assert page.evaluate("document.activeElement.id") == "code"
     press("Enter")
     assert lit(page) == ["MUFU.EX2 R8, R7"]
+
+
+def page_with(folder: Path, stages: dict[int, Stage]) -> Path:
+    """The page with another last form, by side."""
+    run = compared(folder)
+    for side, stage in stages.items():
+        file = folder / run.listed[0].files[side]
+        made = msgspec.json.decode(gzip.decompress(file.read_bytes()), type=Listing)
+        changed = msgspec.structs.replace(made, stages=(*made.stages[:2], stage))
+        file.write_bytes(gzip.compress(msgspec.json.encode(changed)))
+    write_all(folder, run, [])
+    [page] = (folder / "code").glob("*.html")
+    return page
+
+
+def test_a_diff_has_the_room_that_others_leave(tmp_path):
+    page = page_with(tmp_path, {1: Stage(name="SASS", lines=("    MUFU.EX2 R8, R7",) * 1500, at=(1,) * 1500)})
+    assert "<summary>SASS</summary>" in page.read_text()
+    assert page.stat().st_size > 62_500, "more than a fourth"
+
+
+def test_jumps_in_templates_that_moved_are_no_difference(tmp_path):
+    jumps = [f"    jne    11{n} <void all<float>(A<int>&)+0x{n}>" for n in (38, 40)]
+    page = page_with(tmp_path, {n: Stage(name="assembly", lines=(one,), at=(0,)) for n, one in enumerate(jumps)})
+    assert re.findall("<summary>(.*?)</summary>", page.read_text()) == ["f.py"]
 
 
 def test_without_scripts_it_is_a_unified_diff(visit, text):

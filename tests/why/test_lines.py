@@ -13,11 +13,26 @@ from typing import Any
 import msgspec
 import pytest
 
-from abprof.evidence import hunks, keep_listings, stages
+from abprof.evidence import explained, hunks, keep_listings, machine_code, stages
 from abprof.evidence.causes import changed
 from abprof.evidence.causes.lines import located
 from abprof.evidence.listing import _is, _of_perf, _Tree
-from abprof.records import Build, Cause, Checkout, Function, Hunk, Kernel, Listing, Run, Sampled, SampledFunction, Spent
+from abprof.records import (
+    Artefact,
+    Build,
+    Cause,
+    Checkout,
+    Function,
+    Hunk,
+    Kernel,
+    Listing,
+    Profile,
+    Proof,
+    Run,
+    Sampled,
+    SampledFunction,
+    Spent,
+)
 from abprof.report import sentences, write_all
 from tests import blocks
 from tests.planted import marked
@@ -160,6 +175,23 @@ def test_samples_of_both_sides_name_the_line_and_what_it_waits_for(narrow: Any) 
     assert cause.note.endswith("; line 14: 20 % -> 40 % of samples, stall: long scoreboard")
 
 
+def test_a_row_that_did_not_change_has_its_samples_and_names_nothing(narrow: Any) -> None:
+    folder, sides = narrow
+    (home := folder / "run_narrow").mkdir(exist_ok=True)
+    name = sides["base"]["kernels"][0]["name"]
+    (home / "a.csv").write_text(f'"Kernel Name","{name}"\n"Address","Source","# Samples"\n"0","LDC","7"\n')
+    cell = cases.run(sides["base"], sides["target"], 0.1).cells[0].id
+    profiles = tuple(Profile(cell=cell, arm=arm, purpose="profile", warmup=0, runs=1, source="a.csv")
+                     for arm in ("base", "target"))  # fmt: skip
+    run, home = run_of(folder, "narrow", sides, 0.1, profiles=profiles)
+    [row], [listed] = run.comparisons, run.listed
+    assert (row.verdict, row.causes or (), listed.by) == ("same", (), "ncu")
+    assert [[one.samples for one in of.values()] for of in listed.spent] == [[7], [7]]
+    write_all(home, run, [])
+    detail = (home / "report.html").read_text().partition("Cell by cell")[2]
+    assert 'Code of both sides: <a href="code/' in detail
+
+
 def test_a_remark_that_has_a_word_of_the_sentence_names_no_hunk(narrow: Any) -> None:
     folder, sides = narrow
     run, _ = run_of(folder, "narrow", sides)
@@ -218,6 +250,36 @@ def test_kernels_beyond_the_fortieth_are_counted_in_a_note(tmp_path: Path) -> No
     checkouts = [Checkout(side=of, path=str(tmp_path)) for of in run.sides]
     made = keep_listings(keep_listings(run, checkouts, tmp_path), checkouts, tmp_path)
     assert made.notes == ("40 of 43 kernels of changed rows have a page of both sides: those with the largest changes",)
+
+
+@pytest.mark.skipif(not (shutil.which("nvcc") and machine_code.cuda_binary("nvdisasm")), reason="needs CUDA's tools")
+def test_a_template_of_cuda_has_ptx_and_sass_and_a_file_without_ptx_says_so(tmp_path: Path) -> None:
+    source = (
+        "template <typename T, int N> __global__ void scaled(const T* x, T* y) {{\n  y[threadIdx.x] = {} * N;\n}}\n"
+    )
+    builds, proofs = [], []
+    for side, value, code in (("base", "x[0]", "[sm_90,compute_90]"), ("target", "__expf(x[0])", "sm_90")):
+        (home := tmp_path / side).mkdir()
+        end = "template __global__ void scaled<float, 3>(const float*, float*);\n"
+        (home / "a.cu").write_text(source.format(value) + end)
+        argv = ["nvcc", "-lineinfo", "-shared", "-Xcompiler", "-fPIC",
+                f"-gencode=arch=compute_90,code={code}", "-o", "a.so", "a.cu"]  # fmt: skip
+        subprocess.run(argv, check=True, cwd=home)
+        builds.append(Build(side=side, kernel="ffa", key="", path=str(home)))
+        loaded = Artefact("object", "a.so", str(home / "a.so"), "")
+        proofs.append(Proof(epoch=1, side=side, kernel="ffa", ok=True, artefacts=(loaded,)))
+    head = msgspec.structs.replace(blocks.head(), builds=tuple(builds), proofs=tuple(proofs))
+    read = [one for one in machine_code.read_kernels(head, [], tmp_path / "cache") if one.kind == "cuda"]
+    sides = [{"grid": (1, 1, 1), "kernels": [msgspec.to_builtins(one) | {"warps": 1} for one in read if one.side == of]}
+             for of in ("base", "target")]  # fmt: skip
+    run = msgspec.structs.replace(cases.run(*sides, 30.0), builds=head.builds)
+    checkouts = [Checkout(side=side, path=str(tmp_path / side.id)) for side in run.sides]
+    run = explained(keep_listings(run, checkouts, tmp_path))
+    [cause] = named(run)
+    assert (cause.at, run.listed[0].kernel) == ("a.cu:2", "void scaled<float, 3>(float const*, float*)")
+    before, after = (listing(run, tmp_path, of) for of in (0, 1))
+    assert [[one.name for one in side.stages] for side in (before, after)] == [["PTX", "SASS"], ["SASS"]]
+    assert (before.notes, after.notes[0][:18]) == ((), "no PTX in the file")
 
 
 # ---------------------------------------------------------------- one form

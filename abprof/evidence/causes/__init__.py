@@ -30,12 +30,17 @@ def explained(run: Run) -> Run:
     return msgspec.structs.replace(run, comparisons=tuple(rows))
 
 
-def changed(run: Run) -> Iterator[Sides]:
-    """Yield both sides of each row whose time changed, if a cause can be searched for."""
+def changed(run: Run, *, or_sampled: bool = False) -> Iterator[Sides]:
+    """Yield both sides of each row whose time changed, if a cause can be searched for.
+
+    `or_sampled`: also of rows with samples by instruction of both arms.
+    """
+    sampled = {(one.cell, one.arm) for one in run.profiles if or_sampled and one.source}
     seen = {(one.cell, one.arm): one for one in run.observations}
     packages = {cell.id: cell.kernel for cell in run.cells}
     for row in run.comparisons:
-        if row.verdict in CHANGED and not row.with_peer and (sides := _sides(run, seen, packages[row.cell], row)):
+        wanted = row.verdict in CHANGED or {(row.cell, row.from_), (row.cell, row.to)} <= sampled
+        if wanted and not row.with_peer and (sides := _sides(run, seen, packages[row.cell], row)):
             yield sides
 
 

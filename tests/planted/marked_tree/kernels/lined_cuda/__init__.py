@@ -7,7 +7,8 @@ from pathlib import Path
 
 import torch
 
-FLAGS = ["-O3", "-lineinfo", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", "-gencode=arch=compute_90a,code=sm_90a"]
+CODE = "-gencode=arch=compute_90a,code=[sm_90a,compute_90a]"  # with PTX
+FLAGS = ["-O3", "-lineinfo", "-std=c++17", "-shared", "-Xcompiler", "-fPIC", CODE]
 
 
 def build(*, verbose):
