@@ -4,7 +4,7 @@
   const by = (id) => document.getElementById(id);
   const bytes = Uint8Array.from(atob(by("data").textContent.trim()), (letter) => letter.charCodeAt(0));
   const text = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-  const { places, stages, sources, at, named, spent } = JSON.parse(text);
+  const { places, stages, sources, at, named, spent, classes } = JSON.parse(text);
   if (!stages.length) return;
   const source = by("source"), code = by("code"), said = by("said"), tabs = by("tabs");
   const rows = []; // of the source: [row, file]
@@ -16,14 +16,20 @@
     ? `<div class="r k${row[0]}" role=option aria-selected=false id=s${i}>${cells(row, number(row[3]), number(row[4]))}<span></span><span></span></div>`
     : `<div class="r wide" role=presentation></div>`).join("");
   rows.forEach(([row, file], i) => { if (!row) source.children[i].textContent = file; });
-  const counted = (i) => (keys[i] && named[keys[i][1]]) || "";
+  // Rewritten lines stand beside each other by place only, unless one line became one.
+  const alike = (i) => rows[i][0][0] !== 1 || ![i - 1, i + 1].some((near) => rows[near]?.[0]?.[0]);
+  const moved = (i) => { // the two classes of instructions whose numbers differ most
+    const [one, two] = keys[i].map((key, side) => classes[side][key] ?? {});
+    const found = [...new Set([...Object.keys(one), ...Object.keys(two)])].filter((name) => name !== "other" && name !== "loops" && one[name] !== two[name]);
+    const by = (name) => Math.abs((two[name] ?? 0) - (one[name] ?? 0));
+    return found.sort((a, b) => by(b) - by(a)).slice(0, 2).map((name) => `${name}: ${one[name] ?? 0} → ${two[name] ?? 0}`).join(", ");
+  };
+  const counted = (i) => keys[i] ? named[keys[i][1]] || (alike(i) ? moved(i) : "") : "";
   rows.forEach(([row], i) => {
     const both = row ? spent.map((of, side) => of[keys[i][side]]) : [];
     const samples = both[0] || both[1] ? both.map((one) => (one?.[0] ?? 0) + " %").join(" → ") + " " + (both[1]?.[1] ?? "") : "";
     if (row) source.children[i].lastElementChild.textContent = [counted(i), samples].filter(Boolean).join("; ");
   });
-  // Rewritten lines stand beside each other by place only, unless one line became one.
-  const alike = (i) => rows[i][0][0] !== 1 || ![i - 1, i + 1].some((near) => rows[near]?.[0]?.[0]);
   const count = (i) => { const [left, right] = own[i].map((of) => of.length); return !alike(i) ? `→ ${right}` : left === right ? `${left}` : `${left} → ${right}`; };
 
   let stage = 0, chosen = -1, lit = [], cursor = -1, own = [];

@@ -28,6 +28,7 @@ class Listing(Record, frozen=True, kw_only=True):
     side: str
     places: tuple[tuple[str, ...], ...] = ()  # "FILE:LINE" in the side's tree; then the lines it is inlined at
     files: dict[str, str] = {}  # path in the side's tree -> text
+    classes: Lines = {}  # of the machine code
     stages: tuple[Stage, ...] = ()
     notes: tuple[str, ...] = ()  # which forms are missing, and why
 

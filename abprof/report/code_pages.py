@@ -165,7 +165,7 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
     labels = {side.id: clean(side.label, 60) for side in run.sides}
     while True:
         data = {
-            "places": [one.places for one in both], "stages": [[s.name, s.rows] for s in stages], "spent": spent,
+            "places": [one.places for one in both], "classes": [one.classes for one in both], "stages": [[s.name, s.rows] for s in stages], "spent": spent,
             "sources": [[s.name, s.rows] for s in sources], "named": named,
             "at": next((one.at for _, one in causes.values() if one.at), ""),
         }  # fmt: skip
