@@ -54,7 +54,9 @@ def slower() -> Run:
 def without_reference(*names: str) -> Run:
     """Of workloads without a reference, of these names."""
     load = runs.changed(runs.run().workloads[0], checked="sides")
-    return runs.changed(slower(), workloads=tuple(runs.changed(load, name=name) for name in names))
+    made, workloads = slower(), tuple(runs.changed(load, name=name) for name in names)
+    cells = (runs.changed(made.cells[0], workload=name) for name in names)
+    return runs.changed(made, workloads=workloads, cells=(*made.cells, *cells))
 
 
 KINDS: dict[str, Callable[[], Run]] = {

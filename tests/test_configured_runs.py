@@ -321,6 +321,14 @@ def scenario(*faults: Fault, peers: list[str]) -> Scenario:
     return Scenario(workloads={"w": load}, times=times, faults=list(faults))
 
 
+def test_only_measured_workloads_are_said_to_lack_a_reference(new_lab: NewLab) -> None:
+    one = scenario(peers=[])
+    shared = replace(one.workloads["w"], checked="sides")
+    lab = new_lab(replace(one, workloads={"w": shared, "v": shared}))
+    lab.repo.commit("Another", {"workloads/v.py": "# simulated\n"})
+    assert "Weaker guarantee: w has no reference." in lab.abprof("main", "fast", "--only", "w/*", "--quick").out
+
+
 def test_peers_have_a_worker_of_their_own_for_eight_epochs(new_lab: NewLab) -> None:
     lab = new_lab(scenario(peers=["lib"]))
     result = lab.abprof()

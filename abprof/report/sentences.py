@@ -221,7 +221,9 @@ def lacking(run: Run) -> tuple[Lacking, tuple[str, ...]]:
     """Return a key of GUARANTEES that says what the run did not check ("": nothing), and the affected workloads."""
     if run.command is not None:
         return "reported", ()
-    alone = tuple(load.name for load in run.workloads if load.checked == "sides" and load.judge != "reported")
+    timed = {cell.workload for cell in run.cells}
+    sides = (load for load in run.workloads if load.checked == "sides" and load.judge != "reported")
+    alone = tuple(load.name for load in sides if load.name in timed)
     ways: dict[str, Lacking] = {FORKED: FORKED, HERE: HERE}
     return (ways.get(run.workloads_from, "sides"), alone) if alone else ("", ())
 

@@ -127,7 +127,9 @@ def check(module: types.ModuleType, case: Mapping[str, Any], results: Any, expec
 def returned(function: str, value: Any, kind: type[Record]) -> Record:
     """Return `value`, which the workload's `function` returned. Raises TypeError if `value` is not a `kind`."""
     if not isinstance(value, kind):
-        raise TypeError(f"{function} returned {type(value).__name__}, not {kind.__name__} of abprof.kit")
+        made = {"prepare": "Op(call)", "check": "compare(outputs, expected, rtol=..., atol=...)"}.get(function)
+        advice = f": return {made}" if made else ""
+        raise TypeError(f"{function} returned {type(value).__name__}, not {kind.__name__} of abprof.kit{advice}")
     return value
 
 

@@ -77,6 +77,7 @@ def test_where_a_function_is_imported_from(
         ("y: of shape [N]\n        x (Tensor): rows", '"rows", "width"'),
         ("x (:class:`Tensor`): nodes of shape\n            (nodes x in_channels).", '"nodes", "in_channels"'),
         ("x: a pair (start, end)", '"rows", "width"'),
+        ("Adds one to x. x: (N, D)", '"N", "D"'),
     ],
 )
 def test_docstrings_tell_shapes(documented: str, axes: str) -> None:

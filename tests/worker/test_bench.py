@@ -226,7 +226,7 @@ def test_what_the_package_lacks_is_missing_and_the_case_is_read_only(worker: Sid
     assert (status, "mappingproxy" in reason) == ("crash", True)
     assert refused(worker, wire.Open("good", {**FOUR, "how": "plain"}, "base")) == (
         "crash",
-        "TypeError: prepare returned function, not Op of abprof.kit",
+        "TypeError: prepare returned function, not Op of abprof.kit: return Op(call)",
     )
     assert opened(worker).call_ns > 0
     worker.ask(wire.Close())

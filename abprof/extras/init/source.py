@@ -26,7 +26,7 @@ _LIKE = {"empty_like", "zeros_like", "ones_like"}
 _SAME_SHAPE = {"contiguous", "detach", "to", "float", "half", "clone", "cuda", "type_as"}
 # "x: (B, T, D)", or "x (Tensor): queries of shape [B, T, D]", or "(B x T x D)"; the text may go on in lines that are indented further.
 _DOCUMENTED = (
-    r"^([ \t]*)(?:[^\n]*(?:[\])],|;) +)?(?:`*\w+`*, ?)*`*{name}`*(?:, ?`*\w+`*)*[ \t]*"
+    r"^([ \t]*)(?:[^\n]*(?:[\])],|;|\.) +)?(?:`*\w+`*, ?)*`*{name}`*(?:, ?`*\w+`*)*[ \t]*"
     r"(\([^()\n]*\))?[ \t]*[:=-][ \t]*(.*(?:\n\1[ \t]+\S.*)*)"
 )
 _NEXT = re.compile(
