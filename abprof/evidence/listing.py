@@ -149,7 +149,8 @@ class _Code:
             classes.setdefault(where, Counter()).update(counts)
         paths = dict.fromkeys(where.rpartition(":")[0] for place in self.places for where in place)
         made = Listing(name=self.kernel.name, side=self.kernel.side, places=tuple(self.places), stages=tuple(self.stages),
-                       files={path: text(self.tree.root, path) for path in paths}, classes=classes, notes=tuple(self.notes))  # fmt: skip
+                       files={path: text(self.tree.root, path) for path in paths}, classes={**classes},
+                       notes=tuple(self.notes))  # fmt: skip
         data = msgspec.json.encode(made)
         label = re.sub(r"\W+", "_", self.kernel.name, flags=re.ASCII)[:60]
         self.file = f"{LISTINGS}/{label}-{hashlib.sha256(data).hexdigest()[:12]}.{self.kernel.side}.json.gz"

@@ -165,8 +165,8 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
     labels = {side.id: clean(side.label, 60) for side in run.sides}
     while True:
         data = {
-            "places": [one.places for one in both], "classes": [one.classes for one in both], "stages": [[s.name, s.rows] for s in stages], "spent": spent,
-            "sources": [[s.name, s.rows] for s in sources], "named": named,
+            "places": [one.places for one in both], "classes": [one.classes for one in both], "spent": spent,
+            "stages": [[s.name, s.rows] for s in stages], "sources": [[s.name, s.rows] for s in sources], "named": named,
             "at": next((one.at for _, one in causes.values() if one.at), ""),
         }  # fmt: skip
         packed = Markup(base64.b64encode(gzip.compress(msgspec.json.encode(data), 9, mtime=0)).decode())  # noqa: S704

@@ -34,7 +34,10 @@ def compared(folder: Path, lead: int = 0, other: str = "NOP") -> Run:
                   Stage(name="TTGIR", lines=(f"%x = add %y : tensor<4xf32, #mma{'1' * (side == 'target')}>",), at=(0,)),
                   Stage(name="SASS", lines=(*["    " + other] * lead, *STAGES[side], *["    EXIT"] * 4 * lead),
                         at=(*[0] * lead, *AT[side], *[0] * 4 * lead)))  # fmt: skip
-        listing = Listing(name="f", side=side, places=tuple(places), files={"f.py": text}, stages=stages)
+        classes = {places[-1][0]: {"global stores": len(places) - 1, "other": len(places)}}
+        listing = Listing(
+            name="f", side=side, places=tuple(places), files={"f.py": text}, classes=classes, stages=stages
+        )
         files.append(f"code/f.{side}.json.gz")
         (folder / "code").mkdir(exist_ok=True)
         (folder / files[-1]).write_bytes(gzip.compress(msgspec.json.encode(listing)))
@@ -89,6 +92,9 @@ def test_a_click_on_a_line_lights_up_its_instructions_on_both_sides(visit, text)
     assert page.locator("#source .has", has_text="load").locator("span").nth(4).inner_text() == "→ 1", (
         "was another line"
     )
+    assert (
+        page.locator("#source .has", has_text="return a").locator("span").last.inner_text() == "global stores: 1 → 2"
+    ), "any line says which classes of instructions differ"
     assert page.locator("#code .k0").count() == 3, "names of registers are no difference"
     page.locator("#code .r", has_text="LDG").click()
     assert lit(page) == ["LDG.E R1, [R2]", "LDG.E R7, [R2]"]
