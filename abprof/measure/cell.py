@@ -42,10 +42,8 @@ from abprof.system import doorway
 from abprof.system.processes import WorkerDied, WorkerFault, WorkerHung
 
 KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
-_MOST_KEPT, _MOST_BYTES = (
-    64,
-    128 << 20,
-)  # most calls of a turn whose outputs are all kept (--untrusted), and their bytes
+_MOST_KEPT = 64  # most calls of a turn whose outputs are all kept (--untrusted)
+_MOST_BYTES = 128 << 20  # and most bytes of these
 _PLACES, _PIECE = 16, 64  # places of a turn's outputs that are read at its reply, and bytes of each
 _NO = "the workload's check says no"
 _WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch

@@ -504,12 +504,8 @@ class Finished:
     facts: dict[str, Value] = field(default_factory=dict)
 
 
-_NESTED: dict[str, type] = {
-    "mount": Mount,
-    "start": Start,
-    "open": Open,
-    "check": Check,
-}  # field -> class of the record
+# Field -> class of the record.
+_NESTED: dict[str, type] = {"mount": Mount, "start": Start, "open": Open, "check": Check}
 _ENCODER = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 pack = asdict  # record -> plain JSON values

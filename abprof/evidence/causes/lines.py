@@ -51,9 +51,8 @@ class _Search:
     def __init__(self, run: Run, sides: Sides, differing: Sequence[Hunk], *, alike: bool) -> None:
         self.sides, self.hunks = sides, differing
         own = {f"kernels/{kernel.package}/" for of in sides.kernels for kernel in of}
-        others = tuple(
-            {f"kernels/{build.kernel}/" for build in run.builds} - own
-        )  # packages that this row does not run
+        others = tuple({f"kernels/{build.kernel}/" for build in run.builds} - own)
+        # Without code that the row does not run: remarks, and other packages.
         self.code = [hunk for hunk in differing if hunks.changes_code(hunk) and not hunk.file.startswith(others)]
         self.alike = alike  # whether both sides have the same toolchain: the diff alone makes the difference
         row = sides.row
