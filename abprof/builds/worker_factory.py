@@ -278,8 +278,8 @@ class WorkerFactory:
         return self._started(argv, env, self.scratch, self.logs / f"{name}.log", servers=servers)
 
     def judge(self) -> Worker:
-        """Return the worker that checks outputs and loads no code under test. It serves all epochs: its start takes seconds,
-        of which most import torch and start CUDA. Raises WorkerDied or WorkerFault."""
+        """Return the worker that checks outputs and loads no code under test. It serves all epochs, because it
+        takes seconds to import torch and start CUDA. Raises WorkerDied or WorkerFault."""
         if not (self._judges and self._judges[0].alive):
             self.end_judge()
             self._judges.append(self.alone("judge"))
@@ -288,7 +288,7 @@ class WorkerFactory:
 
     def clear_judge(self) -> None:
         """Have the judge, if it runs, free what it keeps in memory."""
-        for judge in self._judges if self._judges and self._judges[0].alive else ():
+        for judge in self._judges:
             with contextlib.suppress(WorkerDied, WorkerFault):  # the next check starts another one
                 judge.call(wire.Close(), self.timeout)
 

@@ -300,7 +300,8 @@ class CellSetup:
         again = self.task.options.untrusted  # code may behave otherwise in later epochs
         if not ((self.task.check or again) and state.takes_turns and checkable):
             return
-        if self.task.check or self.task.by_base:  # its own process shows nothing new to whom does not trust it
+        # With --untrusted, later epochs check outside the arm's process alone: its own could lie in each.
+        if self.task.check or self.task.by_base:
             known = state.outcome.check is not None  # by `open`
             checked: wire.Checked | None = None if known else self.ask(state, self._check_request(state))
             if checked is not None:
