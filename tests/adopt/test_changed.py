@@ -79,17 +79,20 @@ def test_names_are_followed_through_every_import(used: str, imported: str) -> No
 
 
 def test_imports_inside_functions_and_fallbacks_lead_to_the_function_that_they_name() -> None:
-    """Each function of a lazy package imports its own `run`; another one has a fallback where the import fails."""
+    """Each function of a lazy package imports its own `run`; others have a fallback where there is nothing to import."""
     lazy = [f"def {name}(x):\n    from .{name} import run\n\n    return run(x)\n\n\n" for name in ("fast", "slow")]
     either = "try:\n    from .fast import run as fast\nexcept ImportError:\n    fast = None\n\n\n"
+    orelse = "import torch\n\nif torch.version.cuda:\n    from .fast import run as fast\nelse:\n    fast = None\n\n\n"
     files = {
         "ops/__init__.py": "".join(lazy),
         "ops/either.py": either + "def both(x):\n    return fast(x)\n",
+        "ops/orelse.py": orelse + "def other(x):\n    return fast(x)\n",
         **{f"ops/{name}.py": HEAD + kernel("_k") + function("run", "_k") for name in ("fast", "slow")},
     }
     found = changed(files, {"ops/fast.py": files["ops/fast.py"].replace("pass", "return")})
     assert {(one.function.path, one.function.name) for one in found} == {
         ("ops/__init__.py", "fast"), ("ops/either.py", "both"), ("ops/fast.py", "run"),
+        ("ops/orelse.py", "other"),
     }  # fmt: skip
 
 
