@@ -1,9 +1,7 @@
-"""The parts of a nightly job: its plan, and doctor's warnings."""
+"""The parts of a nightly job: its plan and its summary."""
 
 from __future__ import annotations
 
-import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +9,6 @@ import pytest
 from abprof.extras.nightly import NightReport, commits_of, summary
 from abprof.extras.nightly.changes import Change, Shift
 from abprof.extras.nightly.history import NightRow
-from abprof.system import heartbeat
 
 HEAD, LAST = "h" * 40, "l" * 40
 PLAIN = {"matrix": "matrix", "machine": "m1", "began": "2026-01-01", "subject": "", "exit_code": 0, "sentence": ""}
@@ -47,33 +44,6 @@ def row(number: int, kind: str, base: str, head: str, **more: Any) -> NightRow:
 )
 def test_what_is_measured_tonight(nights: list[NightRow], commits: tuple[str, ...]) -> None:
     assert commits_of(nights, HEAD, "matrix", "m1", lambda commit: commit != "gone") == commits
-
-
-HOUR = 3600.0
-
-
-@pytest.mark.parametrize(
-    ("beat", "healthy", "says"),
-    [
-        ({"ended": -2 * HOUR, "exit_code": 1}, True, "last ended 2 h ago, exit code 1"),
-        ({"ended": -50 * HOUR}, False, "last ended 50 h ago"),
-        (
-            {"ended": -2 * HOUR, "exit_code": 2, "did": "failed: x\x1b"},
-            False,
-            "exit code 2: failed: x\N{REPLACEMENT CHARACTER}",
-        ),
-    ],
-)
-def test_a_heartbeat_shows_a_job_that_stopped(tmp_path: Path, beat: dict[str, Any], healthy: bool, says: str) -> None:
-    now = time.time()
-    beat = {"did": "step", "exit_code": 0} | beat | {"ended": now + beat["ended"]}
-    for repo in (tmp_path, tmp_path / "gone"):
-        heartbeat.write(tmp_path, heartbeat.Heartbeat(series="main", repo=str(repo), **beat))
-    ((fine, text, advice),) = heartbeat.examine(tmp_path, now)
-    assert (fine, bool(advice)) == (healthy, not healthy)
-    assert says in text
-    (tmp_path / heartbeat.FOLDER / "x.json").write_text("{")
-    assert [fine for fine, *_ in heartbeat.examine(tmp_path)].count(False) == 2 - healthy
 
 
 def test_the_summary_begins_with_the_answer_and_keeps_foreign_text_in_code() -> None:

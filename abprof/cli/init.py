@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ import typer
 from abprof.cli.app import app, note, refuse
 from abprof.cli.options import flag, takes, text
 from abprof.records.errors import AbprofError, Exit
+from abprof.records.filters import nearest
 from abprof.records.options import File
 from abprof.records.quantities import plural
 from abprof.system import files as disk
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from abprof.sides import Repository
 
 _FILES = {"abprof.yml": ".github/workflows/abprof.yml", "abprof-bot.toml": ".github/abprof-bot.toml"}
-_ALIKE = 0.6  # likeness from which a function's name fits
 _NAMED = 5  # further measurable functions that a note names
 Refs = Annotated[list[str], typer.Argument(metavar="BASE TARGET", help="Propose for what these refs differ in.")]
 
@@ -44,7 +43,12 @@ def _module_name(name: str, option: str) -> str:
     flag("--github", "Write the GitHub workflow of the pull-request bot."),
     text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", _module_name, default=""),
     text("--workload", "NAME", "Write a workload for the existing kernel package NAME.", _module_name, default=""),
-    text("--function", "[FILE:]NAME", "Function to measure, or a similar name; default: the likeliest.", default=""),
+    text(
+        "--function",
+        "[FILE:]NAME",
+        "Function to measure, or a kernel that it launches; default: the likeliest.",
+        default="",
+    ),
     text("--workloads-dir", "PATH", "Folder for the workloads, also outside the repository; default: workloads/."),
     flag("--check", "Run the proposed workload once, and mend or name what fails."),
     flag("--overwrite", "Replace existing files that differ."),
@@ -179,32 +183,19 @@ def _made_of(
 
 
 def _chosen(found: Found, some: Sequence[Function], wanted: str) -> tuple[Function, list[str]]:
-    """Return the function that `wanted` names or resembles ("": the likeliest), and a note that lists others. Functions
-    that are not among `some` must have the very name."""
+    """Return the function that `wanted` names, itself or by a kernel that it launches ("": the likeliest), and a note that
+    lists others. Functions that are not among `some` are found by their own name only."""
     if not wanted:
         return some[0], [f"other candidates for --function: {_names(some[1:])}"] if some[1:] else []
     option, (file, _, name) = f"--function {wanted}", wanted.rpartition(":")
     others = [one for same in found.functions.values() for one in same if one not in some and one.parameters]
-    scores = {one: _likeness(one, name) for one in (*some, *others) if one.path.endswith(file)}
-    ranked = sorted((one for one in scores if one in some or scores[one] == 1), key=lambda one: -scores[one])
-    fitting = [one for one in ranked if scores[one] >= _ALIKE]
+    here = [one for one in (*some, *others) if one.path.endswith(file)]
+    fitting = [one for one in here if one.name.removesuffix(".apply") == name.removesuffix(".apply")]
+    fitting = fitting or [one for one in here if one in some and name in one.kernels]
     if not fitting:
-        raise AbprofError("no such candidate", where=option, advice=f"candidates: {_names(ranked or some)}")
-    note = f"{option}: {'' if scores[fitting[0]] == 1 else 'no function has this name, '}took {_names(fitting[:1])}"
-    return fitting[0], [f"{note}; similar: {_names(fitting[1:])}" if fitting[1:] else note]
-
-
-def _likeness(one: Function, name: str) -> float:
-    """Return how well `name` fits a function's name, or the name of a kernel that it launches; 1 if it is the name."""
-    if one.name in {name, f"{name}.apply"}:
-        return 1.0
-    mine, other = (re.sub(r"apply$|function|kernel|[^a-z0-9]", "", each.lower()) for each in (one.name, name))
-    if name in one.kernels or mine == other:
-        return 0.95
-    part = 0.2 * len(other) / len(mine) + 0.7 if other and other in mine else 0.0
-    if name and name.lower() in PurePosixPath(one.path).stem.lower().split("_"):
-        part = max(part, 0.7)  # all functions of ops/attn.py resemble `attn`
-    return max(part, 0.9 * difflib.SequenceMatcher(None, mine, other).ratio())
+        raise AbprofError("no such function", where=option, advice=nearest(name, [one.name for one in some]))
+    note = f"{option}: took {_names(fitting[:1])}"
+    return fitting[0], [f"{note}; also {_names(fitting[1:])}" if fitting[1:] else note]
 
 
 def _names(some: Sequence[Function]) -> str:

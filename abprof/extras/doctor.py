@@ -19,7 +19,7 @@ from abprof.evidence import Ncu, Refused
 from abprof.records.errors import AbprofError
 from abprof.records.messages import Start
 from abprof.records.options import File, Options
-from abprof.system import heartbeat, paths
+from abprof.system import paths
 from abprof.system import processes as proc
 from abprof.system.config_file import file_above
 from abprof.system.processes import WorkerDied, WorkerFault
@@ -59,8 +59,6 @@ def examine(python: str | None) -> Iterator[Finding]:
         facts = ", ".join(f"{key} {value}" for key, value in machine.facts.items())
         yield Finding(kind, "ok", f"{machine.device} ({facts})")
         yield from _workers(kind, device.worker, config)
-    for fine, text, advice in heartbeat.examine(paths.state_dir()):
-        yield Finding("nightly", "ok" if fine else "problem", text, advice)
 
 
 def tools() -> Iterator[Finding]:

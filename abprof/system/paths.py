@@ -1,4 +1,4 @@
-"""Find the folders that outlive a run, cache (clones, builds, releases) and state (locks, heartbeats, self-checks), and
+"""Find the folders that outlive a run, cache (clones, builds, releases) and state (locks, self-checks), and
 those that come with abprof."""
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def test_the_likeliest_function_is_taken_and_others_are_named(tmp_path: Path) ->
     repo = repository(tmp_path / "repo", TWO)
     lacking = init(repo, "--function", "nothing", home=tmp_path)
     assert (lacking.code, repo.git("status", "--porcelain")) == (2, "")
-    assert "candidates: ops.py:softmax, ops.py:scaled" in lacking.err
+    assert "no such function (did you mean scaled, softmax)" in lacking.err
     done = init(repo, home=tmp_path)
     assert done.code == 0
     assert (repo.path / "workloads" / "softmax.py").exists()

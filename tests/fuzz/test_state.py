@@ -1,4 +1,4 @@
-"""Files in abprof's own folders, which other programs can change: heartbeats, noise, bisections, notes."""
+"""Files in abprof's own folders, which other programs can change: bisections."""
 
 from __future__ import annotations
 
@@ -7,45 +7,15 @@ import json
 import shutil
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from abprof.extras import bisect
 from abprof.records.errors import AbprofError
-from abprof.system import heartbeat
 from abprof.system.console import View
 from tests.bisect.test_pages import Measured, begun
 from tests.bisect.test_search import line, slips
 from tests.fuzz.commands import one_clear_line
 from tests.fuzz.mutations import DEEP, hunt, many, texts_of
-
-CELL, OTHER = "w/n=1,mask=a", "w/n=2,mask=b"
-
-
-def beaten(folder: Path) -> Path:
-    """The file of a heartbeat that says all it can."""
-    beat = heartbeat.Heartbeat(series="main", repo=str(folder), ended=1e9 + 5, did="step", exit_code=2)
-    heartbeat.write(folder, beat)
-    (file,) = (folder / heartbeat.FOLDER).iterdir()
-    return file
-
-
-@many
-def test_any_heartbeat_is_shown_or_skipped(tmp_path: Path, examples: int) -> None:
-    file = beaten(tmp_path)
-
-    def ask(data: bytes) -> None:
-        file.write_bytes(data)
-        for _, said, advice in heartbeat.examine(tmp_path):
-            assert "\n" not in said + advice
-            assert "\x1b" not in said
-            assert len(said) < 3000
-
-    whole = json.loads(file.read_bytes())
-    hunt(texts_of(whole), ask, examples)
-    ask(b"[" * DEEP)
-    for path in ("x" * 5000, "\0", "/" * 5000, "~\x1b[2J"):
-        ask(msgspec.json.encode({**whole, "repo": path, "series": "\x1b[2J\n"}))
 
 
 @pytest.mark.parametrize("count", [4, 1000])

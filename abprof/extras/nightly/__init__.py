@@ -33,8 +33,8 @@ from abprof.records.options import File, Options
 from abprof.report import environment, sentences
 from abprof.report.text import code, markdown
 from abprof.store import RUN
-from abprof.system import heartbeat, workload_files
 from abprof.system import processes as proc
+from abprof.system import workload_files
 from abprof.system.console import View
 from abprof.system.files import put
 
@@ -85,10 +85,8 @@ def run_night(options: Options, series: str, view: View, report: Callable[[Night
             what, advice = f"another nightly job is running: {busy.what}", "the next job continues from the same commit"
             raise AbprofError(what, where=str(place.root), advice=advice) from None
         series = series or place.sides[0].label
-        ended = held.enter_context(heartbeat.beating(place.state, str(place.root), series))
         made = _measure(place, series, view)
         report(made)
-        ended(made.did, made.exit_code)
         return made
 
 
