@@ -59,8 +59,8 @@ def test_the_import_is_light_and_has_exactly_the_public_names() -> None:
 
 def test_a_run_from_python_is_the_run_of_the_command_line(tmp_path: Path) -> None:
     load = Workload(kernel="ffa", suite="dense", presets={"default": {"n": [1, 2]}})
-    slow = Time(factor=1.2, cell="*n=2", side="target")
-    lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=[Time(ns=20e6), slow]))
+    times = [Time(ns=20e6), *(Time(factor=by, cell=f"*n={n}", side="target") for n, by in ((1, 0.8), (2, 1.2)))]
+    lab = Lab(tmp_path, Scenario(workloads={"dense": load}, times=times))
     code = """
 import abprof, json, sys
 from concurrent.futures import ThreadPoolExecutor  # signals have handlers in the main thread alone
@@ -72,7 +72,7 @@ print(json.dumps({"folder": str(made.folder), "verdicts": dict(zip(rows["cell"],
                   "torch": "torch" in sys.modules}))
 """
     found = json.loads(python(code, str(lab.repo.path), str(lab.runs), **lab.environment()))
-    assert found["verdicts"] == {"dense/n=1": "same", "dense/n=2": "slower"}
+    assert found["verdicts"] == {"dense/n=1": "faster", "dense/n=2": "slower"}
     assert (found["worst"], found["code"], found["torch"]) == ("slower", 1, False)
     assert found["base"] == pytest.approx([20, 20], rel=0.1)
     folder = Path(found["folder"])
@@ -87,7 +87,7 @@ print(json.dumps({"folder": str(made.folder), "verdicts": dict(zip(rows["cell"],
     assert len(json.loads(again.report("bmf"))) == len(json.loads(again.report("action"))) == 2
     sentence, *rows = repr(again).splitlines()
     assert sentence == again.run.header.sentence  # type: ignore[union-attr]
-    assert [row.partition(";")[0] for row in rows] == ["dense/n=1: same", "dense/n=2: slower"]
+    assert [row.partition(";")[0] for row in rows] == ["dense/n=1: faster", "dense/n=2: slower"]
     page = again._repr_html_()
     assert page.count("<tr>") == 3  # head and two cells
     assert "slower" in page

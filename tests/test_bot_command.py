@@ -219,7 +219,12 @@ def test_the_measuring_jobs_own_script_makes_the_artifact_and_takes_unset_option
     load = Workload(kernel="ffa", presets={"default": {"direction": ["fwd", "bwd"]}})
     lab = Lab(tmp_path / "lab", Scenario(workloads={"dense": load}))
     base, target = (lab.repo.git("rev-parse", name).strip() for name in ("main", "fast"))
-    environment = lab.environment() | {"ABPROF_DEVICE": "simulated", "BASE": base, "TARGET": target}
+    environment = lab.environment() | {
+        "ABPROF_DEVICE": "simulated",
+        "ABPROF_EPOCHS": "4",
+        "BASE": base,
+        "TARGET": target,
+    }
 
     def run(**more: str) -> subprocess.CompletedProcess[str]:
         return measuring_job(tmp_path, lab.repo.path, environment | more)

@@ -103,7 +103,17 @@ def test_on_a_terminal_progress_is_a_block_that_disappears(tmp_path: Path) -> No
     lab = Lab(tmp_path, replace(PLAIN, faults=[Fault("slow:0.1", "open")]))  # it is redrawn four times a second
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(theirs, (40, 80))
-    words = [sys.executable, "-P", "-m", "abprof", *at(lab, "main", "fast"), "--runs-dir", str(lab.runs)]
+    words = [
+        sys.executable,
+        "-P",
+        "-m",
+        "abprof",
+        *at(lab, "main", "fast"),
+        "--epochs",
+        "4",
+        "--runs-dir",
+        str(lab.runs),
+    ]
     environment = {**lab.environment(), "TERM": "xterm"}
     with subprocess.Popen(words, env=environment, stdout=subprocess.DEVNULL, stderr=theirs) as process:
         os.close(theirs)

@@ -291,7 +291,7 @@ def test_in_ci_a_slow_down_fails_a_run_only_where_this_boot_passed_a_selfcheck(l
     """Wrong output fails it anywhere: no clock is asked for that."""
 
     def ended() -> tuple[int, str]:
-        done = lab.abprof("main", "fast", "--contain", "never")
+        done = lab.abprof("main", "fast", "--contain", "never", "--epochs", "4")
         assert done.run.uncertified in "".join(one.text for one in done.run.warnings if one.kind == "uncertified")
         return done.code, done.run.uncertified
 
@@ -309,7 +309,7 @@ def test_in_ci_a_slow_down_fails_a_run_only_where_this_boot_passed_a_selfcheck(l
     file.write_text(file.read_text().replace('"boot":"', '"boot":"an earlier '))
     assert ended() == (4, "this machine has passed no selfcheck since it was booted")
     lab.set(replace(PLANTED, faults=[Fault("wrong", "check", side="target")]))
-    assert lab.abprof("main", "fast", "--contain", "never").code == 1
+    assert lab.abprof("main", "fast", "--contain", "never", "--epochs", "4").code == 1
 
 
 CELL, OTHER = "w/case=one", "w/case=other"

@@ -59,7 +59,7 @@ def test_killed_and_tidied_up_by_the_next_run(tmp_path: Path) -> None:
     assert json.loads((killed / "run.json").read_bytes())["status"] == "running"
     kept = (killed / "rounds.jsonl").read_bytes()
     lab.set(Scenario(workloads={"w": LOAD}, times=[Time(ns=20e6)]))
-    result = lab.abprof("main", "fast")
+    result = lab.abprof("main", "fast", "--quick")
     assert result.code == 0, result.err
     assert lab.left_behind() == []
     assert lab.fingerprint() == before

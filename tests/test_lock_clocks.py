@@ -82,7 +82,18 @@ def test_a_run_holds_the_clock_and_gives_it_back(tmp_path: Path) -> None:
     env = {**own, "NVML_FILE": ours["NVML_FILE"], "PYTHONPATH": f"{ours['PYTHONPATH']}:{own['PYTHONPATH']}"}
 
     def run(mhz: str, device: str = "cuda", **more: str) -> tuple[int, str]:
-        argv = ("run", "main", "fast", "--repo", str(lab.repo.path), "--device", device, "--lock-clocks", mhz)
+        argv = (
+            "run",
+            "main",
+            "fast",
+            "--repo",
+            str(lab.repo.path),
+            "--device",
+            device,
+            "--lock-clocks",
+            mhz,
+            "--quick",
+        )
         argv = (sys.executable, "-m", "abprof", *argv)
         done = subprocess.run(argv, check=False, env=env | more, capture_output=True, text=True)
         return done.returncode, done.stderr

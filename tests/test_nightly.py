@@ -105,7 +105,7 @@ def test_a_weaker_guarantee_is_in_the_summary_of_every_night(lab: Lab, tmp_path:
     summary = tmp_path / "summary.md"
 
     def weaker() -> tuple[list[str], list[str]]:
-        _, line, _ = night(lab, "--summary", str(summary))
+        _, line, _ = night(lab, "--epochs", "4", "--summary", str(summary))
         shown = [text.strip() for text in summary.read_text().splitlines() if "Weaker guarantee" in text]
         return shown, line["weaker"]
 

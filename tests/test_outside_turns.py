@@ -76,10 +76,6 @@ def outcome(tmp_path: Path, more: str, of_base: str = "") -> tuple[str, str]:
     return target_outcome(abprof_afresh("main", "other", *options, cwd=repo.path, home=tmp_path / "home"))
 
 
-def test_an_honest_package_is_fine(tmp_path: Path) -> None:
-    assert outcome(tmp_path, "# honest\n") == ("ok", "")
-
-
 def test_a_sandbox_that_cannot_be_stopped_measures_nothing(tmp_path: Path) -> None:
     """Its fork server starts a thread, so that it cannot fork."""
     repo = tiny_repo(tmp_path / "repo", 100)

@@ -82,7 +82,7 @@ def test_the_rows_that_changed_are_sampled_on_both_sides(new_lab: NewLab, fake: 
 
 def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: Path) -> None:
     (fake / "refuses").write_text(LIMITED)
-    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "perf")
+    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "perf", "--only", "case=slower")
     assert result.code == 1
     assert result.run.status == "complete"
     why = "perf could not record: Access to performance monitoring and observability operations is limited. (perf_event"
@@ -93,7 +93,7 @@ def test_what_perf_refuses_is_said_and_the_run_is_whole(new_lab: NewLab, fake: P
 
 def test_a_perf_that_hangs_is_ended_and_the_report_says_so(new_lab: NewLab, fake: Path) -> None:
     (fake / "hangs").touch()
-    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "perf", "--timeout", "2s")
+    result = new_lab(SPEEDS).abprof("main", "fast", "--probe", "perf", "--only", "case=slower", "--timeout", "2s")
     assert {one.missing for one in result.run.sampled} == {"perf took more than 2 s"}
     assert result.folder
     assert "base has no sample: perf took more than 2 s" in (result.folder / "report.md").read_text()

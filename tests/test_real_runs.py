@@ -124,7 +124,7 @@ def test_the_workers_of_an_epoch_start_in_one_way(tmp_path: Path) -> None:
     thread = "import threading, time\nthreading.Thread(target=time.sleep, args=(99,), daemon=True).start()\n"
     (sites / "target").mkdir(parents=True)
     (sites / "target" / "sitecustomize.py").write_text(thread)
-    done = abprof_afresh("main", "fast", "--epochs", "4", *CPU, cwd=repo.path, home=tmp_path)
+    done = abprof_afresh("main", "fast", "--epochs", "2", *CPU, cwd=repo.path, home=tmp_path)
     later = {(proof["side"], proof["forked"]) for proof in done.run["proofs"] if proof["epoch"] > 1}
     assert later == {("base", False), ("control", False), ("target", False)}
 
