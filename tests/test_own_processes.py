@@ -121,23 +121,23 @@ def starts(folder: Path) -> int:
     return len(noted(folder / "scenario.json", "worker"))
 
 
-FAULTS = {
-    "a peer that dies in its turn": (
-        broken("kill", "*", side="peers", verb="turn", arm="peer:lib", after=3, once=True),
-    ),
-    "one that dies while it is opened": (broken("kill", "b", side="target", after=2, once=True),),
-    "one that dies of the profiled pass": (broken("kill", "*", side="base", verb="phases", once=True),),
-    "one that dies in a slice": (broken("kill", "*", side="target", verb="turn", epoch=3, once=True),),
-}
+DIES_OF_THE_PASS = broken("kill", "*", side="base", verb="phases", once=True)
+FAULTS = (
+    broken("kill", "*", side="peers", verb="turn", arm="peer:lib", after=3, once=True),
+    broken("kill", "b", side="target", after=2, once=True),  # while it is opened
+    DIES_OF_THE_PASS,
+    broken("kill", "*", side="target", verb="turn", epoch=3, once=True),  # in a slice
+)
 
 
-@pytest.mark.parametrize(("what", "late"), [(what, number % 2 == 1) for number, what in enumerate(FAULTS)])
-def test_a_worker_that_is_started_anew_is_no_stranger(
-    tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand], what: str, late: bool
+@pytest.mark.parametrize("late", [False, True])
+def test_workers_that_are_started_anew_are_no_strangers(
+    tmp_path: Path, factory: WorkerFactory, played: tuple[Played, ByHand], late: bool
 ) -> None:
     nvml, gpu = played
     nvml.late = late
-    blocks = measured(plan(tmp_path, factory, gpu, *FAULTS[what]))
+    blocks = measured(plan(tmp_path, factory, gpu, *FAULTS))
+    assert len(list(tmp_path.glob("scenario.json.once.*"))) == len(FAULTS), "each died"
     assert starts(tmp_path) > 2 * (2 + 4) + 2, "more than one for each side and pool, and the peers of each epoch"
     assert any(block.rounds for block in blocks)
     assert {block.state.foreign for block in blocks} == {()}
@@ -148,7 +148,7 @@ def test_a_stranger_is_seen_all_the_same(tmp_path: Path, factory: WorkerFactory,
     """The test's own process, which no worker factory started."""
     nvml, gpu = played
     nvml.others = [os.getpid()]
-    blocks = measured(plan(tmp_path, factory, gpu, *FAULTS["one that dies of the profiled pass"]), 1)
+    blocks = measured(plan(tmp_path, factory, gpu, DIES_OF_THE_PASS), 1)
     name = f"{Path('/proc/self/comm').read_text().strip()} {os.getpid()}"
     turned = [block for block in blocks if block.rounds and block.metric == "gpu_span"]
     assert len(turned) == len(CASES)
