@@ -342,7 +342,7 @@ def test_peers_have_a_worker_of_their_own_for_eight_epochs(new_lab: NewLab) -> N
     assert {kernel.side for kernel in run.kernels} <= {"base", "target"}
     assert {arm.side for arm in run.arms if arm.peer} == {"base"}, "of base, whose workload it stands beside"
     lab.set(scenario(Fault("kill", "turn", side="peers", cell=CELL), peers=["lib"]))
-    result = lab.abprof()
+    result = lab.abprof("main", "fast", "--margin", "1.5")
     assert result.table() == {CELL: "same", OTHER: "same"}, "a peer that kills its process takes no side with it"
     assert result.status(CELL, "peer:lib")[0] == "crash"
     assert result.status(CELL, "base") == result.status(CELL, "target") == ("ok", "")

@@ -18,6 +18,7 @@ from tests.simulated.scenario import Fault, Scenario, Time
 from tests.test_verdict import only
 
 SLICES = 6  # most epochs of slices
+WIDE = ("--margin", "1.5")  # `same` then takes 8 epochs
 POWER = Scenario(
     workloads={"w": load(["agrees", "reversed", "same"])},
     times=times(
@@ -42,7 +43,7 @@ def slices(result: Result) -> Counter[str]:
 
 def test_a_change_that_is_reversed_at_the_power_limit_is_no_answer(new_lab: NewLab) -> None:
     lab = capped(new_lab(POWER))
-    result = lab.abprof("main", "fast")
+    result = lab.abprof("main", "fast", *WIDE)
     agrees, turned, same = (result.row(f"w/case={name}") for name in ("agrees", "reversed", "same"))
     assert (agrees.verdict, agrees.reasons, agrees.sustained_pct) == ("slower", (), pytest.approx(15.0))
     assert (turned.verdict, turned.reasons) == ("unclear", ("power",))
@@ -68,7 +69,7 @@ def test_cells_below_the_power_limit_are_measured_in_turns_alone(new_lab: NewLab
         Fault("write", "turn", cell=f"*case={name}", text="scenario.json.capped-") for name in ("reversed", "same")
     ]
     at_limit = [Fault("write", "turn", text="scenario.json.capped+"), *others]
-    result = new_lab(replace(POWER, faults=at_limit)).abprof("main", "fast")
+    result = new_lab(replace(POWER, faults=at_limit)).abprof("main", "fast", *WIDE)
     assert result.table() == {"w/case=agrees": "slower", "w/case=reversed": "slower", "w/case=same": "same"}
     assert slices(result) == {"w/case=agrees": SLICES}
 
@@ -77,7 +78,7 @@ def test_cells_below_the_power_limit_are_measured_in_turns_alone(new_lab: NewLab
 def test_the_regime_that_gives_the_verdict_can_be_chosen(
     new_lab: NewLab, regime: str, verdict: str, pct: float
 ) -> None:
-    result = capped(new_lab(POWER)).abprof("main", "fast", "--regime", regime)
+    result = capped(new_lab(POWER)).abprof("main", "fast", "--regime", regime, *WIDE)
     row = result.row("w/case=reversed")
     assert (row.verdict, row.reasons, row.pct) == (verdict, (), pytest.approx(pct))
     if regime == "burst":
@@ -102,8 +103,8 @@ def test_peers_at_the_power_limit_show_both_regimes_too(new_lab: NewLab) -> None
 
 
 def test_slices_that_fail_leave_the_verdict_of_the_turns(new_lab: NewLab) -> None:
-    late = [broken("crash_status", "agrees", verb="turn", epoch=epochs_for_same(0.5) + 1 + i) for i in range(SLICES)]
-    result = capped(new_lab(replace(POWER, faults=late))).abprof("main", "fast")
+    late = [broken("crash_status", "agrees", verb="turn", epoch=epochs_for_same(1.5) + 1 + i) for i in range(SLICES)]
+    result = capped(new_lab(replace(POWER, faults=late))).abprof("main", "fast", *WIDE)
     row = result.row("w/case=agrees")
     assert (row.verdict, row.reasons, row.sustained_pct) == ("slower", ("burst_alone",), None)
     assert result.row("w/case=reversed").reasons == ("power",)

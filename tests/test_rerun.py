@@ -20,7 +20,7 @@ LIMITS = ("--timeout", "5s", "--build-timeout", "2m")
 
 def test_a_rerun_adds_fresh_epochs_and_replaces_nothing(tmp_path: Path) -> None:
     lab = Lab(tmp_path, TWO)
-    first = lab.abprof("main", "fast", "--quick")
+    first = lab.abprof("main", "fast", "--quick", "--margin", "1.5")
     assert first.table() == dict.fromkeys(("w/case=slower", "w/case=same"), "unclear"), "one epoch"
     before, again = (
         (first.folder / "rounds.jsonl").read_bytes(),
