@@ -172,7 +172,7 @@ def test_samples_of_both_sides_name_the_line_and_what_it_waits_for(narrow: Any) 
     other = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=few, by="ncu"),))
     assert located(other, sides, []) == [], "40 samples differ as much by chance"
     assert cause.at == f"{at}14"
-    assert cause.note.endswith("; line 14: 20 % -> 40 % of samples, stall: long scoreboard")
+    assert cause.note.endswith("; line 14 (tl.load): 20 % -> 40 % of samples, stall: long scoreboard")
 
 
 def test_a_row_that_did_not_change_has_its_samples_and_names_nothing(narrow: Any) -> None:
