@@ -21,7 +21,7 @@ from tests.why.test_host import BASE, PASS, PLAIN, judged, read
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not shutil.which("objdump"), reason="reads x86-64 by objdump"
 )
-UNUSED = (cpu.DECOY["kernels/blend/blend.cpp"], "-O3")
+UNUSED = (cpu.UNUSED, "-O3")
 RESCALE = "rescale(float*, long)"
 
 
