@@ -26,8 +26,10 @@
   };
   const counted = (i) => keys[i] ? named[keys[i][1]] || (alike(i) ? moved(i) : "") : "";
   rows.forEach(([row], i) => {
-    const both = row ? spent.map((of, side) => of[keys[i][side]]) : [];
-    const samples = both[0] || both[1] ? both.map((one) => (one?.[0] ?? 0) + " %").join(" → ") + " " + (both[1]?.[1] ?? "") : "";
+    // Of several rows of the report, the one that spends most at this line.
+    const each = (row ? spent : []).map(([cell, both]) => [cell, both.map((of, side) => of[keys[i][side]] ?? [0, ""])]);
+    const most = (both) => Math.max(both[0][0], both[1][0]), [cell, both] = each.sort((a, b) => most(b[1]) - most(a[1]))[0] ?? [];
+    const samples = both && most(both) ? [`${both[0][0]} % → ${both[1][0]} %`, both[1][1], cell && `(${cell})`].filter(Boolean).join(" ") : "";
     if (row) source.children[i].lastElementChild.textContent = [counted(i), samples].filter(Boolean).join("; ");
   });
   const count = (i) => { const [left, right] = own[i].map((of) => of.length); return !alike(i) ? `→ ${right}` : left === right ? `${left}` : `${left} → ${right}`; };

@@ -4,7 +4,9 @@ instruction, and its lines of source as (path, line), innermost first, then the 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from pathlib import PurePath
 
 Chain = tuple[tuple[str, int], ...]
 Instruction = tuple[str, Chain, str, int]  # text, chain, function (of a CPU), offset in it; offset -1: a label
@@ -79,6 +81,8 @@ def llvm(text: str) -> Parsed:
 
 _PTX_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', re.MULTILINE)
 _PTX_LOC = re.compile(r"^\s*\.loc\s+(\d+)\s+(\d+)\s+(\d+)(?:,.*?inlined_at\s+(\d+)\s+(\d+)\s+(\d+))?")
+# Triton 3.6 leaves inlined_at out: `.loc 2 9 1 // standard.py:9:1 @[ standard.py:7:3 @[ f.py:2:1 ] ]`.
+_PTX_CALLER = re.compile(r"@\[ (.+?):(\d+):\d+")
 _PTX_NOISE = re.compile(r"^\s*(//.*|\$L__tmp\d+:|\$L__func_\w+:|\.file\s.*)?$")
 _Loc = tuple[str, str, str]
 
@@ -97,11 +101,12 @@ def ptx_lines(text: str) -> dict[int, Chain]:
 
 def _ptx(text: str) -> Iterator[tuple[int, str, Chain]]:
     files = dict(_PTX_FILE.findall(text))
+    names = Counter(PurePath(file).name for file in {*files.values()})
+    paths = {name: file for file in files.values() if names[name := PurePath(file).name] == 1}
     callers: dict[_Loc, _Loc] = {}  # a location that was inlined -> where
     now: Chain = ()
-    inline = located = (
-        False  # whether this inline assembly has had its location: LLVM counts its later lines as lines of source
-    )
+    # Whether this inline assembly has had its location: LLVM counts its later lines as lines of source.
+    inline = located = False
     for number, line in enumerate(text.splitlines(), 1):
         if re.match(r"\s*\.section\s+\.debug", line):
             return
@@ -117,6 +122,7 @@ def _ptx(text: str) -> Iterator[tuple[int, str, Chain]]:
             while places[-1] in callers and len(places) < _DEEPEST and (found[4] or len(places) > 1):
                 places.append(callers[places[-1]])
             now = tuple((files.get(file, ""), int(row)) for file, row, _ in places)
+            now += tuple((paths.get(file, ""), int(row)) for file, row in _PTX_CALLER.findall(line) if not found[4])
         elif not found and not _PTX_NOISE.match(line):
             yield number, line, now
 

@@ -98,8 +98,8 @@ def run(path: Path, only: Sequence[str], repo: str, order: Profile, view: View) 
                 profiles[found.cell, found.arm] = found
                 head = msgspec.structs.replace(head, profiles=tuple(profiles.values()))
                 folder.write_run(head)
-            head = explained(keep_listings(head, trees, folder.path))  # samples by line of source
-            folder.write_run(head)
+        head = explained(keep_listings(head, trees, folder.path))  # samples by line of source, after ^C too
+        folder.write_run(head)
         view.detach()
         report.write_all(folder.path, head, blocks)
         return Profiled(head, folder.path, tuple(made), record.interrupted)

@@ -22,6 +22,7 @@ import msgspec
 from markupsafe import Markup
 
 from abprof.records import UNREADABLE, Arm, Cause, Comparison, Listed, Listing, Run, lines_of
+from abprof.records.names import short_labels
 from abprof.records.visible import visible
 from abprof.report import sentences
 from abprof.report.text import clean
@@ -152,7 +153,7 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
     names = dict.fromkeys(stage.name for one in both for stage in one.stages)
     forms = [{stage.name: (stage.lines, stage.at) for stage in one.stages} for one in both]
     stages = [_aligned(name, [of.get(name, ((), ())) for of in forms]) for name in names]
-    spent, others = _spent(page), {one.kernel for one in run.listed} - {page.rows[0][1].kernel}
+    spent, others = _spent(run, page), {one.kernel for one in run.listed} - {page.rows[0][1].kernel}
     causes = {sentences.cause(one, 600): (row, one) for row, _ in page.rows for one in row.causes or ()
               if not others & set(one.kernels)}  # fmt: skip
     named = {one.at: ", ".join(f"{was} → {now}" for was, now in _COUNTS.findall(clean(one.text)))
@@ -176,7 +177,7 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
         (stages if gone in stages else sources).remove(gone)
         left_out.append(f"{gone.name} has {len(gone.rows)} lines: no room for it side by side")
     return {
-        "run": run, "page": page, "data": packed, "sides": [labels.get(one.side, one.side) for one in both], "sampled": any(spent),
+        "run": run, "page": page, "data": packed, "sides": [labels.get(one.side, one.side) for one in both], "sampled": bool(spent),
         "diffs": [diff for diff in diffs if diff[1] or diff[2]],
         "notes": [f"{one.side}: {clean(note)}" for one in both for note in one.notes] + left_out,
         "causes": {text: changed_line(run, *of) for text, of in causes.items()},
@@ -184,12 +185,15 @@ def values(run: Run, page: Code, before: Listing, after: Listing) -> dict[str, A
     }  # fmt: skip
 
 
-def _spent(page: Code) -> list[dict[str, tuple[float, str]]]:
-    """Return the share of samples by line of both sides, in per cent, from the first row that has them."""
-    both = next((one.spent for _, one in page.rows if one.by), ({}, {}))
-    wholes = [sum(each.samples for each in spent.values()) for spent in both]
-    return [{where: (round(100 * one.samples / whole, 1), one.stall.replace("_", " ")) for where, one in spent.items() if where}
-            for spent, whole in zip(both, wholes, strict=True)]  # fmt: skip
+def _spent(run: Run, page: Code) -> list[tuple[str, list[dict[str, tuple[float, str]]]]]:
+    """Return each sampled row's cell, and on both sides the share of samples in per cent and the longest wait by line."""
+    found, cells = [], short_labels(run.cells)
+    for row, one in page.rows:
+        wholes = [sum(each.samples for each in spent.values()) for spent in one.spent]
+        shares = [{where: (round(100 * of.samples / whole, 1), of.stall.replace("_", " ")) for where, of in spent.items() if where}
+                  for spent, whole in zip(one.spent, wholes, strict=True)]  # fmt: skip
+        found += [(clean(cells.get(row.cell, ""), 60), shares)] if one.by else []
+    return [("", shares) for _, shares in found] if len(found) == 1 else found
 
 
 def _aligned(name: str, both: Sequence[tuple[Sequence[str], Sequence[int]]]) -> _Stage:

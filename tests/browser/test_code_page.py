@@ -11,6 +11,7 @@ import msgspec
 import pytest
 
 from abprof.records import Cause, Hunk, Listed, Listing, Run, Spent, Stage
+from abprof.records.names import short_labels
 from abprof.report import write_all
 from tests import runs
 
@@ -102,6 +103,20 @@ def test_a_click_on_a_line_lights_up_its_instructions_on_both_sides(visit, text)
         page.locator("#source .has", has_text="exp").locator("span").last.inner_text()
         == "special functions: 0 → 1; 0 % → 40 % mio throttle"
     )
+
+
+def test_a_line_that_rows_share_says_whose_samples_it_shows(visit, tmp_path):
+    run = compared(tmp_path)
+    [one] = run.listed
+    other = next(row for row in run.comparisons if row.cell != one.cell and row.to == one.to and row.from_ == one.from_)
+    spent = {"f.py:6": Spent(samples=9)}, {"f.py:7": Spent(samples=9)}
+    more = msgspec.structs.replace(one, cell=other.cell, spent=spent)
+    write_all(tmp_path, msgspec.structs.replace(run, listed=(one, more)), [])
+    page = opened(visit, next((tmp_path / "code").glob("*.html")).read_text())
+    cells = short_labels(run.cells)
+    for line, text, cell in (("exp", "0 % → 40 % mio throttle", one.cell), ("return a", "100 % → 100 %", other.cell)):
+        shown = page.locator("#source .has", has_text=line).locator("span").last.inner_text()
+        assert f"{text} ({cells[cell]})" in re.sub(r"\s+", " ", shown)
 
 
 def test_an_address_with_a_line_opens_this_line_and_its_first_instruction(visit, tmp_path, text):

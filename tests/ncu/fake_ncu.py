@@ -1,7 +1,8 @@
 """Stands in for Nsight Compute where there is no GPU: takes the options that abprof gives, runs the program, and reports
 launches of which the program itself leaves a line each in $FAKE_NCU_LAUNCHES. Its words and its raw page are those of ncu.
 
-$FAKE_NCU: `denied` (no permission), `unsourced` (no source page). $FAKE_NCU_LACKS: metrics that it does not know.
+$FAKE_NCU: `denied` (no permission), `unsourced` (no source page), `interrupts` (its parent, as ^C does).
+$FAKE_NCU_LACKS: metrics that it does not know.
 With --nvtx-include the launches of the first call are left out: that is the one which abprof makes outside its range.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -75,6 +77,8 @@ def record(options: dict[str, str], program: list[str]) -> int:
         launches = [json.loads(line) for line in lines.read_text().splitlines()]
     if "--nvtx-include" in options:
         launches = [launch for launch in launches if launch["call"] > 0]
+    if mode() == "interrupts":
+        os.kill(os.getppid(), signal.SIGINT)
     if mode() == "denied":
         print(DENIED)
         return 1

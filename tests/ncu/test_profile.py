@@ -143,6 +143,20 @@ def test_refs_then_a_run_then_the_main_job(tmp_path: Path) -> None:
     assert "NVreg_RestrictProfilingToAdminUsers=0" in denied.err
 
 
+@pytest.mark.slow
+def test_an_interrupted_profile_compares_the_code_of_both_sides(tmp_path: Path) -> None:
+    repo = launching_repo(tmp_path / "repo", hotter='launch("copy_kernel", 4)')
+    with_ncu("main", "hotter", "--quick", *CPU, repo=repo, home=tmp_path, FAKE_NCU="interrupts")  # a build's key has it
+    (file,) = (repo.path / "runs").glob("2*/run.json")
+    run = msgspec.json.decode(file.read_bytes())
+    assert run.pop("hunks")
+    file.write_bytes(msgspec.json.encode(run))
+    words = ("profile", str(file.parent), "--only", run["cells"][0]["id"])
+    done = with_ncu(*words, repo=repo, home=tmp_path, FAKE_NCU="interrupts")
+    assert done.code == Exit.INTERRUPTED, done.err
+    assert msgspec.json.decode(file.read_bytes())["hunks"], "samples are joined to lines in the same step"
+
+
 @pytest.mark.gpu
 @pytest.mark.alone
 @pytest.mark.skipif(not shutil.which("ncu"), reason="needs Nsight Compute")

@@ -14,14 +14,14 @@ import pytest
 from abprof.evidence.causes import cpu as rules
 from abprof.records import Comparison, Kernel, Outcome, Sampled, SampledFunction
 from tests import blocks
-from tests.planted import cpu
+from tests.planted import cpu, marked
 from tests.why.cases import row_of
 from tests.why.test_host import BASE, PASS, PLAIN, judged, read
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64" or not shutil.which("objdump"), reason="reads x86-64 by objdump"
 )
-UNUSED = (cpu.DECOY["kernels/blend/blend.cpp"], "-O3")
+UNUSED = (cpu.UNUSED, "-O3")
 RESCALE = "rescale(float*, long)"
 
 
@@ -62,6 +62,18 @@ def test_what_perf_saw_is_said_and_needs_no_hedge(tmp_path: Path) -> None:
     turned = (msgspec.structs.replace(after, arm="base"), msgspec.structs.replace(before, arm="target"))
     [cause] = under_perf(tuple(back), -30.0, *turned).causes or ()
     assert cause.text.endswith("; perf: 400 of 1400 samples, 400 µs a call less)")
+
+
+def test_the_time_of_a_call_that_a_function_now_makes_is_the_functions(tmp_path: Path) -> None:
+    (before, flags), (after, _) = [(marked.files(changes)["kernels/lined_cpu/parts.cpp"], "-O3 -march=x86-64-v3")
+                                   for changes in (None, ["exact_exp"])]  # fmt: skip
+    found = read(tmp_path, (before, flags), (after, flags))
+    library = SampledFunction(name="__expf_fma", object="libm.so.6", samples=900)
+    seen = looked("target", {"squash": 200}, samples=1100)
+    seen = msgspec.structs.replace(seen, functions=(*seen.functions, library))
+    [cause] = under_perf(found, 90.0, looked("base", {"squash": 100}), seen).causes or ()
+    assert cause.kernels == ("squash",)
+    assert cause.text.endswith("; perf: 1100 of 1100 samples, 1 ms a call more)")
 
 
 def test_a_function_that_python_calls_is_named_where_perf_saw_it(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def judged(
 
 
 BASE = (cpu.SOURCE, "-O3")
-PASS = (cpu.BRANCHES["extra_pass"][0]["kernels/blend/blend.cpp"], "-O3")
+PASS = (cpu.PASS, "-O3")
 
 
 def test_lost_vectorisation_is_named(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def test_samples_of_both_sides_name_the_line_and_what_it_waits_for(narrow: Any) 
     other = msgspec.structs.replace(run, listed=(msgspec.structs.replace(listed, spent=few, by="ncu"),))
     assert located(other, sides, []) == [], "40 samples differ as much by chance"
     assert cause.at == f"{at}14"
-    assert cause.note.endswith("; line 14: 20 % -> 40 % of samples, stall: long scoreboard")
+    assert cause.note.endswith("; line 14 (tl.load): 20 % -> 40 % of samples, stall: long scoreboard")
 
 
 def test_a_row_that_did_not_change_has_its_samples_and_names_nothing(narrow: Any) -> None:
@@ -353,3 +353,13 @@ def test_a_kernel_is_found_by_its_mangled_name(monkeypatch: pytest.MonkeyPatch) 
         "abprof.system.processes.output", lambda *_, **__: pytest.fail("a process for each name of a file")
     )
     assert not _is("void scale<float>(float*)", "_Z3addPf")
+
+
+@pytest.mark.parametrize(
+    "caller", [", function_name $L__info, inlined_at 1 7 3 // sum.py:9:1", " // sum.py:9:1 @[ f.py:7:3 ]"]
+)
+def test_ptx_of_old_and_new_tritons_says_where_a_line_is_inlined(caller: str) -> None:
+    text = (
+        f'  .file 1 "/a/f.py"\n  .file 2 "/t/sum.py"\n  .loc 1 7 3\n  .loc 2 9 1{caller}\n    add.f32 %f1, %f2, %f3;\n'
+    )
+    assert list(stages.ptx_lines(text).values()) == [(("/t/sum.py", 9), ("/a/f.py", 7))]

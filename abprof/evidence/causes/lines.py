@@ -16,7 +16,7 @@ import msgspec
 
 from abprof.evidence import hunks
 from abprof.evidence.causes.sides import ACCESSES, Sides
-from abprof.records import Arm, Cause, Function, Hunk, Kernel, Lines, Run
+from abprof.records import Arm, Cause, Function, Hunk, Kernel, Lines, Run, lines_of
 
 _MOST = 0.5  # share of a change that a line must have
 _SIGMAS = 4.0  # by how many standard deviations samples must show it
@@ -74,8 +74,7 @@ class _Search:
             notes.append(f"changed: {'' if line else f'{hunk.file}, '}{hunk.line}")
         elif line:
             notes = [count, "the diff does not touch this line"] if count else notes
-        if hot and (line == hot.at or not line):
-            notes.append(hot.text)
+        notes += [hot.text] if hot else []  # of another line, too: a layout has no instructions, what it slows has
         return msgspec.structs.replace(cause, at=line, note="; ".join(filter(None, (*notes, cause.note))))
 
     # ---- by the instructions of both sides
@@ -210,9 +209,19 @@ class _Search:
                 own = {w: each for w, each in one.spent[side].items() if w and self._unit(w, side) == unit}
                 where = max(own, key=lambda where: own[where].samples)
                 stall = f", stall: {own[where].stall.replace('_', ' ')}" if own[where].stall else ""
-                text = f"line {where.rpartition(':')[2]}{'' if side else ' of base'}: {100 * shares[0][unit]:.0f} % -> "
-                return _Hot(unit, where if side else "", f"{text}{100 * shares[1][unit]:.0f} % of samples{stall}")
+                place = f"line {where.rpartition(':')[2]}{self._call(unit, where, side)}{'' if side else ' of base'}"
+                text = f"{place}: {100 * shares[0][unit]:.0f} % -> {100 * shares[1][unit]:.0f} % of samples{stall}"
+                return _Hot(unit, where if side else "", text)
         return None
+
+    def _call(self, unit: Unit, where: str, side: int) -> str:
+        """Return the first call with a dotted name in a changed line: ` (tl.dot)`; "" if there is none."""
+        if not isinstance(unit, int):
+            return ""
+        lines = lines_of((self.hunks[unit].removed, self.hunks[unit].added)[side])
+        at = int(where.rpartition(":")[2]) - self.hunks[unit].at[side]
+        found = re.search(r"\w+(?:\.\w+)+(?=\()", lines[at]) if at < len(lines) else None
+        return f" ({found[0]})" if found else ""
 
 
 def _scatter(unit: Unit, shares: Sequence[Mapping[Unit, float]], wholes: Sequence[int]) -> float:
