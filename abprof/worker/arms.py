@@ -51,6 +51,8 @@ class Arms:
         # In the judge: case -> seed of changed inputs, and digests of the reference on them.
         self.references: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
         self.mixed: tuple[Any, list[Any]] | None = None  # in the judge: a request's case and seeds, and its mixtures
+        self.memory: torch.Tensor | None = None  # the judge's, for outputs of timed calls
+        self.snapshot: torch.Tensor | None = None  # in the judge: what was in such memory at a reply
         self.imported: types.ModuleType | None = None  # the kernel package, or an empty module during its import
         self._package: types.ModuleType | None = None
 

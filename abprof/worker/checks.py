@@ -162,9 +162,9 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
     path, number = Path(arms.start.scratch) / request.outputs, request.pick % max(1, request.calls)
     try:
         if request.draw:
-            results = drawn.read(path, request.layouts, number, request.calls, arms.clock.device, request.seen)
-            cpu, first = torch.device("cpu"), not number
-            before = [] if first else drawn.read(path, request.layouts, number - 1, request.calls, cpu)
+            source, cpu = arms.snapshot if request.shared and arms.snapshot is not None else path, torch.device("cpu")
+            results = drawn.read(source, request.layouts, number, request.calls, arms.clock.device, request.seen)
+            before = drawn.read(source, request.layouts, number - 1, request.calls, cpu) if number else []
             seed = drawn.seed(request.draw[2], number, before)
         else:
             results = torch.load(path, map_location=arms.clock.device, weights_only=True)

@@ -27,12 +27,13 @@ from abprof.worker.arms import Arms
 NO_INPUTS = "--untrusted changes floating-point inputs before each call, and this cell has none that it can change"
 NO_INFLUENCE = "--untrusted changes floating-point inputs before each call, and the reference does not depend on them"
 _HASHED = 1 << 16  # bytes of a tensor that count for the next call's inputs
+_TOO_LONG = "the outputs' layout does not fit into what is there of them"
 _PLAIN = (bool, int, float, str, type(None))
 
 
 def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
-    """Time a turn as `Arms.turn` does. With `request.draw`, change the inputs before each call, and write what all calls
-    returned to a file before the reply. The parent's clock sees both, the turn's timer neither."""
+    """Time a turn as `Arms.turn` does. With `request.draw`, change the inputs before each call, and keep what all calls
+    returned for the judge before the reply. The parent's clock sees both, the turn's timer neither."""
     if not request.draw:
         return Arms.turn(arms, request)
     arm = arms.opened[request.arm]
@@ -41,7 +42,7 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
         request = dataclasses.replace(request, placement=None)
     if arm.mixtures is None:
         arm.mixtures = mixtures(*map(arms.inputs, seeded(arm.request, request.draw)))
-        arm.kept = Kept(Path(arms.start.scratch) / request.outputs)
+        arm.kept = Kept(Path(arms.start.scratch) / request.outputs, arms.memory if request.shared else None)
     if not any(arm.mixtures):
         raise Unsupported(NO_INPUTS)
     own, op, results, kept = arm.op, arm.op, list[Any](), arm.kept
@@ -61,9 +62,17 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
 
     arm.op = dataclasses.replace(own, call=lambda: results.append(op.call()), reset=reset)
     try:
-        turned = Arms.turn(arms, request)
-        keep()
-        return dataclasses.replace(turned, layouts=kept.end())
+        try:
+            turned = Arms.turn(arms, request)
+            keep()
+        except Full:  # the GPU's clock repeated many calls
+            results.clear()
+            kept.begin()
+            turned = Arms.turn(arms, request)
+            keep()
+        layouts = kept.end()
+        arms.clock.sync()
+        return dataclasses.replace(turned, layouts=layouts)
     finally:
         arm.op = own
 
@@ -86,7 +95,7 @@ def seed(draw: int, number: int, before: Any) -> int:
     digest = hashlib.sha256(f"{draw} {number}".encode())
     for tensor in held(before):
         flat = tensor.reshape(-1).view(torch.uint8)
-        digest.update(flat[:: flat.numel() // _HASHED | 1].numpy().tobytes())
+        digest.update(flat[:: flat.numel() // _HASHED | 1].cpu().numpy().tobytes())
     return int.from_bytes(digest.digest()[:7], "big")
 
 
@@ -153,13 +162,20 @@ def held(values: Any) -> Iterator[torch.Tensor]:
 # ---------------------------------------------------------------- outputs
 
 
-class Kept:
-    """What a turn's calls returned, in a file that is mapped to memory: a call's outputs are copied into it before the next
-    call, which may overwrite them. Each turn writes over the same pages, since new ones take longer than the copy."""
+class Full(MemoryError):
+    """Outputs do not fit into the memory that is there for them."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._memory = path, torch.empty(0, dtype=torch.uint8)
-        path.touch(0o600)
+
+class Kept:
+    """What a turn's calls returned, in the GPU memory `memory` or else in a file that is mapped to memory: a call's outputs
+    are copied into it before the next call, which may overwrite them. Each turn writes over the same pages of the file,
+    since new ones take longer than the copy."""
+
+    def __init__(self, path: Path, memory: torch.Tensor | None = None) -> None:
+        self._path, self._fixed = path, memory is not None
+        self._memory = torch.empty(0, dtype=torch.uint8) if memory is None else memory
+        if not self._fixed:
+            path.touch(0o600)
         self.begin()
 
     def begin(self) -> None:
@@ -173,7 +189,8 @@ class Kept:
 
     def end(self) -> str:
         """Return the layout of each call's outputs as JSON. The file then holds their bytes, one after the other."""
-        os.truncate(self._path, self._end)  # another cell's outputs were larger
+        if not self._fixed:
+            os.truncate(self._path, self._end)  # another cell's outputs were larger
         return json.dumps(self.layouts)
 
     def _copied(self, values: Any) -> dict[str, Any]:
@@ -190,7 +207,9 @@ class Kept:
 
     def _write(self, data: torch.Tensor) -> None:
         begin, self._end = self._end, self._end + data.numel()
-        if self._path.stat().st_size < self._end:
+        if self._fixed and self._end > len(self._memory):
+            raise Full(f"{self._end} bytes of outputs")
+        if not self._fixed and self._path.stat().st_size < self._end:
             os.truncate(self._path, self._end)  # torch would overwrite the file's first byte
         if self._end > len(self._memory):
             self._memory = torch.from_file(str(self._path), shared=True, size=self._end, dtype=torch.uint8)
@@ -198,32 +217,47 @@ class Kept:
 
 
 def read(
-    path: Path, layouts: str, number: int, calls: int, device: torch.device, seen: Sequence[Sequence[Any]] = ()
+    source: Path | torch.Tensor,
+    layouts: str,
+    number: int,
+    calls: int,
+    device: torch.device,
+    seen: Sequence[Sequence[Any]] = (),
 ) -> Any:
-    """Return what call `number` of a turn of `calls` calls returned, from the file and the layouts that hostile code may
-    have made. `seen`: Examine.seen. Raises ValueError if they do not hold that, or if bytes `seen` have changed."""
+    """Return what call `number` of a turn of `calls` calls returned, from a file or snapshot and the layouts that hostile
+    code may have made. `seen`: Examine.seen. Raises ValueError if they do not hold that, or if bytes `seen` have changed."""
     found = json.loads(layouts)
     if not isinstance(found, list) or len(found) < calls:  # a GPU's clock repeats calls that its spin did not hide
         raise ValueError(f"outputs of {len(found)} of {calls} calls")
+    at, size = sum(map(_size, found[:number])), _size(found[number])
+    if size < 0 or at < 0:
+        raise ValueError("an impossible layout of outputs")
+    data = _bytes(source, at, size)
+    values, _ = _built(found[number], data, 0, device)
+    if seen and (seen[0][0] != sum(map(_size, found)) or _late(data, at, seen)):
+        raise ValueError("it was written after the reply")
+    return values
+
+
+def _bytes(source: Path | torch.Tensor, at: int, size: int) -> torch.Tensor:
+    if isinstance(source, torch.Tensor):
+        if at + size > len(source):
+            raise ValueError(_TOO_LONG)
+        return source[at : at + size].clone()
     # Without blocking: the opener waits for a FIFO's writer, and for the holder of a lease, who could compute meanwhile.
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    file = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
             raise ValueError("the outputs are in no regular file")
-        at = sum(map(_size, found[:number]))
-        size = _size(found[number])
-        if size < 0 or at < 0 or at + size > about.st_size:
-            raise ValueError("the outputs' layout does not fit into their file")
+        if at + size > about.st_size:
+            raise ValueError(_TOO_LONG)
         data, done = torch.zeros(size, dtype=torch.uint8), 0
         while done < size and (more := os.preadv(file, [memoryview(data.numpy())[done:]], at + done)):
             done += more
     finally:
         os.close(file)
-    values, _ = _built(found[number], data, 0, device)
-    if seen and (seen[0][0] != sum(map(_size, found)) or _late(data, at, seen)):
-        raise ValueError("it was written after the reply")
-    return values
+    return data
 
 
 def _late(data: torch.Tensor, at: int, seen: Sequence[Sequence[Any]]) -> bool:
