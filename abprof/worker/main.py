@@ -237,22 +237,22 @@ class Sandbox:
         ns of CPU time that they used since the signal before. Raises OSError outside of a sandbox, or if one goes on."""
         if not self._walled:
             raise PermissionError("not in a sandbox")
-        before, begun, at_rest = self.used, time.monotonic(), False
-        if number == signal.SIGCONT:
-            self.used, _ = _cpu_times("")
+        before, begun = self.used, time.monotonic()
+        used, at_rest = _cpu_times("") if number == signal.SIGCONT else ({}, False)
         _kill(-1, number)
         while number == signal.SIGSTOP and not at_rest:
             if (since := time.monotonic() - begun) > _TO_STOP:
                 raise TimeoutError("a process of the sandbox does not stop")
             # D: it waits in the kernel, perhaps for a child that is stopped, and stops before it leaves.
-            self.used, at_rest = _cpu_times("T" if since < _TO_STOP / 10 else "TD")
+            used, at_rest = _cpu_times("T" if since < _TO_STOP / 10 else "TD")
             if not at_rest:
                 time.sleep(0.00005)
                 _kill(-1, number)
+        self.used = used
         if before is None:
             return 0
-        changed = before.keys() ^ self.used.keys()
-        return len(changed) * _UNSEEN + sum(self.used[pid] - before[pid] for pid in before.keys() & self.used.keys())
+        changed = before.keys() ^ used.keys()
+        return len(changed) * _UNSEEN + sum(used[pid] - before[pid] for pid in before.keys() & used.keys())
 
     def clear(self) -> None:
         """Kill what workers left behind."""
