@@ -264,11 +264,11 @@ class WorkerFactory:
     def _memory(self, id: str) -> list[int]:
         """Return the descriptor of the judge's GPU memory for the outputs of worker `id`; none without `room`."""
         try:
-            if self.room and not (id in self._descriptors and self._judges[0].alive):
+            if self.room and self._judges and not (id in self._descriptors and self._judges[0].alive):
                 self._made(id)
         except (WorkerFault, OSError) as failed:
             raise WorkerDied(f"the judge has no memory for its outputs: {failed}") from failed
-        return [self._descriptors[id]] if self.room else []
+        return [self._descriptors[id]] if self.room and self._judges else []
 
     def _made(self, id: str) -> int:
         """Have the judge make GPU memory for worker `id`. Return its bytes. Raises WorkerDied, WorkerFault or OSError."""
@@ -304,7 +304,8 @@ class WorkerFactory:
 
     def start(self, id: str, mount: wire.Mount | None = None, epoch: int = 0) -> wire.Start:
         """Return the message that tells worker `id` to start. `id`: a side's id, "control", "peers" or "judge"."""
-        return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch)
+        room = self.room if epoch and self._judges else 0
+        return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch, room=room)
 
     def alone(self, name: str, side: str = "base", *, forked: bool = False, beside: Sequence[int] = ()) -> Worker:
         """Start a worker that has no build and logs to NAME.log. `forked`: use a fork server. Raises WorkerDied."""

@@ -93,8 +93,7 @@ class WorkerPool:
             self._workers[id] = factory.worker(
                 spec, factory.logs / self.log_name(id), epoch=epoch, imported=self._servers > 1
             )
-            start = factory.start(id, factory.mount(spec), self._epoch)
-            self._workers[id].send(dataclasses.replace(start, room=factory.room))
+            self._workers[id].send(factory.start(id, factory.mount(spec), self._epoch))
         except WorkerDied as died:
             self._failed_starts[id].append(died)
             return False

@@ -8,6 +8,7 @@ test could do them with less, and pass that off as its own speed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
@@ -27,6 +28,7 @@ from abprof.worker.arms import Arms
 NO_INPUTS = "--untrusted changes floating-point inputs before each call, and this cell has none that it can change"
 NO_INFLUENCE = "--untrusted changes floating-point inputs before each call, and the reference does not depend on them"
 _HASHED = 1 << 16  # bytes of a tensor that count for the next call's inputs
+_STEP, _STIRS = -0x61C8_8646_80B5_83EB, ((30, -0x40A7_B892_E31B_1A47), (27, -0x6B2F_B644_ECCE_EE15))
 _TOO_LONG = "the outputs' layout does not fit into what is there of them"
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -89,14 +91,39 @@ class Mixture:
     finite: bool
 
 
-def seed(draw: int, number: int, before: Any) -> int:
+def seed(draw: int, number: int, before: Any) -> Any:
     """Return the seed of the inputs of a turn's call `number`, given what the call before it returned: a side that did
-    several calls as one batch would not know their inputs. Of large tensors evenly spaced bytes count."""
-    digest = hashlib.sha256(f"{draw} {number}".encode())
+    several calls as one batch would not know their inputs. Of large tensors evenly spaced bytes count. If they are
+    on a GPU, so is the seed: the host does not wait for it."""
+    digest, sums = hashlib.sha256(f"{draw} {number}".encode()), list[torch.Tensor]()
     for tensor in held(before):
         flat = tensor.reshape(-1).view(torch.uint8)
-        digest.update(flat[:: flat.numel() // _HASHED | 1].cpu().numpy().tobytes())
-    return int.from_bytes(digest.digest()[:7], "big")
+        some = flat[:: flat.numel() // _HASHED | 1]
+        if some.is_cuda:
+            sums.append((some.long() * _places(len(some), some.device)).sum())
+        else:
+            digest.update(some.numpy().tobytes())
+    return sum(sums, start=int.from_bytes(digest.digest()[:7], "big"))
+
+
+def _bits(seed: Any, count: int, device: torch.device) -> torch.Tensor:
+    """Return `count` integers that look random (splitmix64)."""
+    bits = torch.arange(1, count + 1, device=device).mul_(_STEP)
+    bits += seed
+    for shift, factor in _STIRS:
+        bits ^= bits >> shift
+        bits *= factor
+    return bits
+
+
+_places = functools.lru_cache(8)(functools.partial(_bits, 1))
+
+
+def _weights(seed: Any, count: int, device: torch.device) -> torch.Tensor:
+    """Return `count` numbers between 0 and 1, without a wait for a GPU."""
+    if device.type == "cpu":
+        return torch.rand(count, generator=torch.Generator().manual_seed(int(seed)))
+    return (_bits(seed, count, device) >> 20 & (1 << 24) - 1) / float(1 << 24)
 
 
 def seeded(request: wire.Open, draw: list[int]) -> list[wire.Open]:
@@ -123,24 +150,24 @@ def _mixture(one: torch.Tensor, other: torch.Tensor) -> Mixture | None:
     return Mixture(one, other - one if finite else other, finite)
 
 
-def mix(inputs: Any, mixed: list[Mixture | None], seed: int) -> None:
+def mix(inputs: Any, mixed: list[Mixture | None], seed: Any) -> None:
     """Set the tensors of `inputs` to mixtures, in place.
 
     Each element has a weight of its own between 0 and 1, so no result for one of the two gives that of the mixture. Of
     tensors with infinities one of the two is copied.
     """
-    generator = torch.Generator().manual_seed(seed)
+    pairs = [(old, each) for old, each in zip(held(inputs), mixed, strict=False) if each is not None]
+    shapes = [shape for old, _ in pairs for shape in ((*old.shape[:-1], 1) if old.dim() else (), old.shape[-1:])]
+    counts = [math.prod(shape) for shape in shapes]
+    weights = _weights(seed, sum(counts), pairs[0][1].one.device)
+    parts = iter(part.view(shape) for part, shape in zip(weights.split(counts), shapes, strict=True))
     with torch.no_grad():
-        for old, each in zip(held(inputs), mixed, strict=False):
-            if each is None:
-                continue
-            rows = torch.rand((*old.shape[:-1], 1) if old.dim() else (), generator=generator)
-            columns = torch.rand(old.shape[-1:], generator=generator)
-            if not each.finite:
-                old.copy_(each.one if rows.flatten()[0] < 0.5 else each.other)
-                continue
-            rows, columns = (weights.to(each.one.device, each.one.dtype) for weights in (rows, columns))
-            old.copy_(torch.addcmul(each.one, each.other * columns, rows))
+        for old, each in pairs:
+            rows, columns = (next(parts).to(each.one.device, each.one.dtype) for _ in range(2))
+            if each.finite:
+                old.copy_(torch.addcmul(each.one, each.other * columns, rows))
+            else:
+                old.copy_(torch.where(rows.flatten()[0] < 0.5, each.one, each.other))
 
 
 def held(values: Any) -> Iterator[torch.Tensor]:
