@@ -235,7 +235,7 @@ class WorkerFactory:
         made, notes = replace(self, sandbox=sandbox), tuple[str, ...]()
         if sandbox is not None and self.device != "cpu":
             try:
-                made, notes = made._with_memory() if self.untrusted else (made, notes)
+                made, notes = made._with_memory() if made.pauses else (made, notes)
                 if not made.room:
                     made._try()
             except (WorkerDied, WorkerFault) as failed:
@@ -325,7 +325,8 @@ class WorkerFactory:
             ours.settimeout(self.timeout)
             self._channels.append(ours)
             with theirs:
-                self._judges.append(self.alone("judge", beside=[theirs.fileno()]))
+                beside = [theirs.fileno()] if self.pauses and self.device != "cpu" else ()
+                self._judges.append(self.alone("judge", beside=beside))
             self._judges[0].call(self.start("judge"), self.timeout)
         return self._judges[0]
 
