@@ -10,6 +10,7 @@ import contextlib
 import os
 import secrets
 import shutil
+import socket
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,8 @@ from abprof.system.files import refusals
 from abprof.system.processes import ForkServer, Worker, WorkerDied, WorkerFault
 
 _SERVERS = 3  # fork servers per interpreter, or per sandbox
-_MOST_SERVERS = 12  # of a run, which then ends one that is not in use: each server takes some 200 MB
+# Of a run, which then ends one that is not in use: each server takes some 200 MB.
+_MOST_SERVERS = max(12, min(48, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 32))
 _CORES_EACH = 2  # cores that a fork server uses while it imports torch
 _SOURCE = Path(__file__).parent.parent
 _FILES = ("__init__.py", "kit.py", "records/messages.py")
@@ -177,7 +179,10 @@ class WorkerFactory:
     token: str = field(default_factory=lambda: secrets.token_hex(8))  # secret part of names
     own: set[int] = field(default_factory=set)  # process ids of all workers, ended workers included
     forks: ForkServers = field(default_factory=ForkServers)
+    room: int = 0  # bytes of the judge's GPU memory for the outputs of a worker (--untrusted); 0: they go into a file
     _judges: list[Worker] = field(default_factory=list)  # none or one
+    _channels: list[socket.socket] = field(default_factory=list)  # of the judge: on which it sends descriptors
+    _descriptors: dict[str, int] = field(default_factory=dict)  # worker id -> descriptor of the judge's memory for it
 
     @classmethod
     def of(
@@ -227,16 +232,49 @@ class WorkerFactory:
         """Return this factory with the sandbox that `options` ask for, and a note if none works. For --contain always,
         a missing sandbox raises AbprofError."""
         sandbox, why = chosen(options.contain, environment.mode(options.env))
-        made = replace(self, sandbox=sandbox)
+        made, notes = replace(self, sandbox=sandbox), tuple[str, ...]()
         if sandbox is not None and self.device != "cpu":
             try:
-                with made.alone("sandbox") as worker:
-                    worker.call(wire.Start(self.device, "base"), self.timeout)
+                made, notes = made._with_memory() if made.pauses else (made, notes)
+                if not made.room:
+                    made._try()
             except (WorkerDied, WorkerFault) as failed:
                 made, why = self, f"a worker in bubblewrap cannot use {self.device}: {failed.reason}"
                 if options.contain == "always":
                     raise AbprofError(why, where="--contain always", advice=ADVICE) from None
-        return made, (f"not contained: {why}",) if why else ()
+        return made, (*notes, f"not contained: {why}") if why else notes
+
+    def _with_memory(self) -> tuple[WorkerFactory, tuple[str, ...]]:
+        """Return the factory with `room`; or as it is, with a note, if workers cannot map GPU memory of the judge's."""
+        try:
+            made = replace(self, room=self._made("base"))
+            made._try()
+        except (WorkerDied, WorkerFault, OSError) as failed:
+            why = getattr(failed, "reason", failed)
+            return self, (
+                f"timed calls' outputs go through a file, not the judge's GPU memory, which is slower: {why}",
+            )
+        return made, ()
+
+    def _try(self) -> None:
+        """Start a worker in the sandbox. Raises WorkerDied or WorkerFault if it cannot use the device."""
+        with self.alone("sandbox", beside=self._memory("base")) as worker:
+            worker.call(wire.Start(self.device, "base", room=self.room), self.timeout)
+
+    def _memory(self, id: str) -> list[int]:
+        """Return the descriptor of the judge's GPU memory for the outputs of worker `id`; none without `room`."""
+        try:
+            if self.room and self._judges and not (id in self._descriptors and self._judges[0].alive):
+                self._made(id)
+        except (WorkerFault, OSError) as failed:
+            raise WorkerDied(f"the judge has no memory for its outputs: {failed}") from failed
+        return [self._descriptors[id]] if self.room and self._judges else []
+
+    def _made(self, id: str) -> int:
+        """Have the judge make GPU memory for worker `id`. Return its bytes. Raises WorkerDied, WorkerFault or OSError."""
+        made: wire.Shared = self.judge().call(wire.Share(id), self.timeout)
+        _, (self._descriptors[id],), _, _ = socket.recv_fds(self._channels[0], 1, 1)
+        return made.bytes
 
     def argv(self, side: str) -> Sequence[str]:
         """Return the command that starts a worker of `side`; control and peers use the command of base."""
@@ -266,23 +304,29 @@ class WorkerFactory:
 
     def start(self, id: str, mount: wire.Mount | None = None, epoch: int = 0) -> wire.Start:
         """Return the message that tells worker `id` to start. `id`: a side's id, "control", "peers" or "judge"."""
-        return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch)
+        room = self.room if epoch and self._judges else 0
+        return wire.Start(self.device, id, mount, dict(self.workloads), str(self.scratch), epoch, room=room)
 
-    def alone(self, name: str, side: str = "base", *, forked: bool = False) -> Worker:
+    def alone(self, name: str, side: str = "base", *, forked: bool = False, beside: Sequence[int] = ()) -> Worker:
         """Start a worker that has no build and logs to NAME.log. `forked`: use a fork server. Raises WorkerDied."""
         argv, env = self.argv(side), environment.worker(self.env, self.scratch / "caches", self.device, {})
         server = self.forks.server(argv, 1) if forked and self.sandbox is None else None
         if self.sandbox is not None:
             argv, env = self.sandbox.around(argv, env, own=self.scratch, readable=self._shared(), network=False)
         servers = [server] if server else []
-        return self._started(argv, env, self.scratch, self.logs / f"{name}.log", servers=servers)
+        return self._started(argv, env, self.scratch, self.logs / f"{name}.log", servers=servers, beside=beside)
 
     def judge(self) -> Worker:
         """Return the worker that checks outputs and loads no code under test. It serves all epochs, because it
         takes seconds to import torch and start CUDA. Raises WorkerDied or WorkerFault."""
         if not (self._judges and self._judges[0].alive):
             self.end_judge()
-            self._judges.append(self.alone("judge"))
+            ours, theirs = socket.socketpair()
+            ours.settimeout(self.timeout)
+            self._channels.append(ours)
+            with theirs:
+                beside = [theirs.fileno()] if self.pauses and self.device != "cpu" else ()
+                self._judges.append(self.alone("judge", beside=beside))
             self._judges[0].call(self.start("judge"), self.timeout)
         return self._judges[0]
 
@@ -296,6 +340,10 @@ class WorkerFactory:
         """End the judge, if it runs."""
         while self._judges:
             self._judges.pop().kill()
+        while self._channels:
+            self._channels.pop().close()
+        while self._descriptors:
+            os.close(self._descriptors.popitem()[1])
 
     def worker(
         self,
@@ -319,7 +367,10 @@ class WorkerFactory:
             servers = [] if epoch is None else self._servers(spec, epoch)
             servers = servers if imported else servers[-1:]
         paused = self.pauses and epoch is not None
-        return self._started(argv, env, spec.place / "src", log, on_line=on_line, servers=servers, paused=paused)
+        beside = self._memory(spec.id) if paused else ()
+        return self._started(
+            argv, env, spec.place / "src", log, on_line=on_line, servers=servers, beside=beside, paused=paused
+        )
 
     @property
     def pauses(self) -> bool:

@@ -43,7 +43,8 @@ from abprof.system.processes import WorkerDied, WorkerFault, WorkerHung
 
 KEPT = "it returns what an earlier call made, though its inputs changed in place since and it was prepared again"
 _MOST_KEPT = 64  # most calls of a turn whose outputs are all kept (--untrusted)
-_MOST_BYTES = 128 << 20  # and most bytes of these
+_MOST_BYTES = 128 << 20  # and most bytes of these in a file
+_REPEATS = 4  # calls that a GPU's clock may repeat in a turn, whose outputs need room
 _PLACES, _PIECE = 16, 64  # places of a turn's outputs that are read at its reply, and bytes of each
 _NO = "the workload's check says no"
 _WATCHED, _LONGEST_WATCH = 4, 20_000_000  # turns for each watch of an idle GPU, and ns of a watch
@@ -373,7 +374,24 @@ class CellSetup:
             return turn
         name = hashlib.sha256(state.arm.id.encode()).hexdigest()[:24]
         anew, draw = state.arm.variant in self._packs, [*self._seeds, secrets.randbits(31)]
-        return dataclasses.replace(turn, draw=draw, outputs=f"{state.arm.side}/{name}.calls", anew=anew)
+        outputs = f"{state.arm.side}/{name}.calls"
+        return dataclasses.replace(turn, draw=draw, outputs=outputs, anew=anew, shared=self.fitting > 0)
+
+    @property
+    def fitting(self) -> int:
+        """Return how many calls' outputs fit into the judge's GPU memory in a turn; 0: use a file."""
+        return max(0, self.pool.factory.room // max(1, self.handed) - _REPEATS)
+
+    def at_reply(self, state: ArmState, turn: wire.Turn) -> list[list[Any]]:
+        """Have another process read the outputs of a turn that has just ended: all by the judge, or some in their file."""
+        if not turn.shared:
+            return _glimpsed(self.pool.factory.scratch / turn.outputs, self.pool.factory.scratch, turn.calls)
+        size = min(self.pool.factory.room, self.handed * (turn.calls + _REPEATS))
+        try:
+            self.pool.judge().call(wire.Snap(state.arm.worker, size), self.task.options.timeout)
+        except (WorkerFault, WorkerDied) as error:
+            self.fail(state, "crash", f"the worker that reads outputs failed: {error.reason}")
+        return []
 
     def check_drawn(self, state: ArmState, turn: wire.Turn, read: wire.Turned, seen: list[list[Any]]) -> None:
         """Have the judge check what one timed call of the turn returned, and that it is what was `seen` at the reply.
@@ -390,6 +408,7 @@ class CellSetup:
                 request = wire.Examine(
                     cell.workload, dict(cell.params), self.task.options.seed, turn.outputs, draw=turn.draw,
                     calls=turn.calls, layouts=read.layouts, pick=secrets.choice([turn.calls - 1, secrets.randbits(31)]), seen=seen,
+                    shared=turn.shared,
                 )  # fmt: skip
                 checked: wire.CheckResult = self.pool.judge().call(request, self.task.options.timeout)
                 if not checked.ok:
@@ -525,7 +544,7 @@ class _Turns:
         calls = [captured.replay_ns if captured else opened.call_ns for opened, captured in known]
         opens = [opened.open_ns + (captured.capture_ns if captured else 0.0) for opened, captured in known]
         pace = turns.pace(kind, calls, opens, task.options, timer)
-        most = max(1, min(_MOST_KEPT, _MOST_BYTES // max(1, self.cell.handed)))
+        most = max(1, min(_MOST_KEPT, self.cell.fitting or _MOST_BYTES // max(1, self.cell.handed)))
         return dataclasses.replace(pace, calls=min(pace.calls, most)) if task.options.untrusted else pace
 
     def _turn(self, index: int, state: ArmState, pace: turns.Pace, fresh: int | None = None) -> Turn | None:
@@ -533,10 +552,9 @@ class _Turns:
         inputs."""
         request = wire.Turn(state.arm.id, pace.calls, pace.timer, placement=fresh, empties=pace.empties)
         request, seen = self.cell.drawn(state, request), list[list[Any]]()
-        outputs, scratch = request.outputs, self.cell.pool.factory.scratch
-        glimpse = (lambda: seen.extend(_glimpsed(scratch / outputs, scratch, pace.calls))) if request.draw else None
-        read: wire.Turned | None = self.cell.ask(state, request, glimpse)
-        if read is None:
+        at_reply = (lambda: seen.extend(self.cell.at_reply(state, request))) if request.draw else None
+        read: wire.Turned | None = self.cell.ask(state, request, at_reply)
+        if read is None or state.outcome.status == "crash":
             return None
         waited = self.cell.pool.worker(state.arm.worker).waited
         if request.draw and not all(0 < one <= LONGEST_CALL for one in (read.value, read.wall)):

@@ -158,6 +158,8 @@ def _package(plan: Plan, known: _Known, part: _Part, coming: Sequence[_Part]) ->
         known.ahead[:1] = []  # not earlier: until then `epochs` ends its workers at a ^C
         known.starting += time.monotonic() - began
         _start_ahead(plan, known, coming[:1] if known.calls else [])
+        for later in coming if pool.factory.forks.plenty else ():
+            _pool(plan, known, later).preload()
         yield from pool.proofs()
         loaded = set[tuple[str, str, str]]()
         for cell in part.cells:

@@ -386,7 +386,9 @@ def _contained(
         notes += contain.foreground_notes(factory.sandbox, "what --probe ncu looks at")
     if factory.sandbox is not None or dry:
         factory.forks.close()
-    else:
+    if dry:
+        factory.end_judge()
+    elif factory.sandbox is None:
         factory.forks.start(factory.argv("base"))
     return dataclasses.replace(factory, toolchain={side: chain.versions for side, chain in chains.items()}), notes
 

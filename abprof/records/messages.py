@@ -187,6 +187,7 @@ class Start:
     scratch: str = ""  # folder for expected values, shared by the run's workers, with a subfolder per side
     epoch: int = 0  # 0 outside measuring (describe, build, profile)
     modules: list[str] = field(default_factory=list)  # for a fork server: modules of the package to import too
+    room: int = 0  # bytes of the judge's GPU memory that the process may write to; 0: none
 
 
 @dataclass(frozen=True)
@@ -353,9 +354,30 @@ class Examine:
     calls: int = 0  # of that turn
     layouts: str = ""  # `Turned.layouts`
     pick: int = 0  # modulo `calls`: the call whose outputs are checked
+    shared: bool = False  # the outputs are in the last snapshot (`Snap`), and not in a file
     seen: list[list[Any]] = field(
         default_factory=list
     )  # of the turn: its file's size and "", then places and their bytes
+
+
+@dataclass(frozen=True)
+class Share:
+    """Request to the judge: make GPU memory for the outputs of worker `worker`, and send its descriptor."""
+
+    worker: str
+
+
+@dataclass(frozen=True)
+class Shared:
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Snap:
+    """Request to the judge: copy the first `bytes` bytes of that memory to memory that no other process has."""
+
+    worker: str
+    bytes: int
 
 
 @dataclass(frozen=True)
@@ -386,6 +408,7 @@ class Turn:
     empties: int = 0  # number of empty launches to time after the calls
     draw: list[int] = field(default_factory=list)  # three seeds; []: the inputs keep their values
     outputs: str = ""  # file in scratch: SIDE/NAME
+    shared: bool = False  # the judge's GPU memory in the place of that file
     anew: bool = False  # prepare the operation again on the inputs of each call
 
 
@@ -476,6 +499,8 @@ VERBS: dict[str, tuple[type, type]] = {
     "hand": (Hand, Done),
     "examine": (Examine, CheckResult),
     "turn": (Turn, Turned),
+    "share": (Share, Shared),
+    "snap": (Snap, Done),
     "watch": (Watch, Watched),
     "phases": (Phases, Phased),
     "close": (Close, Done),

@@ -34,6 +34,7 @@ class Arm:
     graph: Any = None  # a clocks.Graph, once captured
     outputs: tuple[str, ...] = ()  # digests of the outputs in the first check
     kept: Any = None  # drawn.Kept, once a turn's inputs were drawn
+    mixing: Any = None  # drawn.mixer's function for these inputs
     mixtures: list[Any] | None = None  # of the inputs of two seeds (wire.Turn.draw): drawn.Mixture or None
 
     def facts(self) -> dict[str, wire.Value]:
@@ -51,6 +52,8 @@ class Arms:
         # In the judge: case -> seed of changed inputs, and digests of the reference on them.
         self.references: dict[tuple[str, str], tuple[int, tuple[str, ...]]] = {}
         self.mixed: tuple[Any, list[Any]] | None = None  # in the judge: a request's case and seeds, and its mixtures
+        self.memory: torch.Tensor | None = None  # the judge's, for outputs of timed calls
+        self.snapshot: torch.Tensor | None = None  # in the judge: what was in such memory at a reply
         self.imported: types.ModuleType | None = None  # the kernel package, or an empty module during its import
         self._package: types.ModuleType | None = None
 
@@ -188,7 +191,7 @@ class Arms:
 
     def move(self, arm: Arm, placement: int) -> None:
         """Make the arm's inputs anew at other addresses, given by the seed `placement`, and call the operation once."""
-        arm.inputs = arm.pad = arm.graph = None
+        arm.inputs = arm.pad = arm.graph = arm.mixing = None
         arm.op = Op(lambda: None)
         fresh = self.make(arm.request, placement)
         arm.op, arm.inputs, arm.pad = fresh.op, fresh.inputs, fresh.pad

@@ -9,6 +9,7 @@ import gc
 import math
 import os
 import platform
+import socket
 import subprocess
 import sys
 import sysconfig
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 
 from abprof.records import messages as wire
-from abprof.worker import checks, drawn, package, profile, workload
+from abprof.worker import checks, drawn, package, profile, shared, workload
 from abprof.worker.api import Op, Work
 from abprof.worker.arms import Arms
 from abprof.worker.clocks import Clock, CudaClock, shortest
@@ -32,9 +33,11 @@ class Bench(Arms):
 
     open, check, hand, examine = checks.open_checked, checks.check, checks.hand, checks.examine
     turn = drawn.turn
+    beside = -1  # a descriptor: the judge's socket, another worker's memory (Start.room), or none
 
     def __init__(self, start: wire.Start) -> None:
         super().__init__(start)
+        self._shares = dict[str, torch.Tensor]()
         self._versions = versions()  # imports Triton
         package.mend_interpreter(start.device)
         # At this point torch, Triton and the driver are loaded, but no code of a workload, and of a side at most the
@@ -44,6 +47,9 @@ class Bench(Arms):
 
     def ready(self) -> wire.Ready:
         """Return the versions, folders and compute capability on which a build of the package depends."""
+        if self.start.room:
+            self.memory = shared.opened(self.beside, self.start.room, self.clock.device)
+            os.close(self.beside)
         facts = {
             "capability": self.clock.capability(),
             "prefix": os.path.realpath(sys.prefix),
@@ -80,6 +86,21 @@ class Bench(Arms):
 
     def reach(self, _request: wire.Reach) -> wire.Ceilings:
         return ceilings(self.clock)
+
+    def share(self, request: wire.Share) -> wire.Shared:
+        memory, descriptor = shared.made(self.clock.device)
+        self._shares[request.worker] = memory
+        self.snapshot = torch.empty_like(memory) if self.snapshot is None else self.snapshot
+        with socket.socket(fileno=os.dup(self.beside)) as channel:
+            socket.send_fds(channel, [b"."], [descriptor])
+        os.close(descriptor)
+        return wire.Shared(len(memory))
+
+    def snap(self, request: wire.Snap) -> wire.Done:
+        assert self.snapshot is not None
+        self.snapshot[: request.bytes].copy_(self._shares[request.worker][: request.bytes])
+        self.clock.sync()
+        return wire.Done()
 
     def watch(self, request: wire.Watch) -> wire.Watched:
         """Watch the GPU for kernels of other processes."""

@@ -162,10 +162,12 @@ def examine(arms: Arms, request: wire.Examine) -> wire.CheckResult:
     path, number = Path(arms.start.scratch) / request.outputs, request.pick % max(1, request.calls)
     try:
         if request.draw:
-            results = drawn.read(path, request.layouts, number, request.calls, arms.clock.device, request.seen)
-            cpu, first = torch.device("cpu"), not number
-            before = [] if first else drawn.read(path, request.layouts, number - 1, request.calls, cpu)
-            seed = drawn.seed(request.draw[2], number, before)
+            source = arms.snapshot if request.shared and arms.snapshot is not None else path
+            device, layouts = arms.clock.device, request.layouts
+            results = drawn.read(source, layouts, number, request.calls, device, request.seen)
+            place = device if request.shared else torch.device("cpu")  # where the worker has them, too
+            before = drawn.read(source, layouts, number - 1, request.calls, place) if number else []
+            seed = int(drawn.seed(request.draw[2], number, before))
         else:
             results = torch.load(path, map_location=arms.clock.device, weights_only=True)
     except pickle.UnpicklingError:

@@ -8,12 +8,13 @@ test could do them with less, and pass that off as its own speed.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import json
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,14 @@ from abprof.worker.arms import Arms
 NO_INPUTS = "--untrusted changes floating-point inputs before each call, and this cell has none that it can change"
 NO_INFLUENCE = "--untrusted changes floating-point inputs before each call, and the reference does not depend on them"
 _HASHED = 1 << 16  # bytes of a tensor that count for the next call's inputs
+_STEP, _STIRS = -0x61C8_8646_80B5_83EB, ((30, -0x40A7_B892_E31B_1A47), (27, -0x6B2F_B644_ECCE_EE15))
+_TOO_LONG = "the outputs' layout does not fit into what is there of them"
 _PLAIN = (bool, int, float, str, type(None))
 
 
 def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
-    """Time a turn as `Arms.turn` does. With `request.draw`, change the inputs before each call, and write what all calls
-    returned to a file before the reply. The parent's clock sees both, the turn's timer neither."""
+    """Time a turn as `Arms.turn` does. With `request.draw`, change the inputs before each call, and keep what all calls
+    returned for the judge before the reply. The parent's clock sees both, the turn's timer neither."""
     if not request.draw:
         return Arms.turn(arms, request)
     arm = arms.opened[request.arm]
@@ -41,9 +44,10 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
         request = dataclasses.replace(request, placement=None)
     if arm.mixtures is None:
         arm.mixtures = mixtures(*map(arms.inputs, seeded(arm.request, request.draw)))
-        arm.kept = Kept(Path(arms.start.scratch) / request.outputs)
+        arm.kept = Kept(Path(arms.start.scratch) / request.outputs, arms.memory if request.shared else None)
     if not any(arm.mixtures):
         raise Unsupported(NO_INPUTS)
+    arm.mixing = arm.mixing or mixer(arm.inputs, arm.mixtures, arms.clock.device)
     own, op, results, kept = arm.op, arm.op, list[Any](), arm.kept
     kept.begin()
 
@@ -55,15 +59,23 @@ def turn(arms: Arms, request: wire.Turn) -> wire.Turned:
     def reset() -> None:
         nonlocal op
         keep()
-        mix(arm.inputs, arm.mixtures or [], seed(request.draw[2], len(kept.layouts), kept.last))
+        arm.mixing(seed(request.draw[2], len(kept.layouts), kept.last))
         op = arms.prepared(arm.request, arm.inputs) if request.anew else op
         op.restore()
 
     arm.op = dataclasses.replace(own, call=lambda: results.append(op.call()), reset=reset)
     try:
-        turned = Arms.turn(arms, request)
-        keep()
-        return dataclasses.replace(turned, layouts=kept.end())
+        try:
+            turned = Arms.turn(arms, request)
+            keep()
+        except Full:  # the GPU's clock repeated many calls
+            results.clear()
+            kept.begin()
+            turned = Arms.turn(arms, request)
+            keep()
+        layouts = kept.end()
+        arms.clock.sync()
+        return dataclasses.replace(turned, layouts=layouts)
     finally:
         arm.op = own
 
@@ -80,14 +92,39 @@ class Mixture:
     finite: bool
 
 
-def seed(draw: int, number: int, before: Any) -> int:
+def seed(draw: int, number: int, before: Any) -> Any:
     """Return the seed of the inputs of a turn's call `number`, given what the call before it returned: a side that did
-    several calls as one batch would not know their inputs. Of large tensors evenly spaced bytes count."""
-    digest = hashlib.sha256(f"{draw} {number}".encode())
+    several calls as one batch would not know their inputs. Of large tensors evenly spaced bytes count. If they are
+    on a GPU, so is the seed: the host does not wait for it."""
+    digest, sums = hashlib.sha256(f"{draw} {number}".encode()), list[torch.Tensor]()
     for tensor in held(before):
         flat = tensor.reshape(-1).view(torch.uint8)
-        digest.update(flat[:: flat.numel() // _HASHED | 1].numpy().tobytes())
-    return int.from_bytes(digest.digest()[:7], "big")
+        some = flat[:: flat.numel() // _HASHED | 1]
+        if some.is_cuda:
+            sums.append((some.long() * _places(len(some), some.device)).sum())
+        else:
+            digest.update(some.numpy().tobytes())
+    return sum(sums, start=int.from_bytes(digest.digest()[:7], "big"))
+
+
+def _bits(seed: Any, count: int, device: torch.device) -> torch.Tensor:
+    """Return `count` integers that look random (splitmix64)."""
+    bits = torch.arange(1, count + 1, device=device).mul_(_STEP)
+    bits += seed
+    for shift, factor in _STIRS:
+        bits ^= bits >> shift
+        bits *= factor
+    return bits
+
+
+_places = functools.lru_cache(8)(functools.partial(_bits, 1))
+
+
+def _weights(seed: Any, count: int, device: torch.device) -> torch.Tensor:
+    """Return `count` numbers between 0 and 1, without a wait for a GPU."""
+    if device.type == "cpu":
+        return torch.rand(count, generator=torch.Generator().manual_seed(int(seed)))
+    return (_bits(seed, count, device) >> 20 & (1 << 24) - 1) / float(1 << 24)
 
 
 def seeded(request: wire.Open, draw: list[int]) -> list[wire.Open]:
@@ -114,24 +151,59 @@ def _mixture(one: torch.Tensor, other: torch.Tensor) -> Mixture | None:
     return Mixture(one, other - one if finite else other, finite)
 
 
-def mix(inputs: Any, mixed: list[Mixture | None], seed: int) -> None:
+def mixer(inputs: Any, mixed: list[Mixture | None], device: torch.device) -> Callable[[Any], None]:
+    """Return a function that mixes the inputs by a seed: on a GPU, where it can be, one launch of a CUDA graph in the place
+    of some thirty, which take the host longer than short calls take."""
+    plain, changed = functools.partial(mix, inputs, mixed), getattr(torch.autograd.graph, "increment_version", None)
+    if device.type == "cpu" or not all(each is None or each.one.is_cuda for each in mixed) or not changed:
+        return plain
+    own = [old for old, each in zip(held(inputs), mixed, strict=False) if each is not None]
+    number, graph, stream = (
+        torch.zeros((), dtype=torch.int64, device=device),
+        torch.cuda.CUDAGraph(),
+        torch.cuda.Stream(),
+    )
+    plain(number)  # loads the kernels
+    stream.wait_stream(torch.cuda.current_stream())
+    try:
+        with torch.cuda.stream(stream):
+            graph.capture_begin(capture_error_mode="thread_local")
+            try:
+                plain(number)
+            finally:
+                graph.capture_end()
+    except RuntimeError as error:
+        print(f"inputs are mixed without a graph: {error}", flush=True)
+        return plain
+    torch.cuda.current_stream().wait_stream(stream)
+
+    def mixing(seed: Any) -> None:
+        number.copy_(seed) if isinstance(seed, torch.Tensor) else number.fill_(seed)
+        graph.replay()
+        for tensor in own:  # kernels may keep what they made of an input until its version changes
+            changed(tensor)
+
+    return mixing
+
+
+def mix(inputs: Any, mixed: list[Mixture | None], seed: Any) -> None:
     """Set the tensors of `inputs` to mixtures, in place.
 
     Each element has a weight of its own between 0 and 1, so no result for one of the two gives that of the mixture. Of
     tensors with infinities one of the two is copied.
     """
-    generator = torch.Generator().manual_seed(seed)
+    pairs = [(old, each) for old, each in zip(held(inputs), mixed, strict=False) if each is not None]
+    shapes = [shape for old, _ in pairs for shape in ((*old.shape[:-1], 1) if old.dim() else (), old.shape[-1:])]
+    counts = [math.prod(shape) for shape in shapes]
+    weights = _weights(seed, sum(counts), pairs[0][1].one.device)
+    parts = iter(part.view(shape) for part, shape in zip(weights.split(counts), shapes, strict=True))
     with torch.no_grad():
-        for old, each in zip(held(inputs), mixed, strict=False):
-            if each is None:
-                continue
-            rows = torch.rand((*old.shape[:-1], 1) if old.dim() else (), generator=generator)
-            columns = torch.rand(old.shape[-1:], generator=generator)
-            if not each.finite:
-                old.copy_(each.one if rows.flatten()[0] < 0.5 else each.other)
-                continue
-            rows, columns = (weights.to(each.one.device, each.one.dtype) for weights in (rows, columns))
-            old.copy_(torch.addcmul(each.one, each.other * columns, rows))
+        for old, each in pairs:
+            rows, columns = (next(parts).to(each.one.device, each.one.dtype) for _ in range(2))
+            if each.finite:
+                old.copy_(torch.addcmul(each.one, each.other * columns, rows))
+            else:
+                old.copy_(torch.where(rows.flatten()[0] < 0.5, each.one, each.other))
 
 
 def held(values: Any) -> Iterator[torch.Tensor]:
@@ -153,13 +225,20 @@ def held(values: Any) -> Iterator[torch.Tensor]:
 # ---------------------------------------------------------------- outputs
 
 
-class Kept:
-    """What a turn's calls returned, in a file that is mapped to memory: a call's outputs are copied into it before the next
-    call, which may overwrite them. Each turn writes over the same pages, since new ones take longer than the copy."""
+class Full(MemoryError):
+    """Outputs do not fit into the memory that is there for them."""
 
-    def __init__(self, path: Path) -> None:
-        self._path, self._memory = path, torch.empty(0, dtype=torch.uint8)
-        path.touch(0o600)
+
+class Kept:
+    """What a turn's calls returned, in the GPU memory `memory` or else in a file that is mapped to memory: a call's outputs
+    are copied into it before the next call, which may overwrite them. Each turn writes over the same pages of the file,
+    since new ones take longer than the copy."""
+
+    def __init__(self, path: Path, memory: torch.Tensor | None = None) -> None:
+        self._path, self._fixed = path, memory is not None
+        self._memory = torch.empty(0, dtype=torch.uint8) if memory is None else memory
+        if not self._fixed:
+            path.touch(0o600)
         self.begin()
 
     def begin(self) -> None:
@@ -173,7 +252,8 @@ class Kept:
 
     def end(self) -> str:
         """Return the layout of each call's outputs as JSON. The file then holds their bytes, one after the other."""
-        os.truncate(self._path, self._end)  # another cell's outputs were larger
+        if not self._fixed:
+            os.truncate(self._path, self._end)  # another cell's outputs were larger
         return json.dumps(self.layouts)
 
     def _copied(self, values: Any) -> dict[str, Any]:
@@ -190,7 +270,9 @@ class Kept:
 
     def _write(self, data: torch.Tensor) -> None:
         begin, self._end = self._end, self._end + data.numel()
-        if self._path.stat().st_size < self._end:
+        if self._fixed and self._end > len(self._memory):
+            raise Full(f"{self._end} bytes of outputs")
+        if not self._fixed and self._path.stat().st_size < self._end:
             os.truncate(self._path, self._end)  # torch would overwrite the file's first byte
         if self._end > len(self._memory):
             self._memory = torch.from_file(str(self._path), shared=True, size=self._end, dtype=torch.uint8)
@@ -198,32 +280,47 @@ class Kept:
 
 
 def read(
-    path: Path, layouts: str, number: int, calls: int, device: torch.device, seen: Sequence[Sequence[Any]] = ()
+    source: Path | torch.Tensor,
+    layouts: str,
+    number: int,
+    calls: int,
+    device: torch.device,
+    seen: Sequence[Sequence[Any]] = (),
 ) -> Any:
-    """Return what call `number` of a turn of `calls` calls returned, from the file and the layouts that hostile code may
-    have made. `seen`: Examine.seen. Raises ValueError if they do not hold that, or if bytes `seen` have changed."""
+    """Return what call `number` of a turn of `calls` calls returned, from a file or snapshot and the layouts that hostile
+    code may have made. `seen`: Examine.seen. Raises ValueError if they do not hold that, or if bytes `seen` have changed."""
     found = json.loads(layouts)
     if not isinstance(found, list) or len(found) < calls:  # a GPU's clock repeats calls that its spin did not hide
         raise ValueError(f"outputs of {len(found)} of {calls} calls")
+    at, size = sum(map(_size, found[:number])), _size(found[number])
+    if size < 0 or at < 0:
+        raise ValueError("an impossible layout of outputs")
+    data = _bytes(source, at, size)
+    values, _ = _built(found[number], data, 0, device)
+    if seen and (seen[0][0] != sum(map(_size, found)) or _late(data, at, seen)):
+        raise ValueError("it was written after the reply")
+    return values
+
+
+def _bytes(source: Path | torch.Tensor, at: int, size: int) -> torch.Tensor:
+    if isinstance(source, torch.Tensor):
+        if at + size > len(source):
+            raise ValueError(_TOO_LONG)
+        return source[at : at + size].clone()
     # Without blocking: the opener waits for a FIFO's writer, and for the holder of a lease, who could compute meanwhile.
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    file = os.open(source, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         about = os.fstat(file)
         if not stat.S_ISREG(about.st_mode):
             raise ValueError("the outputs are in no regular file")
-        at = sum(map(_size, found[:number]))
-        size = _size(found[number])
-        if size < 0 or at < 0 or at + size > about.st_size:
-            raise ValueError("the outputs' layout does not fit into their file")
+        if at + size > about.st_size:
+            raise ValueError(_TOO_LONG)
         data, done = torch.zeros(size, dtype=torch.uint8), 0
         while done < size and (more := os.preadv(file, [memoryview(data.numpy())[done:]], at + done)):
             done += more
     finally:
         os.close(file)
-    values, _ = _built(found[number], data, 0, device)
-    if seen and (seen[0][0] != sum(map(_size, found)) or _late(data, at, seen)):
-        raise ValueError("it was written after the reply")
-    return values
+    return data
 
 
 def _late(data: torch.Tensor, at: int, seen: Sequence[Sequence[Any]]) -> bool:

@@ -42,6 +42,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--out", dest="sink", type=int)
     parser.add_argument("--cell", type=Path)
     parser.add_argument("--fork", type=int)
+    parser.add_argument("--beside", type=int, default=-1)
     parser.add_argument("--no-preload", action="store_true")
     parser.add_argument("--walled", action="store_true")
     options = parser.parse_args(argv)
@@ -60,7 +61,7 @@ def main(argv: list[str] | None = None) -> int:
         return foreground(options.cell)
     if options.fork:
         return fork_workers(options.fork, [] if options.no_preload else PRELOAD, walled=options.walled)
-    code = serve(options.source, options.sink)
+    code = serve(options.source, options.sink, beside=options.beside)
     if code:
         sys.stdout.flush()
         os._exit(code)  # with a broken device a normal exit may hang or abort
@@ -82,13 +83,13 @@ PRELOAD = [
 ]
 
 
-def serve(source: int, sink: int, make: Callable[[wire.Start], Bench] = Bench) -> int:
-    """Answer requests from descriptor `source` on descriptor `sink`. Return the exit code.
+def serve(source: int, sink: int, make: Callable[[wire.Start], Bench] = Bench, beside: int = -1) -> int:
+    """Answer requests from descriptor `source` on descriptor `sink`. Return the exit code. `beside`: Bench.beside.
 
     If the device no longer works, as after an illegal memory access, the worker exits without a reply. The parent then
     fails this arm only, and continues in a new worker.
     """
-    for fd in (source, sink):
+    for fd in (source, sink) if beside < 0 else (source, sink, beside):
         os.set_inheritable(fd, False)  # processes that code under test forks must not keep the parent's pipes open
     bench: Bench | None = None
     with open(source, "rb") as requests, open(sink, "wb", buffering=0) as replies:
@@ -99,6 +100,7 @@ def serve(source: int, sink: int, make: Callable[[wire.Start], Bench] = Bench) -
                 reply: Any = wire.Done()
                 if verb == "start":
                     bench = make(request)
+                    bench.beside = beside
                     reply = bench.ready()
                 elif verb != "stop":
                     reply = getattr(bench, verb)(request)
@@ -178,8 +180,8 @@ def die_with_parent() -> None:
 def fork_workers(fd: int, steps: Sequence[tuple[str, ...]], *, walled: bool = False) -> int:
     """Fork a worker for each request on the socket `fd`, until the parent closes the socket. In between, preload `steps`.
 
-    A request is JSON with "env" and "cwd", sent with three descriptors: requests, replies, output. With "start", a
-    wire.Start, and two descriptors (a socket, output), the new process imports that package, and forks workers itself.
+    A request is JSON with "env" and "cwd", sent with descriptors: requests, replies, perhaps Bench.beside, output. With
+    "start", a wire.Start, and two descriptors (a socket, output), the new process imports that package, and forks workers itself.
     With "signal", all other processes of the server's sandbox get this signal, SIGSTOP or SIGCONT.
     Replies: {"pid": N}, which the new process sends, {"why": TEXT} if the fork fails, and {"ended": N, "code": N} when
     a process has ended. Returns 1 at once if a fork would be unsafe, because an import started CUDA or a thread; else 0.
@@ -205,7 +207,7 @@ def fork_workers(fd: int, steps: Sequence[tuple[str, ...]], *, walled: bool = Fa
             os.read(woken, 1 << 12)
             _reap(channel, workers, sandbox)
         if fd in ready:
-            data, fds, _, _ = socket.recv_fds(channel, 1 << 20, 3)
+            data, fds, _, _ = socket.recv_fds(channel, 1 << 20, 4)
             if not data:
                 return 0
             request = json.loads(data)
@@ -235,21 +237,22 @@ class Sandbox:
         ns of CPU time that they used since the signal before. Raises OSError outside of a sandbox, or if one goes on."""
         if not self._walled:
             raise PermissionError("not in a sandbox")
-        before, begun, at_rest = self.used, time.monotonic(), False
-        self.used, _ = _cpu_times("T")
+        before, begun = self.used, time.monotonic()
+        used, at_rest = _cpu_times("") if number == signal.SIGCONT else ({}, False)
         _kill(-1, number)
         while number == signal.SIGSTOP and not at_rest:
             if (since := time.monotonic() - begun) > _TO_STOP:
                 raise TimeoutError("a process of the sandbox does not stop")
             # D: it waits in the kernel, perhaps for a child that is stopped, and stops before it leaves.
-            self.used, at_rest = _cpu_times("T" if since < _TO_STOP / 10 else "TD")
+            used, at_rest = _cpu_times("T" if since < _TO_STOP / 10 else "TD")
             if not at_rest:
                 time.sleep(0.00005)
                 _kill(-1, number)
+        self.used = used
         if before is None:
             return 0
-        changed = before.keys() ^ self.used.keys()
-        return len(changed) * _UNSEEN + sum(self.used[pid] - before[pid] for pid in before.keys() & self.used.keys())
+        changed = before.keys() ^ used.keys()
+        return len(changed) * _UNSEEN + sum(used[pid] - before[pid] for pid in before.keys() & used.keys())
 
     def clear(self) -> None:
         """Kill what workers left behind."""
@@ -264,23 +267,27 @@ def _kill(pid: int, number: int) -> None:
 
 def _cpu_times(states: str) -> tuple[dict[int, int], bool]:
     """Return the ns of CPU time of each other living process of the sandbox, and whether all their threads are in one of
-    `states`: on a loaded machine some stop later than the first one."""
+    `states` ("": not looked at): on a loaded machine some stop later than the first one."""
     found, all_in = dict[int, int](), True
-    for pid in {int(each.name) for each in Path("/proc").iterdir() if each.name.isdigit()} - {1, os.getpid()}:
+    for pid in {int(name) for name in os.listdir("/proc") if name.isdigit()} - {1, os.getpid()}:  # noqa: PTH208 - quicker
         with contextlib.suppress(OSError):  # it has ended
-            if threads := _states(pid):
+            if threads := _states(pid, whole=bool(states)):
                 found[pid] = time.clock_gettime_ns(-8 * pid - 6)  # the other's clock: clock_getcpuclockid(3)
                 all_in &= threads <= {*states}
     return found, all_in
 
 
-def _states(pid: int) -> set[str]:
-    """Return the states of a process's living threads, of which the first one may have ended. Raises OSError."""
+def _states(pid: int, *, whole: bool) -> set[str]:
+    """Return the states of a process's living threads, of which the first one may have ended; of one that lives, unless
+    `whole`. Raises OSError."""
     found = set[str]()
-    for thread in Path(f"/proc/{pid}/task").iterdir():
-        with contextlib.suppress(OSError):  # it has ended
-            found.add((thread / "stat").read_text().rpartition(") ")[2][0])
-    return found - {"Z", "X"}
+    for thread in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - quicker, as is what follows
+        path = f"/proc/{pid}/task/{thread}/stat"
+        with contextlib.suppress(OSError), open(path, "rb", buffering=0) as file:  # OSError: it has ended
+            found |= {file.read(1 << 10).rpartition(b") ")[2][:1].decode()} - {"Z", "X"}
+        if found and not whole:
+            break
+    return found
 
 
 def _fork(request: dict[str, Any], fds: list[int], channel: socket.socket, own: tuple[int, ...]) -> int:
@@ -309,7 +316,10 @@ def _fork(request: dict[str, Any], fds: list[int], channel: socket.socket, own: 
             random.seed()
         die_with_parent()
         _make_home()
-        code = _fork_with_package(ends[0], request["start"]) if "start" in request else serve(ends[0], ends[1])
+        if "start" in request:
+            code = _fork_with_package(ends[0], request["start"])
+        else:
+            code = serve(ends[0], ends[1], beside=[*ends, -1][2])
     finally:
         os._exit(code)
 

@@ -132,10 +132,10 @@ class ForkServer:
         """Whether the server can still fork."""
         return self._socket.fileno() >= 0 and self._process.poll() is None
 
-    def fork(self, *, env: Mapping[str, str], cwd: Path, source: int, sink: int, output: int) -> Forked:
-        """Fork a worker that reads requests from `source`, replies to `sink` and prints to `output` (descriptors)."""
+    def fork(self, *, env: Mapping[str, str], cwd: Path, ends: Sequence[int], output: int) -> Forked:
+        """Fork a worker that reads requests from ends[0], replies to ends[1] and prints to `output` (descriptors)."""
         with self._lock:
-            return self._forked({"env": dict(env), "cwd": str(cwd)}, [source, sink, output])
+            return self._forked({"env": dict(env), "cwd": str(cwd)}, [*ends, output])
 
     def _forked(self, request: dict[str, Any], fds: list[int]) -> Forked:
         try:

