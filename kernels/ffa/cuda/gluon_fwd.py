@@ -1,6 +1,6 @@
 """Attention forward for Hopper in Gluon: warp-specialised, TMA loads, asynchronous wgmma.
 
-One CTA computes 128 query rows of one head. A producer warp streams K and V tiles through a ring of NB buffers; two
+A CTA computes 128 query rows of one head after the other. A producer warp streams K and V tiles through a ring of NB buffers; two
 consumer warpgroups (64 rows each) run the online softmax of FlashAttention (Dao, arXiv 2307.08691) in base 2, with the
 P·V product of a tile left in flight under the next tile's Q·Kᵀ and softmax (arXiv 2407.08608, section 3.2).
 
@@ -20,8 +20,6 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from .gluon_order import place
-
 # Later Triton has other names for the copies, and in the end no more those of 3.6.
 async_load = tma.async_load if hasattr(tma, "async_load") else tma.async_copy_global_to_shared
 async_store = tma.async_store if hasattr(tma, "async_store") else tma.async_copy_shared_to_global
@@ -37,21 +35,61 @@ def _tile_start(IDX, i, k0, k_last, BN: gl.constexpr, KB: gl.constexpr):
 
 
 @gluon.jit
-def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empty, IDX, q0, k0, k_last, n, q_col, k_col,
-              BN: gl.constexpr, NB: gl.constexpr, KB: gl.constexpr):  # fmt: skip
-    for g in gl.static_range(2):
-        mbarrier.expect(q_full.index(g), dq.block_type.nbytes)
-        async_load(dq, [q0 + g * 64, q_col], q_full.index(g), q_s.index(g))
-    for i in range(n):
-        b = i % NB
-        ph = (i // NB) & 1
-        row = _tile_start(IDX, i, k0, k_last, BN, KB)
-        mbarrier.wait(k_empty.index(b), ph ^ 1)
-        mbarrier.expect(k_full.index(b), dk.block_type.nbytes)
-        async_load(dk, [row, k_col], k_full.index(b), k_s.index(b))
-        mbarrier.wait(v_empty.index(b), ph ^ 1)
-        mbarrier.expect(v_full.index(b), dv.block_type.nbytes)
-        async_load(dv, [row, k_col], v_full.index(b), v_s.index(b))
+def _item(WORK, IDX, number, n_items, Sq, H, group, list_len, BN: gl.constexpr, KB: gl.constexpr):
+    """(head, list, q0, q1, k0, k_end, k_last, off, n) of a piece of work; n: its tiles of keys."""
+    item = number // H
+    head = number % H
+    if KB == 0:
+        q0 = gl.load(WORK + item * 5)
+        q1 = gl.load(WORK + item * 5 + 1)
+        k0 = gl.load(WORK + item * 5 + 2)
+        k1 = gl.load(WORK + item * 5 + 3)
+        off = gl.load(WORK + item * 5 + 4)
+        k_end = gl.maximum(gl.minimum(k1, gl.minimum(q0 + 128, q1) + off), k0)
+        k_last = gl.maximum(k1 - BN, 0)
+        n = gl.maximum(gl.cdiv(k_end - k0, BN), 1)
+        lists = IDX
+    else:
+        kv_head = head // group
+        q0 = item * 128
+        q1 = Sq
+        k0 = 0
+        off = 0x20000000
+        num = gl.load(WORK + kv_head * n_items + item)
+        n = gl.maximum(num * (KB // BN), 1)
+        k_end = gl.where(num > 0, off, 0)
+        k_last = off
+        lists = IDX + (kv_head * n_items + item).to(gl.int64) * list_len
+    return head, lists, q0, q1, k0, k_end, k_last, off, n
+
+
+@gluon.jit
+def _producer(dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER, first, end,
+              n_items, Sq, H, group, list_len,
+              BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+    c = first * 0  # tiles of keys so far
+    for j in range(first, end):
+        head, lists, q0, _q1, k0, _k_end, k_last, _off, n = _item(
+            WORK, IDX, gl.load(ORDER + j), n_items, Sq, H, group, list_len, BN, KB
+        )
+        q_col = head * D
+        k_col = head // group * D
+        for i in range(n):
+            b = (c + i) % NB
+            ph = ((c + i) // NB) & 1
+            row = _tile_start(lists, i, k0, k_last, BN, KB)
+            mbarrier.wait(k_empty.index(b), ph ^ 1)
+            mbarrier.expect(k_full.index(b), dk.block_type.nbytes)
+            async_load(dk, [row, k_col], k_full.index(b), k_s.index(b))
+            if i == 0:
+                for g in gl.static_range(2):
+                    mbarrier.wait(q_empty.index(g), ((j - first) & 1) ^ 1)
+                    mbarrier.expect(q_full.index(g), dq.block_type.nbytes)
+                    async_load(dq, [q0 + g * 64, q_col], q_full.index(g), q_s.index(g))
+            mbarrier.wait(v_empty.index(b), ph ^ 1)
+            mbarrier.expect(v_full.index(b), dv.block_type.nbytes)
+            async_load(dv, [row, k_col], v_full.index(b), v_s.index(b))
+        c += n
 
 
 @gluon.jit
@@ -64,7 +102,7 @@ def _hide(qk, i, k0, k_last, limit, BN: gl.constexpr, L: gl.constexpr):
 
 
 @gluon.jit
-def _softmax(qk, m_i, l_i, s, MASK: gl.constexpr):
+def _softmax(qk, m_i, s, MASK: gl.constexpr):
     m_ij = gl.maximum(m_i, gl.max(qk, 1) * s)
     if MASK:
         # A row that has seen no key yet keeps m = -inf, and -inf - -inf would be NaN.
@@ -73,38 +111,52 @@ def _softmax(qk, m_i, l_i, s, MASK: gl.constexpr):
         top = m_ij
     p = gl.exp2(qk * s - top[:, None])
     alpha = gl.exp2(m_i - top)
-    return p, m_ij, l_i * alpha + gl.sum(p, 1), alpha
+    # Each thread's own sum: the four threads of a row are added up at the end of the item.
+    return p, m_ij, gl.sum(gl.sum(p.reshape([p.shape[0], p.shape[1] // 8, 4, 2]), 3), 1), alpha
 
 
 @gluon.jit
-def _step(i, n, n_whole, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty, s, k0, k_last, limit,
+def _packed(p, dtype: gl.constexpr):
+    """P in the inputs' dtype, by assembly: the compiler would move a conversion behind the wait for P·V, where the next
+    products wait for it."""
+    if dtype == gl.bfloat16:
+        return gl.inline_asm_elementwise("cvt.rn.bf16x2.f32 $0, $2, $1;", "=r,r,r", [p], gl.bfloat16, False, 2)
+    else:
+        return gl.inline_asm_elementwise("cvt.rn.f16x2.f32 $0, $2, $1;", "=r,r,r", [p], gl.float16, False, 2)
+
+
+@gluon.jit
+def _step(i, c, n, n_whole, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty, s, k0, k_last, limit,
           BN: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, L: gl.constexpr, LO: gl.constexpr):  # fmt: skip
-    kb = i % NB
-    vb = (i - 1) % NB
+    t = c + i
+    kb = t % NB
+    vb = (t - 1) % NB
     z = gl.zeros([64, BN], gl.float32, L)
     qk = warpgroup_mma(q, k_s.index(kb).permute((1, 0)), z, use_acc=False, is_async=True)
-    mbarrier.wait(v_full.index(vb), ((i - 1) // NB) & 1)
+    mbarrier.wait(v_full.index(vb), ((t - 1) // NB) & 1)
     acc_t = warpgroup_mma(pb, v_s.index(vb), acc, is_async=True)
     qk = warpgroup_mma_wait(1, deps=(qk,))
-    mbarrier.arrive(k_empty.index(kb), count=1)
     if MASK:
         # A branch and not a second loop: P carried from loop to loop would be unpacked and packed again each time.
         if i >= n_whole:
             qk = _hide(qk, i, k0, k_last, limit, BN, L)
-    p, m_i, l_i, alpha = _softmax(qk, m_i, l_i, s, MASK)
+    p, m_i, part, alpha = _softmax(qk, m_i, s, MASK)
+    l_i = l_i * gl.convert_layout(alpha, gl.SliceLayout(1, l_i.type.layout))[:, None] + part
+    pb = gl.convert_layout(_packed(p, q.dtype), gl.DotOperandLayout(0, LO, 2))
     # Waiting for the next K here, and not at the top, also splits the basic block: without it ptxas hoists the wait
     # for P·V above the softmax and the overlap is gone.
-    mbarrier.wait(k_full.index((i + 1) % NB), ((i + 1) // NB) & 1, pred=i + 1 < n)
+    mbarrier.wait(k_full.index((t + 1) % NB), ((t + 1) // NB) & 1, pred=i + 1 < n)
     acc = warpgroup_mma_wait(0, deps=(acc_t,))
+    mbarrier.arrive(k_empty.index(kb), count=1)
     mbarrier.arrive(v_empty.index(vb), count=1)
     acc = acc * gl.convert_layout(alpha, gl.SliceLayout(1, LO))[:, None]
-    return acc, gl.convert_layout(p.to(q.dtype), gl.DotOperandLayout(0, LO, 2)), m_i, l_i
+    return acc, pb, m_i, l_i
 
 
 @gluon.jit
-def _consumer(do, OUT, LSE, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empty, q0, q1, k0, k_end, k_last, off,
-              n, q_col, head, Sq, H, s, CID: gl.constexpr, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr,
-              MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
+def _consumer(do, OUT, LSE, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
+              first, end, n_items, Sq, H, group, list_len, s, CID: gl.constexpr, BN: gl.constexpr,
+              D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
     BM: gl.constexpr = 64
     L: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, BN, 16])
     LO: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, D, 16])
@@ -112,119 +164,111 @@ def _consumer(do, OUT, LSE, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_em
     rowsO: gl.constexpr = gl.SliceLayout(1, LO)
     dtype: gl.constexpr = q_s.dtype
     q = q_s.index(CID)
-    row0 = q0 + CID * BM
-    limit = gl.minimum(row0 + gl.arange(0, BM, rows) + off, k_end - 1)
-    # Tiles that every row of this warpgroup sees whole; block lists hold whole blocks.
-    if KB == 0:
-        n_whole = gl.minimum(gl.maximum(gl.minimum(row0 + off + 1, k_end) - k0, 0) // BN, n)
-    else:
-        n_whole = n
-    m_i = gl.full([BM], -float("inf"), gl.float32, rows)
-    l_i = gl.full([BM], 0.0, gl.float32, rows)
-    acc = gl.zeros([BM, D], gl.float32, LO)
-    z = gl.zeros([BM, BN], gl.float32, L)
+    c = first * 0  # tiles of keys so far
+    for j in range(first, end):
+        head, _lists, q0, q1, k0, k_end, k_last, off, n = _item(
+            WORK, IDX, gl.load(ORDER + j), n_items, Sq, H, group, list_len, BN, KB
+        )
+        q_col = head * D
+        row0 = q0 + CID * BM
+        limit = gl.minimum(row0 + gl.arange(0, BM, rows) + off, k_end - 1)
+        # Tiles that every row of this warpgroup sees whole; block lists hold whole blocks.
+        if KB == 0:
+            n_whole = gl.minimum(gl.maximum(gl.minimum(row0 + off + 1, k_end) - k0, 0) // BN, n)
+        else:
+            n_whole = n
+        m_i = gl.full([BM], -float("inf"), gl.float32, rows)
+        acc = gl.zeros([BM, D], gl.float32, LO)
+        z = gl.zeros([BM, BN], gl.float32, L)
 
-    mbarrier.wait(q_full.index(CID), 0)
-    mbarrier.wait(k_full.index(0), 0)
-    qk = warpgroup_mma(q, k_s.index(0).permute((1, 0)), z, use_acc=False, is_async=True)
-    qk = warpgroup_mma_wait(0, deps=(qk,))
-    mbarrier.arrive(k_empty.index(0), count=1)
-    if MASK:
-        qk = _hide(qk, 0, k0, k_last, limit, BN, L)
-    p, m_i, l_i, _alpha = _softmax(qk, m_i, l_i, s, MASK)
-    pb = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, LO, 2))
-    if n > 1:
-        mbarrier.wait(k_full.index(1 % NB), (1 // NB) & 1)
-    for i in range(1, n):
-        acc, pb, m_i, l_i = _step(i, n, n_whole, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty, s, k0,
-                                  k_last, limit, BN, NB, MASK and KB == 0, L, LO)  # fmt: skip
-    vb = (n - 1) % NB
-    mbarrier.wait(v_full.index(vb), ((n - 1) // NB) & 1)
-    acc = warpgroup_mma(pb, v_s.index(vb), acc, is_async=True)
-    acc = warpgroup_mma_wait(0, deps=(acc,))
-    mbarrier.arrive(v_empty.index(vb), count=1)
+        mbarrier.wait(q_full.index(CID), (j - first) & 1)
+        mbarrier.wait(k_full.index(c % NB), (c // NB) & 1)
+        qk = warpgroup_mma(q, k_s.index(c % NB).permute((1, 0)), z, use_acc=False, is_async=True)
+        qk = warpgroup_mma_wait(0, deps=(qk,))
+        mbarrier.arrive(k_empty.index(c % NB), count=1)
+        if MASK:
+            qk = _hide(qk, 0, k0, k_last, limit, BN, L)
+        p, m_i, l_i, _alpha = _softmax(qk, m_i, s, MASK)
+        pb = gl.convert_layout(p.to(dtype), gl.DotOperandLayout(0, LO, 2))
+        if n > 1:
+            mbarrier.wait(k_full.index((c + 1) % NB), ((c + 1) // NB) & 1)
+        for i in range(1, n):
+            acc, pb, m_i, l_i = _step(i, c, n, n_whole, acc, pb, m_i, l_i, q, k_s, v_s, k_full, k_empty, v_full, v_empty,
+                                      s, k0, k_last, limit, BN, NB, MASK and KB == 0, L, LO)  # fmt: skip
+        c += n
+        vb = (c - 1) % NB
+        mbarrier.wait(v_full.index(vb), ((c - 1) // NB) & 1)
+        acc = warpgroup_mma(pb, v_s.index(vb), acc, is_async=True)
+        acc = warpgroup_mma_wait(0, deps=(acc,))
+        mbarrier.arrive(v_empty.index(vb), count=1)
 
-    if MASK:
-        seen = gl.convert_layout(l_i, rowsO) > 0.0
-        acc = acc * gl.convert_layout(1.0 / gl.where(l_i > 0.0, l_i, 1.0), rowsO)[:, None]
-        acc = gl.where(seen[:, None], acc, 0.0)
-    else:
-        acc = acc * gl.convert_layout(1.0 / l_i, rowsO)[:, None]
-    lse_rows = row0 + gl.arange(0, BM, rows)
-    gl.store(LSE + head.to(gl.int64) * Sq + lse_rows, (m_i + gl.log2(l_i)) * 0.6931471805599453, mask=lse_rows < q1)
-    if row0 + BM <= q1:
-        q.store(acc.to(dtype))
-        fence_async_shared()
-        async_store(do, [row0, q_col], q)
-        tma.store_wait(0)
-    else:
-        # The tile reaches into the next slice's rows, which are another CTA's.
-        o_rows = row0 + gl.arange(0, BM, rowsO)
-        o_cols = q_col + gl.arange(0, D, gl.SliceLayout(0, LO))
-        at = o_rows.to(gl.int64)[:, None] * (H * D) + o_cols[None, :]
-        gl.store(OUT + at, acc.to(dtype), mask=(o_rows < q1)[:, None])
+        l_i = gl.convert_layout(gl.sum(l_i, 1), rows)
+        if MASK:
+            seen = gl.convert_layout(l_i, rowsO) > 0.0
+            acc = acc * gl.convert_layout(1.0 / gl.where(l_i > 0.0, l_i, 1.0), rowsO)[:, None]
+            acc = gl.where(seen[:, None], acc, 0.0)
+        else:
+            acc = acc * gl.convert_layout(1.0 / l_i, rowsO)[:, None]
+        lse_rows = row0 + gl.arange(0, BM, rows)
+        gl.store(LSE + head.to(gl.int64) * Sq + lse_rows, (m_i + gl.log2(l_i)) * 0.6931471805599453, mask=lse_rows < q1)
+        if row0 + BM <= q1:
+            q.store(acc.to(dtype))
+            fence_async_shared()
+            async_store(do, [row0, q_col], q)
+            tma.store_wait(0)
+        else:
+            # The tile reaches into the next slice's rows, which are another CTA's.
+            o_rows = row0 + gl.arange(0, BM, rowsO)
+            o_cols = q_col + gl.arange(0, D, gl.SliceLayout(0, LO))
+            at = o_rows.to(gl.int64)[:, None] * (H * D) + o_cols[None, :]
+            gl.store(OUT + at, acc.to(dtype), mask=(o_rows < q1)[:, None])
+        mbarrier.arrive(q_empty.index(CID), count=1)
 
 
-@gluon.jit(do_not_specialize=["n_items", "n_first", "heads_per_group", "Sq", "H", "group", "list_len"])
-def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, sm_scale, n_items, n_first, heads_per_group, Sq, H, group,
+@gluon.jit(do_not_specialize=["n_items", "Sq", "H", "group", "list_len"])
+def ffa_fwd(dq, dk, dv, do, OUT, LSE, WORK, IDX, ORDER, BEGIN, sm_scale, n_items, Sq, H, group,
             list_len, BN: gl.constexpr, D: gl.constexpr, NB: gl.constexpr, MASK: gl.constexpr, KB: gl.constexpr):  # fmt: skip
-    """Grid (n_items * H,). dq, do: [Sq, H*D] in [64, D] boxes; dk, dv: [Sk, H/group*D] in [BN, D] boxes; OUT: as do,
-    for rows of partial tiles; LSE: float32 [H, Sq], natural logarithm.
+    """Grid: a program for each multiprocessor. It does the pieces of work ORDER[BEGIN[program]..BEGIN[program + 1]], item *
+    H + head, one after the other (plan.shares); the loads of one begin while the one before ends. dq, do: [Sq, H*D] in
+    [64, D] boxes; dk, dv: [Sk, H/group*D] in [BN, D] boxes; OUT: as do, for rows of partial tiles; LSE: float32 [H, Sq],
+    natural logarithm.
 
     KB = 0: WORK is int32 [n_items, 5] (q0, q1, k0, k1, off): rows q0..min(q0+128, q1), row i sees keys k0..min(k1, i +
     off + 1). KB > 0: items are 128-row tiles of all rows; WORK is kv_num [H/group, n_items], IDX kv_indices [H/group,
     n_items, list_len] of blocks of KB keys. MASK = False promises whole tiles and at least one key for every row.
     """
     pid = gl.program_id(0)
-    item, head = place(pid, n_first, heads_per_group, H)
-    kv_head = head // group
-    if KB == 0:
-        q0 = gl.load(WORK + item * 5)
-        q1 = gl.load(WORK + item * 5 + 1)
-        k0 = gl.load(WORK + item * 5 + 2)
-        k1 = gl.load(WORK + item * 5 + 3)
-        off = gl.load(WORK + item * 5 + 4)
-        k_end = gl.maximum(gl.minimum(k1, gl.minimum(q0 + 128, q1) + off), k0)
-        k_last = gl.maximum(k1 - BN, 0)
-        n = gl.maximum(gl.cdiv(k_end - k0, BN), 1)
-        lists = IDX
-    else:
-        q0 = item * 128
-        q1 = Sq
-        k0 = 0
-        off = 0x20000000
-        num = gl.load(WORK + kv_head * n_items + item)
-        n = gl.maximum(num * (KB // BN), 1)
-        k_end = gl.where(num > 0, off, 0)
-        k_last = off
-        lists = IDX + (kv_head * n_items + item).to(gl.int64) * list_len
+    first = gl.load(BEGIN + pid)
+    end = gl.load(BEGIN + pid + 1)
     q_s = gl.allocate_shared_memory(dq.dtype, [2] + dq.block_type.shape, dq.layout)
     k_s = gl.allocate_shared_memory(dk.dtype, [NB] + dk.block_type.shape, dk.layout)
     v_s = gl.allocate_shared_memory(dv.dtype, [NB] + dv.block_type.shape, dv.layout)
     ML: gl.constexpr = mbarrier.MBarrierLayout()
     q_full = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
+    q_empty = gl.allocate_shared_memory(gl.int64, [2, 1], ML)
     k_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     k_empty = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     v_full = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     v_empty = gl.allocate_shared_memory(gl.int64, [NB, 1], ML)
     for i in gl.static_range(2):
         mbarrier.init(q_full.index(i), count=1)
+        mbarrier.init(q_empty.index(i), count=1)
     for i in gl.static_range(NB):
         mbarrier.init(k_full.index(i), count=1)
         mbarrier.init(v_full.index(i), count=1)
         mbarrier.init(k_empty.index(i), count=2)
         mbarrier.init(v_empty.index(i), count=2)
     s = sm_scale * 1.4426950408889634
-    q_col = head * D
-    k_col = kv_head * D
     gl.warp_specialize(
         [
-            (_consumer, (do, OUT, LSE, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empty, q0, q1, k0, k_end,
-                         k_last, off, n, q_col, head, Sq, H, s, 0, BN, D, NB, MASK, KB)),
-            (_consumer, (do, OUT, LSE, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empty, q0, q1, k0, k_end,
-                         k_last, off, n, q_col, head, Sq, H, s, 1, BN, D, NB, MASK, KB)),
-            (_producer, (dq, dk, dv, q_s, k_s, v_s, q_full, k_full, k_empty, v_full, v_empty, lists, q0, k0, k_last, n,
-                         q_col, k_col, BN, NB, KB)),
+            (_consumer, (do, OUT, LSE, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
+                         ORDER, first, end, n_items, Sq, H, group, list_len, s, 0, BN, D, NB,
+                         MASK, KB)),
+            (_consumer, (do, OUT, LSE, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX,
+                         ORDER, first, end, n_items, Sq, H, group, list_len, s, 1, BN, D, NB,
+                         MASK, KB)),
+            (_producer, (dq, dk, dv, q_s, k_s, v_s, q_full, q_empty, k_full, k_empty, v_full, v_empty, WORK, IDX, ORDER,
+                         first, end, n_items, Sq, H, group, list_len, BN, D, NB, KB)),
         ],
         [4, 1],
         [240, 24],

@@ -99,13 +99,15 @@ def gluon_forward(q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, wor
     if items is None:
         return None
     group = plan.heads_per_group(heads, items, sk * dim * 4 * kv_heads // heads)
-    order = plan.order(items, heads, group, plan.processors(q.device))
+    processors = plan.processors(q.device)
+    order = plan.order(items, heads, group, processors)
+    programs = min(processors or 1, items.count * heads)
+    shares = plan.shares(items.lengths, items.count, heads, order, programs, q.device)
     boxes = (_box(q, 64), _box(k, keys), _box(v, keys), _box(out, 64))
-    tensors = (*boxes, out, lse, items.table, items.entries)
-    places = (items.count, order.grouped, order.heads_per_group)
-    args = (*tensors, work.scale, *places, sq, heads, heads // kv_heads, list_len)
-    options = {"BN": keys, "D": dim, "NB": 2 if dim == 128 else 4, "MASK": items.masked, "KB": k_block}
-    return Launch(ffa_fwd, items.count * heads, args, options | SPECIALISED)
+    tensors = (*boxes, out, lse, items.table, items.entries, *shares)
+    args = (*tensors, work.scale, items.count, sq, heads, heads // kv_heads, list_len)
+    options = {"BN": keys, "D": dim, "NB": 3 if dim == 128 else 4, "MASK": items.masked, "KB": k_block}
+    return Launch(ffa_fwd, programs, args, options | SPECIALISED)
 
 
 def gluon_backward(

@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
+from functools import lru_cache
+from heapq import heapreplace
+from itertools import accumulate, chain, pairwise
 from typing import TypeVar
 
 import torch
@@ -19,6 +21,7 @@ from ..schedule import CAUSAL, Range, Slices
 # The diagonal of a full slice: row i sees keys up to i + OPEN, that is all. Row + OPEN stays below 2**31.
 OPEN = 2**29
 L2_BYTES = 32 * 2**20  # what a group of heads may occupy of the L2 cache (H200: 60 MB, in two halves)
+ITEM_KEYS = 192  # keys in whose time a forward program begins and ends an item
 FEWEST_TILES = 4  # of a piece of an item: a piece loads its keys and writes two float32 tiles
 LONG_ROWS, LONG_KEYS = 64, 128  # what the Gluon kernels need of a slice (rows in the backward only)
 
@@ -199,6 +202,31 @@ def order(items: Items, heads: int, group: int, processors: int) -> Order:
         grouped -= 1
         back += items.lengths[grouped]
     return Order(group, grouped)
+
+
+@lru_cache(maxsize=64)
+def shares(
+    lengths: tuple[int, ...], count: int, heads: int, places: Order, programs: int, device: torch.device
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which of count * heads pieces of work (item * heads + head) each program of a launch takes, one after the other:
+    int32 [count * heads], and int32 [programs + 1], where each program's begin. In the order of a launch each goes to
+    the program that would be free first. Without `lengths` all take equally long."""
+    grouped = places.grouped * heads
+    own: list[list[int]] = [[] for _ in range(programs)]
+    free = [(0, program) for program in range(programs)]
+    for at in range(count * heads):
+        if at < grouped:
+            group, rest = divmod(at, places.grouped * places.heads_per_group)
+            item, head = divmod(rest, places.heads_per_group)
+            head += group * places.heads_per_group
+        else:
+            item, head = divmod(at - grouped, heads)
+            item += places.grouped
+        done, program = free[0]
+        own[program].append(item * heads + head)
+        heapreplace(free, (done + (lengths[item] if lengths else 0) + ITEM_KEYS, program))
+    begins = [0, *accumulate(map(len, own))]
+    return tuple(torch.tensor(x, dtype=torch.int32, device=device) for x in ([*chain.from_iterable(own)], begins))  # type: ignore[return-value]
 
 
 def _diagonal(slices: Slices, i: int) -> int:
