@@ -158,6 +158,8 @@ def mixer(inputs: Any, mixed: list[Mixture | None], device: torch.device) -> Cal
     if device.type == "cpu" or not all(each is None or each.one.is_cuda for each in mixed) or not changed:
         return plain
     own = [old for old, each in zip(held(inputs), mixed, strict=False) if each is not None]
+    if not own:
+        return plain
     number, graph, stream = (
         torch.zeros((), dtype=torch.int64, device=device),
         torch.cuda.CUDAGraph(),
@@ -193,6 +195,8 @@ def mix(inputs: Any, mixed: list[Mixture | None], seed: Any) -> None:
     tensors with infinities one of the two is copied.
     """
     pairs = [(old, each) for old, each in zip(held(inputs), mixed, strict=False) if each is not None]
+    if not pairs:  # integers alone
+        return
     shapes = [shape for old, _ in pairs for shape in ((*old.shape[:-1], 1) if old.dim() else (), old.shape[-1:])]
     counts = [math.prod(shape) for shape in shapes]
     weights = _weights(seed, sum(counts), pairs[0][1].one.device)
