@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -239,10 +239,10 @@ class _Fork:
     def __init__(self, question: Question) -> None:
         self._question = question
 
-    def fork(self, *, env: Mapping[str, str], source: int, sink: int, output: int, **_: Any) -> _Fork:
-        """Fork a worker that reads requests from `source`, replies to `sink` and prints to `output` (descriptors)."""
+    def fork(self, *, env: Mapping[str, str], ends: Sequence[int], output: int, **_: Any) -> _Fork:
+        """Fork a worker that reads requests from ends[0], replies to ends[1] and prints to `output` (descriptors)."""
         modes = torch.is_grad_enabled(), mode.CURRENT_DEVICE
-        given = env, source, sink, output, modes
+        given = env, *ends, output, modes
         self._process = multiprocessing.get_context("fork").Process(target=self._run, args=given, daemon=True)
         with catch_warnings():
             simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of a fork beside threads
