@@ -211,7 +211,8 @@ def _rows(run: Run, shown: Page) -> Iterator[Row]:
             if not judged or row.verdict == "same" or row.apart:
                 continue
             failed = row.failing
-            doubted = "timer" in judged.reasons  # its time may be made up, and would read as a speed
+            # A time that the parent's clock did not confirm may be made up, and would read as a speed.
+            doubted = "timer" in judged.reasons or (run.options.check == "outside" and judged.verdict == "unclear")
             if doubted:
                 none = dict.fromkeys(("pct", "low_pct", "high_pct", "certifiable_pct"))
                 judged = msgspec.structs.replace(judged, **none)
