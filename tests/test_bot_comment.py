@@ -90,6 +90,17 @@ def test_five_rows_stand_unfolded_each_with_its_cause():
         assert cell in render(runs.changed(plain, rows=(runs.changed(row, causes=causes),)))
 
 
+@pytest.mark.parametrize("check", ["inside", "outside"])
+def test_a_time_of_hostile_code_that_nothing_confirmed_is_no_speed(check: str) -> None:
+    run = notices.only("unclear")
+    rows = tuple(runs.changed(row, pct=-74.0, reasons=("epochs",)) for row in run.comparisons)
+    options = runs.changed(run.options, check=check)
+    notice = make_notice(runs.changed(run, options=options, comparisons=rows))
+    assert notice.rows
+    assert all((row.pct is None and row.target_ns is None) == (check == "outside") for row in notice.rows)
+    assert ("74.0 % faster" in render(notice)) == (check == "inside")
+
+
 def test_a_run_without_a_verdict_has_nothing_to_post():
     run = runs.run()
     with pytest.raises(AbprofError, match="a run without timings has no verdict"):
