@@ -14,6 +14,21 @@ FAST = [Time(ns=20e6)]
 BAD = "w/case=bad"
 LIMIT = ("--timeout", "3s")  # a hanging worker costs this time, often
 PHASES = [("run", "k.run", "the kernel itself", 0.5)]
+# In threads msgspec takes 3 s to analyse the class of a check, and meanwhile another thread reads a reply with a check.
+SLOW_THREADS = """
+import threading, time
+import msgspec._utils as utils
+evaluate, slept = utils._eval_type, []
+def slow(value, within, *rest):
+    in_thread = threading.current_thread() is not threading.main_thread()
+    if in_thread and "max_abs" in within.get("__annotations__", ()) and not slept:
+        slept.append(value)
+        time.sleep(3)
+    return evaluate(value, within, *rest)
+utils._eval_type = slow
+from abprof.__main__ import main
+main()
+"""
 
 
 def scenario(*faults: Fault, cases: list[str] = CASES, **load: object) -> Scenario:
@@ -172,3 +187,10 @@ def test_impossible_times_never_reach_the_arithmetic(tmp_path: Path, do: str) ->
     assert result.verdict("w/case=a") == "same"
     assert result.verdict(BAD) in ("unclear", "broken")
     assert result.row(BAD).pct is None
+
+
+def test_builds_that_read_replies_at_the_same_time_do_not_crash(tmp_path: Path) -> None:
+    lab = Lab(tmp_path, scenario(cases=["a"]))
+    result = lab.finish(lab.start("run", "main", "fast", "--quick", program=("-P", "-c", SLOW_THREADS)))
+    assert result.code >= 0, result.err
+    assert result.status("w/case=a", "target") == ("ok", "")

@@ -79,6 +79,9 @@ class _Published(Record, frozen=True):
     contents: dict[str, str]  # file -> type, mode, size and hash
 
 
+_PUBLISHED = msgspec.json.Decoder(_Published)  # not in threads: see abprof/system/processes/worker.py
+
+
 @dataclass
 class _Running:
     """The running build processes. `close` ends these processes and prevents new ones."""
@@ -225,7 +228,7 @@ def _published(home: Path) -> _Published | None:
     folder is missing."""
     try:
         seal, record = (text := (home / "published.json").read_bytes())[:32], text[32:]
-        known = msgspec.json.decode(record, type=_Published) if hmac.compare_digest(seal, _seal(home, record)) else None
+        known = _PUBLISHED.decode(record) if hmac.compare_digest(seal, _seal(home, record)) else None
     except (OSError, *UNREADABLE):
         return None
     return known if known and (home / known.generation).is_dir() else None

@@ -48,6 +48,9 @@ class Content(msgspec.Struct, frozen=True):
     missing: str = ""
 
 
+_CONTENT = msgspec.json.Decoder(Content)  # not in threads: see abprof/system/processes/worker.py
+
+
 def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Kernel, ...]:
     """Return the kernels in `compiled` and in the shared objects that workers loaded, with their machine code.
 
@@ -166,7 +169,7 @@ def _read(copy: IO[bytes], data: bytes, cache: Path) -> Content:
     identity = f"{digest.hexdigest()} {names}".encode() if machine == "EM_CUDA" else data
     cached = cache / f"{_VERSION}-{hashlib.sha256(identity + tool.encode()).hexdigest()}.json"
     try:
-        return msgspec.json.decode(cached.read_bytes(), type=Content)
+        return _CONTENT.decode(cached.read_bytes())
     except (OSError, *UNREADABLE):
         pass
     copy.write(data)

@@ -47,6 +47,9 @@ class _Message(msgspec.Struct):
     outer: int = 0  # the sender's process id outside of the sandbox; not part of the message
 
 
+_MESSAGE = msgspec.json.Decoder(_Message)  # not in threads: see worker.py
+
+
 class Forked:
     """A worker process that a fork server started. Has the methods of Popen that `Worker` uses."""
 
@@ -203,7 +206,7 @@ class ForkServer:
             return None
         try:
             data, ancillary, *_ = self._socket.recvmsg(1 << 16, socket.CMSG_SPACE(_CREDENTIALS.size))
-            message = msgspec.json.decode(data, type=_Message)
+            message = _MESSAGE.decode(data)
             # The message has an id of the sandbox, and could be forged. The kernel adds the sender's id here; 0: none.
             message.outer = _CREDENTIALS.unpack(ancillary[0][2])[0]
             if message.outer <= 0:
