@@ -337,7 +337,7 @@ def test_doctor_examines_the_interpreters_of_abprof_toml(tmp_path: Path) -> None
     found = {item["name"]: item for item in done.run["findings"]}
     assert "torch" in found["worker on cpu"]["text"]
     assert found["worker on cpu (target)"]["text"].endswith(
-        "/abprof.toml:4, python.target: no Python interpreter 'no-such-python'"
+        "/abprof.toml, python.target: no Python interpreter 'no-such-python'"
     )
     assert done.code == 2
     found = {item["name"]: item for item in configured(tmp_path, "[python\n", "doctor").run["findings"]}
@@ -347,7 +347,7 @@ def test_doctor_examines_the_interpreters_of_abprof_toml(tmp_path: Path) -> None
 def test_list_starts_its_worker_by_abprof_toml(lab: Lab, tmp_path: Path) -> None:
     done = configured(tmp_path, '[python]\nall = "no-such-python"\n', "list")
     assert done.code == 2
-    assert done.run["error"]["where"].endswith("/abprof.toml:3, python.all")
+    assert done.run["error"]["where"].endswith("/abprof.toml, python.all")
     other = replace(lab.now, workloads={"dense": replace(lab.now.workloads["dense"], text="text of the other side")})
     path = other.write(tmp_path / "other.json")
     file = lab.repo.path / "abprof.toml"

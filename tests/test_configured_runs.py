@@ -195,7 +195,7 @@ def test_in_ci_a_pull_request_brings_no_judge(lab: Lab) -> None:
         assert refused("--workloads", name).startswith(f"abprof: --workloads {name}: a path, and CI is set (name")
     assert refused(ABPROF_WORKLOADS="bench.py").startswith("abprof: ABPROF_WORKLOADS bench.py: a path, and CI is set")
     lab.repo.commit("interpreter", {"abprof.toml": "[python]\nall = './tools/bin/python'\n"})
-    assert "abprof.toml:2, python.all: CI is set, and the checkout brings files of this interpreter" in refused()
+    assert "abprof.toml, python.all: CI is set, and the checkout brings files of this interpreter" in refused()
 
 
 def test_bases_file_and_waivers_may_begin_with_a_byte_order_mark_and_are_utf8(lab: Lab) -> None:
@@ -225,12 +225,12 @@ def test_interpreters_for_sides_that_a_run_does_not_have_are_left_alone(lab: Lab
     places = ("--dry-run", "--repo", str(lab.repo.path), "--device", "cpu")
     assert lab.command("main", "fast", *places).code == 0
     done = lab.command("main", "fast", "main", *places)
-    said = f"abprof: {lab.repo.path}/abprof.toml:3, python.target2: no Python interpreter '/no/python'"
+    said = f"abprof: {lab.repo.path}/abprof.toml, python.target2: no Python interpreter '/no/python'"
     assert (done.code, done.err.splitlines()[-1]) == (2, said)
     for never in ("target1", "control"):
         lab.repo.write({"abprof.toml": f'[python]\n{never} = "python3"\n'})
         done = lab.command("main", *places)
-        said = f"abprof: {lab.repo.path}/abprof.toml:2, python.{never}: unknown side '{never}', expected all, base, target, target2, ..."
+        said = f"abprof: {lab.repo.path}/abprof.toml, python.{never}: unknown side '{never}', expected all, base, target, target2, ..."
         assert (done.code, done.err.splitlines()[-1]) == (2, said)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import IntEnum
 
 from abprof.records.visible import visible
@@ -19,13 +18,9 @@ class Exit(IntEnum):
     INTERRUPTED = 130
 
 
-def place_of(key: str, file: str, lines: Mapping[str, int]) -> str:
-    """Return the place of `key`, like `abprof.toml:3, defaults.preset`. `lines`: key or table -> line number."""
-    above = key
-    while above and above not in lines:
-        above = above.rpartition(".")[0]
-    where = f"{file}:{lines[above]}" if above else file
-    return f"{where}, {key}" if key else where
+def place_of(key: str, file: str) -> str:
+    """Return the place of `key` in a file, like `abprof.toml, defaults.preset`."""
+    return f"{file}, {key}" if key else file
 
 
 _LONGEST = 2000  # characters of a message, which may quote any file

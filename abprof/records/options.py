@@ -67,14 +67,13 @@ class Tables(Record, frozen=True):
 
 
 class File(Tables, frozen=True):
-    """The content of abprof.toml, with the file's name and the line of each key."""
+    """The content of abprof.toml, with the file's name."""
 
     name: str = "abprof.toml"  # for messages: a path, or COMMIT:abprof.toml
-    lines: dict[str, int] = {}  # dotted key -> line
 
     def at(self, key: str) -> str:
-        """Return where `key` stands, for messages: `abprof.toml:3, defaults.preset`."""
-        return place_of(key, self.name, self.lines)
+        """Return where `key` stands, for messages: `abprof.toml, defaults.preset`."""
+        return place_of(key, self.name)
 
     def of(self, root: Path) -> Self:
         """Return a copy whose `[python]` table has absolute paths. Relative paths start at `root`; bare names stay."""
@@ -187,7 +186,7 @@ class Options(Record, frozen=True):
         )
 
     def asked_by(self, option: str) -> str:
-        """Return where an option's value comes from, for messages: the option itself, or a line of abprof.toml."""
+        """Return where an option's value comes from, for messages: the option itself, or a key of abprof.toml."""
         name = option.removeprefix("--")
         return self.file.at(f"defaults.{name}") if self.file and name in self.filled else option
 

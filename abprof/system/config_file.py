@@ -1,4 +1,4 @@
-"""Read abprof.toml, or the table [tool.abprof] of pyproject.toml. Error messages name the key and the line."""
+"""Read abprof.toml, or the table [tool.abprof] of pyproject.toml. Error messages name the key."""
 
 from __future__ import annotations
 
@@ -52,10 +52,8 @@ def parse_file(text: str, where: str, table: tuple[str, ...] = ()) -> File:
     loose: Any = toml.loads(text, where)
     for name in table:
         loose = loose.get(name, {}) if isinstance(loose, dict) else {}
-    within = "".join(f"{name}." for name in table)
-    lines = {key.removeprefix(within): line for key, line in toml.lines(text).items() if key.startswith(within)}
-    tables = toml.converted(loose, Tables, *_TABLES, where=where, lines=lines, advice=_KEYS)
-    file = File(**{name: getattr(tables, name) for name in Tables.__struct_fields__}, name=where, lines=lines)
+    tables = toml.converted(loose, Tables, *_TABLES, where=where, advice=_KEYS)
+    file = File(**{name: getattr(tables, name) for name in Tables.__struct_fields__}, name=where)
     at = file.at
     for bad, key, what in _checks(file):
         if bad:

@@ -1,12 +1,11 @@
-"""Read TOML files, and convert tables to structs. Error messages name the file and the line."""
+"""Read TOML files, and convert tables to structs. Error messages name the file and the key."""
 
 from __future__ import annotations
 
 import difflib
 import re
 import tomllib
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from glob import escape
 from pathlib import Path
@@ -18,8 +17,6 @@ from abprof.records.errors import AbprofError, place_of
 from abprof.system.files import read_named
 
 _T = TypeVar("_T")
-_HEAD = re.compile(r"\s*(\[\[?)([^\[\]]+)\]")
-_KEY = re.compile(r"\s*([^=#\s\[][^=#]*?)\s*=")
 
 
 def read(path: Path) -> str:
@@ -47,40 +44,13 @@ def loads(text: str, where: str) -> dict[str, Any]:
         raise AbprofError(what, where=where + line) from error
 
 
-def lines(text: str) -> dict[str, int]:
-    """Return the line number of each dotted key. Keys in arrays of tables contain an index (`threshold.0.cells`). Keys
-    in inline tables are missing. A line of a multi-line string may be taken for a key."""
-    found: dict[str, int] = {}
-    arrays = Counter[str]()
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if head := _HEAD.match(line):
-            table = ""
-            for part in _parts(head[2]):
-                table = f"{table}.{part}".lstrip(".")
-                found.setdefault(table, number)
-                if table in arrays and (head[1] == "[" or table != ".".join(_parts(head[2]))):
-                    table += f".{arrays[table] - 1}"  # the table belongs to the array's last element
-            if head[1] == "[[":
-                arrays[table] += 1
-                table += f".{arrays[table] - 1}"
-                found[table] = number
-        elif key := _KEY.match(line):
-            found.setdefault(".".join([*([table] if table else []), *_parts(key[1])]), number)
-    return found
-
-
-def _parts(key: str) -> list[str]:
-    return [part.strip(" \t\"'") for part in key.split(".")]
-
-
-def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mapping[str, int], advice: str) -> _T:
+def converted(loose: Any, kind: type[_T], *inner: type, where: str, advice: str) -> _T:
     """Return the TOML table `loose` as a struct of type `kind`. `inner`: the struct types of tables inside `kind`.
-    `lines`: key -> line number, for the AbprofError that is raised if the table does not fit."""
+    Raises an AbprofError that names the key if the table does not fit."""
     values = dict(_values(loose))
     for key, value in values.items():
         if "\0" in f"{key}{value}":
-            raise AbprofError("the text contains a NUL character", where=place_of(key, where, lines))
+            raise AbprofError("the text contains a NUL character", where=place_of(key, where))
     try:
         return msgspec.convert(loose, kind)
     except msgspec.ValidationError as error:
@@ -101,7 +71,7 @@ def converted(loose: Any, kind: type[_T], *inner: type, where: str, lines: Mappi
         got = re.search(r"got `([^`]+)`", what)
         fits = [key for key in values if fnmatchcase(key, pattern.removeprefix("."))]
         meant = [key for key in fits if got and _kind(values[key]) == got[1]]
-        raise AbprofError(what, where=place_of(next(iter(meant or fits), ""), where, lines), advice=advice) from error
+        raise AbprofError(what, where=place_of(next(iter(meant or fits), ""), where), advice=advice) from error
 
 
 def _kind(value: Any) -> str:

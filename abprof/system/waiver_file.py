@@ -27,9 +27,8 @@ class _File(Record, frozen=True):
 
 
 def parse(text: str, where: str) -> tuple[Waiver, ...]:
-    """Return the waivers in `text`, the content of the file `where`. Raises an AbprofError that names line and key."""
-    loose, lines = toml.loads(text, where), toml.lines(text)
-    file = toml.converted(loose, _File, _Entry, where=where, lines=lines, advice=_KEYS)
+    """Return the waivers in `text`, the content of the file `where`. Raises an AbprofError that names the key."""
+    file = toml.converted(toml.loads(text, where), _File, _Entry, where=where, advice=_KEYS)
     checks = [("schema", file.schema == 1, f"schema = {file.schema}, this abprof reads schema = 1")]
     for number, one in enumerate(file.waiver):
         most = f"most_percent = {one.most_percent:g} is not between 0 and 1000"
@@ -38,7 +37,7 @@ def parse(text: str, where: str) -> tuple[Waiver, ...]:
         checks += [(f"waiver.{number}.{name}", bool(text.strip()), f"{name} is empty") for name, text in texts]
     for key, good, what in checks:
         if not good:
-            raise AbprofError(what, where=place_of(key, where, lines))
+            raise AbprofError(what, where=place_of(key, where))
     return tuple(
         Waiver(cells=e.cells, most_pct=e.most_percent, reason=e.reason, owner=e.owner, expires=e.expires.isoformat())
         for e in file.waiver

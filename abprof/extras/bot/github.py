@@ -189,9 +189,8 @@ def admit(event: Path, allow: Path) -> dict[str, str]:
     if found.options is None:
         raise AbprofError("not an event of a comment on a pull request", where=f"--event {event}")
     names = ", ".join(BotConfig.__struct_fields__)
-    text = toml.read(allow)
-    loose = toml.loads(text, str(allow))
-    config = toml.converted(loose, BotConfig, where=str(allow), lines=toml.lines(text), advice=f"there are {names}")
+    loose = toml.loads(toml.read(allow), str(allow))
+    config = toml.converted(loose, BotConfig, where=str(allow), advice=f"there are {names}")
     if found.author.lower() not in {user.lower() for user in config.users}:
         raise AbprofError("this user may not start a run", where=WORD, advice=f"add the name to `users` in {allow}")
     longest = seconds(config.longest_budget, "longest_budget")
