@@ -2,7 +2,7 @@
 
 tests/golden/runs.tar.xz holds a folder a run: `run.json`, `rounds.jsonl` and `evidence.jsonl` as abprof wrote them, without
 results where rounds give them again, and `expected.json`, what `abprof report RUN --json` said of it (without prose) and the
-CSV files that it wrote, without columns of prose. 27 are whole runs, recorded at commit 68e5379 with this suite's simulated
+CSV files that it wrote, without columns of prose. 15 are whole runs, recorded at commit 68e5379 with this suite's simulated
 workers, torch on a CPU, and commands that time themselves. `record_*` are of tests/runs.py, tests/declared.py and
 tests/fuzz/rich.py; `judged_*` are records of unit tests of then, most of which have gone. Of these two kinds those are kept
 that reach something which neither the whole runs reach nor test_verdict, test_outcomes, test_one_clock,
