@@ -87,6 +87,14 @@ def test_a_clock_is_no_change_of_code(number: int) -> None:
     assert cases.kinds(still) == ["phase"], "with the clock where it was the phase is what is known"
 
 
+@pytest.mark.parametrize(("share", "kind"), [(0.9, "phase"), (0.97, "same_code")])
+def test_a_phase_that_is_almost_the_whole_call_is_no_cause(share: float, kind: str) -> None:
+    """It says no more than the row does."""
+    side = SIDES[COMPILED[0]]["base"]
+    base, after = ({"total": 1e6 + more, "main": share * 1e6 + more, "post": (1 - share) * 1e6} for more in (0, 2e5))
+    assert cases.kinds(cases.judged(side, side, 20.0, phases=(base, after), noise=random.Random(1))) == [kind]
+
+
 # ---------------------------------------------------------------- near misses
 
 
