@@ -194,7 +194,6 @@ print(json.dumps([repr(idle), *lines]))
     assert "device-side assert" in broken
 
 
-@pytest.mark.slow
 def test_modes_and_strides_of_the_caller_reach_the_forks(tmp_path: Path) -> None:
     code = """
 torch.set_default_device("meta")
