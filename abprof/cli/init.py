@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -31,18 +30,9 @@ _NAMED = 5  # further measurable functions that a note names
 Refs = Annotated[list[str], typer.Argument(metavar="BASE TARGET", help="Propose for what these refs differ in.")]
 
 
-def _module_name(name: str, option: str) -> str:
-    """Return `name` if it is a valid module name. Else raise AbprofError, which names `option`."""
-    if not re.fullmatch(r"[A-Za-z]\w*", name):
-        raise AbprofError(f"{name!r} is not a valid module name", where=option, advice="use letters, digits and _")
-    return name
-
-
 @app.command("init", short_help="Write abprof.toml and a first workload for a repository.")
 @takes(
     flag("--github", "Write the GitHub workflow of the pull-request bot."),
-    text("--kernel", "NAME", "Write a new kernel package kernels/NAME and its workload.", _module_name, default=""),
-    text("--workload", "NAME", "Write a workload for the existing kernel package NAME.", _module_name, default=""),
     text(
         "--function",
         "[FILE:]NAME",
@@ -50,7 +40,7 @@ def _module_name(name: str, option: str) -> str:
         default="",
     ),
     text("--workloads-dir", "PATH", "Folder for the workloads, also outside the repository; default: workloads/."),
-    flag("--check", "Run the proposed workload once, and mend or name what fails."),
+    flag("--check", "Run the proposed workload once, and name what fails."),
     flag("--overwrite", "Replace existing files that differ."),
     "repo",
 )
@@ -58,16 +48,15 @@ def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B0
     """Propose abprof.toml and a first workload for this repository, without running its code (docs/ADOPT.md).
 
     `abprof init BASE TARGET` proposes workloads for the functions whose code, or whose callees' code, the refs differ in.
-    --check then runs the workloads once, without a GPU in Triton's interpreter; exit code 1 if a cell still fails.
+    --check then runs the workloads once, without a GPU in Triton's interpreter; exit code 1 if a cell fails.
 
-    --kernel and --workload write files in abprof's own layout; --github writes the bot's workflow and the list of users
-    who may start runs. Files with other content are replaced only with --overwrite; otherwise the exit code is 2.
+    --github writes the bot's workflow and the list of users who may start runs. Files with other content are replaced only
+    with --overwrite; otherwise the exit code is 2.
     """
     if values["github"]:
         refuse(ctx, "does not go with --github", but=("github", "repo", "overwrite"))
         _write_bot(Path(values["repo"]).absolute(), overwrite=values["overwrite"])
         return Exit.OK
-    refuse(ctx, "does not go with refs", only=("kernel", "workload") if refs else ())
     return _adopt(values, refs)
 
 
@@ -95,7 +84,7 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
     if refs:
         made, notes = _made_of(refs, values["function"], repository, file, folder)
     else:
-        made, notes = _made(values, repository.files(), root, file, folder)
+        made, notes = _made(values["function"], repository.files(), root, file, folder)
     if made.missing:
         print("\n".join(made.missing))
         what = "this file has no table for the package"
@@ -117,33 +106,24 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
         from abprof.extras.init import checked
 
         note(f"running the smallest cells of {_names([part.function])}")  # minutes, where kernels are interpreted
-        made.files[part.path], lines, fine = checked(part, root)
+        lines, fine = checked(part, root)
         right = right and fine
         print("\n".join(lines))
     _what_next(root, made, refs)
     return Exit.OK if right else Exit.SLOWER
 
 
-def _made(
-    values: Mapping[str, Any], files: Sequence[str], root: Path, file: File | None, folder: str
-) -> tuple[Made, list[str]]:
+def _made(wanted: str, files: Sequence[str], root: Path, file: File | None, folder: str) -> tuple[Made, list[str]]:
     from abprof.extras import init as maker
 
-    name, kernel = values["workload"], values["kernel"]
-    there = [path for path in files if path.startswith(f"kernels/{kernel}/") or path == f"kernels/{kernel}.py"]
-    if kernel and not there and kernel not in (file or File()).kernels:
-        return maker.begun(kernel, name, file, folder), []
-    if kernel and not name:
-        where = there[0] if there else place(root)[0].name
-        raise AbprofError("already exists", where=where, advice="--workload NAME writes a workload for this package")
     found = maker.look(files, lambda path: (root / path).read_text(encoding="utf-8-sig"))
     notes = [f"not parsed as Python: {_few(found.unread)}"] if found.unread else []
-    some = maker.within(found, kernel or name, file) if name else maker.candidates(found)
+    some = maker.candidates(found)
     if not some:
         what = "; ".join(["found no function to measure: no @triton.jit kernel, and no function takes tensors", *notes])
-        raise AbprofError(what, where=str(root), advice="abprof init --kernel NAME writes a new kernel package")
-    one, others = _chosen(found, some, values["function"])
-    made = maker.proposed(found, [one], file, folder, name, place(root)[1])
+        raise AbprofError(what, where=str(root), advice="docs/WRITING.md describes kernel packages")
+    one, others = _chosen(found, some, wanted)
+    made = maker.proposed(found, [one], file, folder, place(root)[1])
     return made, [*others, *notes, *made.notes]
 
 

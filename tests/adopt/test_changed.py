@@ -176,7 +176,6 @@ def test_two_refs(tmp_path: Path) -> None:
     same = init(repo, "main", "main", home=tmp_path)
     assert (same.code, "differs between main and main (comments and docstrings do not count" in same.err) == (2, True)
     assert "needs two refs" in init(repo, "main", home=tmp_path).err
-    assert "does not go with refs" in init(repo, "main", "feature", "--kernel", "x", home=tmp_path).err
 
 
 def test_the_working_tree_is_a_ref_and_packages_get_a_table_each(tmp_path: Path) -> None:

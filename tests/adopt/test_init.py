@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from abprof.worker.checks import OVERWRITTEN
-from tests.adopt.repositories import GATED, ROWS, SINGLE, WRONG, repository
+from tests.adopt.repositories import ROWS, SINGLE, WRONG, repository
 from tests.gitrepo import GitRepo, make_repo
 from tests.tinyrepo import Done, abprof
 
@@ -28,7 +27,7 @@ def init(repo: GitRepo, *args: str, home: Path) -> Done:
     return Done(code, out.getvalue(), err.getvalue())
 
 
-@pytest.mark.parametrize("asked", [[], ["--github"], ["--kernel", "one"]])
+@pytest.mark.parametrize("asked", [[], ["--github"]])
 @pytest.mark.parametrize(("name", "text"), [("abprof.toml", "schema = \n"), ("pyproject.toml", "[tool.abprof\n")])
 def test_a_broken_configuration_is_refused_in_a_line(tmp_path: Path, asked: list[str], name: str, text: str) -> None:
     repo = repository(tmp_path / "repo", SINGLE)
@@ -112,62 +111,26 @@ def test_nothing_to_measure(tmp_path: Path) -> None:
     assert done.code == 2
     assert "found no function to measure" in done.err
     assert "not parsed as Python: old.py" in done.err
-    assert "abprof init --kernel NAME writes" in done.err
-
-
-def test_a_kernel_and_a_workload_in_our_own_layout(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", {"README.md": "# new\n"})
-    done = init(repo, "--kernel", "rows", home=tmp_path)
-    assert done.code == 0, done
-    again = init(repo, "--kernel", "rows", home=tmp_path)
-    assert again.code == 2
-    assert "--workload NAME writes a workload for this package" in again.err
-    assert init(repo, "--kernel", "rows", "--workload", "second", home=tmp_path).code == 0
-    assert 'KERNEL = "rows"' in (repo.path / "workloads" / "second.py").read_text()
-    unknown = init(repo, "--workload", "nowhere", home=tmp_path)
-    assert unknown.code == 2
-    assert "abprof init --kernel nowhere writes a new package" in unknown.err
-    assert init(repo, "--kernel", "../up", home=tmp_path).code == 2
+    assert "docs/WRITING.md describes kernel packages" in done.err
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_new_kernel_is_measured(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", {"README.md": "# new\n"})
-    assert init(repo, "--kernel", "rows", home=tmp_path).code == 0
-    command = ("run", ".", "--quick", "--preset", "smoke", "--device", "cpu", "--json")
-    done = abprof(*command, cwd=repo.path, home=tmp_path)
-    assert done.code == 0, done.err
-    assert set(done.statuses("base").values()) == {"ok"}, done.run["observations"]
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1200)
-def test_a_check_mends_what_its_failures_explain(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", {"gated.py": GATED})
-    done = abprof("init", "--function", "gated", "--check", cwd=repo.path, home=tmp_path, ABPROF_DEVICE="cpu")
-    assert done.code == 0, done
-    assert [line for line in done.out.splitlines() if line.startswith(("mended", "failed", "checked"))] == [
-        "mended: not float16, float32: TypeError: expected torch.bfloat16, got torch.float32",
-        "mended: only x has a gradient",
-        f"mended: fresh inputs for each call, because of: {OVERWRITTEN}",
-        "checked: 2 of 2 cells ran, without a reference, on the CPU",
-    ]
-    workload = (repo.path / "workloads" / "gated.py").read_text()
-    assert "running the smallest cells of gated.py:gated" in done.err
-    assert 'wrt=["x"], fresh=True)' in workload
-    assert "# only x has a gradient" in workload
-    wrong = repository(tmp_path / "wrong", {"exp.py": WRONG})
-    named = abprof("init", "--check", cwd=wrong.path, home=tmp_path, ABPROF_DEVICE="cpu")
-    assert named.code == 1
-    assert "failed: exp/n_rows=128,n_cols=256,direction=bwd,dtype=float32: wrong: output 0: largest error" in named.out
-    assert "mended" not in named.out, "a remedy that changes nothing is undone"
-    assert "fresh" not in (wrong.path / "workloads" / "exp.py").read_text()
+def test_a_check_names_what_fails(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"exp.py": WRONG})
+    done = abprof("init", "--check", cwd=repo.path, home=tmp_path, ABPROF_DEVICE="cpu")
+    assert done.code == 1
+    assert "running the smallest cells of exp.py:" in done.err
+    assert "failed: exp/n_rows=128,n_cols=256,direction=bwd,dtype=float32: wrong: output 0: largest error" in done.out
+    assert "mend workloads/exp.py (docs/WRITING.md), then abprof run . --quick --preset smoke" in done.out
+    assert "checked: 1 of 2 cells are right on the CPU" in done.out
 
 
 def test_a_repository_without_a_commit_is_an_error(tmp_path: Path) -> None:
     repo = make_repo(tmp_path / "repo")
-    assert init(repo, "--kernel", "rows", home=tmp_path).code == 0
+    repo.write({"kernels/rows.py": ROWS})
+    repo.git("add", ".")
+    assert init(repo, home=tmp_path).code == 0
     done = abprof(".", "--dry-run", cwd=repo.path, home=tmp_path)  # the command that init prints next
     assert done.code == 2
     assert "the repository has no commits yet (run git add --all && git commit)" in done.err

@@ -6,9 +6,9 @@ written proposal once.
 """
 
 from abprof.extras.init.changed import Change, best, changes
-from abprof.extras.init.propose import Made, begun, checked, proposed, within
+from abprof.extras.init.propose import Made, checked, proposed
 from abprof.extras.init.source import Found, Function, candidates, look
 
 __all__ = [
-    "Change", "Found", "Function", "Made", "begun", "best", "candidates", "changes", "checked", "look", "proposed", "within",
+    "Change", "Found", "Function", "Made", "best", "candidates", "changes", "checked", "look", "proposed",
 ]  # fmt: skip
