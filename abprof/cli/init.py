@@ -40,7 +40,7 @@ Refs = Annotated[list[str], typer.Argument(metavar="BASE TARGET", help="Propose 
         default="",
     ),
     text("--workloads-dir", "PATH", "Folder for the workloads, also outside the repository; default: workloads/."),
-    flag("--check", "Run the proposed workload once, and name what fails."),
+    flag("--check", "Run the proposed workload once, and mend or name what fails."),
     flag("--overwrite", "Replace existing files that differ."),
     "repo",
 )
@@ -48,7 +48,7 @@ def init(ctx: typer.Context, refs: Refs = [], **values: Any) -> int:  # noqa: B0
     """Propose abprof.toml and a first workload for this repository, without running its code (docs/ADOPT.md).
 
     `abprof init BASE TARGET` proposes workloads for the functions whose code, or whose callees' code, the refs differ in.
-    --check then runs the workloads once, without a GPU in Triton's interpreter; exit code 1 if a cell fails.
+    --check then runs the workloads once, without a GPU in Triton's interpreter; exit code 1 if a cell still fails.
 
     --github writes the bot's workflow and the list of users who may start runs. Files with other content are replaced only
     with --overwrite; otherwise the exit code is 2.
@@ -106,7 +106,7 @@ def _adopt(values: Mapping[str, Any], refs: Sequence[str]) -> int:
         from abprof.extras.init import checked
 
         note(f"running the smallest cells of {_names([part.function])}")  # minutes, where kernels are interpreted
-        lines, fine = checked(part, root)
+        made.files[part.path], lines, fine = checked(part, root)
         right = right and fine
         print("\n".join(lines))
     _what_next(root, made, refs)

@@ -171,6 +171,32 @@ def repository(path: Path, files: dict[str, str]) -> GitRepo:
     return repo
 
 
+# A torch autograd function that takes bfloat16 alone, gives `weight` no gradient, and writes over the upstream gradient.
+# No proposal can know this without running it.
+GATED = """
+import torch
+
+
+class GatedFunction(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, weight):
+        kind, needed = str(x.dtype), "torch.bfloat16"
+        if kind != needed:
+            raise TypeError(f"expected {needed}, got {kind}")
+        n_rows, n_cols = x.shape
+        ctx.save_for_backward(weight)
+        return x * weight
+
+    @staticmethod
+    def backward(ctx, dy):
+        (weight,) = ctx.saved_tensors
+        return (*[dy.mul_(weight), None],)
+
+
+def gated(x, weight):
+    return GatedFunction.apply(x, weight)
+"""
+
 # The gradient of this exponential lacks the factor exp(x).
 WRONG = """
 import torch

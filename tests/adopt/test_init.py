@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from abprof.cli import run_command_line
-from tests.adopt.repositories import ROWS, SINGLE, WRONG, repository
+from abprof.worker.checks import OVERWRITTEN
+from tests.adopt.repositories import GATED, ROWS, SINGLE, WRONG, repository
 from tests.gitrepo import GitRepo, make_repo
 from tests.tinyrepo import Done, abprof
 
@@ -116,14 +117,26 @@ def test_nothing_to_measure(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_check_names_what_fails(tmp_path: Path) -> None:
-    repo = repository(tmp_path / "repo", {"exp.py": WRONG})
-    done = abprof("init", "--check", cwd=repo.path, home=tmp_path, ABPROF_DEVICE="cpu")
-    assert done.code == 1
-    assert "running the smallest cells of exp.py:" in done.err
-    assert "failed: exp/n_rows=128,n_cols=256,direction=bwd,dtype=float32: wrong: output 0: largest error" in done.out
-    assert "mend workloads/exp.py (docs/WRITING.md), then abprof run . --quick --preset smoke" in done.out
-    assert "checked: 1 of 2 cells are right on the CPU" in done.out
+def test_a_check_mends_what_its_failures_explain(tmp_path: Path) -> None:
+    repo = repository(tmp_path / "repo", {"gated.py": GATED})
+    done = abprof("init", "--function", "gated", "--check", cwd=repo.path, home=tmp_path, ABPROF_DEVICE="cpu")
+    assert done.code == 0, done
+    assert [line for line in done.out.splitlines() if line.startswith(("mended", "failed", "checked"))] == [
+        "mended: not float16, float32: TypeError: expected torch.bfloat16, got torch.float32",
+        "mended: only x has a gradient",
+        f"mended: fresh inputs for each call, because of: {OVERWRITTEN}",
+        "checked: 2 of 2 cells ran, without a reference, on the CPU",
+    ]
+    workload = (repo.path / "workloads" / "gated.py").read_text()
+    assert "running the smallest cells of gated.py:gated" in done.err
+    assert 'wrt=["x"], fresh=True)' in workload
+    assert "# only x has a gradient" in workload
+    wrong = repository(tmp_path / "wrong", {"exp.py": WRONG})
+    named = abprof("init", "--check", cwd=wrong.path, home=tmp_path, ABPROF_DEVICE="cpu")
+    assert named.code == 1
+    assert "failed: exp/n_rows=128,n_cols=256,direction=bwd,dtype=float32: wrong: output 0: largest error" in named.out
+    assert "mended" not in named.out, "a remedy that changes nothing is undone"
+    assert "fresh" not in (wrong.path / "workloads" / "exp.py").read_text()
 
 
 def test_a_repository_without_a_commit_is_an_error(tmp_path: Path) -> None:

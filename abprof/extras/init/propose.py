@@ -1,5 +1,5 @@
 """Compose the files that `abprof init` proposes: a table in abprof.toml, and workloads that call functions with guessed
-arguments. Their templates are in templates/adopt/. `checked` runs a workload once."""
+arguments. Their templates are in templates/adopt/. `checked` runs a workload once, and mends it."""
 
 from __future__ import annotations
 
@@ -9,17 +9,19 @@ import re
 import sys
 import tempfile
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, FileSystemLoader, Template
 
 from abprof import devices, session
 from abprof.extras.init.source import BACKWARD, LIBRARY, Found, Function, Parameter
-from abprof.records import PackageTable
+from abprof.records import Observation, PackageTable
 from abprof.records.options import File, Options
+from abprof.system import files as disk
 from abprof.system.console import View
 from abprof.system.paths import bundled
 
@@ -27,12 +29,24 @@ _CONFIG = "abprof.toml"
 
 
 @dataclass(frozen=True)
+class Choices:
+    """What a check of the proposal has found out; by default nothing."""
+
+    directions: tuple[str, ...] = ("fwd", "bwd")  # of a function with gradients
+    wrt: tuple[str, ...] = ()  # inputs with gradients; (): those that the code shows
+    refused: frozenset[str] = frozenset()  # dtypes that failed
+    reference: bool = True  # whether to propose a reference
+    fresh: bool = False  # whether to restore inputs before each call
+    why: tuple[str, ...] = ()  # comments in the workload: the failures that led to the above
+
+
+@dataclass(frozen=True)
 class Part:
-    """A proposed workload."""
+    """A proposed workload. `text` makes it."""
 
     function: Function  # that it calls
     path: str  # in the repository
-    text: str
+    text: Callable[[Choices], str]
 
 
 @dataclass(frozen=True)
@@ -72,8 +86,8 @@ def proposed(found: Found, some: Sequence[Function], file: File | None, folder: 
             path = f"{folder}/{one.name.replace('.', '_')}_{len(parts) + 1}.py"
         alone = _forward_alone(found, one)
         notes |= dict.fromkeys([*([f"The workload times {alone}."] if alone else []), *_at_import(found, one)])
-        parts[path] = Part(one, path, _workload(one, kernel, access, alone))
-    files = {part.path: part.text for part in parts.values()}
+        parts[path] = Part(one, path, partial(_workload, one, kernel, access, alone))
+    files = {part.path: part.text(Choices()) for part in parts.values()}
     if file is None and (tables or folder != "workloads"):
         head = ["# docs/CONFIG.md has every key.", "schema = 1", ""]
         head += [f"workloads = {_quoted(folder)}", ""] if folder != "workloads" else []
@@ -427,17 +441,21 @@ _SIZES = (  # pattern of an axis -> sizes in smoke and default; the first match 
     (r"width|n_?cols?|hidden\w*|d_?model|dim|\w+_dim|c|d|[mnk]", 256, 4096),
     (r".*", 64, 512),
 )
+_DTYPES = ("bfloat16", "float16", "float32")
 _VECTOR = (65536, 1 << 24)  # sizes if all tensors share a single axis
 _STEPPED = (_SIZES[2][0], r"rows|n_?rows?|m", r".*")  # the first matching axis gets several values in a preset
 
 
-def _workload(one: Function, kernel: str, access: str, alone: str) -> str:
+def _workload(one: Function, kernel: str, access: str, alone: str, choices: Choices) -> str:
     call = _call_of(one)
-    directed = one.differentiable
+    call = replace(call, reference=call.reference if choices.reference else "", wrt=choices.wrt or call.wrt)
+    directions = choices.directions if one.differentiable else ("fwd",)
+    directed = len(directions) > 1 or (choices.fresh and one.differentiable)
     front, _, method = one.name.partition(".")
     target = f"{front}_" if access else f"kernel.{front}"  # with `access` each side's own module
     guessed = ", ".join(a.name for a in call.arguments if not a.shape)
-    comments = [f"GUESSED: the value of {guessed}"] if guessed else []
+    comments = [line for text in choices.why for line in textwrap.wrap(text, 110)]
+    comments += [f"GUESSED: the value of {guessed}"] if guessed else []
     comments += textwrap.wrap(f"Not given: {', '.join(call.left_out)}", 110) if call.left_out else []
     comments += [f"This times {alone}."] if alone else []
     passed = ((a, f'inputs["{a.name}"]' if a.shape else a.value) for a in call.arguments)
@@ -445,14 +463,17 @@ def _workload(one: Function, kernel: str, access: str, alone: str) -> str:
     made = f"{target}{f'.{method}' if method else ''}({given})"
     wrt = f", wrt={_quoted(call.wrt)}" if call.wrt else ""
     op = f"return Op(lambda: {made})"
+    if choices.fresh and not directed:  # no gradients: torch refuses to write to a tensor that requires one
+        op = "kept = {name: one.clone() for name, one in inputs.items() if isinstance(one, torch.Tensor)}\n    "
+        op += f"return Op(lambda: {made}, lambda: [inputs[name].copy_(one) for name, one in kept.items()])"
     if directed:
-        op = f"return directed(case, inputs, lambda inputs: {made}{wrt})"
+        op = f"return directed(case, inputs, lambda inputs: {made}{wrt}{', fresh=True' if choices.fresh else ''})"
         op = op if len(op) < 116 else f"{op[:16]}\n        {op[16:-1]}\n    )"
     helpers = (("Op", not directed), ("compare", call.reference), ("directed", directed))
     return _template("workload.txt").render(
         one=one, kernel=kernel, access=access, call=call, target=target, comments=comments, op=op, directed=directed, wrt=wrt,
         helpers=[name for name, used in helpers if used],
-        presets=_presets(call, one),
+        presets=_presets(call, one, choices.refused, directions if directed else ()),
         tensors=_tensors([a for a in call.arguments if a.shape]),
     )  # fmt: skip
 
@@ -464,10 +485,11 @@ def _template(name: str) -> Template:
     return made.get_template(name)
 
 
-def _presets(call: _Call, one: Function) -> list[str]:
+def _presets(call: _Call, one: Function, refused: Collection[str], directions: Sequence[str]) -> list[str]:
     shapes = [a.shape for a in call.arguments if a.shape]
     heads = any(len(shape) == 4 for shape in shapes)
-    small, large = ("float32", "float32") if not one.kernels else ("float16",) * 2 if heads else ("float32", "bfloat16")
+    usual = ("float32", "float32") if not one.kernels else ("float16",) * 2 if heads else ("float32", "bfloat16")
+    small, large = (next(name for name in (first, *_DTYPES, first) if name not in refused) for first in usual)
     sizes = {axis: _size(axis, shapes) for axis in call.axes}
     if len(sizes) == 1:
         sizes = dict.fromkeys(sizes, _VECTOR)
@@ -476,7 +498,7 @@ def _presets(call: _Call, one: Function) -> list[str]:
     presets = (("smoke", small, 0, (1,)), ("default", large, 1, (2, 1)), ("full", large, 1, (4, 2, 1)))
     for name, dtype, at, steps in presets:
         axes = {axis: [n[at] // step for step in (steps if axis == stepped else (1,))] for axis, n in sizes.items()}
-        more = {"direction": ["fwd", "bwd"]} if one.differentiable else {}
+        more = {"direction": directions} if directions else {}
         line = f'    "{name}": {json.dumps({**axes, **more, "dtype": [dtype]})},'
         lines += textwrap.wrap(line, 118, subsequent_indent=" " * 8)
     return lines
@@ -517,23 +539,69 @@ def _tensors(tensors: Sequence[_Argument]) -> list[tuple[_Argument, str]]:
 
 # ---------------------------------------------------------------- --check
 
+_OF_TYPE = re.compile(r"dtype|scalar type|not (supported|implemented) for '|\b(fp(16|32)|bf16|Half)\b", re.IGNORECASE)
 
-def checked(part: Part, root: Path) -> tuple[list[str], bool]:
-    """Run the workload's preset smoke for one epoch, on a CPU in Triton's interpreter if there is no GPU. Return lines to
-    print, and whether every cell is right. Raises AbprofError if the run cannot start."""
-    cpu = devices.choose(()).kind == "cpu"
+
+def checked(part: Part, root: Path) -> tuple[str, list[str], bool]:
+    """Run the workload's preset smoke for one epoch, on a CPU in Triton's interpreter if there is no GPU. While failures
+    have a known remedy, write the workload again and repeat. Return its last text, lines to print, and whether every
+    cell is right. Raises AbprofError if the run cannot start.
+    """
+    cpu, lines, choices = devices.choose(()).kind == "cpu", list[str](), Choices()
     if cpu and part.function.kernels:
         os.environ.setdefault("TRITON_INTERPRET", "1")  # in this process, which ends after the check
     where = "on the GPU" if not cpu else "in Triton's interpreter" if part.function.kernels else "on the CPU"
+    text, before, failed = part.text(choices), "", list[Observation]()
+    for _ in range(6):  # more runs than there are remedies
+        seen, last = _run(root, Path(part.path).stem), failed
+        failed = [one for one in seen if one.status != "ok"]
+        if failed and [(one.cell, one.reason) for one in failed] == [(one.cell, one.reason) for one in last]:
+            text = before  # the remedy changed nothing
+            disk.put(root / part.path, text.encode())
+            lines.pop()
+            break
+        better = _mended(choices, text, failed)
+        if better is None:
+            break
+        before, text, choices = text, part.text(better), better
+        disk.put(root / part.path, text.encode())
+        lines.append(f"mended: {choices.why[-1]}")
+    lines += [f"failed: {one.cell}: {one.status}: {one.reason}" for one in failed]
+    how = "are right" if "\ndef reference(" in text else "ran, without a reference,"
+    return text, [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells {how} {where}"], not failed
+
+
+def _run(root: Path, name: str) -> Sequence[Observation]:
     with tempfile.TemporaryDirectory() as folder:
-        name = Path(part.path).stem
         once = Options(specs=(".",), repo=str(root), workloads=(name,), preset="smoke", quick=True, runs_dir=folder)
         run, _ = session.run(once, View(quiet=True))
     if run.status == "interrupted":
         raise KeyboardInterrupt
-    seen = [one for one in run.observations if one.arm == "base"]
-    failed = [one for one in seen if one.status != "ok"]
-    lines = [f"failed: {one.cell}: {one.status}: {one.reason}" for one in failed]
-    lines += [f"mend {part.path} (docs/WRITING.md), then abprof run . --quick --preset smoke"] if failed else []
-    how = "are right" if "\ndef reference(" in part.text else "ran, without a reference,"
-    return [*lines, f"checked: {len(seen) - len(failed)} of {len(seen)} cells {how} {where}"], not failed
+    return [one for one in run.observations if one.arm == "base"]
+
+
+def _mended(old: Choices, text: str, failed: Sequence[Observation]) -> Choices | None:
+    """Return choices that avoid one of the failures of the workload `text`; None if there is no remedy left."""
+
+    def chosen(why: str, **new: Any) -> Choices:
+        return replace(old, why=(*old.why, why), **new)
+
+    forward, dtypes = [one for one in failed if "direction=bwd" not in one.cell], frozenset(_DTYPES)
+    for one in failed:
+        reason, wrong = one.reason, one.status == "wrong"
+        if (reached := re.search(r"wrt=\(([^)]*)\)", reason)) and not old.wrt:
+            names = tuple(re.findall(r"\w+", reached[1]))
+            return chosen(f"only {', '.join(names)} has a gradient", wrt=names)
+        if "no output has a gradient" in reason:
+            return chosen("this times the forward alone: no output has a gradient", directions=("fwd",))
+        if not old.fresh and ("overwrote its inputs" in reason or (wrong and not forward)):
+            return chosen(f"fresh inputs for each call, because of: {reason}", fresh=True)
+        if old.reference and (one.at.startswith("reference") or (wrong and one in forward)):
+            return chosen(f"no reference, because the one guessed by the name fails: {reason}", reference=False)
+        present = re.findall(r'"dtype":\s+\["(\w+)"\]', text)[:1]
+        named = dtypes.intersection(re.findall(r"b?float\d+", reason)).difference(present)
+        against = dtypes - named if named else {*present} if _OF_TYPE.search(reason) else set()
+        refused = old.refused | against
+        if one.status in {"crash", "build_failed"} and old.refused < refused < dtypes:
+            return chosen(f"not {', '.join(sorted(refused))}: {reason}", refused=refused)
+    return None
