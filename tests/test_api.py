@@ -125,8 +125,8 @@ def test_bad_arguments_are_errors_that_say_what_to_do() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("started", [False, True])
 def test_compare_tells_twice_the_work_from_nothing(tmp_path: Path, started: bool) -> None:
-    """In forks, although this process has OpenMP's threads; and, where CUDA has started, in one process. Twice, for on a
-    busy machine epochs scatter by more than a tenth."""
+    """In forks, although this process has OpenMP's threads; and, where CUDA has started, in one process. Beside
+    load the times of epochs scatter by more than a tenth."""
     code = (
         "torch.cuda.is_initialized = lambda: True\n"
         if started

@@ -79,7 +79,7 @@ class _Published(Record, frozen=True):
     contents: dict[str, str]  # file -> type, mode, size and hash
 
 
-_PUBLISHED = msgspec.json.Decoder(_Published)  # not in threads: see abprof/system/processes/worker.py
+_PUBLISHED = msgspec.json.Decoder(_Published)  # made here, since threads decode: see system/processes/worker.py
 
 
 @dataclass

@@ -48,7 +48,7 @@ class Content(msgspec.Struct, frozen=True):
     missing: str = ""
 
 
-_CONTENT = msgspec.json.Decoder(Content)  # not in threads: see abprof/system/processes/worker.py
+_CONTENT = msgspec.json.Decoder(Content)  # made here, since threads decode: see system/processes/worker.py
 
 
 def read_kernels(run: Run, compiled: Iterable[Kernel], cache: Path) -> tuple[Kernel, ...]:

@@ -47,7 +47,7 @@ class _Message(msgspec.Struct):
     outer: int = 0  # the sender's process id outside of the sandbox; not part of the message
 
 
-_MESSAGE = msgspec.json.Decoder(_Message)  # not in threads: see worker.py
+_MESSAGE = msgspec.json.Decoder(_Message)  # made here, since threads decode: see worker.py
 
 
 class Forked:

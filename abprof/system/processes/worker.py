@@ -37,7 +37,7 @@ START = 30.0  # seconds that starting a child may take, even if --timeout is sho
 READ_REQUEST = 30.0  # seconds a child may take to read a request
 REPLY_LIMIT = 64 << 20
 
-# msgspec crashes if two threads are the first to decode into a class. Threads read replies, so analyse the classes here.
+# msgspec 0.22 crashes if two threads are the first to decode into a class. Threads read replies: prepare their classes here.
 for _kind in (wire.Fault, *(reply for _, reply in wire.VERBS.values())):
     msgspec.json.Decoder(_kind)
 
